@@ -1,0 +1,144 @@
+"""The contract of a codec: wire ⇄ canonical, for one protocol, both sides.
+
+*Strategy.* A codec is pure: no I/O, no clock, no logging, no asyncio. The frontend uses
+``peek``, ``parse_request``, ``build_response`` and ``build_error``; the backend uses
+``build_request`` and ``parse_response``. Where both sides spell the same protocol and the route
+renames no tensor, the gateway uses ``shield``, ``readdress`` and ``relabel`` instead and no tensor
+is decoded.
+
+*Rule 1.* Any bytes parse, or raise :class:`GatewayError`; nothing else escapes.
+*Rule 2.* What ``parse_request`` returns obeys Rule 1 of ``core.tensor``; ``shield`` refuses
+exactly what ``parse_request`` refuses.
+*Rule 3.* A codec never knows which backend or route a request takes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError
+from infergate.core.limits import Limits
+from infergate.core.messages import Answer, Operation
+
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+
+
+class Carrier(enum.Enum):
+    """Which transport carries a protocol's messages."""
+
+    HTTP = "http"
+    GRPC = "grpc"
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """What a request is about, read without touching its tensors.
+
+    ``operation`` is the class of the operation (``InferRequest``, ``ServerLiveRequest`` ...).
+    """
+
+    operation: type[Operation]
+    model: str = ""
+    version: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """An operation, and the codec's private notes on how this client wants its answer written."""
+
+    operation: Operation
+    reply: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Facts about a kind of server that its protocol's specification does not settle."""
+
+    name: str
+    binary: bool = False
+    """V2 REST: takes and gives tensors in the binary extension."""
+    versions: bool = True
+    """Takes a model version (KServe refuses any over REST)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a protocol can carry."""
+
+    datatypes: frozenset[Datatype]
+    streaming: bool = False
+
+
+class Codec(Protocol[Req, Resp]):
+    """One protocol. ``Req``/``Resp`` are the wire types of its :class:`Carrier`."""
+
+    name: str
+    caps: Capabilities
+    forwards: bool
+    """Whether ``readdress``/``relabel`` may be used with the options this codec was made with."""
+
+    # ---- towards clients
+    def peek(self, wire: Req) -> Peek:
+        """Operation, model, version and id. Raises NOT_FOUND, METHOD_NOT_ALLOWED, BAD_REQUEST."""
+        ...
+
+    def parse_request(self, wire: Req, limits: Limits) -> Parsed:
+        """The operation that ``wire`` asks for. Raises what the client did wrong."""
+        ...
+
+    def build_response(self, answer: Answer, parsed: Parsed) -> Resp:
+        """The wire form of ``answer`` to ``parsed``. Raises UNSUPPORTED for what cannot be told."""
+        ...
+
+    def build_error(self, error: GatewayError, wire: Req | None = None) -> Resp:
+        """The wire form of ``error`` in answer to ``wire``. Never raises."""
+        ...
+
+    # ---- towards backends
+    def build_request(self, operation: Operation, profile: Profile) -> Req:
+        """The wire form of ``operation``. Raises UNSUPPORTED for what this protocol lacks."""
+        ...
+
+    def parse_response(self, wire: Resp, operation: Operation, limits: Limits) -> Answer:
+        """The answer in ``wire``; raises the backend's error, or BACKEND_GARBAGE."""
+        ...
+
+    # ---- same protocol on both sides
+    def shield(self, wire: Req, limits: Limits) -> Req:
+        """``wire`` checked as by ``parse_request`` but not decoded, in a form any server takes
+        (content encodings undone)."""
+        ...
+
+    def readdress(self, wire: Req, model: str, version: str, profile: Profile) -> Req:
+        """``wire`` (an inference) asking for another model and version; its tensors untouched.
+
+        Headers that concern only the connection with the client are left out.
+        """
+        ...
+
+    def relabel(self, wire: Resp, asked: Req, model: str, version: str, limits: Limits) -> Resp:
+        """The backend's answer to an inference as the answer to ``asked``, named ``model`` and
+        ``version`` (empty: as the backend said). Raises the backend's error like
+        ``parse_response``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CodecPlugin:
+    """What the entry-point group ``infergate.codecs`` holds, one a protocol.
+
+    ``claims`` are first path segments (HTTP, ``"v2"``) or full service names (gRPC) that a shared
+    listener hands to this codec. ``make`` builds the codec with the options of a listener or a
+    backend (validated by the config schema).
+    """
+
+    name: str
+    carrier: Carrier
+    claims: tuple[str, ...]
+    make: Callable[[Mapping[str, Any]], Codec[Any, Any]]

@@ -1,0 +1,40 @@
+"""What the gateway knows of one request besides its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from infergate.core.wire import NO_HEADERS
+
+
+@dataclass(slots=True)
+class Call:
+    """One request on its way. The transport makes it; frontend and gateway note on it what the
+    access log and the metrics will tell.
+
+    ``deadline`` is on the clock of ``time.monotonic`` in seconds; None means that the client set
+    none. ``headers`` are the client's headers or metadata, lower-case.
+    """
+
+    peer: str
+    started: float
+    deadline: float | None = None
+    headers: Mapping[str, str] = NO_HEADERS
+    request_id: str = ""
+    protocol: str = ""
+    operation: str = ""
+    model: str = ""
+    route: str = ""
+    backend: str = ""
+    backend_protocol: str = ""
+    path: str = ""
+    """``forward`` or ``translate``: which way the request took."""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    backend_seconds: float = 0.0
+
+    def tighten(self, deadline: float) -> None:
+        """Bring the deadline forward; never push it back."""
+        if self.deadline is None or deadline < self.deadline:
+            self.deadline = deadline

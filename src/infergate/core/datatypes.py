@@ -1,0 +1,64 @@
+"""The tensor datatypes of the canonical language.
+
+The names are those of the Open Inference Protocol (V2); every codec maps its own names onto
+these in one table. ``BYTES`` is the one datatype whose elements have no fixed size.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Datatype(enum.Enum):
+    """A tensor element type. ``itemsize`` is in bytes; 0 for BYTES, whose elements vary."""
+
+    BOOL = "BOOL"
+    UINT8 = "UINT8"
+    UINT16 = "UINT16"
+    UINT32 = "UINT32"
+    UINT64 = "UINT64"
+    INT8 = "INT8"
+    INT16 = "INT16"
+    INT32 = "INT32"
+    INT64 = "INT64"
+    FP16 = "FP16"
+    FP32 = "FP32"
+    FP64 = "FP64"
+    BF16 = "BF16"
+    BYTES = "BYTES"
+
+    itemsize: int
+
+    def __init__(self, spelling: str) -> None:
+        bits = "".join(filter(str.isdigit, spelling))
+        self.itemsize = int(bits) // 8 if bits else int(spelling == "BOOL")
+
+
+BY_NAME: Final[dict[str, Datatype]] = {member.value: member for member in Datatype}
+
+INTEGERS: Final = frozenset(
+    member for member in Datatype if member.value.startswith(("INT", "UINT"))
+)
+FLOATS: Final = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})
+
+NUMPY: Final[dict[Datatype, npt.DTypeLike]] = {
+    Datatype.BOOL: np.dtype("?"),
+    Datatype.UINT8: np.dtype("u1"),
+    Datatype.UINT16: np.dtype("<u2"),
+    Datatype.UINT32: np.dtype("<u4"),
+    Datatype.UINT64: np.dtype("<u8"),
+    Datatype.INT8: np.dtype("i1"),
+    Datatype.INT16: np.dtype("<i2"),
+    Datatype.INT32: np.dtype("<i4"),
+    Datatype.INT64: np.dtype("<i8"),
+    Datatype.FP16: np.dtype("<f2"),
+    Datatype.FP32: np.dtype("<f4"),
+    Datatype.FP64: np.dtype("<f8"),
+    # numpy has no bfloat16: its bits travel as 16-bit integers (see tensor.bf16_from_float32).
+    Datatype.BF16: np.dtype("<u2"),
+}
+"""The numpy dtype whose memory is the canonical layout. BYTES has none."""

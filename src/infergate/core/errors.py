@@ -1,0 +1,76 @@
+"""One error for everything that can go wrong with a request.
+
+A codec turns a :class:`GatewayError` into its protocol's form by one table over :class:`Kind`;
+nobody else maps errors. ``public`` is told to the client, ``detail`` only to the log.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Kind(enum.Enum):
+    """What went wrong, in the gateway's words. Each codec has one row for each of these."""
+
+    BAD_REQUEST = "bad_request"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    UNSUPPORTED = "unsupported"
+    UNSUPPORTED_ENCODING = "unsupported_encoding"
+    TOO_LARGE = "too_large"
+    RATE_LIMITED = "rate_limited"
+    OVERLOADED = "overloaded"
+    NO_BACKEND = "no_backend"
+    CONNECT = "connect"
+    TIMEOUT = "timeout"
+    BACKEND_GARBAGE = "backend_garbage"
+    BACKEND_ERROR = "backend_error"
+    CANCELLED = "cancelled"
+    INTERNAL = "internal"
+
+
+class Origin(enum.Enum):
+    """Who decided it: the gateway itself, or the backend whose answer is relayed."""
+
+    GATEWAY = "gateway"
+    BACKEND = "backend"
+
+
+class GatewayError(Exception):
+    """The one declared error of codecs, backends and the gateway.
+
+    ``public`` names the tensor, field or route at fault and never holds tensor data, secrets
+    or addresses. ``detail`` may hold addresses and is written to the log only.
+    ``retry_after`` is in seconds, for OVERLOADED and RATE_LIMITED.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        public: str,
+        *,
+        origin: Origin = Origin.GATEWAY,
+        detail: str = "",
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(public)
+        self.kind = kind
+        self.public = public
+        self.origin = origin
+        self.detail = detail
+        self.retry_after = retry_after
+
+    def __repr__(self) -> str:
+        return f"GatewayError({self.kind.name}, {self.public!r}, origin={self.origin.name})"
+
+
+def bad_request(public: str) -> GatewayError:
+    """The client's mistake; ``public`` names the field."""
+    return GatewayError(Kind.BAD_REQUEST, public)
+
+
+def garbage(public: str, detail: str = "") -> GatewayError:
+    """A backend's answer that its protocol does not allow."""
+    return GatewayError(Kind.BACKEND_GARBAGE, public, origin=Origin.BACKEND, detail=detail)

@@ -1,0 +1,44 @@
+"""Bounds on what one request may ask of the gateway. Precedents: docs/limits.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What codecs and transports refuse to exceed. Sizes in bytes, times in seconds."""
+
+    body: int = 64 * MIB
+    """A request or answer, and what a compressed one may inflate to (Triton HTTP: 64 MiB)."""
+    json: int = 32 * MIB
+    """The JSON part of a body: parsing it holds the interpreter about 10 ms a MiB."""
+    headers: int = 16 * KIB
+    """All header lines or metadata of one request (Caddy, h11: 16 KiB)."""
+    header_count: int = 100
+    """Header lines of one request (Envoy 100, HAProxy 101)."""
+    tensors: int = 1024
+    """Tensors (inputs, requested outputs) in one request."""
+    rank: int = 64
+    """Dimensions of one tensor (numpy: 64)."""
+    header_time: float = 10.0
+    """From the first byte of a request (or the connection) to the end of its headers."""
+    idle_body_time: float = 30.0
+    """Longest pause inside a request body."""
+    keepalive_time: float = 75.0
+    """How long an idle client connection stays open (nginx: 75 s)."""
+    connect_time: float = 1.0
+    """Connecting to an endpoint (linkerd: 1 s)."""
+    streams: int = 100
+    """Concurrent HTTP/2 streams a connection (h2, HAProxy: 100)."""
+    in_flight: int = 1024
+    """Requests being served at once (Envoy: 1024)."""
+    in_flight_bytes: int = 1024 * MIB
+    """Bytes of request bodies being served at once."""
+
+
+DEFAULT_LIMITS: Final = Limits()

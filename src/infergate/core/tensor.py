@@ -1,0 +1,157 @@
+"""The canonical tensor: one name, one datatype, one shape, one memory layout.
+
+*Strategy.* ``data`` is little-endian and row-major; a BYTES element is a 4-byte little-endian
+length and that many bytes. That is exactly V2 raw contents, the V2 REST binary extension and the
+legacy TensorRT Inference Server body, so raw to raw is a memoryview and never a copy. Lists of
+Python numbers exist only inside JSON and typed-contents code.
+
+*Rule 1.* A tensor that leaves a codec has been checked: ``data`` holds exactly the elements that
+``shape`` announces. Nothing behind the gateway ever sees one that does not.
+*Rule 2.* Shapes multiply as Python integers: ``numpy.prod([2**32, 2**32])`` is 0.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from infergate.core.datatypes import NUMPY, Datatype
+from infergate.core.errors import bad_request
+from infergate.core.limits import Limits
+
+Parameters = Mapping[str, Any]
+"""Request, tensor or output parameters: a JSON value each; most protocols carry scalars only."""
+NO_PARAMETERS: Final[Parameters] = MappingProxyType({})
+Buffer = bytes | bytearray | memoryview
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """``data`` holds ``math.prod(shape)`` elements of ``datatype`` in the canonical layout."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    data: Buffer
+    parameters: Parameters = NO_PARAMETERS
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The elements as an array of ``shape``: a read-only view where memory allows it.
+
+        BYTES become an object array of ``bytes``; BF16 become float32 (exact).
+        """
+        if self.datatype is Datatype.BYTES:
+            elements = np.empty(math.prod(self.shape), dtype=np.object_)
+            elements[:] = list(unpack_bytes(self.data))
+            return elements.reshape(self.shape)
+        flat = np.frombuffer(self.data, dtype=NUMPY[self.datatype])
+        if self.datatype is Datatype.BF16:
+            flat = float32_from_bf16(flat)
+        return flat.reshape(self.shape)
+
+
+def tensor_of(
+    name: str, datatype: Datatype, array: npt.NDArray[Any], parameters: Parameters = NO_PARAMETERS
+) -> Tensor:
+    """A tensor holding ``array``'s elements; the inverse of :meth:`Tensor.numpy`."""
+    if datatype is Datatype.BYTES:
+        data: Buffer = pack_bytes(array.ravel().tolist())
+    elif datatype is Datatype.BF16:
+        data = memoryview(bf16_from_float32(array.astype(np.float32)).tobytes())
+    else:
+        data = memoryview(np.ascontiguousarray(array, dtype=NUMPY[datatype]).tobytes())
+    return Tensor(name, datatype, tuple(array.shape), data, parameters)
+
+
+def bf16_from_float32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Round to bfloat16, nearest even; NaN stays NaN. Returns the 16-bit patterns."""
+    bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
+    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+    return np.where(nan, bits | np.uint32(0x400000), rounded).astype("<u4").view("<u2")[..., 1::2]
+
+
+def float32_from_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """The exact float32 value of each 16-bit pattern."""
+    return (bits.astype("<u4") << np.uint32(16)).view("<f4")
+
+
+def pack_bytes(elements: Iterable[bytes]) -> bytes:
+    """BYTES elements in the canonical layout: length, bytes, length, bytes ..."""
+    parts: list[bytes] = []
+    for element in elements:
+        parts.append(_LENGTH.pack(len(element)))
+        parts.append(element)
+    return b"".join(parts)
+
+
+def unpack_bytes(data: Buffer) -> Iterator[bytes]:
+    """The elements of checked BYTES data."""
+    view = memoryview(data)
+    position, end = 0, len(view)
+    while position < end:
+        (length,) = _LENGTH.unpack_from(view, position)
+        position += 4
+        yield bytes(view[position : position + length])
+        position += length
+
+
+def count_bytes(name: str, data: Buffer) -> int:
+    """How many BYTES elements ``data`` holds. Raises BAD_REQUEST where a length runs past the end."""
+    position, end, count = 0, len(data), 0
+    unpack_from = _LENGTH.unpack_from
+    while position < end:
+        if end - position < 4:
+            raise bad_request(
+                f"tensor '{name}': {end - position} bytes are left where element {count} should "
+                "begin with its 4-byte length"
+            )
+        length = unpack_from(data, position)[0]
+        position += 4 + length
+        if position > end:
+            raise bad_request(
+                f"tensor '{name}': the length of element {count} ({length}) runs "
+                f"{position - end} bytes past the end of the data"
+            )
+        count += 1
+    return count
+
+
+def check_shape(name: str, shape: Sequence[Any], limits: Limits) -> tuple[int, ...]:
+    """``shape`` as a tuple of dimensions >= 0. Raises BAD_REQUEST naming the tensor."""
+    if len(shape) > limits.rank:
+        raise bad_request(
+            f"tensor '{name}': shape has {len(shape)} dimensions, the limit is {limits.rank}"
+        )
+    for dimension in shape:
+        if type(dimension) is not int or not 0 <= dimension < 2**63:
+            raise bad_request(
+                f"tensor '{name}': shape has {dimension!r} where an integer from 0 to 2^63-1 "
+                "is expected"
+            )
+    return tuple(shape)
+
+
+def check_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buffer) -> None:
+    """Rule 1. Raises BAD_REQUEST where ``data`` does not hold exactly what ``shape`` announces."""
+    expected = math.prod(shape)
+    if datatype is Datatype.BYTES:
+        found = count_bytes(name, data)
+        if found != expected:
+            raise bad_request(
+                f"tensor '{name}': shape {list(shape)} announces {expected} BYTES elements, "
+                f"the data holds {found}"
+            )
+    elif len(data) != expected * datatype.itemsize:
+        raise bad_request(
+            f"tensor '{name}': shape {list(shape)} of {datatype.value} needs "
+            f"{expected * datatype.itemsize} bytes, the data holds {len(data)}"
+        )

@@ -1,0 +1,67 @@
+"""What passes between a transport and a codec: one request or answer, no sockets.
+
+Header and metadata names are lower-case; repeated ones are joined with ``", "``. A body or message
+is given out as parts, so that a tensor's memory reaches the socket without being joined first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from infergate.core.tensor import Buffer
+
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class HttpRequest:
+    """``path`` is percent-encoded as it came, without the query; ``query`` without its ``?``."""
+
+    method: str
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = NO_HEADERS
+    body: Sequence[Buffer] = ()
+
+
+@dataclass(slots=True)
+class HttpResponse:
+    """``headers`` hold no Content-Length and no hop-by-hop fields: those are the transport's."""
+
+    status: int
+    headers: Mapping[str, str] = NO_HEADERS
+    body: Sequence[Buffer] = ()
+
+
+@dataclass(slots=True)
+class RpcRequest:
+    """A unary gRPC call. ``method`` is ``/package.Service/Method``."""
+
+    method: str
+    message: Sequence[Buffer] = ()
+    metadata: Mapping[str, str] = NO_HEADERS
+
+
+@dataclass(slots=True)
+class RpcResponse:
+    """The end of a unary gRPC call: a message, or a ``code`` other than 0 (OK) with ``details``."""
+
+    message: Sequence[Buffer] = ()
+    code: int = 0
+    details: str = ""
+    metadata: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+
+
+def joined(parts: Sequence[Buffer]) -> Buffer:
+    """All parts as one buffer; no copy where there is just one."""
+    if len(parts) == 1:
+        return parts[0]
+    return b"".join(parts)
+
+
+def size(parts: Sequence[Buffer]) -> int:
+    """Bytes in all parts. Parts are byte buffers: ``len`` counts bytes."""
+    return sum(map(len, parts))

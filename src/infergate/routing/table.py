@@ -1,0 +1,119 @@
+"""Which route a model name takes: pure look-up, first match wins."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+_REMEMBERED: Final = 4096
+"""Names matched by pattern that are remembered, so that a pattern costs once a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """What the backend calls things. Empty or missing: the same as the client."""
+
+    model: str = ""
+    version: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def renames_tensors(self) -> bool:
+        """Whether tensors must be decoded from their message to be renamed."""
+        return bool(self.inputs or self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """``pattern`` as the config spells it: a name, a glob (``bert-*``) or ``/a regex/``.
+
+    ``timeout`` in seconds; None takes the backend's. ``validate`` False lets a trusted client's
+    message through unread where both sides speak the same protocol.
+    """
+
+    pattern: str
+    backend: str
+    version: str = ""
+    rewrite: Rewrite = field(default_factory=Rewrite)
+    timeout: float | None = None
+    validate: bool = True
+
+    @property
+    def label(self) -> str:
+        """How metrics and logs call this route."""
+        return f"{self.pattern}@{self.version}" if self.version else self.pattern
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the pattern is one model's name."""
+        return not (is_regex(self.pattern) or is_glob(self.pattern))
+
+    def backend_model(self, model: str) -> str:
+        """What the backend calls the client's ``model``. A regex route's groups may be used."""
+        if not self.rewrite.model:
+            return model
+        if is_regex(self.pattern) and (match := compiled(self.pattern).fullmatch(model)):
+            return match.expand(self.rewrite.model)
+        return self.rewrite.model
+
+    def backend_version(self, version: str) -> str:
+        """The version to ask the backend for."""
+        return self.rewrite.version or version
+
+    def client_version(self, asked: str, told: str) -> str:
+        """The version to tell the client, who asked for ``asked`` while the backend ``told``."""
+        return (asked or self.version or told) if self.rewrite.version else told
+
+
+def is_regex(pattern: str) -> bool:
+    """``/…/`` is a regular expression that must match the whole name."""
+    return len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/")
+
+
+def is_glob(pattern: str) -> bool:
+    """``*``, ``?`` and ``[…]`` make a glob."""
+    return any(c in pattern for c in "*?[")
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The regular expression of a glob or regex pattern. Raises ``re.error``."""
+    return re.compile(pattern[1:-1] if is_regex(pattern) else fnmatch.translate(pattern))
+
+
+class RouteTable:
+    """All routes in the config's order. Cost of a look-up does not grow with exact routes."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes: Final = tuple(routes)
+        self._exact: dict[str, list[int]] = {}
+        self._patterns: list[tuple[int, re.Pattern[str]]] = []
+        for index, route in enumerate(self.routes):
+            if route.is_exact:
+                self._exact.setdefault(route.pattern, []).append(index)
+            else:
+                self._patterns.append((index, compiled(route.pattern)))
+        self._matched: dict[str, tuple[Route, ...]] = {}
+
+    def candidates(self, model: str) -> tuple[Route, ...]:
+        """The routes whose pattern matches ``model``, in order."""
+        known = self._matched.get(model)
+        if known is not None:
+            return known
+        hits = self._exact.get(model, []) + [i for i, p in self._patterns if p.fullmatch(model)]
+        found = tuple(self.routes[i] for i in sorted(hits))
+        if found:  # unknown names are not remembered: a client could fill the memory with them
+            if len(self._matched) >= _REMEMBERED:
+                self._matched.clear()
+            self._matched[model] = found
+        return found
+
+    def find(self, model: str, version: str) -> Route | None:
+        """The first route for ``model`` and ``version`` ("" = any)."""
+        for route in self.candidates(model):
+            if not route.version or route.version == version:
+                return route
+        return None

@@ -1,0 +1,116 @@
+"""The contract between transports and the rest: bytes ⇄ sockets, no tensors.
+
+Everything above this package speaks these types only, so another engine can take the place of
+aiohttp and grpcio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
+
+Req_contra = TypeVar("Req_contra", contravariant=True)
+Resp_co = TypeVar("Resp_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a listener binds. Port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One upstream server. ``path`` is a prefix for HTTP ("" or "/base", no slash at the end)."""
+
+    host: str
+    port: int
+    tls: bool = False
+    path: str = ""
+
+    @property
+    def authority(self) -> str:
+        """``host:port`` with IPv6 in brackets."""
+        return str(Address(self.host, self.port))
+
+
+class HttpApp(Protocol):
+    """What an HTTP listener serves."""
+
+    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
+        """Answer one request, its body read whole. Cancelled when the client goes away."""
+        ...
+
+    def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
+        """The answer to a request the transport itself turns away (too large, overloaded,
+        too slow). ``wire`` has no body."""
+        ...
+
+
+class RpcApp(Protocol):
+    """What a gRPC listener serves."""
+
+    async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
+        """Answer one unary call to any method that ``streams`` does not hold."""
+        ...
+
+    def refuse(self, error: GatewayError, wire: RpcRequest, call: Call) -> RpcResponse:
+        """The answer to a call the transport itself turns away. ``wire`` has no message."""
+        ...
+
+    @property
+    def streams(self) -> Mapping[str, StreamHandler]:
+        """Streaming methods by ``/package.Service/Method``."""
+        ...
+
+
+StreamHandler = Callable[[AsyncIterator[bytes], Call], AsyncIterator[RpcResponse]]
+"""Messages in, messages out; an RpcResponse with a code other than 0 ends the stream."""
+
+
+class Server(Protocol):
+    """A listener."""
+
+    @property
+    def address(self) -> Address:
+        """The address it really bound."""
+        ...
+
+    async def start(self) -> None:
+        """Bind and accept. Raises OSError where the address is taken."""
+        ...
+
+    async def stop(self, grace: float) -> None:
+        """Stop accepting, let requests finish for ``grace`` seconds, then cancel them."""
+        ...
+
+
+class Upstream(Protocol[Req_contra, Resp_co]):
+    """A pooled client of one carrier."""
+
+    async def exchange(self, wire: Req_contra, endpoint: Endpoint, timeout: float) -> Resp_co:
+        """Send and wait for the whole answer, at most ``timeout`` seconds.
+
+        Raises CONNECT (nothing was sent), TIMEOUT, BACKEND_GARBAGE (the answer broke off or was
+        not the protocol), TOO_LARGE. Cancelling it cancels the upstream request.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+HttpUpstream = Upstream[HttpRequest, HttpResponse]
+RpcUpstream = Upstream[RpcRequest, RpcResponse]
