@@ -1,4 +1,4 @@
-"""What is known of the servers people run behind the gateway (docs/fidelity-v2.md has the sources)."""
+"""What is known of the servers people run behind the gateway (sources: docs/fidelity-v2.md)."""
 
 from __future__ import annotations
 

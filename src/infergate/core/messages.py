@@ -102,7 +102,7 @@ class ServerMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TensorMetadata:
-    """One input or output of a model. ``datatype`` as the server spells it; -1 is a free dimension."""
+    """One input or output. ``datatype`` as the server spells it; -1 is a free dimension."""
 
     name: str
     datatype: str

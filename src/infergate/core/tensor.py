@@ -105,7 +105,7 @@ def unpack_bytes(data: Buffer) -> Iterator[bytes]:
 
 
 def count_bytes(name: str, data: Buffer) -> int:
-    """How many BYTES elements ``data`` holds. Raises BAD_REQUEST where a length runs past the end."""
+    """How many BYTES elements ``data`` holds. BAD_REQUEST where a length runs past the end."""
     position, end, count = 0, len(data), 0
     unpack_from = _LENGTH.unpack_from
     while position < end:

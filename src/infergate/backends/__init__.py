@@ -1,0 +1,1 @@
+"""Where operations go: remote servers, and models inside this process."""

@@ -1,0 +1,1 @@
+"""routes.yaml: one typed schema, every mistake with its line."""

@@ -1,0 +1,1 @@
+"""The canonical language: numpy and the standard library only."""

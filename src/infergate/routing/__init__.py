@@ -1,0 +1,1 @@
+"""Pure decisions: which route, which endpoint."""

@@ -1,0 +1,1 @@
+"""Start, signals, drain, the admin page."""

@@ -1,0 +1,1 @@
+"""Bytes ⇄ sockets. Knows no tensors."""
