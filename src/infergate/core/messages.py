@@ -5,7 +5,7 @@ Names follow the Open Inference Protocol. An empty ``version`` or ``id`` means t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
 
@@ -55,7 +55,7 @@ class RequestedOutput:
     """An output the client wants, with protocol-neutral parameters such as ``classification``."""
 
     name: str
-    parameters: Parameters = NO_PARAMETERS
+    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class InferRequest:
     model: str
     version: str = ""
     id: str = ""
-    parameters: Parameters = NO_PARAMETERS
+    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[RequestedOutput, ...] = ()
 
@@ -107,7 +107,7 @@ class TensorMetadata:
     name: str
     datatype: str
     shape: tuple[int, ...]
-    parameters: Parameters = NO_PARAMETERS
+    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ class ModelMetadata:
     platform: str = ""
     inputs: tuple[TensorMetadata, ...] = ()
     outputs: tuple[TensorMetadata, ...] = ()
-    parameters: Parameters = NO_PARAMETERS
-    properties: Parameters = NO_PARAMETERS
+    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    properties: Parameters = field(default_factory=lambda: NO_PARAMETERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class InferResponse:
     model: str
     version: str = ""
     id: str = ""
-    parameters: Parameters = NO_PARAMETERS
+    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
     outputs: tuple[Tensor, ...] = ()
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ class Tensor:
     datatype: Datatype
     shape: tuple[int, ...]
     data: Buffer
-    parameters: Parameters = NO_PARAMETERS
+    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
 
     def numpy(self) -> npt.NDArray[Any]:
         """The elements as an array of ``shape``: a read-only view where memory allows it.

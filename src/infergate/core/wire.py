@@ -23,7 +23,7 @@ class HttpRequest:
     method: str
     path: str
     query: str = ""
-    headers: Mapping[str, str] = NO_HEADERS
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     body: Sequence[Buffer] = ()
 
 
@@ -32,7 +32,7 @@ class HttpResponse:
     """``headers`` hold no Content-Length and no hop-by-hop fields: those are the transport's."""
 
     status: int
-    headers: Mapping[str, str] = NO_HEADERS
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     body: Sequence[Buffer] = ()
 
 
@@ -42,7 +42,7 @@ class RpcRequest:
 
     method: str
     message: Sequence[Buffer] = ()
-    metadata: Mapping[str, str] = NO_HEADERS
+    metadata: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
 
 
 @dataclass(slots=True)
