@@ -82,6 +82,8 @@ class Codec(Protocol[Req, Resp]):
     caps: Capabilities
     forwards: bool
     """Whether ``readdress``/``relabel`` may be used with the options this codec was made with."""
+    profiled: bool
+    """Whether requests to a backend depend on its :class:`Profile`."""
 
     # ---- towards clients
     def peek(self, wire: Req) -> Peek:
@@ -115,10 +117,11 @@ class Codec(Protocol[Req, Resp]):
         (content encodings undone)."""
         ...
 
-    def readdress(self, wire: Req, model: str, version: str, profile: Profile) -> Req:
+    def readdress(self, wire: Req, model: str, version: str, profile: Profile) -> Req | None:
         """``wire`` (an inference) asking for another model and version; its tensors untouched.
 
-        Headers that concern only the connection with the client are left out.
+        Headers that concern only the connection with the client are left out. None where a
+        server of ``profile`` cannot take the message as it stands: it must be translated.
         """
         ...
 

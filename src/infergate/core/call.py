@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from infergate.core.errors import GatewayError
 from infergate.core.wire import NO_HEADERS
 
 
@@ -20,7 +21,7 @@ class Call:
     peer: str
     started: float
     deadline: float | None = None
-    headers: Mapping[str, str] = NO_HEADERS
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     request_id: str = ""
     protocol: str = ""
     operation: str = ""
@@ -28,13 +29,25 @@ class Call:
     route: str = ""
     backend: str = ""
     backend_protocol: str = ""
-    path: str = ""
-    """``forward`` or ``translate``: which way the request took."""
+    way: str = ""
+    """``forward`` or ``translate``: how the request went."""
+    outcome: str = "ok"
+    """``ok``, or the kind of the error."""
+    error: str = ""
+    detail: str = ""
     bytes_in: int = 0
     bytes_out: int = 0
     backend_seconds: float = 0.0
+    returned: dict[str, str] = field(default_factory=dict)
+    """Headers of the backend's answer that go back to the client."""
 
     def tighten(self, deadline: float) -> None:
         """Bring the deadline forward; never push it back."""
         if self.deadline is None or deadline < self.deadline:
             self.deadline = deadline
+
+    def fail(self, error: GatewayError) -> None:
+        """Note what went wrong: the outcome that metrics count and the log tells."""
+        self.outcome = error.kind.value
+        self.error = error.public
+        self.detail = error.detail

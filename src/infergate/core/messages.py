@@ -70,6 +70,19 @@ class InferRequest:
     outputs: tuple[RequestedOutput, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RawInferRequest:
+    """One inference whose request is bare tensor data (V2 REST's raw binary request).
+
+    ``data`` is the model's only input: its name, datatype and shape are the model's to tell.
+    """
+
+    model: str
+    version: str = ""
+    id: str = ""
+    data: Buffer = b""
+
+
 ModelOperation = ModelReadyRequest | ModelMetadataRequest | InferRequest
 Operation = (
     ServerLiveRequest
@@ -79,7 +92,20 @@ Operation = (
     | ModelReadyRequest
     | ModelMetadataRequest
     | InferRequest
+    | RawInferRequest
 )
+
+OPERATIONS: Final[dict[type, str]] = {
+    ServerLiveRequest: "server_live",
+    ServerReadyRequest: "server_ready",
+    ServerMetadataRequest: "server_metadata",
+    ModelIndexRequest: "model_index",
+    ModelReadyRequest: "model_ready",
+    ModelMetadataRequest: "model_metadata",
+    InferRequest: "infer",
+    RawInferRequest: "infer",
+}
+"""How metrics and logs call each operation."""
 
 # ---- answers ----------------------------------------------------------------------------------
 

@@ -1,0 +1,165 @@
+"""One protocol towards clients: wire in, wire out, whatever the backend speaks.
+
+*Strategy.* How an inference takes its route is chosen once, when the frontend is built: *forward*
+where both sides spell the same protocol and the route renames no tensor, *translate* elsewhere.
+*Rule 1.* Every request ends in a wire answer; every error in this protocol's own form.
+*Rule 2.* Both ways refuse the same requests and give the same answers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
+
+from infergate.codecs.base import Codec, Parsed, Peek, Profile
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.messages import OPERATIONS, InferRequest
+from infergate.gateway.gateway import Bound, Gateway
+
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+_log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Exchanging(Protocol):
+    """A backend that takes wire messages as they are."""
+
+    codec: Codec[Any, Any]
+
+    async def exchange(self, wire: Any, call: Call) -> Any:
+        """Send ``wire``, return the wire answer."""
+        ...
+
+    async def profile(self, call: Call) -> Profile:
+        """What kind of server it is."""
+        ...
+
+
+class Way(Protocol[Req, Resp]):
+    """How one route's inferences are carried out."""
+
+    name: str
+
+    async def infer(self, wire: Req, peek: Peek, call: Call) -> Resp:
+        """The answer to the inference in ``wire``."""
+        ...
+
+
+class Translate(Generic[Req, Resp]):
+    """Wire → canonical → gateway → canonical → wire. Serves every operation."""
+
+    name: Final = "translate"
+
+    def __init__(self, codec: Codec[Req, Resp], gateway: Gateway, limits: Limits) -> None:
+        self._codec: Final = codec
+        self._gateway: Final = gateway
+        self._limits: Final = limits
+
+    async def infer(self, wire: Req, peek: Peek, call: Call) -> Resp:
+        """Parse, perform, build."""
+        del peek
+        parsed: Parsed = self._codec.parse_request(wire, self._limits)
+        answer = await self._gateway.perform(parsed.operation, call)
+        return self._codec.build_response(answer, parsed)
+
+
+class Forward(Generic[Req, Resp]):
+    """The message goes on as it came, after ``shield`` has checked it; no tensor is decoded."""
+
+    name: Final = "forward"
+
+    def __init__(
+        self,
+        codec: Codec[Req, Resp],
+        bound: Bound,
+        backend: Exchanging,
+        otherwise: Translate[Req, Resp],
+        limits: Limits,
+    ) -> None:
+        self._codec: Final = codec
+        self._bound: Final = bound
+        self._backend: Final = backend
+        self._otherwise: Final = otherwise
+        self._limits: Final = limits
+        self._shield: Final[Callable[[Req, Limits], Req]] = (
+            codec.shield if bound.route.validate else _trust
+        )
+
+    async def infer(self, wire: Req, peek: Peek, call: Call) -> Resp:
+        """Check, readdress, exchange, relabel."""
+        checked = self._shield(wire, self._limits)
+        route = self._bound.route
+        upstream = self._codec.readdress(
+            checked,
+            route.backend_model(peek.model),
+            route.backend_version(peek.version),
+            await self._backend.profile(call),
+        )
+        if upstream is None:  # this server does not take that form of the protocol
+            call.way = self._otherwise.name
+            return await self._otherwise.infer(wire, peek, call)
+        answer = await self._backend.exchange(upstream, call)
+        return self._codec.relabel(
+            answer,
+            wire,
+            peek.model if route.rewrite.model else "",
+            (peek.version or route.version) if route.rewrite.version else "",
+            self._limits,
+        )
+
+
+def _trust(wire: Req, limits: Limits) -> Req:
+    """``validate: false``: the operator vouches for this route's clients."""
+    del limits
+    return wire
+
+
+class Frontend(Generic[Req, Resp]):
+    """Answers one protocol's requests."""
+
+    def __init__(self, codec: Codec[Req, Resp], gateway: Gateway, limits: Limits) -> None:
+        self.codec: Final = codec
+        self._gateway: Final = gateway
+        self._translate: Final = Translate(codec, gateway, limits)
+        self._ways: Final[dict[Bound, Way[Req, Resp]]] = {
+            bound: self._choose(bound, limits) for bound in gateway.bound
+        }
+
+    def _choose(self, bound: Bound, limits: Limits) -> Way[Req, Resp]:
+        backend = bound.backend
+        if (
+            isinstance(backend, Exchanging)
+            and backend.codec.name == self.codec.name
+            and self.codec.forwards
+            and not bound.route.rewrite.renames_tensors
+        ):
+            return Forward(self.codec, bound, backend, self._translate, limits)
+        return self._translate
+
+    async def respond(self, wire: Req, call: Call) -> Resp:
+        """The answer to ``wire``, good or bad. Notes the outcome on ``call``."""
+        call.protocol = self.codec.name
+        try:
+            peek = self.codec.peek(wire)
+            call.operation = OPERATIONS[peek.operation]
+            call.model = peek.model
+            if peek.operation is not InferRequest:
+                return await self._translate.infer(wire, peek, call)
+            way = self._ways[self._gateway.bind(peek.model, peek.version, call)]
+            call.way = way.name
+            return await way.infer(wire, peek, call)
+        except GatewayError as error:
+            return self.refuse(error, wire, call)
+        except Exception:
+            _log.exception("a bug while serving %s", call.protocol)
+            return self.refuse(GatewayError(Kind.INTERNAL, "internal error"), wire, call)
+
+    def refuse(self, error: GatewayError, wire: Req, call: Call) -> Resp:
+        """``error`` as this protocol tells it."""
+        call.protocol = self.codec.name
+        call.fail(error)
+        return self.codec.build_error(error, wire)

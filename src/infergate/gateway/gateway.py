@@ -1,0 +1,179 @@
+"""The operations that every frontend calls, whatever its protocol.
+
+*Strategy.* An operation on a model finds its route by name and version, is told in the backend's
+names, performed, and answered in the client's names. An operation on the server asks the backends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
+
+from infergate import __version__
+from infergate.backends.base import Backend
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import (
+    Answer,
+    Health,
+    InferRequest,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelOperation,
+    ModelReadyRequest,
+    Operation,
+    RawInferRequest,
+    ServerLiveRequest,
+    ServerMetadata,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+)
+from infergate.gateway.raw import resolve_raw
+from infergate.gateway.rename import to_backend, to_client
+from infergate.routing.table import Route, RouteTable
+
+EXTENSIONS: Final = ("binary_tensor_data", "classification", "parameters", "sequence")
+"""Extensions of V2 that the gateway carries. What a model does with them is its backend's."""
+_HEALTH_TIME: Final = 2.0  # seconds one backend has to say that it is ready
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """A route and the backend it leads to; equal only to itself, so that it can be a key."""
+
+    route: Route
+    backend: Backend
+
+    def note(self, call: Call) -> None:
+        """Tell log and metrics, and bring the deadline forward to the route's."""
+        call.route = self.route.label
+        call.backend = self.backend.name
+        call.backend_protocol = self.backend.protocol
+        if self.route.timeout is not None:
+            call.tighten(time.monotonic() + self.route.timeout)
+
+
+class Gateway:
+    """Routes operations to backends.
+
+    ``declared`` is metadata that the operator wrote down, by the client's model name; it stands
+    for what the backend would say. ``combine`` makes one readiness of all backends': ``all``
+    (strict) or ``any`` (lenient).
+    """
+
+    def __init__(
+        self,
+        table: RouteTable,
+        backends: Mapping[str, Backend],
+        declared: Mapping[str, ModelMetadata],
+        combine: Callable[[Sequence[bool]], bool] = all,
+    ) -> None:
+        self.backends: Final = tuple(backends.values())
+        self.declared: Final = declared
+        self.bound: Final = tuple(Bound(r, backends[r.backend]) for r in table.routes)
+        self._table: Final = table
+        self._of: Final = {id(bound.route): bound for bound in self.bound}
+        self._combine: Final = combine
+        self.draining = False
+
+    def bind(self, model: str, version: str, call: Call) -> Bound:
+        """The route of ``model`` and its backend, noted on ``call``. Raises NOT_FOUND."""
+        route = self._table.find(model, version)
+        if route is None:
+            if self._table.candidates(model):
+                raise GatewayError(
+                    Kind.NOT_FOUND, f"model '{model}' has no route for version '{version}'"
+                )
+            raise GatewayError(Kind.NOT_FOUND, f"no route for model '{model}'")
+        bound = self._of[id(route)]
+        bound.note(call)
+        return bound
+
+    async def perform(self, operation: Operation, call: Call) -> Answer:
+        """Carry out ``operation``. Raises GatewayError."""
+        match operation:
+            case ServerLiveRequest():
+                return Health(ok=True)
+            case ServerReadyRequest():
+                return Health(ok=await self.is_ready(call))
+            case ServerMetadataRequest():
+                return ServerMetadata("infergate", __version__, EXTENSIONS)
+            case ModelIndexRequest():
+                return await self._index(operation, call)
+            case RawInferRequest():
+                described = await self.perform(
+                    ModelMetadataRequest(operation.model, operation.version), call
+                )
+                assert isinstance(described, ModelMetadata)
+                return await self._on_model(resolve_raw(operation, described), call)
+            case ModelMetadataRequest():
+                return await self._metadata(operation, call)
+            case ModelReadyRequest() | InferRequest():
+                return await self._on_model(operation, call)
+            case _:
+                assert_never(operation)
+
+    async def _on_model(self, operation: ModelOperation, call: Call) -> Answer:
+        bound = self.bind(operation.model, operation.version, call)
+        answer = await bound.backend.perform(to_backend(operation, bound.route), call)
+        return to_client(answer, operation, bound.route)
+
+    async def _metadata(self, operation: ModelMetadataRequest, call: Call) -> Answer:
+        declared = self.declared.get(operation.model)
+        if declared is None:
+            return await self._on_model(operation, call)
+        self.bind(operation.model, operation.version, call)
+        return replace(declared, name=operation.model)
+
+    async def is_ready(self, call: Call) -> bool:
+        """Whether the backends, taken together, can serve. False while draining."""
+        if self.draining:
+            return False
+        question = ServerReadyRequest()
+        return self._combine(
+            [
+                answer.ok
+                for answer in await self._ask_all(question, call)
+                if isinstance(answer, Health)
+            ]
+        )
+
+    async def _ask_all(self, question: Operation, call: Call) -> list[Answer]:
+        """Every backend's answer; one that fails or is slow counts as not ready."""
+
+        async def ask(backend: Backend) -> Answer:
+            own = replace(call, deadline=time.monotonic() + _HEALTH_TIME, returned={})
+            try:
+                return await backend.perform(question, own)
+            except GatewayError:
+                return Health(ok=False)
+
+        return list(await asyncio.gather(*map(ask, self.backends)))
+
+    async def _index(self, operation: ModelIndexRequest, call: Call) -> ModelIndex:
+        """The models clients can name: routes to one model, and what backends list behind
+        patterns."""
+        names: dict[str, ModelIndexEntry] = {}
+        for route in self._table.routes:
+            if route.is_exact:
+                names.setdefault(route.pattern, ModelIndexEntry(route.pattern, route.version))
+        open_to = {r.backend for r in self._table.routes if not (r.is_exact or r.rewrite.model)}
+        for backend in self.backends:
+            if backend.name not in open_to:
+                continue
+            try:
+                listed = await backend.perform(operation, replace(call, returned={}))
+            except GatewayError:
+                continue  # a server without an index serves models all the same
+            assert isinstance(listed, ModelIndex)
+            for entry in listed.models:
+                route = self._table.find(entry.name, entry.version)
+                if route is not None and route.backend == backend.name:
+                    names.setdefault(entry.name, entry)
+        return ModelIndex(tuple(names.values()))
