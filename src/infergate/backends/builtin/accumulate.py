@@ -1,0 +1,131 @@
+"""``accumulate``: a stateful model, which sums over a sequence of requests.
+
+*Strategy.* Sequences lie in the order of their last use. Before one is begun, those idle for too
+long are dropped from the old end; so clients that never end theirs can fill neither memory nor,
+for longer than IDLE_SECONDS, the model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from infergate.backends.builtin.model import Signature, UnaryModel, invalid
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.tensor import Parameters, tensor_of
+
+MOST_SEQUENCES: Final = 1024
+"""Sequences alive at once (Triton: max_candidate_sequences, set by each model)."""
+IDLE_SECONDS: Final = 60.0
+"""How long a sequence without requests is kept (Triton: max_sequence_idle_microseconds, 1 s)."""
+LONGEST_ID: Final = 128
+"""Characters of a sequence id that is a string (Triton: 128)."""
+
+_MODEL: Final = "accumulate"
+SequenceId = int | str
+
+
+@dataclass(slots=True)
+class _Sequence:
+    total: npt.NDArray[np.int32]
+    used: float
+
+
+class Accumulate(UnaryModel):
+    """INPUT INT32 [1] → OUTPUT INT32 [1], the sum of the sequence so far, wrapping.
+
+    Request parameters: ``sequence_id`` (an integer from 1 to 2^64-1 or a string),
+    ``sequence_start`` and ``sequence_end``. A start begins anew, also where the sequence is alive.
+    """
+
+    signature: Final = Signature(
+        _MODEL,
+        (TensorMetadata("INPUT", "INT32", (1,)),),
+        (TensorMetadata("OUTPUT", "INT32", (1,)),),
+    )
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._sequences: OrderedDict[SequenceId, _Sequence] = OrderedDict()
+
+    @property
+    def metadata(self) -> ModelMetadata:
+        """See :class:`Model`."""
+        return self.signature.metadata
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        """See :class:`Model`. Raises OVERLOADED where no further sequence can be begun."""
+        given = self.signature.accept(request)
+        sequence_id = _sequence_id(request.parameters)
+        starts = _flag(request.parameters, "sequence_start")
+        ends = _flag(request.parameters, "sequence_end")
+        now = self._clock()
+        self._expire(now)
+        sequence = self._begin(sequence_id) if starts else self._running(sequence_id)
+        sequence.total = sequence.total + given["INPUT"].numpy()
+        sequence.used = now
+        self._sequences.move_to_end(sequence_id)
+        if ends:
+            del self._sequences[sequence_id]
+        return self.signature.answer(
+            request, (tensor_of("OUTPUT", Datatype.INT32, sequence.total),)
+        )
+
+    def _expire(self, now: float) -> None:
+        while self._sequences:
+            oldest = next(iter(self._sequences))
+            if now - self._sequences[oldest].used < IDLE_SECONDS:
+                return
+            del self._sequences[oldest]
+
+    def _begin(self, sequence_id: SequenceId) -> _Sequence:
+        if sequence_id not in self._sequences and len(self._sequences) >= MOST_SEQUENCES:
+            raise GatewayError(
+                Kind.OVERLOADED,
+                f"model '{_MODEL}' already holds {MOST_SEQUENCES} sequences",
+                origin=Origin.BACKEND,
+                retry_after=1.0,
+            )
+        begun = _Sequence(np.zeros(1, dtype=np.int32), 0.0)
+        self._sequences[sequence_id] = begun
+        return begun
+
+    def _running(self, sequence_id: SequenceId) -> _Sequence:
+        sequence = self._sequences.get(sequence_id)
+        if sequence is None:
+            raise invalid(
+                f"inference request for sequence {sequence_id} to model '{_MODEL}' must specify "
+                "the START flag on the first request of the sequence"
+            )
+        return sequence
+
+
+def _sequence_id(parameters: Parameters) -> SequenceId:
+    value: Any = parameters.get("sequence_id", 0)
+    if type(value) not in (int, str):
+        raise invalid("parameter 'sequence_id' must be an integer or a string")
+    if value in (0, ""):
+        raise invalid(
+            f"inference request to model '{_MODEL}' must specify a non-zero or non-empty "
+            "correlation ID"
+        )
+    if isinstance(value, str) and len(value) > LONGEST_ID:
+        raise invalid(f"parameter 'sequence_id' is longer than {LONGEST_ID} characters")
+    if isinstance(value, int) and not 0 < value < 2**64:
+        raise invalid("parameter 'sequence_id' must be from 1 to 2^64-1")
+    return value  # type: ignore[no-any-return]  # one of the two: checked above
+
+
+def _flag(parameters: Parameters, name: str) -> bool:
+    value = parameters.get(name, False)
+    if type(value) is not bool:
+        raise invalid(f"parameter '{name}' must be true or false")
+    return value
