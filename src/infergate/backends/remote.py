@@ -102,9 +102,7 @@ class RemoteBackend(Generic[Req, Resp]):
     async def perform(self, operation: Operation, call: Call) -> Answer:
         """Translate ``operation``, exchange it, and read the answer."""
         wire = self.codec.build_request(operation, await self.profile(call))
-        return self.codec.parse_response(
-            await self.exchange(wire, call), operation, self._limits
-        )
+        return self.codec.parse_response(await self.exchange(wire, call), operation, self._limits)
 
     async def exchange(self, wire: Req, call: Call) -> Resp:
         """Send ``wire`` to an endpoint and wait for its answer, whatever it is."""

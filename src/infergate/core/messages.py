@@ -6,8 +6,9 @@ Names follow the Open Inference Protocol. An empty ``version`` or ``id`` means t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
-from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
+from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 
 # ---- operations -------------------------------------------------------------------------------
 

@@ -154,7 +154,7 @@ class Frontend(Generic[Req, Resp]):
             return await way.infer(wire, peek, call)
         except GatewayError as error:
             return self.refuse(error, wire, call)
-        except Exception:
+        except Exception:  # noqa: BLE001 - the last line: a bug costs one request, not the process
             _log.exception("a bug while serving %s", call.protocol)
             return self.refuse(GatewayError(Kind.INTERNAL, "internal error"), wire, call)
 

@@ -64,9 +64,7 @@ def to_client(answer: Answer, asked: ModelOperation, route: Route) -> Answer:
     return answer
 
 
-def _client_versions(
-    answer: ModelMetadata, asked: ModelOperation, route: Route
-) -> tuple[str, ...]:
+def _client_versions(answer: ModelMetadata, asked: ModelOperation, route: Route) -> tuple[str, ...]:
     """Under a rewritten version the client may ask for one version only: that of the route."""
     if not route.rewrite.version:
         return answer.versions
@@ -77,9 +75,7 @@ def _inverse(names: Mapping[str, str]) -> dict[str, str]:
     return {theirs: ours for ours, theirs in names.items()}
 
 
-def _renamed(
-    tensors: tuple[Named, ...], names: Mapping[str, str], what: str
-) -> tuple[Named, ...]:
+def _renamed(tensors: tuple[Named, ...], names: Mapping[str, str], what: str) -> tuple[Named, ...]:
     if not names:
         return tensors
     renamed = tuple(replace(t, name=names.get(t.name, t.name)) for t in tensors)

@@ -1,0 +1,127 @@
+"""Which frontend a request on a shared listener belongs to, and what is told of it afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Generic, TypeVar
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, size
+from infergate.gateway.frontend import Frontend
+from infergate.transport.base import StreamHandler
+
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+
+Record = Callable[[Call], None]
+"""Told of every finished request."""
+Service = Callable[[RpcRequest, Call], Awaitable[RpcResponse]]
+"""A unary gRPC method of the gateway's own."""
+_LONGEST_ID: Final = 128
+_boot: Final = os.urandom(6).hex()
+_numbers: Final = itertools.count(1)
+
+
+class Dispatch(Generic[Req, Resp]):
+    """One listener, several protocols, each claiming a first part of the path.
+
+    ``finish`` adds the backend's returned headers to an answer and says how long its body is.
+    """
+
+    def __init__(
+        self,
+        frontends: Mapping[str, Frontend[Req, Resp]],
+        path: Callable[[Req], str],
+        finish: Callable[[Resp, Call], int],
+        record: Record,
+    ) -> None:
+        """``frontends`` by what they claim; the first also answers what none claims."""
+        self._frontends: Final = dict(frontends)
+        self._otherwise: Final = next(iter(self._frontends.values()))
+        self._path: Final = path
+        self._finish: Final = finish
+        self._record: Final = record
+
+    def _frontend(self, wire: Req) -> Frontend[Req, Resp]:
+        claim = self._path(wire)[1:].partition("/")[0]
+        return self._frontends.get(claim, self._otherwise)
+
+    async def respond(self, wire: Req, call: Call) -> Resp:
+        """Serve ``wire`` by the frontend that claims its path."""
+        _name(call)
+        try:
+            answer = await self._frontend(wire).respond(wire, call)
+        except BaseException:  # the client went away: only log and metrics are told
+            call.outcome = Kind.CANCELLED.value
+            self._record(call)
+            raise
+        call.bytes_out = self._finish(answer, call)
+        self._record(call)
+        return answer
+
+    def refuse(self, error: GatewayError, wire: Req, call: Call) -> Resp:
+        """The transport's refusal in the form of the protocol that was asked."""
+        _name(call)
+        answer = self._frontend(wire).refuse(error, wire, call)
+        call.bytes_out = self._finish(answer, call)
+        self._record(call)
+        return answer
+
+
+class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
+    """Protocols told apart by the first path segment."""
+
+    def __init__(
+        self, frontends: Mapping[str, Frontend[HttpRequest, HttpResponse]], record: Record
+    ) -> None:
+        super().__init__(frontends, lambda wire: wire.path, _finish_http, record)
+
+
+class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
+    """Protocols told apart by the service's name.
+
+    ``services`` and ``streams`` are the gateway's own methods by ``/package.Service/Method``.
+    """
+
+    def __init__(
+        self,
+        frontends: Mapping[str, Frontend[RpcRequest, RpcResponse]],
+        services: Mapping[str, Service],
+        streams: Mapping[str, StreamHandler],
+        record: Record,
+    ) -> None:
+        super().__init__(frontends, lambda wire: wire.method, _finish_rpc, record)
+        self._services: Final = services
+        self.streams: Mapping[str, StreamHandler] = streams
+
+    async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
+        """Serve ``wire`` by its service."""
+        service = self._services.get(wire.method)
+        if service is not None:
+            return await service(wire, call)
+        return await super().respond(wire, call)
+
+
+def _finish_http(answer: HttpResponse, call: Call) -> int:
+    if call.returned:
+        answer.headers = {**call.returned, **answer.headers}
+    return size(answer.body)
+
+
+def _finish_rpc(answer: RpcResponse, call: Call) -> int:
+    if call.returned:
+        answer.metadata = {**call.returned, **answer.metadata}
+    return size(answer.message)
+
+
+def _name(call: Call) -> None:
+    """Give ``call`` the client's ``x-request-id``, or one of our own, which then goes upstream."""
+    given = call.headers.get("x-request-id", "")
+    if given and len(given) <= _LONGEST_ID and given.isascii() and given.isprintable():
+        call.request_id = given
+    else:
+        call.request_id = f"{_boot}-{next(_numbers):x}"
+        call.headers = {**call.headers, "x-request-id": call.request_id}

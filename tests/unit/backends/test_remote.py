@@ -1,0 +1,191 @@
+"""RemoteBackend with a transport and a codec that do what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from infergate.backends.remote import RPC_HEADERS, RemoteBackend, Server
+from infergate.codecs.base import Profile
+from infergate.codecs.profiles import GENERIC, KSERVE
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import (
+    Answer,
+    Health,
+    Operation,
+    ServerLiveRequest,
+    ServerMetadata,
+    ServerMetadataRequest,
+)
+from infergate.core.wire import RpcRequest, RpcResponse
+from infergate.transport.base import Endpoint
+
+A = Endpoint("a", 1)
+B = Endpoint("b", 2)
+
+
+class FakeCodec:
+    name = "fake"
+    profiled = True
+    forwards = True
+
+    def __init__(self) -> None:
+        self.profiles: list[Profile] = []
+        self.metadata: Answer | GatewayError = ServerMetadata("kserve", "1")
+
+    def build_request(self, operation: Operation, profile: Profile) -> RpcRequest:
+        self.profiles.append(profile)
+        return RpcRequest(type(operation).__name__)
+
+    def parse_response(self, wire: RpcResponse, operation: Operation, limits: Limits) -> Answer:
+        if isinstance(operation, ServerMetadataRequest):
+            if isinstance(self.metadata, GatewayError):
+                raise self.metadata
+            return self.metadata
+        return Health(ok=wire.code == 0)
+
+
+class FakeUpstream:
+    def __init__(self, answer: Callable[[RpcRequest, Endpoint], RpcResponse] | None = None) -> None:
+        self.sent: list[tuple[RpcRequest, Endpoint, float]] = []
+        self.answer = answer or (lambda wire, endpoint: RpcResponse())
+        self.closed = False
+
+    async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
+        self.sent.append((wire, endpoint, timeout))
+        await asyncio.sleep(0)
+        return self.answer(wire, endpoint)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def backend(upstream: FakeUpstream, codec: Any = None, **server: Any) -> RemoteBackend[Any, Any]:
+    described: dict[str, Any] = {"endpoints": [A, B], "profile": GENERIC} | server
+    return RemoteBackend(
+        Server("b1", **described), codec or FakeCodec(), upstream, RPC_HEADERS, DEFAULT_LIMITS
+    )
+
+
+def call(**fields: Any) -> Call:
+    return Call(peer="test", started=time.monotonic(), **fields)
+
+
+def refused(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
+    raise GatewayError(Kind.CONNECT, "cannot connect", detail=endpoint.authority)
+
+
+async def test_endpoints_take_turns() -> None:
+    upstream = FakeUpstream()
+    remote = backend(upstream)
+    for _ in range(4):
+        await remote.perform(ServerLiveRequest(), call())
+    assert [endpoint for _, endpoint, _ in upstream.sent] == [A, B, A, B]
+
+
+async def test_a_refused_connection_is_tried_on_the_next_endpoint() -> None:
+    def only_b(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
+        return refused(wire, endpoint) if endpoint == A else RpcResponse()
+
+    upstream = FakeUpstream(only_b)
+    assert await backend(upstream).perform(ServerLiveRequest(), call()) == Health(ok=True)
+    assert [endpoint for _, endpoint, _ in upstream.sent] == [A, B]
+
+
+async def test_refused_everywhere_is_told_with_the_backend_but_no_address() -> None:
+    with pytest.raises(GatewayError) as caught:
+        await backend(FakeUpstream(refused)).perform(ServerLiveRequest(), call())
+    assert caught.value.kind is Kind.CONNECT
+    assert "b1" in caught.value.public
+    assert "a:1" not in caught.value.public
+    assert caught.value.detail == "b:2"
+
+
+async def test_what_may_have_been_carried_out_is_not_sent_again() -> None:
+    def broken(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
+        raise GatewayError(Kind.BACKEND_GARBAGE, "closed the connection before answering")
+
+    upstream = FakeUpstream(broken)
+    with pytest.raises(GatewayError, match="closed the connection"):
+        await backend(upstream).perform(ServerLiveRequest(), call())
+    assert len(upstream.sent) == 1
+
+
+async def test_the_shorter_deadline_bounds_the_exchange() -> None:
+    upstream = FakeUpstream()
+    await backend(upstream, timeout=30.0).perform(ServerLiveRequest(), call())
+    await backend(upstream, timeout=30.0).perform(
+        ServerLiveRequest(), call(deadline=time.monotonic() + 5)
+    )
+    timeouts = [timeout for _, _, timeout in upstream.sent]
+    assert 5 < timeouts[0] <= 30
+    assert timeouts[1] <= 5
+
+
+async def test_nothing_is_sent_after_the_deadline() -> None:
+    upstream = FakeUpstream()
+    with pytest.raises(GatewayError) as caught:
+        await backend(upstream).perform(ServerLiveRequest(), call(deadline=time.monotonic() - 1))
+    assert caught.value.kind is Kind.TIMEOUT
+    assert not upstream.sent
+
+
+async def test_headers_travel_by_rule_in_both_directions() -> None:
+    def answer(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
+        return RpcResponse(metadata={"endpoint-load-metrics": "cpu=1", "x-internal": "no"})
+
+    upstream = FakeUpstream(answer)
+    remote = backend(
+        upstream, forward_headers=["traceparent"], return_headers=["endpoint-load-metrics"]
+    )
+    asked = call(headers={"traceparent": "00-1", "authorization": "secret"})
+    await remote.perform(ServerLiveRequest(), asked)
+    assert upstream.sent[0][0].metadata == {"traceparent": "00-1"}
+    assert asked.returned == {"endpoint-load-metrics": "cpu=1"}
+
+
+async def test_the_profile_is_asked_once_for_all_waiting_requests() -> None:
+    codec = FakeCodec()
+    upstream = FakeUpstream()
+    remote = backend(upstream, codec, profile=None)
+    await asyncio.gather(*(remote.perform(ServerLiveRequest(), call()) for _ in range(10)))
+    assert [w.method for w, _, _ in upstream.sent].count("ServerMetadataRequest") == 1
+    assert codec.profiles[1:] == [KSERVE] * 10
+
+
+async def test_a_declared_profile_is_not_asked() -> None:
+    codec = FakeCodec()
+    upstream = FakeUpstream()
+    await backend(upstream, codec, profile=KSERVE).perform(ServerLiveRequest(), call())
+    assert [w.method for w, _, _ in upstream.sent] == ["ServerLiveRequest"]
+    assert codec.profiles == [KSERVE]
+
+
+async def test_a_server_without_metadata_is_generic() -> None:
+    codec = FakeCodec()
+    codec.metadata = GatewayError(Kind.NOT_FOUND, "no such path", origin=Origin.BACKEND)
+    await backend(FakeUpstream(), codec, profile=None).perform(ServerLiveRequest(), call())
+    assert codec.profiles == [GENERIC, GENERIC]
+
+
+async def test_a_server_that_is_not_reached_is_asked_again() -> None:
+    codec = FakeCodec()
+    upstream = FakeUpstream(refused)
+    remote = backend(upstream, codec, profile=None)
+    with pytest.raises(GatewayError):
+        await remote.perform(ServerLiveRequest(), call())
+    upstream.answer = lambda wire, endpoint: RpcResponse()
+    assert await remote.perform(ServerLiveRequest(), call()) == Health(ok=True)
+    assert codec.profiles[-1] == KSERVE
+
+
+async def test_close_closes_the_connections() -> None:
+    upstream = FakeUpstream()
+    await backend(upstream).close()
+    assert upstream.closed

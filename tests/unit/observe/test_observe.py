@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+
+import pytest
+
+from infergate.core.call import Call
+from infergate.observe.access_log import FORMATS, AccessLog, fields
+from infergate.observe.metrics import Metrics
+
+
+def finished(**told: object) -> Call:
+    call = Call(peer="127.0.0.1:5", started=0.0)
+    call.protocol, call.operation, call.route = "v2-rest", "infer", "res*"
+    call.backend, call.backend_protocol, call.model = "triton", "v2-grpc", "resnet"
+    call.bytes_in, call.bytes_out, call.backend_seconds = 10, 20, 0.25
+    for name, value in told.items():
+        setattr(call, name, value)
+    return call
+
+
+LABELS = {
+    "route": "res*",
+    "protocol": "v2-rest",
+    "backend": "triton",
+    "backend_protocol": "v2-grpc",
+    "operation": "infer",
+}
+
+
+def test_a_request_is_counted_with_time_and_bytes() -> None:
+    metrics = Metrics()
+    metrics.record(finished(), 0.5)
+    metrics.record(finished(outcome="timeout"), 0.5)
+
+    def value(name: str, **more: str) -> float | None:
+        return metrics.registry.get_sample_value(name, {**LABELS, **more})
+
+    assert value("infergate_requests_total", outcome="ok") == 1
+    assert value("infergate_requests_total", outcome="timeout") == 1
+    assert value("infergate_request_seconds_sum") == 1.0
+    assert value("infergate_backend_seconds_sum") == 0.5
+    assert value("infergate_request_bytes_total") == 20
+    assert value("infergate_response_bytes_total") == 40
+    assert b"infergate_build_info" in metrics.text()
+
+
+def test_the_clients_model_name_is_no_label() -> None:
+    metrics = Metrics()
+    for number in range(100):
+        metrics.record(finished(model=f"made-up-{number}", route=""), 0.1)
+    assert b"made-up" not in metrics.text()
+    assert metrics.text().count(b"infergate_requests_total{") == 1
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[], None]] = []
+
+    def later(self, delay: float, callback: Callable[[], None]) -> None:
+        self.callbacks.append(callback)
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_lines_are_gathered_and_written_together(form: str) -> None:
+    loop, out = Loop(), io.BytesIO()
+    log = AccessLog(FORMATS[form], loop.later, out)
+    log.record(finished(), 0.5, 0.0)
+    log.record(finished(outcome="timeout", error="too slow", detail="10.0.0.7"), 0.5, 0.0)
+    assert out.getvalue() == b""
+    assert len(loop.callbacks) == 1
+    loop.callbacks[0]()
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 2
+    assert b"timeout" in lines[1]
+    assert b"too slow" in lines[1]
+
+
+def test_a_json_line_holds_every_field() -> None:
+    line = json.loads(FORMATS["json"](fields(finished(request_id="r1", way="forward"), 0.5, 0.0)))
+    assert line["time"] == "1970-01-01T00:00:00.000+00:00"
+    assert line["request_id"] == "r1"
+    assert line["model"] == "resnet"
+    assert line["way"] == "forward"
+    assert line["seconds"] == 0.5
+    assert line["bytes_out"] == 20
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_no_model_name_can_forge_a_line(form: str) -> None:
+    forged = 'x outcome=ok\n2026-01-01 model="y"'
+    text = FORMATS[form](fields(finished(model=forged), 0.5, 0.0))
+    assert text.count(b"\n") == 1
+    assert b'model="y"' not in text
+
+
+def test_a_long_name_is_cut() -> None:
+    assert len(str(fields(finished(model="m" * 5000), 0.5, 0.0)["model"])) == 256
+
+
+def test_a_closed_output_does_not_stop_the_gateway() -> None:
+    out = io.BytesIO()
+    log = AccessLog(FORMATS["json"], Loop().later, out)
+    log.record(finished(), 0.5, 0.0)
+    out.close()
+    log.flush()
+    log.flush()
