@@ -1,7 +1,7 @@
 """What an embedded model is, and how it checks a request and words an answer.
 
-*Rule 1.* A model refuses a request before it computes or remembers anything: ``Signature.accept``
-comes first and nothing that it lets pass fails later for the request's form.
+*Rule 1.* ``Signature.accept`` comes first: a model that refuses a request has computed and
+remembered nothing of it.
 *Rule 2.* Refusals read like Triton's (``src/infer_request.cc`` of its core), so that people find
 them in a search engine.
 """

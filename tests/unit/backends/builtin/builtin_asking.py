@@ -1,0 +1,46 @@
+"""What the tests of the embedded models share: asking one, and what it should refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infergate.backends.builtin import BuiltinBackend
+from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
+from infergate.core.tensor import Tensor, tensor_of
+
+CALL = Call(peer="test", started=0.0)
+
+
+def int32(name: str, values: Any) -> Tensor:
+    return tensor_of(name, Datatype.INT32, np.array(values, np.int32))
+
+
+def fp32(name: str, values: Any) -> Tensor:
+    return tensor_of(name, Datatype.FP32, np.array(values, np.float32))
+
+
+def strings(name: str, values: Any) -> Tensor:
+    return tensor_of(name, Datatype.BYTES, np.array(values, np.object_))
+
+
+async def ask(backend: BuiltinBackend, request: InferRequest) -> InferResponse:
+    answer = await backend.perform(request, CALL)
+    assert isinstance(answer, InferResponse)
+    return answer
+
+
+async def refusal(backend: BuiltinBackend, operation: Any, kind: Kind = Kind.BAD_REQUEST) -> str:
+    with pytest.raises(GatewayError) as caught:
+        await backend.perform(operation, CALL)
+    assert caught.value.kind is kind
+    return caught.value.public
+
+
+def wanted(*names: str, **parameters: Any) -> tuple[RequestedOutput, ...]:
+    return tuple(RequestedOutput(name, parameters) for name in names)

@@ -1,0 +1,256 @@
+"""What every embedded model has in common: health, metadata, index, and requests refused."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from builtin_asking import CALL, ask, fp32, int32, refusal, strings, wanted
+
+import infergate
+from infergate.backends.base import Backend
+from infergate.backends.builtin import BuiltinBackend, Model
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.messages import (
+    Health,
+    InferRequest,
+    ModelIndex,
+    ModelIndexRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    RawInferRequest,
+    ServerLiveRequest,
+    ServerMetadata,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor, tensor_of
+
+MODELS = ["simple", "simple_string", "identity", "repeat", "accumulate", "digits"]
+ONES = [[1] * 16]
+
+
+def test_fulfils_the_contract() -> None:
+    backend: Backend = BuiltinBackend("demo")
+    assert (backend.name, backend.protocol) == ("demo", "builtin")
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        ServerLiveRequest(),
+        ServerReadyRequest(),
+        *(ModelReadyRequest(name) for name in MODELS),
+        ModelReadyRequest("simple", "1"),
+    ],
+)
+async def test_is_healthy(backend: BuiltinBackend, operation: object) -> None:
+    assert await backend.perform(operation, CALL) == Health(ok=True)  # type: ignore[arg-type]
+
+
+async def test_server_metadata(backend: BuiltinBackend) -> None:
+    answer = await backend.perform(ServerMetadataRequest(), CALL)
+    assert answer == ServerMetadata(
+        "infergate", infergate.__version__, ("classification", "sequence")
+    )
+
+
+@pytest.mark.parametrize("ready_only", [True, False])
+async def test_index_lists_every_model(backend: BuiltinBackend, ready_only: bool) -> None:
+    answer = await backend.perform(ModelIndexRequest(ready_only), CALL)
+    assert isinstance(answer, ModelIndex)
+    assert [entry.name for entry in answer.models] == MODELS
+    assert {(entry.version, entry.state) for entry in answer.models} == {("1", "READY")}
+
+
+async def test_metadata_of_simple(backend: BuiltinBackend) -> None:
+    answer = await backend.perform(ModelMetadataRequest("simple", "1"), CALL)
+    assert answer == ModelMetadata(
+        name="simple",
+        versions=("1",),
+        platform="builtin_numpy",
+        inputs=(
+            TensorMetadata("INPUT0", "INT32", (-1, 16)),
+            TensorMetadata("INPUT1", "INT32", (-1, 16)),
+        ),
+        outputs=(
+            TensorMetadata("OUTPUT0", "INT32", (-1, 16)),
+            TensorMetadata("OUTPUT1", "INT32", (-1, 16)),
+        ),
+        properties={"max_batch_size": "8"},
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+async def test_metadata_names_the_model_and_real_datatypes(
+    backend: BuiltinBackend, name: str
+) -> None:
+    answer = await backend.perform(ModelMetadataRequest(name), CALL)
+    assert isinstance(answer, ModelMetadata)
+    assert (answer.name, answer.versions) == (name, ("1",))
+    assert answer.inputs
+    assert answer.outputs
+    for tensor in answer.inputs + answer.outputs:
+        Datatype(tensor.datatype)
+    assert all(isinstance(value, str) for value in answer.properties.values())
+
+
+@pytest.mark.parametrize("kind", [ModelReadyRequest, ModelMetadataRequest, InferRequest])
+async def test_unknown_model_and_version(backend: BuiltinBackend, kind: type) -> None:
+    assert await refusal(backend, kind("nope"), Kind.NOT_FOUND) == "unknown model 'nope'"
+    for version in ("2", "01", "x"):
+        told = await refusal(backend, kind("simple", version), Kind.NOT_FOUND)
+        assert told == f"unknown version '{version}' of model 'simple'"
+
+
+async def test_a_bare_tensor_never_comes_here(backend: BuiltinBackend) -> None:
+    assert "bare tensor" in await refusal(backend, RawInferRequest("simple"), Kind.INTERNAL)
+
+
+GOOD = (int32("INPUT0", ONES), int32("INPUT1", ONES))
+REFUSED = [
+    ("no input", (), "expected 2 inputs but got 0 inputs for model 'simple'"),
+    (
+        "one input missing",
+        GOOD[:1],
+        "Got input(s) ['INPUT0'], but missing required input(s) ['INPUT1']",
+    ),
+    ("one input more", (*GOOD, int32("MORE", ONES)), "unexpected inference input 'MORE'"),
+    ("wrong name", (GOOD[0], int32("", ONES)), "unexpected inference input ''"),
+    ("twice", (*GOOD, GOOD[0]), "input 'INPUT0' already exists in request"),
+    (
+        "datatype",
+        (GOOD[0], fp32("INPUT1", ONES)),
+        "inference input 'INPUT1' data-type is 'FP32', but model 'simple' expects 'INT32'",
+    ),
+    (
+        "row too short",
+        (GOOD[0], int32("INPUT1", [[1] * 15])),
+        "unexpected shape for input 'INPUT1' for model 'simple'. Expected [-1,16], got [1,15]",
+    ),
+    ("rank too low", (int32("INPUT0", [1] * 16), GOOD[1]), "Expected [-1,16], got [16]"),
+    ("rank too high", (int32("INPUT0", [ONES]), GOOD[1]), "Expected [-1,16], got [1,1,16]"),
+    ("scalar", (int32("INPUT0", 1), GOOD[1]), "Expected [-1,16], got []"),
+    (
+        "batch too large",
+        (int32("INPUT0", ONES * 9), int32("INPUT1", ONES * 9)),
+        "inference request batch-size must be <= 8 for 'simple', input 'INPUT0' has 9",
+    ),
+    (
+        "batches differ",
+        (GOOD[0], int32("INPUT1", ONES * 2)),
+        "input 'INPUT1' batch size does not match other inputs for 'simple': expected 1, got 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("inputs", "told"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED])
+async def test_wrong_inputs_are_named(
+    backend: BuiltinBackend, inputs: tuple[Tensor, ...], told: str
+) -> None:
+    assert told in await refusal(backend, InferRequest("simple", inputs=inputs))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "told"),
+    [
+        (wanted("OUTPUT2"), "unexpected inference output 'OUTPUT2' for model 'simple'"),
+        (wanted("OUTPUT0", "OUTPUT0"), "output 'OUTPUT0' is requested twice of model 'simple'"),
+        (
+            wanted("OUTPUT0", classification=0),
+            "output 'OUTPUT0': parameter 'classification' must be an integer greater than 0",
+        ),
+    ],
+)
+async def test_wrong_outputs_are_named(
+    backend: BuiltinBackend, outputs: tuple[object, ...], told: str
+) -> None:
+    request = InferRequest("simple", inputs=GOOD, outputs=outputs)  # type: ignore[arg-type]
+    assert await refusal(backend, request) == told
+
+
+async def test_refusals_are_the_backends(backend: BuiltinBackend) -> None:
+    with pytest.raises(GatewayError) as caught:
+        await backend.perform(InferRequest("simple"), CALL)
+    assert caught.value.origin is Origin.BACKEND
+
+
+async def test_answer_bears_model_version_and_id(backend: BuiltinBackend) -> None:
+    answer = await ask(backend, InferRequest("simple", id="seven", inputs=GOOD))
+    assert (answer.model, answer.version, answer.id) == ("simple", "1", "seven")
+
+
+async def test_only_the_outputs_asked_for_in_their_order(backend: BuiltinBackend) -> None:
+    for names in (["OUTPUT1", "OUTPUT0"], ["OUTPUT1"], ["OUTPUT0", "OUTPUT1"]):
+        request = InferRequest("simple", inputs=GOOD, outputs=wanted(*names))
+        answer = await ask(backend, request)
+        assert [output.name for output in answer.outputs] == names
+    answer = await ask(backend, InferRequest("simple", inputs=GOOD))
+    assert [output.name for output in answer.outputs] == ["OUTPUT0", "OUTPUT1"]
+
+
+async def test_classification_ranks_each_row_of_a_batch(backend: BuiltinBackend) -> None:
+    rows = [list(range(16)), list(range(16, 0, -1))]
+    request = InferRequest(
+        "simple",
+        inputs=(int32("INPUT0", rows), int32("INPUT1", np.zeros((2, 16)))),
+        outputs=wanted("OUTPUT0", classification=2),
+    )
+    (output,) = (await ask(backend, request)).outputs
+    assert (output.datatype, output.shape) == (Datatype.BYTES, (2, 2))
+    assert output.numpy().tolist() == [[b"15:15", b"14:14"], [b"16:0", b"15:1"]]
+
+
+async def test_classification_of_text_is_refused(backend: BuiltinBackend) -> None:
+    row = [[b"1"] * 16]
+    request = InferRequest(
+        "simple_string",
+        inputs=(strings("INPUT0", row), strings("INPUT1", row)),
+        outputs=wanted("OUTPUT0", classification=1),
+    )
+    assert "output 'OUTPUT0'" in await refusal(backend, request)
+
+
+async def test_a_stream_over_a_unary_model_gives_its_one_answer(backend: BuiltinBackend) -> None:
+    request = InferRequest("simple", id="x", inputs=GOOD)
+    answers = [answer async for answer in backend.stream(request, CALL)]
+    assert answers == [await ask(backend, request)]
+
+
+async def test_streams_refuse_like_unary_calls(backend: BuiltinBackend) -> None:
+    for request, kind in [
+        (InferRequest("nope"), Kind.NOT_FOUND),
+        (InferRequest("simple"), Kind.BAD_REQUEST),
+    ]:
+        with pytest.raises(GatewayError) as caught:
+            await anext(backend.stream(request, CALL))
+        assert caught.value.kind is kind
+
+
+async def test_serves_the_models_it_is_given() -> None:
+    models: tuple[Model, ...] = tuple(
+        m for m in BuiltinBackend("all")._models.values() if m.metadata.name == "identity"
+    )
+    backend = BuiltinBackend("one", models)
+    await ask(backend, InferRequest("identity", inputs=(fp32("INPUT0", [1.0]),)))
+    await refusal(backend, InferRequest("simple", inputs=GOOD), Kind.NOT_FOUND)
+    await backend.close()
+
+
+async def test_an_empty_batch_is_answered(backend: BuiltinBackend) -> None:
+    empty = tensor_of("INPUT0", Datatype.INT32, np.zeros((0, 16)))
+    other = tensor_of("INPUT1", Datatype.INT32, np.zeros((0, 16)))
+    answer = await ask(backend, InferRequest("simple", inputs=(empty, other)))
+    assert [output.shape for output in answer.outputs] == [(0, 16), (0, 16)]
+
+
+def test_weights_are_not_read_at_import() -> None:
+    code = (
+        "from infergate.backends.builtin import BuiltinBackend, digits; BuiltinBackend('demo'); "
+        "print(digits.weights.cache_info().currsize)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"

@@ -1,0 +1,96 @@
+import asyncio
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from builtin_asking import CALL, int32, refusal, wanted
+
+from infergate.backends.builtin import BuiltinBackend
+from infergate.backends.builtin.repeat import Repeat
+from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import InferRequest
+from infergate.core.tensor import tensor_of
+
+
+def asking(values: list[int], delays: list[int], **more: Any) -> InferRequest:
+    delay = tensor_of("DELAY", Datatype.UINT32, np.array(delays, np.uint32))
+    return InferRequest("repeat", inputs=(int32("IN", values), delay), **more)
+
+
+class Naps:
+    """A sleep that only notes how long it was asked to take."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.taken.append(seconds)
+
+
+async def test_one_response_an_element_after_its_delay() -> None:
+    naps = Naps()
+    backend = BuiltinBackend("demo", [Repeat(naps)])
+    got = []
+    async for response in backend.stream(asking([4, -2, 0], [0, 1500, 7], id="r"), CALL):
+        out, idx = response.outputs
+        assert (out.name, out.datatype, out.shape) == ("OUT", Datatype.INT32, (1,))
+        assert (idx.name, idx.datatype, idx.shape) == ("IDX", Datatype.UINT32, (1,))
+        assert (response.model, response.version, response.id) == ("repeat", "1", "r")
+        got.append((*out.numpy().tolist(), *idx.numpy().tolist()))
+        assert len(naps.taken) == len(got)  # nothing is made ahead of the pull
+    assert got == [(4, 0), (-2, 1), (0, 2)]
+    assert naps.taken == [0.0, 1.5, 0.007]
+
+
+async def test_no_elements_no_responses(backend: BuiltinBackend) -> None:
+    assert [r async for r in backend.stream(asking([], []), CALL)] == []
+
+
+async def test_outputs_asked_for(backend: BuiltinBackend) -> None:
+    request = asking([9], [0], outputs=wanted("IDX"))
+    (response,) = [r async for r in backend.stream(request, CALL)]
+    assert [output.name for output in response.outputs] == ["IDX"]
+
+
+async def test_a_unary_call_is_unsupported(backend: BuiltinBackend) -> None:
+    told = await refusal(backend, asking([1], [0]), Kind.UNSUPPORTED)
+    assert told == "model 'repeat' sends several responses a request: use a stream"
+
+
+async def test_lengths_must_agree(backend: BuiltinBackend) -> None:
+    with pytest.raises(GatewayError, match=r"input 'DELAY'.* expected 2, got 1") as caught:
+        await anext(backend.stream(asking([1, 2], [0]), CALL))
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
+    call = Call(peer="test", started=0.0)
+    stream = backend.stream(asking([1, 2], [0, 4_000_000_000]), call)
+    await anext(stream)
+    call.deadline = time.monotonic()
+    with pytest.raises(GatewayError) as caught:
+        await anext(stream)
+    assert caught.value.kind is Kind.TIMEOUT
+
+
+async def test_closing_the_stream_ends_the_model() -> None:
+    asleep, woken = asyncio.Event(), asyncio.Event()
+
+    async def forever(_: float) -> None:
+        asleep.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            woken.set()
+
+    stream = BuiltinBackend("demo", [Repeat(forever)]).stream(asking([1], [0]), CALL)
+    pull = asyncio.ensure_future(anext(stream))
+    await asleep.wait()
+    pull.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pull
+    assert woken.is_set()
+    assert [r async for r in stream] == []
