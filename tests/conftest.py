@@ -1,0 +1,60 @@
+"""The real servers as fixtures, for any test that names one.
+
+Each is installed before the first test, outside any test's timeout, and started once a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from peers.support.kserve import KServe, prepare_kserve, started_kserve
+from peers.support.mlserver import MLServer, prepare_mlserver, started_mlserver
+from peers.support.triton import Triton, prepare_triton, started_triton
+
+_PEERS = {
+    "triton": (pytest.mark.triton, prepare_triton),
+    "mlserver": (pytest.mark.peers, prepare_mlserver),
+    "kserve": (pytest.mark.peers, prepare_kserve),
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that uses a peer is marked so; ``-m`` then selects by it."""
+    for item in items:
+        for name in _peers_of(item):
+            item.add_marker(_PEERS[name][0])
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Install the peers of the selected tests."""
+    if not session.config.option.collectonly:
+        for name in sorted({name for item in session.items for name in _peers_of(item)}):
+            _PEERS[name][1]()
+
+
+def _peers_of(item: pytest.Item) -> list[str]:
+    return [name for name in getattr(item, "fixturenames", ()) if name in _PEERS]
+
+
+@pytest.fixture(scope="session")
+def triton() -> Iterator[Triton]:
+    """A real Triton with the models of ``peers.models.triton.models``."""
+    with started_triton() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def mlserver() -> Iterator[MLServer]:
+    """A real MLServer with the models identity, simple and fail."""
+    with started_mlserver() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def kserve() -> Iterator[KServe]:
+    """A real KServe with the models identity, simple and fail."""
+    with started_kserve() as running:
+        yield running

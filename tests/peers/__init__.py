@@ -1,0 +1,1 @@
+"""Servers that were not written for infergate, to test it against."""

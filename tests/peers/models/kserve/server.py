@@ -1,0 +1,59 @@
+"""KServe's model server with the models identity, simple and fail."""
+
+import argparse
+from uuid import uuid4
+
+from kserve import InferInput, InferOutput, InferRequest, InferResponse, Model, ModelServer
+from kserve.model_server import parser as server_arguments
+
+
+class Echo(Model):
+    """Each input INPUT<n> comes back as OUTPUT<n>, its data untouched."""
+
+    def predict(self, payload: InferRequest, headers=None, response_headers=None):
+        return InferResponse(
+            payload.id or str(uuid4()), self.name, [_renamed(each) for each in payload.inputs]
+        )
+
+
+class SumDifference(Model):
+    """OUTPUT0 is the sum, OUTPUT1 the difference of INPUT0 and INPUT1."""
+
+    def predict(self, payload: InferRequest, headers=None, response_headers=None):
+        a, b = (tensor.as_numpy() for tensor in sorted(payload.inputs, key=lambda t: t.name))
+        outputs = []
+        for name, result in (("OUTPUT0", a + b), ("OUTPUT1", a - b)):
+            output = InferOutput(name, list(result.shape), "INT32")
+            output.set_data_from_numpy(result, binary_data=False)
+            outputs.append(output)
+        return InferResponse(payload.id or str(uuid4()), self.name, outputs)
+
+    def get_input_types(self):
+        return [{"name": f"INPUT{i}", "datatype": "INT32", "shape": [-1, 16]} for i in range(2)]
+
+    def get_output_types(self):
+        return [{"name": f"OUTPUT{i}", "datatype": "INT32", "shape": [-1, 16]} for i in range(2)]
+
+
+class Fail(Model):
+    """Every inference fails with an exception that the server does not know."""
+
+    def predict(self, payload: InferRequest, headers=None, response_headers=None):
+        raise RuntimeError("the model failed")
+
+
+def _renamed(tensor: InferInput) -> InferOutput:
+    name = tensor.name.replace("INPUT", "OUTPUT")
+    output = InferOutput(name, list(tensor.shape), tensor.datatype)
+    output.set_data_from_numpy(tensor.as_numpy(), binary_data=tensor._raw_data is not None)
+    return output
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(parents=[server_arguments]).parse_args()
+    models = [Echo("identity"), SumDifference("simple"), Fail("fail")]
+    for model in models:
+        model.load()
+    ModelServer(
+        http_port=arguments.http_port, grpc_port=arguments.grpc_port, enable_latency_logging=False
+    ).start(models)

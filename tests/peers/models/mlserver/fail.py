@@ -1,0 +1,9 @@
+"""Every inference fails with an exception that the server does not know."""
+
+from mlserver import MLModel
+from mlserver.types import InferenceRequest, InferenceResponse
+
+
+class Fail(MLModel):
+    async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+        raise RuntimeError("the model failed")

@@ -1,0 +1,24 @@
+"""OUTPUT0 is the sum, OUTPUT1 the difference of INPUT0 and INPUT1."""
+
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceRequest, InferenceResponse, MetadataTensor
+
+
+class SumDifference(MLModel):
+    async def load(self) -> bool:
+        self.inputs = [_int32(f"INPUT{i}") for i in range(2)]
+        self.outputs = [_int32(f"OUTPUT{i}") for i in range(2)]
+        return True
+
+    async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+        named = {tensor.name: NumpyCodec.decode_input(tensor) for tensor in payload.inputs}
+        a, b = named["INPUT0"], named["INPUT1"]
+        results = {"OUTPUT0": a + b, "OUTPUT1": a - b}
+        wanted = [output.name for output in payload.outputs or []] or list(results)
+        outputs = [NumpyCodec.encode_output(name, results[name]) for name in wanted]
+        return InferenceResponse(model_name=self.name, id=payload.id, outputs=outputs)
+
+
+def _int32(name: str) -> MetadataTensor:
+    return MetadataTensor(name=name, datatype="INT32", shape=[-1, 16])

@@ -1,0 +1,159 @@
+"""A server process that is up when entered and gone, with all its children, when left.
+
+*Rule 1.* Readiness is a condition that is polled up to a deadline, never a fixed sleep.
+*Rule 2.* Ports are chosen here, so another process may take one in between: a server that dies
+because of that is started again on others.
+*Rule 3.* The server runs in its own process group and in a temporary folder; both go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_POLL_SECONDS = 0.05
+_STOP_SECONDS = 10.0
+_STARTS = 3
+_TAIL_LINES = 40
+_PORT_TAKEN = ("address already in use", "failed to bind", "port is already", "unavailable port")
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class PortTakenError(RuntimeError):
+    """The server found one of its ports in use."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to run.
+
+    It is ready when ``ready``, a path on the first port, answers 200 and every one of ``ports``
+    (on 127.0.0.1) accepts connections.
+    """
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    ports: Sequence[int]
+    ready: str = "/v2/health/ready"
+
+
+@dataclass(frozen=True)
+class Running:
+    """A running server: its first process, what it writes to, and ``host:port`` of each port."""
+
+    pid: int
+    log: Path
+    addresses: Sequence[str]
+
+
+def free_ports(count: int) -> list[int]:
+    """``count`` different ports of 127.0.0.1 that nothing listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+@contextmanager
+def started(prepare: Callable[[Path], Launch], *, seconds: float = 100.0) -> Iterator[Running]:
+    """Run the server that ``prepare`` describes, given an empty folder of its own.
+
+    ``prepare`` is asked again, for other ports, when a port was taken. Raises RuntimeError with
+    the end of the server's log when it is not ready within ``seconds``.
+    """
+    with contextlib.ExitStack() as stack:
+        for attempt in range(_STARTS):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="infergate-")))
+            try:
+                yield stack.enter_context(_process(prepare(folder), folder, seconds))
+            except PortTakenError:
+                if attempt == _STARTS - 1:
+                    raise
+            else:
+                return
+
+
+@contextmanager
+def _process(launch: Launch, folder: Path, seconds: float) -> Iterator[Running]:
+    log = folder / "server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            launch.argv,
+            env=dict(launch.env),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - one prctl call, nothing that locks
+        )
+    try:
+        _wait_ready(launch, process, log, seconds)
+        yield Running(process.pid, log, [f"127.0.0.1:{port}" for port in launch.ports])
+    finally:
+        _stop(process)
+
+
+def _die_with_parent() -> None:
+    """A test run that is killed takes its servers along."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _wait_ready(
+    launch: Launch, process: subprocess.Popen[bytes], log: Path, seconds: float
+) -> None:
+    deadline = time.monotonic() + seconds
+    while not _is_ready(launch):
+        code = process.poll()
+        if code is None and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            continue
+        said = log.read_text(errors="replace")
+        tail = "\n".join(said.splitlines()[-_TAIL_LINES:])
+        if code is not None and any(sign in said.lower() for sign in _PORT_TAKEN):
+            raise PortTakenError(f"{launch.name}: a port was taken:\n{tail}")
+        what = f"not ready after {seconds:g} s" if code is None else f"exited with {code}"
+        raise RuntimeError(f"{launch.name} {what}; the end of its log:\n{tail}")
+
+
+def _is_ready(launch: Launch) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", launch.ports[0], timeout=2)
+    try:
+        connection.request("GET", launch.ready)
+        if connection.getresponse().status != http.HTTPStatus.OK:
+            return False
+        for port in launch.ports[1:]:
+            socket.create_connection(("127.0.0.1", port), timeout=2).close()
+    except (OSError, http.client.HTTPException):
+        return False
+    else:
+        return True
+    finally:
+        connection.close()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Terminate, wait, then kill what is left of the process group."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,157 @@
+"""Starting and stopping: what a peer leaves behind, and what it says when it does not start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from peers.support import installed, libpython
+from peers.support.process import Launch, PortTakenError, free_ports, started
+
+_SERVE = """
+import http.server, subprocess, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/ok" else 404)
+        self.end_headers()
+child = subprocess.Popen(["sleep", "1000"])
+print("child", child.pid, flush=True)
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def launch(code: str, port: int, ready: str = "/ok") -> Launch:
+    return Launch("fake", [sys.executable, "-c", code, str(port)], os.environ, [port], ready)
+
+
+def gone(pid: int) -> bool:
+    """Whether the process has ended, or does within ten seconds."""
+    deadline = time.monotonic() + 10
+    while not (ended := _ended(pid)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return ended
+
+
+def _ended(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+def test_it_serves_and_then_is_gone_with_its_children() -> None:
+    (port,) = free_ports(1)
+    with started(lambda _: launch(_SERVE, port)) as running:
+        child = int(running.log.read_text().split()[1])
+        folder = running.log.parent
+        assert not _ended(child)
+        assert running.addresses == [f"127.0.0.1:{port}"]
+        socket.create_connection(("127.0.0.1", port)).close()
+    assert gone(running.pid)
+    assert gone(child)
+    assert not folder.exists()
+
+
+def test_a_server_that_dies_tells_its_last_words() -> None:
+    code = "raise SystemExit('no model called resnet')"
+    with (
+        pytest.raises(RuntimeError, match=r"(?s)fake exited with 1.*no model called resnet"),
+        started(lambda _: launch(code, 9)),
+    ):
+        pytest.fail("it never was ready")
+
+
+def test_a_server_that_is_never_ready_tells_its_last_words() -> None:
+    (port,) = free_ports(1)
+    with (
+        pytest.raises(RuntimeError, match=r"(?s)fake not ready after 0\.5 s"),
+        started(lambda _: launch(_SERVE, port, "/never"), seconds=0.5),
+    ):
+        pytest.fail("it never was ready")
+
+
+def test_a_taken_port_is_tried_again_elsewhere() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        ports = iter([holder.getsockname()[1], *free_ports(1)])
+        with started(lambda _: launch(_SERVE, next(ports))) as running:
+            assert not _ended(running.pid)
+
+
+def test_only_taken_ports_are_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        with pytest.raises(PortTakenError), started(lambda _: launch(_SERVE, port)):
+            pytest.fail("it never was ready")
+
+
+def test_a_peer_is_installed_once_and_again_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFERGATE_PEERS", str(tmp_path))
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(installed, "run", lambda *argv: ran.append(argv))
+    installed.install("fake", ("one",))
+    assert [argv[-1] for argv in ran] == [str(tmp_path / "fake" / "venv"), "one"]
+    ran.clear()
+    installed.install("fake", ("one",))
+    assert not ran
+    installed.install("fake", ("one", "two"))
+    assert ran
+
+
+def test_a_failed_tool_is_quoted() -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)failed \(3\).*out of luck"):
+        installed.run(sys.executable, "-c", "print('out of luck'); raise SystemExit(3)")
+
+
+def test_libpython_of_this_interpreter_is_taken_where_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / libpython.SONAME).touch()
+    monkeypatch.setattr(libpython.sysconfig, "get_config_var", lambda _: str(tmp_path))
+    assert libpython.library_path(tmp_path / "keep") == str(tmp_path)
+
+
+def test_libpython_that_nobody_has_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libpython.sysconfig, "get_config_var", lambda _: str(tmp_path))
+    monkeypatch.setattr(libpython.sys, "base_prefix", str(tmp_path))
+    monkeypatch.setattr(libpython.ctypes.util, "find_library", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(RuntimeError, match=f"sudo apt install {libpython.PACKAGE}"):
+        libpython.library_path(tmp_path / "keep")
+
+
+def test_libpython_is_unpacked_from_the_archive_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the network: apt and dpkg are played, the real ones are too slow for every run."""
+    keep = tmp_path / "keep"
+    ran: list[str] = []
+
+    def play(*argv: str, cwd: Path | None = None) -> None:
+        ran.append(argv[0])
+        if "download" in argv:
+            assert cwd == keep
+            if "-o" not in argv:
+                raise RuntimeError("no lists")
+            (keep / "libpython.deb").touch()
+        if argv[0] == "dpkg":
+            (keep / "usr" / "lib").mkdir(parents=True)
+            (keep / "usr" / "lib" / libpython.SONAME).touch()
+
+    monkeypatch.setattr(libpython, "run", play)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert libpython.fetched(keep) == keep / "usr" / "lib"
+    assert ran == ["apt-get", "apt-get", "apt-get", "dpkg"]
+    assert sorted(p.name for p in keep.iterdir()) == ["usr"]
+    assert libpython.fetched(keep) == keep / "usr" / "lib"
+    assert len(ran) == 4
