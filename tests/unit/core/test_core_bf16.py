@@ -1,0 +1,92 @@
+"""Rounding to bfloat16 against two references: fractions, and ml_dtypes where it is installed."""
+
+import struct
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from infergate.core.datatypes import Datatype
+from infergate.core.tensor import Tensor, bf16_from_float32, float32_from_bf16, tensor_of
+
+PATTERNS = st.integers(0, 2**32 - 1)
+
+
+def float_of(bits: int) -> float:
+    value: float = struct.unpack("<f", bits.to_bytes(4, "little"))[0]
+    return value
+
+
+def rounded(bits: int) -> int:
+    """Nearest even in exact arithmetic: of the two bfloat16 neighbours take the nearer one."""
+    sign, magnitude = bits & 0x80000000, bits & 0x7FFFFFFF
+    below = magnitude >> 16
+    if magnitude == 0x7F800000:  # infinity
+        return (sign >> 16) | below
+
+    def value(pattern: int) -> Fraction:
+        # infinity stands where the next power of two would
+        return Fraction(2) ** 128 if pattern == 0x7F80 else Fraction(float_of(pattern << 16))
+
+    exact, low, high = Fraction(float_of(magnitude)), value(below), value(below + 1)
+    up = exact - low > high - exact or (exact - low == high - exact and below % 2 == 1)
+    return (sign >> 16) | (below + up)
+
+
+def is_nan(bits: int) -> bool:
+    return bits & 0x7FFFFFFF > 0x7F800000
+
+
+@given(PATTERNS)
+@example(0x7F7FFFFF)  # the largest float32 rounds to infinity
+@example(0x7F7F7FFF)
+@example(0x3F808000)  # halfway, even below
+@example(0x3F818000)  # halfway, odd below
+@example(0x00000001)  # least subnormal
+@example(0x00008000)
+@example(0x80000000)  # minus zero
+@example(0xFF800000)
+def test_rounds_to_nearest_even(bits: int) -> None:
+    if is_nan(bits):
+        return
+    (found,) = bf16_from_float32(np.array([bits], "<u4").view("<f4"))
+    assert int(found) == rounded(bits)
+
+
+@given(PATTERNS.filter(is_nan) | st.integers(0x7F800001, 0x7F80FFFF))
+@example(0xFFFFFFFF)
+def test_nan_stays_nan_of_its_sign(bits: int) -> None:
+    found = int(bf16_from_float32(np.array([bits], "<u4").view("<f4"))[0])
+    assert is_nan(found << 16)
+    assert found >> 15 == bits >> 31
+
+
+def test_every_bf16_comes_back_from_float32() -> None:
+    every = np.arange(2**16, dtype="<u2")
+    back = bf16_from_float32(float32_from_bf16(every))
+    nan = (every & 0x7FFF) > 0x7F80
+    assert np.array_equal(back[~nan], every[~nan])
+    assert np.array_equal(back[nan], every[nan] | 0x40)  # quiet
+
+
+def test_agrees_with_ml_dtypes() -> None:
+    reference = pytest.importorskip("ml_dtypes").bfloat16
+    dice = np.random.default_rng(1)
+    values = dice.integers(0, 2**32, 200_000, dtype=np.uint32).view(np.float32)
+    values = values[~np.isnan(values)]
+    with np.errstate(over="ignore"):
+        expected = values.astype(reference).view(np.uint16)
+    assert np.array_equal(bf16_from_float32(values), expected)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 3), (2, 3)])
+def test_tensors_of_any_shape(shape: tuple[int, ...]) -> None:
+    array = np.full(shape, 1.5, np.float32)
+    tensor = tensor_of("t", Datatype.BF16, array)
+    assert len(tensor.data) == 2 * array.size
+    assert tensor.shape == shape
+    back = Tensor("t", Datatype.BF16, shape, tensor.data).numpy()
+    assert back.dtype == np.float32
+    assert np.array_equal(back, array)

@@ -1,0 +1,127 @@
+"""Shapes and data that do not agree are refused in words that name the tensor."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.tensor import check_data, check_shape, count_bytes, pack_bytes
+
+
+def refused(check: Any, *arguments: Any) -> str:
+    with pytest.raises(GatewayError) as caught:
+        check(*arguments)
+    assert caught.value.kind is Kind.BAD_REQUEST
+    return caught.value.public
+
+
+@pytest.mark.parametrize("shape", [[], [0], (1, 2, 3), [2**63 - 1], [1] * DEFAULT_LIMITS.rank])
+def test_shapes_taken(shape: Any) -> None:
+    assert check_shape("t", shape, DEFAULT_LIMITS) == tuple(shape)
+
+
+@pytest.mark.parametrize(
+    ("dimension", "spelled"),
+    [
+        (-1, "-1"),
+        (2**63, str(2**63)),
+        (1.0, "1.0"),
+        ("1", "'1'"),
+        (True, "True"),
+        (None, "None"),
+        ([1], "[1]"),
+    ],
+)
+def test_dimensions_refused(dimension: Any, spelled: str) -> None:
+    told = refused(check_shape, "image", [4, dimension], DEFAULT_LIMITS)
+    assert told.startswith(f"tensor 'image': shape has {spelled} where")
+
+
+def test_rank_is_limited() -> None:
+    told = refused(check_shape, "t", [1] * 3, Limits(rank=2))
+    assert told == "tensor 't': shape has 3 dimensions, the limit is 2"
+
+
+@given(st.sampled_from(Datatype), st.lists(st.integers(0, 3), max_size=4).map(tuple))
+def test_data_of_the_right_size_is_taken(datatype: Datatype, shape: tuple[int, ...]) -> None:
+    count = math.prod(shape)
+    if datatype is Datatype.BYTES:
+        check_data("t", datatype, shape, pack_bytes([b"ab"] * count))
+    else:
+        check_data("t", datatype, shape, bytes(count * datatype.itemsize))
+
+
+@given(
+    st.sampled_from([d for d in Datatype if d is not Datatype.BYTES]),
+    st.lists(st.integers(0, 3), max_size=3).map(tuple),
+    st.integers(0, 300),
+)
+def test_data_of_any_other_size_is_refused(
+    datatype: Datatype, shape: tuple[int, ...], size: int
+) -> None:
+    needed = math.prod(shape) * datatype.itemsize
+    if size == needed:
+        return
+    told = refused(check_data, "t", datatype, shape, bytes(size))
+    assert told == (
+        f"tensor 't': shape {list(shape)} of {datatype.value} needs {needed} bytes, the data "
+        f"holds {size}"
+    )
+
+
+@pytest.mark.parametrize("shape", [(2**32, 2**32), (2**40,), (2**62, 2)])
+@pytest.mark.parametrize("datatype", [Datatype.FP32, Datatype.BYTES])
+def test_products_do_not_overflow(shape: tuple[int, ...], datatype: Datatype) -> None:
+    assert "tensor 't'" in refused(check_data, "t", datatype, shape, b"")
+
+
+@pytest.mark.parametrize(("shape", "found"), [((2,), 3), ((4,), 3), ((), 3), ((0,), 3), ((), 0)])
+def test_bytes_of_another_count_are_refused(shape: tuple[int, ...], found: int) -> None:
+    told = refused(check_data, "t", Datatype.BYTES, shape, pack_bytes([b"x"] * found))
+    assert told == (
+        f"tensor 't': shape {list(shape)} announces {math.prod(shape)} BYTES elements, the data "
+        f"holds {found}"
+    )
+
+
+@given(st.lists(st.binary(max_size=9), max_size=9))
+def test_elements_are_counted(elements: list[bytes]) -> None:
+    data = pack_bytes(elements)
+    for buffer in (data, bytearray(data), memoryview(data)):
+        assert count_bytes("t", buffer) == len(elements)
+
+
+@given(st.lists(st.binary(max_size=9), max_size=5), st.integers(1, 3))
+def test_bytes_left_over_are_refused(elements: list[bytes], left: int) -> None:
+    told = refused(count_bytes, "t", pack_bytes(elements) + b"\x00" * left)
+    assert told == (
+        f"tensor 't': {left} bytes are left where element {len(elements)} should begin with its "
+        "4-byte length"
+    )
+
+
+@pytest.mark.parametrize(
+    ("length", "past"), [(1, 1), (6, 6), (2**31, 2**31), (2**32 - 1, 2**32 - 1)]
+)
+def test_a_length_past_the_end_is_refused(length: int, past: int) -> None:
+    told = refused(count_bytes, "t", pack_bytes([b"ok"]) + length.to_bytes(4, "little"))
+    assert told == (
+        f"tensor 't': the length of element 1 ({length}) runs {past} bytes past the end of the data"
+    )
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_counted_or_refused(data: bytes) -> None:
+    walked, position = 0, 0
+    while position < len(data):
+        position += 4 + int.from_bytes(data[position : position + 4].ljust(4, b"\xff"), "little")
+        walked += 1
+    if position == len(data):
+        assert count_bytes("t", data) == walked
+    else:
+        refused(count_bytes, "t", data)

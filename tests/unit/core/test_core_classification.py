@@ -1,0 +1,108 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.core.classification import MOST_CLASSES, class_count, classify
+from infergate.core.datatypes import INTEGERS, NUMPY, Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import RequestedOutput
+from infergate.core.tensor import Tensor, tensor_of
+
+
+def texts(tensor: Tensor) -> Any:
+    return tensor.numpy().tolist()
+
+
+def floats(values: Any) -> Tensor:
+    return tensor_of("SCORES", Datatype.FP32, np.array(values, np.float32))
+
+
+def test_best_first_as_c_prints_them() -> None:
+    found = classify(floats([0.1, 4.0, -2.5, 1e9]), 3)
+    assert (found.name, found.datatype, found.shape) == ("SCORES", Datatype.BYTES, (3,))
+    assert texts(found) == [b"1000000000.000000:3", b"4.000000:1", b"0.100000:0"]
+
+
+def test_a_batch_is_ranked_row_by_row() -> None:
+    scores = floats([[[1, 2], [3, 4]], [[8, 7], [6, 5]]])
+    assert texts(classify(scores, 1, batch_rank=1)) == [[b"4.000000:3"], [b"8.000000:0"]]
+    assert texts(classify(scores, 1)) == [b"8.000000:4"]
+
+
+def test_labels_follow_the_index_where_there_is_one() -> None:
+    found = classify(floats([3, 2, 1, 0]), 4, labels=("cat", "", "dog"))
+    assert texts(found) == [b"3.000000:0:cat", b"2.000000:1", b"1.000000:2:dog", b"0.000000:3"]
+    assert texts(classify(floats([1]), 1, labels=("né",))) == ["1.000000:0:né".encode()]
+
+
+def test_equal_values_by_index_and_nan_last() -> None:
+    found = classify(floats([1, np.nan, 1, -np.inf, np.inf, np.nan, 1]), 99)
+    indices = [int(text.split(b":")[1]) for text in texts(found)]
+    assert indices == [4, 0, 2, 6, 3, 1, 5]
+    assert texts(found)[0] == b"inf:4"
+    assert texts(found)[-1] == b"nan:5"
+
+
+@pytest.mark.parametrize("datatype", sorted(INTEGERS, key=lambda d: d.value))
+def test_extreme_integers_are_ordered_and_exact(datatype: Datatype) -> None:
+    bounds = np.iinfo(NUMPY[datatype])  # type: ignore[type-var]
+    tensor = tensor_of("t", datatype, np.array([bounds.min, 1, bounds.max, 0], NUMPY[datatype]))
+    first, second, *_, last = texts(classify(tensor, 4))
+    assert first == f"{bounds.max}:2".encode()
+    assert second == b"1:1"
+    assert last == (f"{bounds.min}:0" if bounds.min else "0:3").encode()
+
+
+@pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BF16, Datatype.FP64])
+def test_other_floats(datatype: Datatype) -> None:
+    tensor = tensor_of("t", datatype, np.array([-0.5, 1.5], np.float32))
+    assert texts(classify(tensor, 2)) == [b"1.500000:1", b"-0.500000:0"]
+
+
+@given(st.lists(st.integers(-3, 3), max_size=30), st.integers(1, 40))
+def test_ranks_like_a_stable_sort(values: list[int], count: int) -> None:
+    tensor = tensor_of("t", Datatype.INT8, np.array(values, np.int8))
+    order = sorted(range(len(values)), key=lambda i: -values[i])[:count]
+    assert texts(classify(tensor, count)) == [f"{values[i]}:{i}".encode() for i in order]
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch_rank", "expected"),
+    [((), 0, (1,)), ((0,), 0, (0,)), ((0, 3), 1, (0, 2)), ((3, 0), 1, (3, 0)), ((2,), 1, (2, 1))],
+)
+def test_shapes_at_the_edge(
+    shape: tuple[int, ...], batch_rank: int, expected: tuple[int, ...]
+) -> None:
+    found = classify(floats(np.zeros(shape)), 2, batch_rank)
+    assert found.shape == expected
+    assert found.numpy().shape == expected
+
+
+@pytest.mark.parametrize("datatype", [Datatype.BOOL, Datatype.BYTES])
+def test_only_numbers_are_classified(datatype: Datatype) -> None:
+    with pytest.raises(GatewayError, match=f"output 't': .*{datatype.value}") as caught:
+        classify(Tensor("t", datatype, (0,), b""), 1)
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+def test_answers_are_bounded() -> None:
+    tensor = tensor_of("t", Datatype.UINT8, np.zeros(MOST_CLASSES + 1))
+    assert classify(tensor, MOST_CLASSES).shape == (MOST_CLASSES,)
+    with pytest.raises(GatewayError, match=f"{MOST_CLASSES + 1} classes are asked for") as caught:
+        classify(tensor, MOST_CLASSES + 1)
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+def test_the_parameter() -> None:
+    assert class_count(RequestedOutput("o")) is None
+    assert class_count(RequestedOutput("o", {"classification": 3})) == 3
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.0, "1", [1]])
+def test_a_wrong_parameter_is_named(value: Any) -> None:
+    with pytest.raises(GatewayError, match="output 'o': parameter 'classification'") as caught:
+        class_count(RequestedOutput("o", {"classification": value}))
+    assert caught.value.kind is Kind.BAD_REQUEST

@@ -1,0 +1,87 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from infergate.core.datatypes import FLOATS, NUMPY, Datatype
+from infergate.core.tensor import NO_PARAMETERS, Tensor, pack_bytes, tensor_of, unpack_bytes
+
+SHAPES = st.just(()) | array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4)
+DATATYPES = st.sampled_from(Datatype)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    datatype, shape = draw(DATATYPES), draw(SHAPES)
+    count = math.prod(shape)
+    if datatype is Datatype.BYTES:
+        data = pack_bytes(draw(st.lists(st.binary(max_size=9), min_size=count, max_size=count)))
+    elif datatype is Datatype.BOOL:
+        data = bytes(draw(st.lists(st.integers(0, 1), min_size=count, max_size=count)))
+    else:
+        size = count * datatype.itemsize
+        data = draw(st.binary(min_size=size, max_size=size))
+    return Tensor("t", datatype, shape, data)
+
+
+@given(tensors())
+def test_numpy_and_back_is_the_same_tensor(tensor: Tensor) -> None:
+    array = tensor.numpy()
+    assert array.shape == tensor.shape
+    back = tensor_of("t", tensor.datatype, array)
+    assert (back.name, back.datatype, back.shape) == ("t", tensor.datatype, tensor.shape)
+    if tensor.datatype in FLOATS:  # a signalling NaN may come back quiet
+        equal = back.numpy() == array
+        assert np.all(equal | (np.isnan(array) & np.isnan(back.numpy())))
+    else:
+        assert bytes(back.data) == tensor.data
+
+
+@given(arrays(np.int64, SHAPES))
+def test_any_memory_order_becomes_row_major(array: np.ndarray[Any, Any]) -> None:
+    tensor = tensor_of(
+        "t", Datatype.INT64, np.asfortranarray(array)[..., ::-1] if array.ndim else array
+    )
+    expected = array[..., ::-1] if array.ndim else array
+    assert bytes(tensor.data) == expected.astype("<i8").tobytes("C")
+
+
+@pytest.mark.parametrize("datatype", [Datatype.INT32, Datatype.FP64, Datatype.UINT16])
+def test_big_endian_arrays_become_little_endian(datatype: Datatype) -> None:
+    big = np.array([1, 258], np.dtype(NUMPY[datatype]).newbyteorder(">"))
+    assert tensor_of("t", datatype, big).numpy().tolist() == [1, 258]
+
+
+def test_numeric_views_share_memory_and_may_not_be_written() -> None:
+    data = bytearray(8)
+    view = Tensor("t", Datatype.INT32, (2,), bytes(data)).numpy()
+    assert not view.flags.writeable
+    shared = Tensor("t", Datatype.INT32, (2,), data).numpy()
+    data[0] = 7
+    assert shared.tolist() == [7, 0]
+
+
+def test_bytes_keep_zero_bytes_at_their_ends() -> None:
+    elements = [b"", b"\x00", b"a\x00\x00", b"\xff\x00"]
+    tensor = Tensor("t", Datatype.BYTES, (2, 2), pack_bytes(elements))
+    assert tensor.numpy().ravel().tolist() == elements
+    assert tensor_of("t", Datatype.BYTES, tensor.numpy()).data == tensor.data
+
+
+def test_parameters_are_kept_and_default_to_none() -> None:
+    array = np.zeros(1, np.int8)
+    assert tensor_of("t", Datatype.INT8, array).parameters is NO_PARAMETERS
+    assert tensor_of("t", Datatype.INT8, array, {"a": 1}).parameters == {"a": 1}
+    assert Tensor("t", Datatype.INT8, (1,), b"\x00").parameters == {}
+
+
+@given(st.lists(st.binary(max_size=20), max_size=20))
+def test_packing_is_undone_by_unpacking(elements: list[bytes]) -> None:
+    packed = pack_bytes(elements)
+    assert packed == b"".join(len(e).to_bytes(4, "little") + e for e in elements)
+    for data in (packed, bytearray(packed), memoryview(packed)):
+        assert list(unpack_bytes(data)) == elements

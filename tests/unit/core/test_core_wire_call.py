@@ -1,0 +1,52 @@
+import pytest
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.wire import (
+    NO_HEADERS,
+    HttpRequest,
+    HttpResponse,
+    RpcRequest,
+    RpcResponse,
+    joined,
+    size,
+)
+
+
+def test_one_part_is_not_copied() -> None:
+    part = memoryview(b"abc")
+    assert joined([part]) is part
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [((), b""), ([b"ab", b""], b"ab"), ([b"ab", memoryview(b"cd"), bytearray(b"e")], b"abcde")],
+)
+def test_parts_are_joined_and_counted(parts: list[bytes], whole: bytes) -> None:
+    assert joined(parts) == whole
+    assert size(parts) == len(whole)
+
+
+def test_wires_are_empty_by_default() -> None:
+    assert HttpRequest("GET", "/v2") == HttpRequest("GET", "/v2", "", {}, ())
+    assert HttpResponse(200) == HttpResponse(200, NO_HEADERS, ())
+    assert RpcRequest("/a.B/C") == RpcRequest("/a.B/C", (), {})
+    assert RpcResponse() == RpcResponse((), 0, "", {})
+    with pytest.raises(TypeError):
+        NO_HEADERS["a"] = "b"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("before", "asked", "after"), [(None, 5.0, 5.0), (9.0, 5.0, 5.0), (3.0, 5.0, 3.0)]
+)
+def test_a_deadline_only_comes_forward(before: float | None, asked: float, after: float) -> None:
+    call = Call(peer="127.0.0.1", started=0.0, deadline=before)
+    call.tighten(asked)
+    assert call.deadline == after
+
+
+def test_a_failure_is_noted_for_log_and_metrics() -> None:
+    call = Call(peer="127.0.0.1", started=0.0)
+    call.fail(GatewayError(Kind.CONNECT, "no endpoint answers", detail="10.0.0.7: refused"))
+    assert (call.outcome, call.error) == ("connect", "no endpoint answers")
+    assert call.detail == "10.0.0.7: refused"
