@@ -1,0 +1,226 @@
+"""The V2 gRPC codec: RpcRequest and RpcResponse ⇄ canonical operations and answers.
+
+*Strategy.* Tensors are memoryviews of the message on the way in and message parts on the way out
+(see ``scan``). Forwarding touches names only: the model's name and version are cut out of the
+message and put before it, everything else goes on as it stands.
+
+Sources: seed specifications of the V2 protocol and the Open Inference Protocol over gRPC; how the
+servers deviate is in docs/fidelity-v2.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from infergate.codecs.base import Capabilities, Parsed, Peek, Profile
+from infergate.codecs.v2_grpc import errors
+from infergate.codecs.v2_grpc.infer_request import read_request, shield_request, write_request
+from infergate.codecs.v2_grpc.infer_response import (
+    RAW,
+    read_response,
+    write_raw,
+    write_typed_where_possible,
+)
+from infergate.codecs.v2_grpc.methods import BY_OPERATION, BY_PATH, INFER, OPERATIONS
+from infergate.codecs.v2_grpc.scan import (
+    DELIMITED,
+    Malformed,
+    fields,
+    string_field,
+    strings,
+    without,
+)
+from infergate.codecs.v2_grpc.tensors import MOST_FIELDS, explain, most_fields
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind, bad_request, garbage
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import Answer, InferRequest, InferResponse, Operation
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcRequest, RpcResponse, joined
+
+# Fields 1, 2 and 3 of both ModelInfer messages; 1 and 2 also of requests about a model.
+_MODEL: Final = 1
+_VERSION: Final = 2
+_ID: Final = 3
+# ModelInferResponse.outputs
+_OUTPUTS: Final = 5
+_NAMES: Final = frozenset({_MODEL, _VERSION, _ID})
+_WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
+    "raw": write_raw,
+    "typed": write_typed_where_possible,
+}
+
+
+class V2Grpc:
+    """The codec. ``contents`` ("raw" or "typed") is how clients are given tensors."""
+
+    name: str = "v2-grpc"
+    caps: Capabilities = Capabilities(datatypes=frozenset(Datatype))
+    profiled: bool = False
+
+    def __init__(self, contents: str = "raw") -> None:
+        if contents not in _WRITERS:
+            raise ValueError(f"contents is {contents!r}, not one of {sorted(_WRITERS)}")
+        self._write_response: Final = _WRITERS[contents]
+        # A forwarded answer keeps the form the backend chose.
+        self.forwards: bool = contents == "raw"
+
+    # ---- towards clients
+
+    def peek(self, wire: RpcRequest) -> Peek:
+        """Operation and names, from the top-level fields alone."""
+        operation = _operation(wire)
+        message = joined(wire.message)
+        if operation is InferRequest:
+            names = _strings(message, _NAMES)
+            if not names.get(_MODEL):
+                raise bad_request("model_name is missing")
+            return Peek(operation, names[_MODEL], names.get(_VERSION, ""), names.get(_ID, ""))
+        asked = self.parse_request(wire, DEFAULT_LIMITS).operation
+        return Peek(operation, getattr(asked, "model", ""), getattr(asked, "version", ""))
+
+    def parse_request(self, wire: RpcRequest, limits: Limits) -> Parsed:
+        """Raises UNSUPPORTED for a method the service lacks, BAD_REQUEST for a bad message."""
+        if _operation(wire) is InferRequest:
+            return Parsed(read_request(wire.message, limits).request)
+        method = BY_PATH[wire.method]
+        try:
+            message = method.request.FromString(joined(wire.message))
+        except DecodeError as error:
+            raise bad_request(f"the message to {wire.method} cannot be read: {error}") from None
+        return Parsed(method.read_request(message))
+
+    def build_response(self, answer: Answer, parsed: Parsed) -> RpcResponse:
+        """Tensors raw or typed as the codec was made."""
+        operation = type(parsed.operation)
+        try:
+            if operation is InferRequest and isinstance(answer, InferResponse):
+                return RpcResponse(self._write_response(answer))
+            method = BY_OPERATION.get(operation)
+            if method is None or not isinstance(answer, method.answer):
+                raise GatewayError(
+                    Kind.UNSUPPORTED,
+                    f"V2 gRPC cannot answer {operation.__name__} with {type(answer).__name__}",
+                )
+            return RpcResponse(
+                (method.write_response(answer).SerializeToString(deterministic=True),)
+            )
+        except ValueError as error:
+            raise GatewayError(Kind.UNSUPPORTED, f"V2 gRPC: {explain(error)}") from None
+
+    def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
+        """A status, the same for every method."""
+        del wire
+        return errors.build_error(error)
+
+    # ---- towards backends
+
+    def build_request(self, operation: Operation, profile: Profile) -> RpcRequest:
+        """Tensors always raw: every server takes that."""
+        del profile
+        try:
+            if isinstance(operation, InferRequest):
+                return RpcRequest(INFER, write_request(operation))
+            method = BY_OPERATION.get(type(operation))
+            if method is None:
+                raise GatewayError(
+                    Kind.UNSUPPORTED, f"V2 gRPC has no method for {type(operation).__name__}"
+                )
+            message = method.write_request(operation)
+            return RpcRequest(method.path, (message.SerializeToString(deterministic=True),))
+        except ValueError as error:
+            raise bad_request(f"V2 gRPC: {explain(error)}") from None
+
+    def parse_response(self, wire: RpcResponse, operation: Operation, limits: Limits) -> Answer:
+        """Raises the backend's status, or BACKEND_GARBAGE."""
+        if wire.code:
+            errors.raise_status(wire)
+        if isinstance(operation, InferRequest):
+            return read_response(wire.message, limits)
+        method = BY_OPERATION[type(operation)]
+        try:
+            message = method.response.FromString(joined(wire.message))
+        except DecodeError as error:
+            raise garbage(
+                f"the backend's answer to {method.path} cannot be read", str(error)
+            ) from None
+        return method.read_response(message)
+
+    # ---- the same protocol on both sides
+
+    def shield(self, wire: RpcRequest, limits: Limits) -> RpcRequest:
+        """Everything ``parse_request`` checks. The same object, but where empty typed contents
+        beside raw ones had to go."""
+        if _operation(wire) is not InferRequest:
+            self.parse_request(wire, limits)
+            return wire
+        message = shield_request(wire.message, limits)
+        if message is wire.message:
+            return wire
+        return RpcRequest(wire.method, message, wire.metadata)
+
+    def readdress(self, wire: RpcRequest, model: str, version: str, profile: Profile) -> RpcRequest:
+        """The metadata stays behind: what goes upstream is for the gateway to add."""
+        del profile
+        message = joined(wire.message)
+        try:
+            rest = without(message, frozenset({_MODEL, _VERSION}), MOST_FIELDS)
+        except Malformed as error:
+            raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None
+        return RpcRequest(wire.method, [_told({_MODEL: model, _VERSION: version}), *rest])
+
+    def relabel(
+        self, wire: RpcResponse, asked: RpcRequest, model: str, version: str, limits: Limits
+    ) -> RpcResponse:
+        """The bytes as they came, but for names that differ and typed contents, which are turned
+        raw (Rule 1 of ``infer_response``)."""
+        if wire.code:
+            errors.raise_status(wire)
+        message = joined(wire.message)
+        try:
+            if _may_be_typed(message, limits):
+                wire = RpcResponse(write_raw(read_response(wire.message, limits)))
+                message = joined(wire.message)
+            names = strings(message, _NAMES, most_fields(limits))
+            wanted = {_MODEL: model, _VERSION: version}
+            if not names.get(_ID):  # "if specified, this identifier must be returned"
+                wanted[_ID] = _strings(joined(asked.message), frozenset({_ID})).get(_ID, "")
+            changed = {n: text for n, text in wanted.items() if text and text != names.get(n)}
+            if not changed:
+                return RpcResponse(wire.message)
+            rest = without(message, frozenset(changed), most_fields(limits))
+        except Malformed as error:
+            raise garbage("the backend's ModelInferResponse cannot be read", str(error)) from None
+        return RpcResponse([_told(changed), *rest])
+
+
+def _operation(wire: RpcRequest) -> type[Operation]:
+    operation = OPERATIONS.get(wire.method)
+    if operation is None:
+        raise GatewayError(Kind.UNSUPPORTED, f"method {wire.method} is not served")
+    return operation
+
+
+def _strings(message: Buffer, numbers: frozenset[int]) -> dict[int, str]:
+    try:
+        return strings(message, numbers, MOST_FIELDS)
+    except Malformed as error:
+        raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None
+
+
+def _told(names: Mapping[int, str]) -> bytes:
+    return b"".join(string_field(number, text) for number, text in names.items() if text)
+
+
+def _may_be_typed(message: Buffer, limits: Limits) -> bool:
+    """Outputs and no raw entry: their elements, if there are any, are typed."""
+    numbers = {f.number for f in fields(message, most_fields(limits)) if f.wire_type == DELIMITED}
+    return _OUTPUTS in numbers and RAW not in numbers
+
+
+def make(options: Mapping[str, Any]) -> V2Grpc:
+    """The codec with ``contents`` from ``options``. Raises ValueError."""
+    return V2Grpc(options.get("contents", "raw"))

@@ -1,0 +1,140 @@
+"""ModelInferRequest ⇄ InferRequest, and the same checks for a request that is only forwarded.
+
+*Rule 1.* Raw or typed contents, never both. An empty ``contents`` message beside raw contents,
+which MLServer's converter emits and Triton refuses, is dropped.
+*Rule 2.* Every input has its data and the data fits the shape: a short or overlong tensor reaches
+no server (old Tritons die of it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from infergate.codecs.v2_grpc.messages import ModelInferRequest
+from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
+from infergate.codecs.v2_grpc.scan import Malformed, prefix, split
+from infergate.codecs.v2_grpc.tensors import (
+    has_elements,
+    most_fields,
+    raw_parts,
+    read_datatype,
+    read_tensor,
+    write_description,
+)
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, RequestedOutput
+from infergate.core.tensor import Buffer, Tensor
+from infergate.core.wire import joined
+
+RAW: Final = 7
+"""ModelInferRequest.raw_input_contents"""
+_SHARED_MEMORY: Final = "shared_memory_region"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A request that passed, and its parts: the protobuf ``head`` and the ``raw`` entries."""
+
+    request: InferRequest
+    head: Any
+    raw: Sequence[memoryview]
+
+
+def read_request(message: Sequence[Buffer], limits: Limits) -> Checked:
+    """The inference asked for by ``message``. Raises BAD_REQUEST or UNSUPPORTED."""
+    try:
+        rest, raw = split(joined(message), RAW, most_fields(limits))
+        head = ModelInferRequest.FromString(rest)
+    except (Malformed, DecodeError) as error:
+        raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None
+    if not head.model_name:
+        raise bad_request("model_name is missing")
+    outputs = tuple(
+        RequestedOutput(output.name, read_parameters(output.parameters)) for output in head.outputs
+    )
+    _check_names("input", [tensor.name for tensor in head.inputs], limits)
+    _check_names("output", [output.name for output in outputs], limits)
+    for described in (*head.inputs, *head.outputs):
+        if _SHARED_MEMORY in described.parameters:
+            raise GatewayError(
+                Kind.UNSUPPORTED, f"tensor '{described.name}': shared memory is not enabled"
+            )
+    request = InferRequest(
+        model=head.model_name,
+        version=head.model_version,
+        id=head.id,
+        parameters=read_parameters(head.parameters),
+        inputs=_read_inputs(head.inputs, raw, limits),
+        outputs=outputs,
+    )
+    return Checked(request, head, raw)
+
+
+def _check_names(what: str, names: Sequence[str], limits: Limits) -> None:
+    if len(names) > limits.tensors:
+        raise bad_request(f"there are {len(names)} {what}s, the limit is {limits.tensors}")
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if not name:
+            raise bad_request(f"{what} {index} has no name")
+        if name in seen:
+            raise bad_request(f"{what} '{name}' is given twice")
+        seen.add(name)
+
+
+def _read_inputs(
+    inputs: Sequence[Any], raw: Sequence[memoryview], limits: Limits
+) -> tuple[Tensor, ...]:
+    if raw:
+        _check_raw(inputs, raw)
+    datas: Iterable[memoryview | None] = raw or [None] * len(inputs)
+    return tuple(
+        read_tensor(message, read_datatype(message.name, message.datatype), data, limits)
+        for message, data in zip(inputs, datas, strict=True)
+    )
+
+
+def _check_raw(inputs: Sequence[Any], raw: Sequence[memoryview]) -> None:
+    for message in inputs:
+        if has_elements(message):
+            raise bad_request(
+                f"tensor '{message.name}': contents are set although the request has "
+                "raw_input_contents"
+            )
+    if len(raw) < len(inputs):
+        missing = ", ".join(f"'{message.name}'" for message in inputs[len(raw) :])
+        raise bad_request(
+            f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs: "
+            f"the data of {missing} is missing"
+        )
+    if len(raw) > len(inputs):
+        raise bad_request(f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs")
+
+
+def shield_request(message: Sequence[Buffer], limits: Limits) -> Sequence[Buffer]:
+    """``message``, checked by :func:`read_request`; the same object but for Rule 1."""
+    checked = read_request(message, limits)
+    if not checked.raw or not any(tensor.HasField("contents") for tensor in checked.head.inputs):
+        return message
+    for tensor in checked.head.inputs:
+        tensor.ClearField("contents")
+    parts: list[Buffer] = [checked.head.SerializeToString(deterministic=True)]
+    for entry in checked.raw:
+        parts += (prefix(RAW, len(entry)), entry)
+    return parts
+
+
+def write_request(request: InferRequest) -> Sequence[Buffer]:
+    """``request`` with raw contents. Raises ValueError for what protobuf cannot hold."""
+    head = ModelInferRequest(model_name=request.model, model_version=request.version, id=request.id)
+    write_parameters(head.parameters, request.parameters)
+    for tensor in request.inputs:
+        write_description(head.inputs.add(), tensor)
+    for output in request.outputs:
+        write_parameters(head.outputs.add(name=output.name).parameters, output.parameters)
+    return raw_parts(head, RAW, request.inputs)

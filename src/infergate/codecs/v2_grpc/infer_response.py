@@ -1,0 +1,107 @@
+"""ModelInferResponse ⇄ InferResponse.
+
+*Rule 1.* Clients are given raw contents, as Triton does: tritonclient's ``as_numpy`` reads no
+typed contents but BYTES. Typed contents are an option of the listener.
+*Rule 2.* From backends both are taken, and a mixture: KServe answers typed, MLServer as it was
+asked, Triton raw with one entry an output.
+*Rule 3.* What does not fit is BACKEND_GARBAGE naming the tensor, never passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from infergate.codecs.v2_grpc.messages import ModelInferResponse
+from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
+from infergate.codecs.v2_grpc.scan import Malformed, split
+from infergate.codecs.v2_grpc.tensors import (
+    can_be_typed,
+    has_elements,
+    most_fields,
+    raw_parts,
+    read_datatype,
+    read_tensor,
+    write_description,
+    write_typed,
+)
+from infergate.core.errors import GatewayError, garbage
+from infergate.core.limits import Limits
+from infergate.core.messages import InferResponse
+from infergate.core.tensor import Buffer, Tensor
+from infergate.core.wire import joined
+
+RAW: Final = 6
+"""ModelInferResponse.raw_output_contents"""
+
+
+def read_response(message: Sequence[Buffer], limits: Limits) -> InferResponse:
+    """The answer in a backend's ``message``. Raises BACKEND_GARBAGE."""
+    try:
+        rest, raw = split(joined(message), RAW, most_fields(limits))
+        head = ModelInferResponse.FromString(rest)
+        outputs = _read_outputs(head.outputs, raw, limits)
+    except (Malformed, DecodeError) as error:
+        raise garbage("the backend's ModelInferResponse cannot be read", str(error)) from None
+    except GatewayError as error:
+        raise garbage(f"the backend's answer is wrong: {error.public}") from None
+    return InferResponse(
+        model=head.model_name,
+        version=head.model_version,
+        id=head.id,
+        parameters=read_parameters(head.parameters),
+        outputs=outputs,
+    )
+
+
+def _read_outputs(
+    outputs: Sequence[Any], raw: Sequence[memoryview], limits: Limits
+) -> tuple[Tensor, ...]:
+    """In a mixture the raw entries belong, in order, to the outputs without typed contents; where
+    there is one entry an output, an output's own entry comes first if it holds anything."""
+    entries = list(raw)
+    if len(raw) != len(outputs):
+        untyped = [index for index, output in enumerate(outputs) if not has_elements(output)]
+        if len(raw) not in (0, len(untyped)):
+            raise garbage(f"{len(raw)} raw_output_contents for {len(outputs)} outputs")
+        by_index = dict(zip(untyped, raw, strict=False))
+        return tuple(
+            _read_output(output, by_index.get(index), limits)
+            for index, output in enumerate(outputs)
+        )
+    return tuple(
+        _read_output(output, entry if len(entry) or not has_elements(output) else None, limits)
+        for output, entry in zip(outputs, entries, strict=True)
+    )
+
+
+def _read_output(message: Any, data: memoryview | None, limits: Limits) -> Tensor:
+    return read_tensor(message, read_datatype(message.name, message.datatype.upper()), data, limits)
+
+
+def _head(response: InferResponse) -> Any:
+    head = ModelInferResponse(
+        model_name=response.model, model_version=response.version, id=response.id
+    )
+    write_parameters(head.parameters, response.parameters)
+    for tensor in response.outputs:
+        write_description(head.outputs.add(), tensor)
+    return head
+
+
+def write_raw(response: InferResponse) -> Sequence[Buffer]:
+    """``response`` with raw contents. Raises ValueError for what protobuf cannot hold."""
+    return raw_parts(_head(response), RAW, response.outputs)
+
+
+def write_typed_where_possible(response: InferResponse) -> Sequence[Buffer]:
+    """``response`` with typed contents, or raw as a whole where an output is FP16 or BF16: the
+    two must not be mixed in one message."""
+    if not can_be_typed(response.outputs):
+        return write_raw(response)
+    head = _head(response)
+    for message, tensor in zip(head.outputs, response.outputs, strict=True):
+        write_typed(message, tensor)
+    return (head.SerializeToString(deterministic=True),)

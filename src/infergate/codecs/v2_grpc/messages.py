@@ -1,0 +1,29 @@
+"""The message classes of package ``inference``, from the private pool."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from infergate.codecs.protos import SCHEMA
+
+
+def _message(name: str) -> Any:
+    return SCHEMA.message(f"inference.{name}")
+
+
+ServerLiveRequest: Final = _message("ServerLiveRequest")
+ServerLiveResponse: Final = _message("ServerLiveResponse")
+ServerReadyRequest: Final = _message("ServerReadyRequest")
+ServerReadyResponse: Final = _message("ServerReadyResponse")
+ModelReadyRequest: Final = _message("ModelReadyRequest")
+ModelReadyResponse: Final = _message("ModelReadyResponse")
+ServerMetadataRequest: Final = _message("ServerMetadataRequest")
+ServerMetadataResponse: Final = _message("ServerMetadataResponse")
+ModelMetadataRequest: Final = _message("ModelMetadataRequest")
+ModelMetadataResponse: Final = _message("ModelMetadataResponse")
+RepositoryIndexRequest: Final = _message("RepositoryIndexRequest")
+RepositoryIndexResponse: Final = _message("RepositoryIndexResponse")
+ModelInferRequest: Final = _message("ModelInferRequest")
+ModelInferResponse: Final = _message("ModelInferResponse")
+InferParameter: Final = _message("InferParameter")
+InferTensorContents: Final = _message("InferTensorContents")

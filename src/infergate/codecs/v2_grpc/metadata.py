@@ -1,0 +1,138 @@
+"""Health, metadata and index messages ⇄ canonical answers.
+
+ModelMetadataResponse's field 6 holds text (``properties``, Open Inference Protocol) or an
+InferParameter (``parameters``, MLServer and Seldon) under each key. *Rule.* A value that reads as
+printable text is a property. Any other value is a parameter if it is exactly one InferParameter
+(each of MLServer's three kinds begins with a control character), else text with control characters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from infergate.codecs.v2_grpc.messages import (
+    InferParameter,
+    ModelMetadataResponse,
+    RepositoryIndexResponse,
+    ServerMetadataResponse,
+)
+from infergate.codecs.v2_grpc.parameters import (
+    read_parameters,
+    write_parameter,
+    write_parameters,
+)
+from infergate.core.errors import garbage
+from infergate.core.messages import (
+    ModelIndex,
+    ModelIndexEntry,
+    ModelMetadata,
+    ServerMetadata,
+    TensorMetadata,
+)
+
+
+def read_server_metadata(message: Any) -> ServerMetadata:
+    """A ServerMetadataResponse."""
+    return ServerMetadata(message.name, message.version, tuple(message.extensions))
+
+
+def write_server_metadata(answer: ServerMetadata) -> Any:
+    """The inverse."""
+    return ServerMetadataResponse(
+        name=answer.name, version=answer.version, extensions=answer.extensions
+    )
+
+
+def read_model_index(message: Any) -> ModelIndex:
+    """A RepositoryIndexResponse."""
+    return ModelIndex(
+        tuple(ModelIndexEntry(m.name, m.version, m.state, m.reason) for m in message.models)
+    )
+
+
+def write_model_index(answer: ModelIndex) -> Any:
+    """The inverse."""
+    message = RepositoryIndexResponse()
+    for entry in answer.models:
+        message.models.add(
+            name=entry.name, version=entry.version, state=entry.state, reason=entry.reason
+        )
+    return message
+
+
+def read_model_metadata(message: Any) -> ModelMetadata:
+    """A ModelMetadataResponse of any of the servers."""
+    parameters: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
+    for entry in message.parameters:
+        text = _text(entry.value)
+        if text is not None and (text.isprintable() or not text):
+            properties[entry.key] = text
+        elif (parameter := _parameter(entry.value)) is not None:
+            parameters[entry.key] = parameter
+        elif text is not None:
+            properties[entry.key] = text
+        else:
+            raise garbage(
+                f"metadata of model '{message.name}': the value of '{entry.key}' is neither text "
+                "nor a parameter"
+            )
+    return ModelMetadata(
+        name=message.name,
+        versions=tuple(message.versions),
+        platform=message.platform,
+        inputs=_read_tensors(message.inputs),
+        outputs=_read_tensors(message.outputs),
+        parameters=parameters,
+        properties=properties,
+    )
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _parameter(value: bytes) -> Any:
+    """The value of an InferParameter, None if ``value`` is not exactly one."""
+    try:
+        message = InferParameter.FromString(value)
+    except DecodeError:
+        return None
+    kind = message.WhichOneof("parameter_choice")
+    if kind is None or message.SerializeToString() != value:
+        return None
+    return getattr(message, kind)
+
+
+def _read_tensors(messages: Any) -> tuple[TensorMetadata, ...]:
+    return tuple(
+        TensorMetadata(m.name, m.datatype, tuple(m.shape), read_parameters(m.parameters))
+        for m in messages
+    )
+
+
+def write_model_metadata(answer: ModelMetadata) -> Any:
+    """The inverse; ValueError for a dimension beyond int64."""
+    message = ModelMetadataResponse(
+        name=answer.name, versions=answer.versions, platform=answer.platform
+    )
+    for add, tensors in (
+        (message.inputs.add, answer.inputs),
+        (message.outputs.add, answer.outputs),
+    ):
+        for tensor in tensors:
+            described = add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+            write_parameters(described.parameters, tensor.parameters)
+    for key, value in sorted(answer.parameters.items()):
+        if value is not None:
+            parameter = InferParameter()
+            write_parameter(parameter, key, value)
+            message.parameters.add(key=key, value=parameter.SerializeToString())
+    for key, value in sorted(answer.properties.items()):
+        message.parameters.add(key=key, value=str(value).encode())
+    return message

@@ -1,0 +1,53 @@
+"""Parameters: InferParameter's five kinds ⇄ Python's bool, int, str and float.
+
+Lists and objects, which JSON clients may send, travel as their JSON text in string_param; null and
+a parameter with no kind set are left out. MLServer and KServe know the first three kinds only.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from infergate.core.tensor import NO_PARAMETERS, Parameters
+
+_INT64: Final = range(-(2**63), 2**63)
+_UINT64: Final = range(2**64)
+
+
+def read_parameters(entries: Any) -> Parameters:
+    """A map<string, InferParameter> as Python values."""
+    if not entries:
+        return NO_PARAMETERS
+    found: dict[str, Any] = {}
+    for key, parameter in entries.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        if kind is not None:
+            found[key] = getattr(parameter, kind)
+    return found
+
+
+def write_parameters(entries: Any, parameters: Parameters) -> None:
+    """Fill a map<string, InferParameter>. ValueError for an integer of more than 64 bits."""
+    for key, value in parameters.items():
+        if value is not None:
+            write_parameter(entries[key], key, value)
+
+
+def write_parameter(message: Any, key: str, value: Any) -> None:
+    """Set one InferParameter to ``value``, which is not None."""
+    if isinstance(value, bool):
+        message.bool_param = value
+    elif isinstance(value, str):
+        message.string_param = value
+    elif isinstance(value, float):
+        message.double_param = value
+    elif isinstance(value, int):
+        if value in _INT64:
+            message.int64_param = value
+        elif value in _UINT64:
+            message.uint64_param = value
+        else:
+            raise ValueError(f"parameter '{key}': the integer has more than 64 bits")
+    else:
+        message.string_param = json.dumps(value, separators=(",", ":"))
