@@ -1,0 +1,60 @@
+"""argv to exit codes: 0 stopped cleanly, 2 the configuration is wrong, 1 anything else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from infergate.cli.arguments import Arguments, parse
+from infergate.cli.summary import summary
+from infergate.config.load import load
+from infergate.config.mistakes import ConfigError
+from infergate.config.schema import Config
+
+_STOPPED, _FAILED, _WRONG = 0, 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line. argparse itself exits with 2, or 0 after --help and --version."""
+    arguments = parse(sys.argv[1:] if argv is None else argv)
+    if arguments.workers != 1:
+        _tell("more than one worker comes with a later version; leave out --workers, or say 1")
+        return _WRONG
+    try:
+        config = _configuration(arguments)
+    except ConfigError as error:
+        for mistake in error.mistakes:
+            print(mistake, file=sys.stderr)
+        return _WRONG
+    if arguments.check:
+        print(summary(config), end="")
+        return _STOPPED
+    return _serve(config, arguments.config)
+
+
+def _configuration(arguments: Arguments) -> Config:
+    """What the file says, or the embedded demo, under what the command line says."""
+    source = arguments.config
+    config = Config.default() if source is None else load(source, os.environ)
+    if arguments.log_format is None:
+        return config
+    log = config.log.model_copy(update={"format": arguments.log_format})
+    return config.model_copy(update={"log": log})
+
+
+def _serve(config: Config, source: Path | None) -> int:
+    from infergate.runtime.serve import serve  # noqa: PLC0415 - --check and --help need no server
+
+    try:
+        return serve(config, source)
+    except OSError as error:
+        _tell(str(error))
+        return _FAILED
+    except KeyboardInterrupt:
+        return _STOPPED
+
+
+def _tell(message: str) -> None:
+    print(f"infergate: {message}", file=sys.stderr)

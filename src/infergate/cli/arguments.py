@@ -1,0 +1,93 @@
+"""The command line's arguments."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from infergate import __version__
+
+_DESCRIPTION: Final = """\
+A translating gateway for model inference: clients speak one protocol, the servers behind
+another, and requests find their server by the model's name.
+
+Without a configuration the embedded demo models are served on 127.0.0.1: HTTP on 8000,
+gRPC on 8001, metrics and health on 8002."""
+
+_EPILOG: Final = """\
+examples:
+  infergate                                serve the demo models, and be told what to try
+  infergate --config routes.yaml           serve what routes.yaml says
+  infergate --config routes.yaml --check   tell what it says, or every mistake in it
+
+signals:
+  SIGTERM, SIGINT   stop: readiness fails, open requests finish, then the process ends
+
+exit codes:
+  0   stopped cleanly, or --check found nothing wrong
+  2   the configuration or the command line is wrong
+  1   anything else, such as an address that is taken
+
+The keys of routes.yaml are listed in docs/configuration.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What the command line asks for. ``log_format`` None: as the configuration says."""
+
+    config: Path | None
+    check: bool
+    workers: int
+    log_format: str | None
+
+
+def parse(argv: Sequence[str]) -> Arguments:
+    """``argv`` without the program's name. Raises SystemExit as argparse does."""
+    given = _parser().parse_args(argv)
+    return Arguments(given.config, given.check, given.workers, given.log_format)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="infergate",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "command", nargs="?", choices=["serve"], default="serve", help="the same as leaving it out"
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="the routes.yaml to serve (default: the demo)"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="validate the configuration, print what would be served, and exit",
+    )
+    parser.add_argument(
+        "--workers",
+        type=_workers,
+        default=1,
+        metavar="N|auto",
+        help="processes to serve from (default: 1; auto: one in this version)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=["text", "json"],
+        help="how the log is written, whatever the configuration says",
+    )
+    parser.add_argument("--version", action="version", version=f"infergate {__version__}")
+    return parser
+
+
+def _workers(text: str) -> int:
+    if text == "auto":
+        return 1
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"'{text}' is neither a number from 1 nor 'auto'")
+    return int(text)

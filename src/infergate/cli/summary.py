@@ -1,0 +1,76 @@
+"""What a configuration would serve, as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from infergate.config.schema import Config, RewriteConfig, RouteConfig
+from infergate.config.values import duration_text
+
+_HEADINGS: Final = ("MODEL", "VERSION", "BACKEND", "PROTOCOL", "ENDPOINTS", "TIMEOUT", "REWRITE")
+
+
+def summary(config: Config) -> str:
+    """The listeners, the routes with their backends, and the limits that are not the defaults."""
+    blocks: list[tuple[str, list[Sequence[str]]]] = [
+        ("listeners", _listeners(config)),
+        ("routes, the first that matches is taken", _routes(config)),
+        ("declared models", [[name] for name in config.models]),
+        ("limits that are not the defaults", list(_limits(config))),
+    ]
+    return "\n".join(f"{title}\n{_aligned(rows)}" for title, rows in blocks if rows)
+
+
+def _listeners(config: Config) -> list[Sequence[str]]:
+    return [
+        (name, "off" if listener is None else str(listener.address))
+        for name, listener in config.listeners
+    ]
+
+
+def _routes(config: Config) -> list[Sequence[str]]:
+    return [_HEADINGS, *(_route(config, route) for route in config.routes)]
+
+
+def _route(config: Config, route: RouteConfig) -> Sequence[str]:
+    backend = config.backends[route.backend]
+    timeout = backend.timeout if route.timeout is None else route.timeout
+    return (
+        route.model,
+        route.version or "any",
+        route.backend,
+        backend.protocol,
+        " ".join(map(str, backend.endpoints)) or "-",
+        duration_text(timeout),
+        ", ".join(_rewrite(route.rewrite)) or "-",
+    )
+
+
+def _rewrite(rewrite: RewriteConfig) -> Iterator[str]:
+    if rewrite.model:
+        yield f"model: {rewrite.model}"
+    if rewrite.version:
+        yield f"version: {rewrite.version}"
+    for side, names in (("input", rewrite.inputs), ("output", rewrite.outputs)):
+        for ours, theirs in names.items():
+            yield f"{side} {ours}: {theirs}"
+
+
+def _limits(config: Config) -> Iterator[Sequence[str]]:
+    given = config.limits.model_dump(mode="json", by_alias=True)
+    defaults = type(config.limits)().model_dump(mode="json", by_alias=True)
+    for name, value in given.items():
+        if value != defaults[name]:
+            yield name, str(value), f"(default {defaults[name]})"
+
+
+def _aligned(rows: list[Sequence[str]]) -> str:
+    """``rows`` in columns, indented, a line each."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "".join(
+        "  "
+        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        + "\n"
+        for row in rows
+    )

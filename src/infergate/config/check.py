@@ -1,0 +1,178 @@
+"""Mistakes that only show when entries are seen together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from infergate.config import protocols
+from infergate.config.mistakes import Finding, nearest
+from infergate.config.outline import Outline
+from infergate.config.schema import BackendConfig, RouteConfig, TensorConfig
+from infergate.config.values import Url
+from infergate.routing import table
+from infergate.transport.base import Address
+
+_WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound
+_CATCH_ALL: Final = frozenset({"*", "/.*/", "/.+/"})
+_GROUP: Final = re.compile(r"\\(?:[0-9]|g<)")
+
+
+def check(outline: Outline) -> Iterator[Finding]:
+    """Everything wrong between the entries of ``outline``."""
+    yield from _listeners(outline.listeners)
+    if not outline.has_frontend:
+        yield ("listeners",), "http and grpc are both off: no client could come in"
+    for name, backend in (outline.backends or {}).items():
+        if backend is not None:
+            yield from _schemes(name, backend)
+        if name not in outline.used:
+            yield ("backends", name), f"no route uses the backend '{name}'"
+    if outline.backends is not None:
+        yield from _targets(outline.routes, outline.backends)
+    yield from _rewrites(outline.routes)
+    yield from _unreachable(outline.routes)
+    yield from _models(outline)
+
+
+def _listeners(listeners: Mapping[str, Address]) -> Iterator[Finding]:
+    earlier: dict[str, Address] = {}
+    for name, address in listeners.items():
+        for other, taken in earlier.items():
+            if _collide(address, taken):
+                yield (
+                    ("listeners", name, "address"),
+                    f"{address} is taken by the listener '{other}' ({taken})",
+                )
+                break
+        earlier[name] = address
+
+
+def _collide(one: Address, other: Address) -> bool:
+    if one.port != other.port or one.port == 0:
+        return False
+    hosts = {_host(one), _host(other)}
+    return len(hosts) == 1 or bool(hosts & _WILDCARDS)
+
+
+def _host(address: Address) -> str:
+    host = address.host.lower().rstrip(".")
+    return "127.0.0.1" if host == "localhost" else host
+
+
+def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
+    carrier = protocols.carriers()[backend.protocol]
+    if carrier is None:
+        return
+    schemes = protocols.SCHEMES[carrier]
+    for index, url in enumerate(backend.endpoints):
+        if (wrong := _misfit(url, backend.protocol, schemes)) is not None:
+            yield ("backends", name, "endpoints", index), wrong
+
+
+def _misfit(url: Url, protocol: str, schemes: tuple[str, ...]) -> str | None:
+    if url.scheme not in schemes:
+        fitting = " or ".join(f"{scheme}://" for scheme in schemes)
+        return f"'{url}' does not fit the protocol {protocol}: expected {fitting}"
+    if url.port == 0:
+        return f"'{url}': port 0 is no port to connect to"
+    if url.port is None and url.scheme not in protocols.DEFAULT_PORTS:
+        return f"'{url}' needs a port, like {url.scheme}://{url.host}:8001"
+    if url.path and url.scheme not in protocols.DEFAULT_PORTS:
+        return f"'{url}': a {url.scheme}:// URL has no path"
+    return None
+
+
+def _targets(
+    routes: Mapping[int, RouteConfig], backends: Mapping[str, BackendConfig | None]
+) -> Iterator[Finding]:
+    for index, route in routes.items():
+        if route.backend not in backends:
+            yield ("routes", index, "backend"), _no_backend(route.backend, backends)
+
+
+def _no_backend(name: str, backends: Mapping[str, BackendConfig | None]) -> str:
+    close = nearest(name, backends)
+    if close is not None:
+        return f"there is no backend '{name}'; did you mean '{close}'?"
+    return f"there is no backend '{name}'; there are: {', '.join(backends) or 'none'}"
+
+
+def _rewrites(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
+    for index, route in routes.items():
+        path = ("routes", index, "rewrite")
+        if (wrong := _bad_template(route.model, route.rewrite.model)) is not None:
+            yield (*path, "model"), wrong
+        for side, names in (("inputs", route.rewrite.inputs), ("outputs", route.rewrite.outputs)):
+            first: dict[str, str] = {}
+            for ours, theirs in names.items():
+                if theirs in first:
+                    yield (
+                        (*path, side, ours),
+                        f"'{first[theirs]}' is rewritten to '{theirs}' already",
+                    )
+                first.setdefault(theirs, ours)
+
+
+def _bad_template(pattern: str, template: str) -> str | None:
+    """What is wrong with the group references of ``rewrite.model``."""
+    if not table.is_regex(pattern):
+        if _GROUP.search(template):
+            return f"'{template}' refers to a group, but '{pattern}' is not a /regular expression/"
+        return None
+    try:
+        table.compiled(pattern).sub(template, "")  # parses the template though nothing matches
+    except (re.error, IndexError) as error:
+        return f"'{template}' does not fit '{pattern}': {error}"
+    return None
+
+
+def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
+    """Routes all of whose requests an earlier one takes. First match wins."""
+    by_pattern: dict[str, list[tuple[int, str]]] = {}
+    globs: list[tuple[int, RouteConfig, re.Pattern[str]]] = []
+    for index, route in routes.items():
+        covering = [
+            i
+            for pattern in (route.model, *_CATCH_ALL)
+            for i, version in by_pattern.get(pattern, ())
+            if version in ("", route.version)
+        ]
+        if not (is_pattern := table.is_regex(route.model) or table.is_glob(route.model)):
+            covering += [
+                i
+                for i, earlier, compiled in globs
+                if earlier.version in ("", route.version) and compiled.fullmatch(route.model)
+            ]
+        if covering:
+            first = min(covering)
+            yield (
+                ("routes", index, "model"),
+                f"no request gets here: routes[{first}] ('{routes[first].model}') takes them all",
+            )
+        by_pattern.setdefault(route.model, []).append((index, route.version))
+        if is_pattern:
+            globs.append((index, route, table.compiled(route.model)))
+
+
+def _models(outline: Outline) -> Iterator[Finding]:
+    patterns = [table.Route(route.model, route.backend) for route in outline.routes.values()]
+    routed = table.RouteTable(patterns)
+    for name, model in outline.models.items():
+        if outline.has_all_routes and not routed.candidates(name):
+            yield ("models", name), f"no route matches the model '{name}'"
+        if model is not None:
+            yield from _tensors(name, "inputs", model.inputs)
+            yield from _tensors(name, "outputs", model.outputs)
+
+
+def _tensors(model: str, side: str, tensors: tuple[TensorConfig, ...]) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for index, tensor in enumerate(tensors):
+        if tensor.name in seen:
+            yield (
+                ("models", model, side, index, "name"),
+                f"'{tensor.name}' is given twice in {side}",
+            )
+        seen.add(tensor.name)

@@ -1,0 +1,81 @@
+"""A checked Config to what the rest of infergate works with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from infergate.config import protocols, schema
+from infergate.config.values import Url
+from infergate.core.limits import Limits
+from infergate.core.messages import ModelMetadata, TensorMetadata
+from infergate.routing.table import Rewrite, Route, RouteTable
+from infergate.transport.base import Address, Endpoint
+
+
+def routing_table(config: schema.Config) -> RouteTable:
+    """All routes, in order."""
+    return RouteTable(map(_route, config.routes))
+
+
+def _route(route: schema.RouteConfig) -> Route:
+    to = route.rewrite
+    return Route(
+        pattern=route.model,
+        backend=route.backend,
+        version=route.version,
+        rewrite=Rewrite(to.model, to.version, to.inputs, to.outputs),
+        timeout=route.timeout,
+        validate=route.validate_,
+    )
+
+
+def limits(config: schema.Config) -> Limits:
+    """The limits that codecs and transports keep."""
+    return Limits(**dict(config.limits.model_dump(by_alias=True)))
+
+
+def addresses(config: schema.Config) -> dict[str, Address]:
+    """Where each listener that is on (``http``, ``grpc``, ``admin``) binds."""
+    listeners = config.listeners
+    on = {"http": listeners.http, "grpc": listeners.grpc, "admin": listeners.admin}
+    return {name: each.address for name, each in on.items() if each is not None}
+
+
+def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
+    """The options of each frontend's codec (``CodecPlugin.make``) by protocol."""
+    http, grpc = config.listeners.http, config.listeners.grpc
+    options: dict[str, Mapping[str, Any]] = {}
+    if http is not None:
+        options["v2-rest"] = http.v2.model_dump()
+    if grpc is not None:
+        options["v2-grpc"] = grpc.v2.model_dump()
+    return options
+
+
+def endpoints(backend: schema.BackendConfig) -> tuple[Endpoint, ...]:
+    """The servers of ``backend``, none for builtin."""
+    return tuple(map(_endpoint, backend.endpoints))
+
+
+def _endpoint(url: Url) -> Endpoint:
+    port = protocols.DEFAULT_PORTS[url.scheme] if url.port is None else url.port
+    return Endpoint(url.host, port, tls=url.scheme in protocols.TLS_SCHEMES, path=url.path)
+
+
+def declared_models(config: schema.Config) -> dict[str, ModelMetadata]:
+    """The metadata of each declared model, under its client's name."""
+    return {
+        name: ModelMetadata(
+            name=name,
+            versions=model.versions,
+            platform=model.platform,
+            inputs=tuple(map(_tensor, model.inputs)),
+            outputs=tuple(map(_tensor, model.outputs)),
+        )
+        for name, model in config.models.items()
+    }
+
+
+def _tensor(tensor: schema.TensorConfig) -> TensorMetadata:
+    return TensorMetadata(tensor.name, tensor.datatype.value, tensor.shape)

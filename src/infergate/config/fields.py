@@ -1,0 +1,129 @@
+"""The kinds of value in routes.yaml: each parsed, checked and described in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+from infergate.codecs.profiles import BY_NAME as PROFILES
+from infergate.config import protocols
+from infergate.config.mistakes import or_else
+from infergate.config.values import (
+    Url,
+    duration_text,
+    parse_address,
+    parse_duration,
+    parse_header_glob,
+    parse_pattern,
+    parse_size,
+    parse_text,
+    parse_url,
+    size_text,
+    told,
+)
+from infergate.core.datatypes import BY_NAME as DATATYPES
+from infergate.core.datatypes import Datatype
+from infergate.transport.base import Address
+
+
+def _read_by(parse: Callable[[Any], Any]) -> BeforeValidator:
+    """``parse`` as a validator whose ValueError is the whole message."""
+
+    def validate(value: Any) -> Any:
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise PydanticCustomError("mistake", "{text}", {"text": str(error)}) from None
+
+    return BeforeValidator(validate)
+
+
+def _parse_datatype(value: Any) -> Datatype:
+    if not isinstance(value, str) or value not in DATATYPES:
+        raise ValueError(f"{told(value)} is not a datatype{or_else(str(value), DATATYPES)}")
+    return DATATYPES[value]
+
+
+def _parse_profile(value: Any) -> str:
+    known = ("auto", *PROFILES)
+    if value not in known:
+        raise ValueError(f"{told(value)} is not a profile{or_else(str(value), known)}")
+    return str(value)
+
+
+def _parse_protocol(value: Any) -> str:
+    return protocols.parse_protocol(parse_text(value))
+
+
+def _spell_null(value: Any) -> Any:
+    """The word ``null``, which YAML reads as nothing."""
+    return "null" if value is None else value
+
+
+Size = Annotated[
+    int,
+    _read_by(parse_size),
+    PlainSerializer(size_text, when_used="json"),
+    WithJsonSchema({"type": ["integer", "string"], "format": "size", "examples": ["64MiB"]}),
+]
+"""Bytes."""
+Duration = Annotated[
+    float,
+    _read_by(parse_duration),
+    PlainSerializer(duration_text, when_used="json"),
+    WithJsonSchema({"type": ["string", "integer"], "format": "duration", "examples": ["30s"]}),
+]
+"""Seconds."""
+Text = Annotated[
+    str, _read_by(parse_text), WithJsonSchema({"type": ["string", "integer"], "format": "text"})
+]
+"""A version, say: a whole number is taken as its digits."""
+Pattern = Annotated[
+    str, _read_by(parse_pattern), WithJsonSchema({"type": "string", "format": "pattern"})
+]
+HeaderGlob = Annotated[
+    str, _read_by(parse_header_glob), WithJsonSchema({"type": "string", "format": "header glob"})
+]
+ListenAddress = Annotated[
+    InstanceOf[Address],
+    _read_by(parse_address),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "format": "host:port"}),
+]
+EndpointUrl = Annotated[
+    InstanceOf[Url],
+    _read_by(parse_url),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "format": "URL"}),
+]
+Protocol = Annotated[
+    str,
+    _read_by(_parse_protocol),
+    WithJsonSchema({"type": "string", "format": "protocol", "examples": ["v2-grpc"]}),
+]
+ProfileName = Annotated[
+    str,
+    _read_by(_parse_profile),
+    WithJsonSchema({"enum": ["auto", *PROFILES]}),
+]
+TensorType = Annotated[
+    Datatype,
+    _read_by(_parse_datatype),
+    PlainSerializer(lambda datatype: datatype.value),
+    WithJsonSchema({"enum": list(DATATYPES)}),
+]
+Name = Annotated[Text, Field(min_length=1)]
+Dimension = Annotated[int, Field(ge=-1, lt=2**63)]
+Positive = Annotated[int, Field(ge=1)]
+PositiveSize = Annotated[Size, Field(ge=1)]
+PositiveDuration = Annotated[Duration, Field(gt=0)]
+NonFinite = Annotated[Literal["literal", "string", "null"], BeforeValidator(_spell_null)]

@@ -1,0 +1,66 @@
+"""What is wrong with a configuration, told so that it can be put right."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+Path = tuple[str | int, ...]
+"""Where a value stands: keys and list positions from the top of the file."""
+
+Finding = tuple[Path, str]
+"""What is wrong where."""
+
+_PLAIN_KEY = re.compile(r"[\w*?-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One mistake. ``line`` counts from 1; 0 and an empty ``path`` mean the file as a whole."""
+
+    file: str
+    line: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return ": ".join(part for part in (where, self.path, self.message) if part)
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be served, with every mistake found in it."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        super().__init__("\n".join(map(str, mistakes)))
+        self.mistakes = tuple(mistakes)
+
+
+def spell(path: Path) -> str:
+    """``("routes", 0, "backend")`` as ``routes[0].backend``; odd keys stand in brackets."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif _PLAIN_KEY.fullmatch(step):
+            text += f".{step}" if text else step
+        else:
+            text += f"[{step!r}]"
+    return text
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The known name that ``name`` was most likely meant to be."""
+    by_folded = {k.lower().replace("-", "_"): k for k in known}
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), by_folded, n=1)
+    return by_folded[close[0]] if close else None
+
+
+def or_else(name: str, known: Collection[str]) -> str:
+    """The end of a message about an unknown ``name``: the nearest known one, or all of them."""
+    close = nearest(name, known)
+    if close is not None:
+        return f"; did you mean '{close}'?"
+    return f"; there are: {', '.join(sorted(known))}" if known else ""

@@ -1,0 +1,336 @@
+"""The one typed schema of routes.yaml.
+
+Every key is a field here with its description and default: the reference page and the JSON schema
+are made from them. What concerns more than one entry (a route's backend, two listeners on one
+address) is ``check``'s matter.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from infergate.config import protocols
+from infergate.config.fields import (
+    Dimension,
+    Duration,
+    EndpointUrl,
+    HeaderGlob,
+    ListenAddress,
+    Name,
+    NonFinite,
+    Pattern,
+    Positive,
+    PositiveDuration,
+    PositiveSize,
+    ProfileName,
+    Protocol,
+    Size,
+    TensorType,
+    Text,
+)
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.transport.base import Address
+
+
+class Section(BaseModel):
+    """A mapping of the file: strict, no unknown key, not to be changed."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+# ---- listeners --------------------------------------------------------------------------------
+
+
+class V2Rest(Section):
+    """How the V2 REST frontend writes."""
+
+    non_finite: NonFinite = Field(
+        default="literal",
+        description="How NaN and infinities are written in JSON: `literal` as the bare words "
+        'NaN, Infinity, -Infinity (Triton, Python); `string` as "NaN"; `null` as null.',
+    )
+    compress_min: Size = Field(
+        default=256,
+        description="The smallest answer that is compressed for a client that accepts it.",
+    )
+
+
+class V2Grpc(Section):
+    """How the V2 gRPC frontend writes."""
+
+    contents: Literal["raw", "typed"] = Field(
+        default="raw",
+        description="How output tensors are written: `raw` in raw_output_contents (Triton), "
+        "`typed` in each tensor's contents.",
+    )
+
+
+class HttpListener(Section):
+    """The HTTP port."""
+
+    address: ListenAddress = Field(
+        default=Address("127.0.0.1", 8000),
+        description="host:port to listen on. 0.0.0.0 is every interface, port 0 a free port.",
+    )
+    v2: V2Rest = Field(default=V2Rest(), description="How V2 REST is written.")
+
+
+class GrpcListener(Section):
+    """The gRPC port."""
+
+    address: ListenAddress = Field(
+        default=Address("127.0.0.1", 8001), description="host:port to listen on."
+    )
+    v2: V2Grpc = Field(default=V2Grpc(), description="How V2 gRPC is written.")
+
+
+class AdminListener(Section):
+    """The admin port."""
+
+    address: ListenAddress = Field(
+        default=Address("127.0.0.1", 8002), description="host:port to listen on."
+    )
+
+
+class Listeners(Section):
+    """The ports clients come to. One that is left out has its defaults, `null` switches it off."""
+
+    http: HttpListener | None = Field(default=HttpListener(), description="HTTP: V2 REST at /v2.")
+    grpc: GrpcListener | None = Field(default=GrpcListener(), description="gRPC: the V2 service.")
+    admin: AdminListener | None = Field(
+        default=AdminListener(), description="/metrics, /healthz and /readyz."
+    )
+
+
+FRONTENDS: Final = ("http", "grpc")
+"""The listeners that take clients' requests."""
+
+
+# ---- backends and routes ----------------------------------------------------------------------
+
+
+class BackendConfig(Section):
+    """A server, or several alike, that models are served from."""
+
+    protocol: Protocol = Field(
+        description="What it speaks: `v2-rest`, `v2-grpc`, or `builtin` for the models inside "
+        "infergate itself."
+    )
+    endpoints: tuple[EndpointUrl, ...] = Field(
+        default=(),
+        description="Where it is, at least one URL: http:// or https:// (with a path before /v2 if "
+        "need be; the port defaults to 80 or 443) for v2-rest, grpc:// or grpcs:// with a port for "
+        "v2-grpc, none for builtin.",
+    )
+    timeout: PositiveDuration = Field(
+        default=30.0, description="For one request, where its route says nothing else."
+    )
+    profile: ProfileName = Field(
+        default="auto",
+        description="Which server's habits to expect; `auto` asks the server who it is.",
+    )
+    forward_headers: tuple[HeaderGlob, ...] = Field(
+        default=("traceparent", "tracestate", "baggage", "x-request-id"),
+        description="Names or globs of client headers (gRPC: metadata) passed on to the backend.",
+    )
+    return_headers: tuple[HeaderGlob, ...] = Field(
+        default=("endpoint-load-metrics",),
+        description="Names or globs of the backend's headers passed back to the client.",
+    )
+
+    @model_validator(mode="after")
+    def _endpoints_fit(self) -> Self:
+        if self.protocol == protocols.BUILTIN and self.endpoints:
+            raise PydanticCustomError(
+                "mistake", "protocol 'builtin' runs inside infergate and takes no endpoints"
+            )
+        if self.protocol != protocols.BUILTIN and not self.endpoints:
+            raise PydanticCustomError(
+                "mistake",
+                "protocol '{protocol}' needs endpoints: a list of at least one URL",
+                {"protocol": self.protocol},
+            )
+        return self
+
+
+class RewriteConfig(Section):
+    """What the backend calls things. What is left out is called as the client calls it."""
+
+    model: Text = Field(
+        default="",
+        description="The backend's name of the model. After a regular expression, `\\1` or "
+        "`\\g<name>` is what its group matched.",
+    )
+    version: Text = Field(default="", description="The version to ask the backend for.")
+    inputs: dict[str, Name] = Field(
+        default={}, description="The client's name of an input: the backend's name of it."
+    )
+    outputs: dict[str, Name] = Field(
+        default={}, description="The client's name of an output: the backend's name of it."
+    )
+
+
+class RouteConfig(Section):
+    """Which requests go to which backend."""
+
+    model: Pattern = Field(
+        description="A model's name, a glob (`bert-*`) or `/a regular expression/` that matches "
+        "the whole name."
+    )
+    version: Text = Field(default="", description="Only requests for this version; left out: any.")
+    backend: Name = Field(description="The name of a backend.")
+    rewrite: RewriteConfig = Field(
+        default=RewriteConfig(), description="What the backend calls things."
+    )
+    timeout: PositiveDuration | None = Field(
+        default=None,
+        description="For one request; left out: the backend's. A client's shorter deadline wins.",
+    )
+    validate_: bool = Field(
+        default=True,
+        alias="validate",
+        description="Whether a message that goes on as it came is checked first. `false` spares "
+        "reading JSON of clients that are trusted.",
+    )
+
+
+# ---- models -----------------------------------------------------------------------------------
+
+
+class TensorConfig(Section):
+    """An input or output of a model."""
+
+    name: Name = Field(description="As clients call it.")
+    datatype: TensorType = Field(description="As the Open Inference Protocol spells it.")
+    shape: tuple[Dimension, ...] = Field(
+        description="Its dimensions, with the batch dimension; -1 is any size."
+    )
+
+
+class ModelConfig(Section):
+    """What a model needs that its backend cannot tell."""
+
+    max_batch_size: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="The largest batch; 0: shapes have no batch dimension."
+    )
+    inputs: tuple[TensorConfig, ...] = Field(default=(), description="Its inputs.")
+    outputs: tuple[TensorConfig, ...] = Field(default=(), description="Its outputs.")
+    platform: Text = Field(
+        default="", description="The framework it runs in, told in its metadata."
+    )
+    versions: tuple[Text, ...] = Field(default=(), description="The versions told in its metadata.")
+
+
+# ---- bounds and habits ------------------------------------------------------------------------
+
+
+class LimitsConfig(Section):
+    """What one request, one connection and all of them together may ask."""
+
+    body: PositiveSize = Field(
+        default=DEFAULT_LIMITS.body,
+        description="A request or answer, and what a compressed one may inflate to.",
+    )
+    json_: PositiveSize = Field(
+        default=DEFAULT_LIMITS.json, alias="json", description="The JSON part of a body."
+    )
+    headers: PositiveSize = Field(
+        default=DEFAULT_LIMITS.headers, description="All header lines or metadata of one request."
+    )
+    header_count: Positive = Field(
+        default=DEFAULT_LIMITS.header_count, description="Header lines of one request."
+    )
+    tensors: Positive = Field(
+        default=DEFAULT_LIMITS.tensors, description="Inputs, or requested outputs, of one request."
+    )
+    rank: Positive = Field(default=DEFAULT_LIMITS.rank, description="Dimensions of one tensor.")
+    header_time: PositiveDuration = Field(
+        default=DEFAULT_LIMITS.header_time,
+        description="From the first byte of a request to the end of its headers.",
+    )
+    idle_body_time: PositiveDuration = Field(
+        default=DEFAULT_LIMITS.idle_body_time, description="Longest pause inside a request body."
+    )
+    keepalive_time: PositiveDuration = Field(
+        default=DEFAULT_LIMITS.keepalive_time,
+        description="How long an idle client connection stays open.",
+    )
+    connect_time: PositiveDuration = Field(
+        default=DEFAULT_LIMITS.connect_time, description="Connecting to an endpoint."
+    )
+    streams: Positive = Field(
+        default=DEFAULT_LIMITS.streams, description="Concurrent HTTP/2 streams of one connection."
+    )
+    in_flight: Positive = Field(
+        default=DEFAULT_LIMITS.in_flight, description="Requests being served at once."
+    )
+    in_flight_bytes: PositiveSize = Field(
+        default=DEFAULT_LIMITS.in_flight_bytes,
+        description="Bytes of request bodies being served at once.",
+    )
+
+
+class DrainConfig(Section):
+    """How SIGTERM and SIGINT end the process."""
+
+    delay: Duration = Field(
+        default=5.0,
+        description="How long /readyz already fails while requests are still accepted, so that "
+        "load balancers look elsewhere first.",
+    )
+    timeout: Duration = Field(
+        default=30.0,
+        description="How long requests may then take to finish before they are cancelled.",
+    )
+
+
+class LogConfig(Section):
+    """What is written to the terminal."""
+
+    format: Literal["text", "json"] = Field(
+        default="text", description="For a person or for a machine. `--log-format` goes before it."
+    )
+    access: bool = Field(default=True, description="Whether each request is a line.")
+
+
+class Config(Section):
+    """A whole routes.yaml."""
+
+    listeners: Listeners = Field(default=Listeners(), description="The ports clients come to.")
+    backends: dict[str, BackendConfig] = Field(
+        min_length=1, description="The servers behind, each under a name of your choice."
+    )
+    routes: tuple[RouteConfig, ...] = Field(
+        min_length=1, description="Which model goes where; the first that matches is taken."
+    )
+    models: dict[str, ModelConfig] = Field(
+        default={}, description="Declared models, each under the name that clients use."
+    )
+    limits: LimitsConfig = Field(
+        default=LimitsConfig(), description="What requests and connections may ask."
+    )
+    readiness: Literal["strict", "lenient"] = Field(
+        default="strict",
+        description="/readyz and V2 ready say yes: `strict` when every backend is ready, "
+        "`lenient` when any is.",
+    )
+    drain: DrainConfig = Field(default=DrainConfig(), description="How the process ends.")
+    log: LogConfig = Field(default=LogConfig(), description="What is written to the terminal.")
+
+    @classmethod
+    def default(cls) -> Self:
+        """The embedded demo: every model of the builtin backend, on the default ports."""
+        return cls.model_validate(
+            {
+                "backends": {"demo": {"protocol": protocols.BUILTIN}},
+                "routes": ({"model": "*", "backend": "demo"},),
+                "drain": {"delay": 0},
+            }
+        )
+
+
+COMING: Final = frozenset({("control",), ("listeners", "graphpipe")})
+"""Agreed keys that come with a later version."""

@@ -1,0 +1,232 @@
+"""YAML text to plain data, with the line of every value.
+
+*Strategy.* PyYAML composes nodes, which know their line; this module makes plain data of them and
+keeps the line of every path in a table beside it. Sequences become tuples.
+
+*Rule 1.* Scalars are read by YAML 1.2's core schema: ``yes``, ``010``, ``1:30`` and dates are text.
+Keys are always text.
+*Rule 2.* ``${NAME}`` and ``${NAME:-default}`` are replaced in values, never in keys, before a
+plain scalar's type is decided; a quoted one stays text. As in a shell, the default also takes the
+place of an empty variable, and ``$${`` stands for ``${`` itself.
+*Rule 3.* A mistake does not end the reading (except a syntax error); the paths it spoils are
+remembered, so that nobody complains about them twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+from infergate.config.mistakes import ConfigError, Mistake, Path, spell
+
+_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MOST_NODES: Final = 1_000_000
+"""Aliases within aliases grow without end; ten thousand routes need a tenth of this."""
+
+_NULL: Final = re.compile(r"~|null|Null|NULL|")
+_TRUE: Final = frozenset({"true", "True", "TRUE"})
+_FALSE: Final = frozenset({"false", "False", "FALSE"})
+_INT: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+)")
+_PLAIN_TAGS: Final = frozenset(
+    f"tag:yaml.org,2002:{kind}"
+    for kind in ("str", "null", "bool", "int", "float", "timestamp", "value", "merge", "seq", "map")
+)
+_MERGE: Final = "tag:yaml.org,2002:merge"
+_VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
+"""``$${``, a whole ``${…}``, or a ``${`` that begins nothing (group 1 unset)."""
+
+
+@dataclass(slots=True)
+class Source:
+    """A file's data, and the mistakes made before any meaning is read.
+
+    ``lines`` has the line of every path, counted from 1: its key's, or the list item's own.
+    """
+
+    file: str
+    data: Any = None
+    lines: dict[Path, int] = field(default_factory=dict)
+    mistakes: list[Mistake] = field(default_factory=list)
+    spoiled: set[Path] = field(default_factory=set)
+
+    def line(self, path: Path) -> int:
+        """The line of ``path``'s key, or of the nearest thing around it that is in the file."""
+        while path not in self.lines:
+            path = path[:-1]
+        return self.lines[path]
+
+    def is_spoiled(self, path: Path) -> bool:
+        """Whether what stands at ``path`` has been complained about already."""
+        return any(path[:length] in self.spoiled for length in range(len(path) + 1))
+
+
+def parse(text: str, file: str, environ: Mapping[str, str]) -> Source:
+    """``text`` as data. ``file`` is the name to tell in mistakes.
+
+    Raises ConfigError where there is no data at all: a syntax error, or an empty file.
+    """
+    source = Source(file)
+    try:
+        node = _compose(text)
+        if node is None:
+            raise ConfigError([Mistake(file, 0, "", "the file is empty")])
+        source.data = _Reading(source, environ).value(node, (), node.start_mark.line + 1)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 0
+        column = f" (column {mark.column + 1})" if mark else ""
+        problem = error.problem or error.context
+        raise ConfigError(
+            [Mistake(file, line, "", f"not YAML: {problem}{column}{_hint(text, line)}")]
+        ) from None
+    except yaml.YAMLError as error:  # a character that may not stand in YAML
+        raise ConfigError([Mistake(file, 0, "", f"not YAML: {error}")]) from None
+    except RecursionError:
+        raise ConfigError([Mistake(file, 0, "", "not readable: nested too deeply")]) from None
+    return source
+
+
+def _compose(text: str) -> yaml.Node | None:
+    """The root node. The slower loader is the one whose messages are told, on every machine."""
+    try:
+        return _root(text, _LOADER)
+    except yaml.YAMLError:
+        return _root(text, yaml.SafeLoader)
+
+
+def _root(text: str, loader_type: Any) -> yaml.Node | None:
+    loader = loader_type(text)
+    try:
+        node: yaml.Node | None = loader.get_single_node()
+        return node
+    finally:
+        loader.dispose()
+
+
+def _hint(text: str, line: int) -> str:
+    lines = text.splitlines()
+    if 0 < line <= len(lines) and "${" in lines[line - 1]:
+        return "; between { } and [ ] a value with ${…} stands in quotes"
+    return ""
+
+
+class _Reading:
+    """One pass over the nodes of a file, filling ``source``."""
+
+    def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
+        self._source = source
+        self._environ = environ
+        self._around: list[yaml.Node] = []
+
+    def value(self, node: yaml.Node, path: Path, line: int) -> Any:
+        """``node`` as data; it stands at ``path``, on ``line``."""
+        lines = self._source.lines
+        lines[path] = line
+        if any(node is outer for outer in self._around):
+            return self._spoil(path, "an alias that contains itself")
+        if len(lines) > _MOST_NODES:
+            return self._spoil(path, f"more than {_MOST_NODES} values: aliases within aliases?")
+        if node.tag not in _PLAIN_TAGS:
+            return self._spoil(path, f"the tag '{node.tag}' has no meaning here")
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        self._around.append(node)
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, path)
+            return tuple(
+                self.value(item, (*path, i), item.start_mark.line + 1)
+                for i, item in enumerate(node.value)
+            )
+        finally:
+            self._around.pop()
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        merged: list[tuple[yaml.Node, yaml.Node]] = []
+        first: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.tag == _MERGE:
+                merged += self._merged(value, path)
+            elif not isinstance(key, yaml.ScalarNode):
+                self._complain(line, path, "a key must be a name")
+            elif key.value in first:
+                self._complain(
+                    line,
+                    (*path, key.value),
+                    f"the key '{key.value}' is given twice, first on line {first[key.value]}",
+                )
+            else:
+                first[key.value] = line
+                found[key.value] = self.value(value, (*path, key.value), line)
+        for key, value in merged:
+            if key.value not in found:
+                line = key.start_mark.line + 1
+                found[key.value] = self.value(value, (*path, key.value), line)
+        return found
+
+    def _merged(self, node: yaml.Node, path: Path) -> list[tuple[yaml.Node, yaml.Node]]:
+        """The keys that ``<<`` brings in: the first of several mappings wins."""
+        mappings = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        pairs: list[tuple[yaml.Node, yaml.Node]] = []
+        for mapping in mappings:
+            if not isinstance(mapping, yaml.MappingNode):
+                self._complain(mapping.start_mark.line + 1, path, "'<<' takes a mapping")
+                continue
+            for key, value in mapping.value:
+                if key.tag == _MERGE:
+                    pairs += self._merged(value, path)
+                elif isinstance(key, yaml.ScalarNode):
+                    pairs.append((key, value))
+        return pairs
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+        wrong: list[str] = []
+        text = _VARIABLE.sub(lambda match: self._replace(match, wrong), node.value)
+        for message in wrong:
+            self._spoil(path, message)
+        return text if node.style or wrong else plain(text)
+
+    def _replace(self, match: re.Match[str], wrong: list[str]) -> str:
+        name, default = match.groups()
+        if match[0] == "$${":
+            return "${"
+        if name is None:
+            wrong.append(
+                "'${' begins an environment variable: write ${NAME}, ${NAME:-default}, "
+                "or $${ for the text itself"
+            )
+            return match[0]
+        value = self._environ.get(name)
+        if default is not None:
+            return value or default
+        if value is None:
+            wrong.append(
+                f"the environment variable '{name}' is not set (${{{name}:-…}} gives a default)"
+            )
+            return match[0]
+        return value
+
+    def _spoil(self, path: Path, message: str) -> None:
+        self._source.spoiled.add(path)
+        self._complain(self._source.lines[path], path, message)
+
+    def _complain(self, line: int, path: Path, message: str) -> None:
+        self._source.mistakes.append(Mistake(self._source.file, line, spell(path), message))
+
+
+def plain(text: str) -> Any:
+    """What an unquoted scalar means by YAML 1.2's core schema (Rule 1)."""
+    if _NULL.fullmatch(text):
+        return None
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    if _INT.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
