@@ -1,0 +1,92 @@
+"""Canonical operations and answers ⇄ JSON, for test vectors and for telling two apart.
+
+The form is ``{"type": "InferRequest", ...fields}``, fields at their default left out. Tensor data
+is a hex string, a datatype its name; everything else is as JSON has it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from infergate.core import messages
+from infergate.core.datatypes import BY_NAME, Datatype
+from infergate.core.messages import Answer, Operation
+
+_BUFFER = bytes | bytearray | memoryview
+_KINDS: dict[str, type] = {
+    kind.__name__: kind for kind in (*typing.get_args(Operation), *typing.get_args(Answer))
+}
+
+
+def to_json(value: Operation | Answer) -> dict[str, Any]:
+    """``value`` as JSON objects, lists and scalars."""
+    return {"type": type(value).__name__, **_fields_to_json(value)}
+
+
+def _fields_to_json(value: Any) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        content = getattr(value, field.name)
+        if not _is_default(content, field):
+            told[field.name] = _to_json(content)
+    return told
+
+
+def _is_default(content: Any, field: dataclasses.Field[Any]) -> bool:
+    if field.default is not dataclasses.MISSING:
+        return bool(content == field.default)
+    if field.default_factory is not dataclasses.MISSING:
+        return bool(content == field.default_factory())
+    return False
+
+
+def _to_json(content: Any) -> Any:
+    if isinstance(content, _BUFFER):
+        return content.hex()
+    if isinstance(content, Datatype):
+        return content.value
+    if isinstance(content, Mapping):
+        return dict(content)
+    if isinstance(content, tuple):
+        return [_to_json(item) for item in content]
+    if dataclasses.is_dataclass(content):
+        return _fields_to_json(content)
+    return content
+
+
+def from_json(told: Mapping[str, Any]) -> Any:
+    """The inverse of :func:`to_json`. Raises KeyError or TypeError for what is not of its form."""
+    fields = {name: content for name, content in told.items() if name != "type"}
+    return _from_fields(_KINDS[told["type"]], fields)
+
+
+def _from_fields(kind: type, fields: Mapping[str, Any]) -> Any:
+    hints = typing.get_type_hints(kind, vars(messages))
+    return kind(**{name: _from_json(hints[name], content) for name, content in fields.items()})
+
+
+def _from_json(hint: Any, content: Any) -> Any:
+    if hint is Datatype:
+        return BY_NAME[content]
+    if hint == _BUFFER:
+        return bytes.fromhex(content)
+    if typing.get_origin(hint) is tuple:
+        item = typing.get_args(hint)[0]
+        return tuple(_from_json(item, one) for one in content)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _from_fields(hint, content)
+    return content
+
+
+def text(value: Operation | Answer) -> str:
+    """``value`` as JSON text with sorted keys: equal text, equal value, NaN and 1 vs 1.0 too."""
+    return json.dumps(to_json(value), sort_keys=True)
+
+
+def same(one: Operation | Answer, other: Operation | Answer) -> bool:
+    """Whether both hold the same, bit for bit."""
+    return text(one) == text(other)

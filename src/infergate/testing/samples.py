@@ -1,0 +1,109 @@
+"""Fixed examples of operations, answers and hostile bytes: what every codec is checked with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from infergate.core.datatypes import Datatype
+from infergate.core.messages import (
+    Answer,
+    Health,
+    InferRequest,
+    InferResponse,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    Operation,
+    RequestedOutput,
+    ServerLiveRequest,
+    ServerMetadata,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor, pack_bytes
+
+_ELEMENTS: Final[dict[Datatype, bytes]] = {
+    # Two elements each, with the type's edges: least and greatest, not-a-number, empty.
+    Datatype.BOOL: bytes((0, 1)),
+    Datatype.UINT8: bytes((0, 255)),
+    Datatype.UINT16: bytes.fromhex("0000 ffff"),
+    Datatype.UINT32: bytes.fromhex("00000000 ffffffff"),
+    Datatype.UINT64: bytes.fromhex("0000000000000000 ffffffffffffffff"),
+    Datatype.INT8: bytes.fromhex("80 7f"),
+    Datatype.INT16: bytes.fromhex("0080 ff7f"),
+    Datatype.INT32: bytes.fromhex("00000080 ffffff7f"),
+    Datatype.INT64: bytes.fromhex("0000000000000080 ffffffffffffff7f"),
+    Datatype.FP16: bytes.fromhex("ff7b 0080"),
+    Datatype.FP32: bytes.fromhex("cdcccc3d 00000080"),
+    Datatype.FP64: bytes.fromhex("9a9999999999b93f 0000000000000080"),
+    Datatype.BF16: bytes.fromhex("cd3d 0080"),
+    Datatype.BYTES: pack_bytes((b"", "größe".encode())),
+}
+
+
+def tensors(datatype: Datatype) -> Iterator[Tensor]:
+    """Tensors of ``datatype``: a vector, a matrix, one without elements."""
+    data = _ELEMENTS[datatype]
+    yield Tensor("VECTOR", datatype, (2,), data)
+    yield Tensor("MATRIX", datatype, (2, 1), data)
+    yield Tensor("EMPTY", datatype, (0, 3), b"")
+
+
+def inferences(datatype: Datatype) -> Iterator[tuple[InferRequest, InferResponse]]:
+    """An inference with one tensor each way, and one with several, version, id, parameters."""
+    one, *others = tensors(datatype)
+    yield InferRequest("m", inputs=(one,)), InferResponse("m", outputs=(one,))
+    yield (
+        InferRequest(
+            "model-é",
+            "3",
+            "id-1",
+            {"flag": True, "count": -7, "text": "x", "real": 0.5},
+            (one, *others),
+            (RequestedOutput("VECTOR"), RequestedOutput("MATRIX")),
+        ),
+        InferResponse("model-é", "3", "id-1", {"flag": False}, (one, *others)),
+    )
+
+
+EXCHANGES: Final[tuple[tuple[Operation, Answer], ...]] = (
+    (ServerLiveRequest(), Health(ok=True)),
+    (ServerReadyRequest(), Health(ok=False)),
+    (ModelReadyRequest("m"), Health(ok=True)),
+    (ModelReadyRequest("m", "2"), Health(ok=False)),
+    (ServerMetadataRequest(), ServerMetadata("infergate", "1.0", ("binary_tensor_data",))),
+    (
+        ModelMetadataRequest("m", "1"),
+        ModelMetadata(
+            "m",
+            ("1", "2"),
+            "onnx_onnxv1",
+            (TensorMetadata("IN", "FP32", (-1, 3)),),
+            (TensorMetadata("OUT", "BYTES", (-1,)),),
+        ),
+    ),
+    (
+        ModelIndexRequest(),
+        ModelIndex((ModelIndexEntry("m", "1", "READY"), ModelIndexEntry("n"))),
+    ),
+)
+"""Each operation other than an inference, with an answer."""
+
+
+def hostile(honest: bytes) -> Iterator[bytes]:
+    """Bodies no codec may stumble over: junk, and an ``honest`` one cut, flipped and stretched."""
+    yield from (b"", b"\x00", b"\xff" * 16, b"{}", b"[]", b"null", b'{"inputs":', b"[" * 5000)
+    yield from (b"\xff\xff\xff\xff\x0f", b"\x80" * 64, b"\x3a\x00" * 3000, b"\x2a\x00" * 3000)
+    yield honest + b"\x00"
+    yield honest + honest
+    for cut in range(0, len(honest), max(1, len(honest) // 64)):
+        yield honest[:cut]
+        yield honest[cut:]
+    for place in range(0, len(honest), max(1, len(honest) // 256)):
+        for byte in (0x00, 0x7F, 0x80, 0xFF):
+            yield honest[:place] + bytes((byte,)) + honest[place + 1 :]

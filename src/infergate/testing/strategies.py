@@ -1,0 +1,124 @@
+"""Hypothesis strategies for canonical requests and answers, and for spoiling bytes.
+
+Importing this module needs hypothesis, which infergate itself does not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import strategies as st
+
+from infergate.core.datatypes import Datatype
+from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
+from infergate.core.tensor import Tensor, pack_bytes
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def names() -> st.SearchStrategy[str]:
+    """Tensor and model names: any Unicode text, never empty."""
+    return st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+
+
+def texts() -> st.SearchStrategy[str]:
+    """Any Unicode text, empty too."""
+    return st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+def scalars() -> st.SearchStrategy[Any]:
+    """A parameter's value as most protocols can carry it: bool, integer of 64 bits, text, float."""
+    return st.one_of(
+        st.booleans(), INT64, st.integers(2**63, 2**64 - 1), texts(), st.floats(allow_nan=False)
+    )
+
+
+def parameters() -> st.SearchStrategy[dict[str, Any]]:
+    """Parameters with scalar values."""
+    return st.dictionaries(names(), scalars(), max_size=3)
+
+
+def shapes(rank: int = 4, side: int = 4) -> st.SearchStrategy[tuple[int, ...]]:
+    """Shapes of up to ``rank`` dimensions, scalars and dimensions of 0 among them."""
+    return st.lists(st.integers(0, side), max_size=rank).map(tuple)
+
+
+@st.composite
+def tensors(
+    draw: st.DrawFn,
+    datatypes: frozenset[Datatype] = frozenset(Datatype),
+    name: st.SearchStrategy[str] | None = None,
+) -> Tensor:
+    """A checked tensor: any bits for numbers (NaN payloads too), 0 and 1 for BOOL."""
+    datatype = draw(st.sampled_from(sorted(datatypes, key=lambda member: member.value)))
+    shape = draw(shapes())
+    count = math.prod(shape)
+    if datatype is Datatype.BYTES:
+        element = st.binary(max_size=6)
+        data = pack_bytes(draw(st.lists(element, min_size=count, max_size=count)))
+    elif datatype is Datatype.BOOL:
+        data = bytes(draw(st.lists(st.integers(0, 1), min_size=count, max_size=count)))
+    else:
+        size = count * datatype.itemsize
+        data = draw(st.binary(min_size=size, max_size=size))
+    return Tensor(draw(name or names()), datatype, shape, data, draw(parameters()))
+
+
+def tensor_lists(
+    datatypes: frozenset[Datatype] = frozenset(Datatype),
+) -> st.SearchStrategy[tuple[Tensor, ...]]:
+    """Up to three tensors, no name twice."""
+    return st.lists(
+        tensors(datatypes), min_size=1, max_size=3, unique_by=lambda tensor: tensor.name
+    ).map(tuple)
+
+
+def infer_requests(
+    datatypes: frozenset[Datatype] = frozenset(Datatype),
+) -> st.SearchStrategy[InferRequest]:
+    """Any inference."""
+    output = st.builds(RequestedOutput, names(), parameters())
+    return st.builds(
+        InferRequest,
+        model=names(),
+        version=texts(),
+        id=texts(),
+        parameters=parameters(),
+        inputs=tensor_lists(datatypes),
+        outputs=st.lists(output, max_size=2, unique_by=lambda one: one.name).map(tuple),
+    )
+
+
+def infer_responses(
+    datatypes: frozenset[Datatype] = frozenset(Datatype),
+) -> st.SearchStrategy[InferResponse]:
+    """Any answer to an inference."""
+    return st.builds(
+        InferResponse,
+        model=names(),
+        version=texts(),
+        id=texts(),
+        parameters=parameters(),
+        outputs=tensor_lists(datatypes),
+    )
+
+
+@st.composite
+def spoiled(draw: st.DrawFn, honest: bytes) -> bytes:
+    """``honest`` with up to four bytes changed, put in, cut out or doubled somewhere."""
+    data = bytearray(honest)
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, len(data)))
+        match draw(st.sampled_from(("change", "insert", "cut", "double", "end"))):
+            case "change" if place < len(data):
+                data[place] = draw(st.integers(0, 255))
+            case "insert":
+                data[place:place] = draw(st.binary(min_size=1, max_size=4))
+            case "cut":
+                del data[place : place + draw(st.integers(1, 8))]
+            case "double":
+                data[place:place] = data[place : place + draw(st.integers(1, 32))]
+            case "end":
+                del data[place:]
+    return bytes(data)

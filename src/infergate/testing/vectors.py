@@ -1,0 +1,250 @@
+r"""Test vectors: a wire message and its canonical meaning, run through a codec both ways.
+
+A case is a folder ``<protocol>/<case>/`` with a wire file and ``case.json``::
+
+    {"about": "what it shows",
+     "source": "where the bytes come from",
+     "side": "request" | "response",
+     "canonical": {"type": "InferRequest", ...}         # or, for what must be refused:
+     "error": {"kind": "BAD_REQUEST", "mentions": ["INPUT0"]},
+     "both_ways": true,          # building gives the wire file's bytes again (default false)
+     "asks": {"type": ...},      # side response: the operation that is answered
+     "profile": "triton",        # side request, both ways: the kind of server (default triton)
+     "options": {}}              # what the codec is made with
+
+``wire.http`` is an HTTP/1.1 message: start line, header lines, an empty line, all ending in CRLF,
+then the body to the end of the file (Content-Length is not looked at). ``wire.rpc`` is a gRPC
+message: first ``/package.Service/Method`` of a request or ``code N details`` of a response, then
+``name: value`` metadata lines, an empty line, then the message to the end of the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from infergate.codecs.base import Codec, Parsed
+from infergate.codecs.profiles import BY_NAME
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import Answer, Operation
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
+from infergate.testing.canonical import from_json, text
+
+Wire = HttpRequest | HttpResponse | RpcRequest | RpcResponse
+_KEYS: Final = frozenset(
+    ("about", "source", "side", "canonical", "error", "both_ways", "asks", "profile", "options")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The error a case must end in, and what its public text must mention."""
+
+    kind: Kind
+    mentions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """One case. Exactly one of ``canonical`` and ``error`` is set; ``asks`` for responses only."""
+
+    protocol: str
+    name: str
+    about: str
+    source: str
+    wire: Wire
+    canonical: Operation | Answer | None = None
+    error: Refusal | None = None
+    both_ways: bool = False
+    asks: Operation | None = None
+    profile: str = "triton"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.protocol}/{self.name}"
+
+
+def load(folder: Path) -> list[Vector]:
+    """All cases of one protocol's folder, by name. Raises ValueError naming a wrong case."""
+    return [load_case(path.parent) for path in sorted(folder.glob("*/case.json"))]
+
+
+def load_case(folder: Path) -> Vector:
+    """One case. Raises ValueError."""
+    try:
+        case = json.loads((folder / "case.json").read_text("utf-8"))
+        return _vector(folder, case)
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise ValueError(f"{folder.parent.name}/{folder.name}: {error!r}") from error
+
+
+def _vector(folder: Path, case: dict[str, Any]) -> Vector:
+    if unknown := case.keys() - _KEYS:
+        raise ValueError(f"unknown keys {sorted(unknown)}")
+    if ("canonical" in case) == ("error" in case):
+        raise ValueError("a case has either 'canonical' or 'error'")
+    if (case["side"] == "response") != ("asks" in case):
+        raise ValueError("'asks' belongs to side 'response'")
+    files = [folder / name for name in _READERS if (folder / name).exists()]
+    if len(files) != 1:
+        raise ValueError(f"a case has one wire file, {sorted(_READERS)}")
+    return Vector(
+        protocol=folder.parent.name,
+        name=folder.name,
+        about=case["about"],
+        source=case["source"],
+        wire=_READERS[files[0].name][case["side"]](files[0].read_bytes()),
+        canonical=from_json(case["canonical"]) if "canonical" in case else None,
+        error=_refusal(case["error"]) if "error" in case else None,
+        both_ways=case.get("both_ways", False),
+        asks=from_json(case["asks"]) if "asks" in case else None,
+        profile=case.get("profile", "triton"),
+        options=case.get("options", {}),
+    )
+
+
+def _refusal(told: Mapping[str, Any]) -> Refusal:
+    return Refusal(Kind[told["kind"]], tuple(told["mentions"]))
+
+
+# ---- wire files
+
+
+def _head(data: bytes) -> tuple[str, dict[str, str], tuple[bytes, ...]]:
+    head, separator, body = data.partition(b"\r\n\r\n")
+    if not separator:
+        raise ValueError("no empty line (CRLF CRLF) ends the head of the wire file")
+    start, *lines = head.decode("latin-1").split("\r\n")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise ValueError(f"header line {line!r} has no colon")
+        name, value = name.strip().lower(), value.strip()
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return start, headers, (body,) if body else ()
+
+
+def _http_request(data: bytes) -> HttpRequest:
+    start, headers, body = _head(data)
+    method, target, _ = start.split(" ")
+    path, _, query = target.partition("?")
+    return HttpRequest(method, path, query, headers, body)
+
+
+def _http_response(data: bytes) -> HttpResponse:
+    start, headers, body = _head(data)
+    return HttpResponse(int(start.split(" ")[1]), headers, body)
+
+
+def _rpc_request(data: bytes) -> RpcRequest:
+    start, metadata, message = _head(data)
+    return RpcRequest(start, message, metadata)
+
+
+def _rpc_response(data: bytes) -> RpcResponse:
+    start, metadata, message = _head(data)
+    word, _, rest = start.partition(" ")
+    code, _, details = rest.partition(" ")
+    if word != "code":
+        raise ValueError(f"a response begins with 'code N details', not {start!r}")
+    return RpcResponse(message, int(code), details.encode("latin-1").decode(), metadata)
+
+
+_READERS: Final[Mapping[str, Mapping[str, Callable[[bytes], Wire]]]] = {
+    "wire.http": {"request": _http_request, "response": _http_response},
+    "wire.rpc": {"request": _rpc_request, "response": _rpc_response},
+}
+
+
+# ---- running them
+
+
+def check_vector(codec: Codec[Any, Any], vector: Vector, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Parse the wire, whole and in pieces, and build it where it goes both ways.
+
+    Raises AssertionError saying what differs. ``codec`` is made with ``vector.options``.
+    """
+    for label, wire in _deliveries(vector.wire):
+        found = _outcome(codec, vector, wire, limits)
+        wanted = text(vector.canonical) if vector.canonical is not None else vector.error
+        if isinstance(found, GatewayError):
+            assert isinstance(wanted, Refusal), f"{vector} {label}: refused with {found!r}"
+            assert found.kind is wanted.kind, f"{vector} {label}: {found!r} is no {wanted.kind}"
+            for mention in wanted.mentions:
+                assert mention in found.public, f"{vector} {label}: {found!r} lacks {mention!r}"
+        else:
+            assert text(found) == wanted, f"{vector} {label}: {text(found)} is not {wanted}"
+    if vector.both_ways:
+        _check_built(codec, vector)
+
+
+def _outcome(
+    codec: Codec[Any, Any], vector: Vector, wire: Wire, limits: Limits
+) -> Operation | Answer | GatewayError:
+    try:
+        if vector.asks is None:
+            return codec.parse_request(wire, limits).operation
+        return codec.parse_response(wire, vector.asks, limits)
+    except GatewayError as error:
+        return error
+
+
+def _deliveries(wire: Wire) -> Iterable[tuple[str, Wire]]:
+    """The same message as transports may hand it over: no split may change what it means."""
+    whole = bytes(joined(body_of(wire)))
+    middle = len(whole) // 2
+    yield "whole", wire
+    yield "in halves", with_body(wire, (whole[:middle], whole[middle:]))
+    yield "byte by byte", with_body(wire, [whole[i : i + 1] for i in range(len(whole))])
+    yield "as a memoryview", with_body(wire, (memoryview(whole),))
+
+
+def body_of(wire: Wire) -> Sequence[Buffer]:
+    """The body or message of any wire type."""
+    return wire.body if isinstance(wire, HttpRequest | HttpResponse) else wire.message
+
+
+def with_body(wire: Wire, body: Sequence[Buffer]) -> Wire:
+    """``wire`` with another body or message."""
+    if isinstance(wire, HttpRequest | HttpResponse):
+        return replace(wire, body=body)
+    return replace(wire, message=body)
+
+
+def _check_built(codec: Codec[Any, Any], vector: Vector) -> None:
+    built: Wire
+    if vector.error is not None:
+        raise AssertionError(f"{vector}: an error has no way back")
+    if vector.asks is None:
+        built = codec.build_request(vector.canonical, BY_NAME[vector.profile])  # type: ignore[arg-type]
+    else:
+        built = codec.build_response(vector.canonical, Parsed(vector.asks))  # type: ignore[arg-type]
+    wanted = _starts(vector.wire)
+    assert _starts(built) == wanted, f"{vector}: built {_starts(built)}, not {wanted}"
+    body, wanted_body = bytes(joined(body_of(built))), bytes(joined(body_of(vector.wire)))
+    assert body == wanted_body, f"{vector}: built {body!r}, not {wanted_body!r}"
+    for name, value in _headers(built).items():
+        told = _headers(vector.wire).get(name)
+        assert value == told, f"{vector}: built {name}: {value!r}, not {told!r}"
+
+
+def _starts(wire: Wire) -> tuple[Any, ...]:
+    match wire:
+        case HttpRequest():
+            return wire.method, wire.path, wire.query
+        case HttpResponse():
+            return (wire.status,)
+        case RpcRequest():
+            return (wire.method,)
+        case RpcResponse():
+            return wire.code, wire.details
+
+
+def _headers(wire: Wire) -> Mapping[str, str]:
+    return wire.headers if isinstance(wire, HttpRequest | HttpResponse) else wire.metadata
