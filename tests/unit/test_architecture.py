@@ -1,0 +1,325 @@
+"""The rules of the house (docs/architecture.md), read from the sources' syntax trees.
+
+*Strategy.* ``mistakes_in`` is pure: a module's name and source in, sentences out. The last test
+feeds it the whole package; the tests before feed it wrong code and see it object, so that a rule
+cannot rot into one that never fires.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import infergate
+
+ROOT = Path(infergate.__file__).parent
+LONGEST_FILE = 500
+"""Lines. Most files should be far below (aim: 300)."""
+
+# What a room may import of the package, besides itself. A name stands for all below it.
+ARROWS: dict[str, tuple[str, ...]] = {
+    "core": (),
+    "codecs": ("core", "codecs.base", "codecs.profiles", "codecs.protos"),
+    "transport": ("core",),
+    "routing": ("core",),
+    "backends": ("core", "codecs.base", "codecs.profiles", "transport.base"),
+    "gateway": ("core", "routing", "backends", "codecs.base", "codecs.protos", "codecs.registry"),
+    "observe": ("core",),
+    "config": (
+        "core",
+        "routing",
+        "transport.base",
+        "codecs.base",
+        "codecs.profiles",
+        "codecs.registry",
+    ),
+    "runtime": (
+        "core",
+        "codecs",
+        "transport",
+        "routing",
+        "backends",
+        "gateway",
+        "observe",
+        "config",
+    ),
+    "cli": ("config", "runtime"),
+    "testing": ("core", "codecs"),
+    "__main__": ("cli",),
+}
+# The package itself holds only its version. The two innermost rooms have no use for it.
+WITHOUT_VERSION = ("core", "codecs")
+
+# Third-party or standard module: the only modules (by prefix) that may import it.
+ONLY_IN = {
+    "aiohttp": ("transport.http_", "runtime.admin"),
+    "grpc": ("transport.grpc_",),
+}
+IMPURE = ("asyncio", "logging", "time", "socket")
+"""What codecs, being pure, may not import."""
+UNTRACKED_TASKS = ("create_task", "ensure_future")
+TASKS_IN = ("transport.", "runtime.")
+"""Where tasks may be started: elsewhere nobody would wait for them or cancel them."""
+PROTOCOLS_IN = ("codecs.registry", "config")
+
+
+def mistakes_in(module: str, source: str, modules: frozenset[str]) -> list[str]:
+    """What breaks a rule in ``source`` of ``module`` (dotted, without the package's name).
+
+    ``modules`` are all modules of the package, spelled so.
+    """
+    tree = ast.parse(source)
+    name = _without_init(module)
+    found = [*_lengths(source), *_tasks(name, tree), *_protocols(name, tree)]
+    for line, imported in imports_of(module, tree, modules):
+        if reason := _forbidden(name, imported):
+            found.append(f"line {line}: imports {imported}: {reason}")
+    return [f"{module}: {sentence}" for sentence in found]
+
+
+def imports_of(module: str, tree: ast.AST, modules: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """Every import, also inside functions and under TYPE_CHECKING: line and full dotted name.
+
+    Of ``from a import b`` it is ``a.b`` where that is a module of the package, else ``a``.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=base, names=names, level=level):
+                origin = _resolved(module, base or "", level)
+                for alias in names:
+                    below = f"{origin}.{alias.name}"
+                    is_module = below.removeprefix("infergate.") in modules
+                    yield node.lineno, below if is_module else origin
+            case ast.Call(
+                func=ast.Attribute(attr="import_module")
+                | ast.Name(id="import_module" | "__import__"),
+                args=[ast.Constant(value=str(imported)), *_],
+            ):
+                yield node.lineno, imported
+
+
+def _resolved(module: str, base: str, level: int) -> str:
+    if level == 0:
+        return base
+    parent = ["infergate", *module.split(".")][:-level]
+    return ".".join([*parent, base] if base else parent)
+
+
+def _without_init(module: str) -> str:
+    return module.removesuffix(".__init__")
+
+
+def _room(module: str) -> str:
+    return module.split(".", maxsplit=1)[0]
+
+
+def _own(module: str) -> str:
+    """What a module may import freely: its room; of the codecs, just its own protocol's."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "codecs" else parts[0]
+
+
+def _within(module: str, place: str) -> bool:
+    return module == place or module.startswith(f"{place}.")
+
+
+def _forbidden(module: str, imported: str) -> str:
+    """Why ``module`` may not import ``imported``; empty if it may."""
+    top = imported.split(".", maxsplit=1)[0]
+    room = _room(module)
+    if top == "infergate":
+        return _wrong_arrow(module, imported.removeprefix("infergate").removeprefix("."))
+    if top in ONLY_IN and not module.startswith(ONLY_IN[top]):
+        return f"only {' and '.join(ONLY_IN[top])}* may"
+    if room == "codecs" and top in IMPURE:
+        return "codecs are pure"
+    if room == "core" and top != "numpy" and top not in sys.stdlib_module_names:
+        return "core needs numpy and the standard library only"
+    return ""
+
+
+def _wrong_arrow(module: str, imported: str) -> str:
+    room = _room(module)
+    if not imported:
+        return "it has no use for the version" if room in WITHOUT_VERSION else ""
+    if room not in ARROWS:
+        return f"room '{room}' has no rule in ARROWS"
+    allowed = (_own(module), *ARROWS[room])
+    if any(_within(imported, place) for place in allowed):
+        return ""
+    return f"{room} may import {', '.join(ARROWS[room]) or 'nothing'}"
+
+
+def _lengths(source: str) -> Iterator[str]:
+    lines = len(source.splitlines())
+    if lines > LONGEST_FILE:
+        yield f"{lines} lines, the limit is {LONGEST_FILE}"
+
+
+def _tasks(module: str, tree: ast.AST) -> Iterator[str]:
+    if module.startswith(TASKS_IN):
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=name) | ast.Name(id=name) if name in UNTRACKED_TASKS:
+                yield f"line {node.lineno}: {name}: only {' and '.join(TASKS_IN)}* start tasks"
+
+
+def _protocols(module: str, tree: ast.AST) -> Iterator[str]:
+    if any(_within(module, place) for place in PROTOCOLS_IN):
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare(left=left, comparators=comparators):
+                sides = [left, *comparators]
+                chosen = any(map(_is_protocol, sides)) and any(map(_spells_protocols, sides))
+            case ast.Match(subject=subject, cases=cases):
+                values = (v for case in cases for v in ast.walk(case.pattern))
+                chosen = _is_protocol(subject) and any(
+                    isinstance(v, ast.MatchValue) and _spells_protocols(v.value) for v in values
+                )
+            case _:
+                continue
+        if chosen:
+            yield f"line {node.lineno}: chooses by a protocol's name: that is the registry's part"
+
+
+def _is_protocol(node: ast.expr) -> bool:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name == "protocol" or name.endswith("_protocol")
+    return False
+
+
+def _spells_protocols(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=str()):
+            return True
+        case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
+            return any(map(_spells_protocols, elements))
+    return False
+
+
+# ---- the rules object to what they should ------------------------------------------------------
+
+MODULES = frozenset(
+    {
+        "core.tensor",
+        "codecs.base",
+        "codecs.registry",
+        "codecs.v2_rest",
+        "codecs.v2_rest.paths",
+        "codecs.v2_grpc",
+        "transport.base",
+        "transport.http_server",
+        "runtime.serve",
+        "config.load",
+        "gateway.gateway",
+    }
+)
+WRONG = [
+    ("core.tensor", "from infergate.codecs import base", "core may import nothing"),
+    ("core.tensor", "import infergate.transport.base", "core may import nothing"),
+    ("core.tensor", "from infergate import __version__", "no use for the version"),
+    ("core.tensor", "import pydantic", "numpy and the standard library only"),
+    ("core.tensor", "def f():\n    import orjson", "line 2: imports orjson"),
+    ("core.tensor", "from ..transport import base", "imports infergate.transport.base"),
+    ("codecs.v2_rest.paths", "import infergate.codecs.v2_grpc", "codecs may import core"),
+    ("codecs.v2_rest.paths", "from infergate.codecs import v2_grpc", "codecs may import core"),
+    ("codecs.v2_rest.__init__", "from ..v2_grpc import x", "imports infergate.codecs.v2_grpc"),
+    ("codecs.v2_rest.paths", "from infergate.codecs.registry import plugins", "codecs may import"),
+    ("codecs.base", "import infergate.codecs.v2_rest", "codecs may import"),
+    ("codecs.v2_rest.paths", "from time import monotonic", "codecs are pure"),
+    ("codecs.v2_grpc", "import asyncio.events", "codecs are pure"),
+    ("codecs.v2_grpc", "import socket", "codecs are pure"),
+    ("codecs.v2_grpc", "import logging", "codecs are pure"),
+    ("codecs.v2_grpc", "import grpc", "only transport.grpc_* may"),
+    ("transport.http_server", "import infergate.codecs.base", "transport may import core"),
+    ("transport.http_server", "from grpc import aio", "only transport.grpc_* may"),
+    ("transport.grpc_server", "import aiohttp.web", "only transport.http_ and runtime.admin* may"),
+    ("routing.table", "from infergate.config import load", "routing may import core"),
+    ("backends.remote", "from infergate.codecs import v2_rest", "backends may import"),
+    ("backends.remote", "from infergate.transport import http_server", "backends may import"),
+    ("backends.remote", "import infergate.codecs.registry", "backends may import"),
+    ("gateway.gateway", "from infergate.runtime import serve", "gateway may import"),
+    ("gateway.gateway", "import infergate.transport.http_server", "gateway may import"),
+    ("observe.metrics", "import infergate.gateway.gateway", "observe may import core"),
+    ("config.load", "import infergate.backends.remote", "config may import"),
+    ("testing.vectors", "import infergate.gateway.gateway", "testing may import"),
+    ("runtime.serve", "import infergate.cli", "runtime may import"),
+    ("cli.__init__", "import infergate.gateway.gateway", "cli may import config, runtime"),
+    ("attic.old", "import infergate.core.tensor", "room 'attic' has no rule"),
+    (
+        "core.tensor",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import infergate.config.load",
+        "line 3: imports infergate.config.load",
+    ),
+    ("core.tensor", "import importlib\nimportlib.import_module('orjson')", "imports orjson"),
+    ("routing.table", "__import__('infergate.runtime.serve')", "imports infergate.runtime.serve"),
+    ("gateway.gateway", "import asyncio\nasyncio.create_task(f())", "line 2: create_task"),
+    ("backends.remote", "from asyncio import ensure_future\nensure_future(f())", "ensure_future"),
+    ("gateway.gateway", "if backend.protocol == 'v2-rest': pass", "the registry's part"),
+    ("gateway.gateway", "x = 'v2-rest' != protocol", "the registry's part"),
+    ("runtime.serve", "x = b.protocol in ('a', 'b')", "the registry's part"),
+    ("observe.metrics", "x = call.backend_protocol == 'a'", "the registry's part"),
+    ("gateway.gateway", "match protocol:\n  case 'a' | 'b': pass", "the registry's part"),
+    ("gateway.gateway", "\n" * (LONGEST_FILE + 1), "501 lines, the limit is 500"),
+]
+RIGHT = [
+    ("core.tensor", "import struct\nimport numpy.typing as npt\nfrom infergate.core import wire"),
+    ("core.tensor", "from . import tensor\nfrom .datatypes import Datatype"),
+    ("codecs.v2_rest.paths", "from infergate.codecs.base import Codec"),
+    ("codecs.v2_rest.paths", "import infergate.codecs.v2_rest.errors, infergate.core.wire"),
+    ("codecs.v2_rest.__init__", "from . import paths\nfrom ..base import Codec"),
+    ("codecs.v2_rest.paths", "import orjson, json, timeit"),
+    ("transport.http_client", "import aiohttp, asyncio\nfrom infergate import __version__"),
+    ("transport.grpc_client", "import grpc.aio\nasyncio.create_task(f())"),
+    ("runtime.admin", "from aiohttp import web"),
+    ("runtime.serve", "from infergate.gateway import gateway\nasyncio.ensure_future(f())"),
+    ("config.load", "from infergate.codecs import registry\nx = protocol == 'builtin'"),
+    ("codecs.registry", "x = plugin.protocol == 'builtin'"),
+    ("gateway.gateway", "x = protocol == other.protocol\ny = name == 'v2-rest'"),
+    ("gateway.gateway", "match protocol:\n  case Carrier.HTTP: pass"),
+    ("cli.__init__", "from infergate.runtime import serve"),
+    ("gateway.gateway", "\n" * LONGEST_FILE),
+]
+
+
+@pytest.mark.parametrize(("module", "source", "told"), WRONG)
+def test_a_broken_rule_is_told(module: str, source: str, told: str) -> None:
+    mistakes = mistakes_in(module, source, MODULES)
+    assert mistakes
+    assert any(told in mistake for mistake in mistakes), mistakes
+    assert all(mistake.startswith(f"{module}: ") for mistake in mistakes)
+
+
+@pytest.mark.parametrize(("module", "source"), RIGHT)
+def test_what_is_allowed_is_not_told(module: str, source: str) -> None:
+    assert mistakes_in(module, source, MODULES) == []
+
+
+# ---- and the package keeps them ----------------------------------------------------------------
+
+SOURCES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for path in sorted(ROOT.rglob("*.py"))
+    if path != ROOT / "__init__.py"
+}
+
+
+def test_every_room_has_a_rule() -> None:
+    rooms = {_room(module) for module in SOURCES}
+    assert {"core", "codecs", "transport", "routing", "backends", "gateway"} <= rooms
+    assert rooms <= set(ARROWS)
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_the_rules_are_kept(module: str) -> None:
+    modules = frozenset(map(_without_init, SOURCES))
+    assert mistakes_in(module, SOURCES[module].read_text(encoding="utf-8"), modules) == []
