@@ -1,0 +1,150 @@
+"""A gRPC client over grpcio: one channel an endpoint, messages pass as bytes.
+
+*Strategy.* grpcio reports what the server said and what went wrong on the way by the same status
+codes, and since 1.60 or so marks them no more. ``_told_apart`` takes them apart by what cannot be
+the server's: the channel's own state, our own clock, and only then grpc-core's own words.
+
+*Rule 1.* CONNECT is raised only where the call surely never left: the channel has no connection
+*and* grpc-core says that it could not make one. Everything doubtful is BACKEND_GARBAGE, which
+nobody retries.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from infergate.core.errors import GatewayError, Kind, Origin, garbage
+from infergate.core.limits import KIB, Limits
+from infergate.core.wire import RpcRequest, RpcResponse, joined, size
+from infergate.transport import grpc_metadata
+from infergate.transport.base import Endpoint
+
+_ROOM: Final = 64 * KIB
+"""A message is a tensor's bytes and a few fields around them."""
+_CONNECTED: Final = grpc.ChannelConnectivity.READY
+_NOT_CONNECTED: Final = (
+    "failed to connect to all addresses",
+    "errors resolving",
+    "DNS resolution failed",
+    "empty address list",
+)
+"""How grpc-core's load balancing and resolver begin to say that there is no connection."""
+_TOO_LONG: Final = "Received message larger than max"
+_OURSELVES: Final = "Stream removed ("
+"""How grpc-core (1.80) begins the words of a status it made up itself."""
+_THEIRS: Final = "SERVER:"
+_EARLY: Final = 0.005
+"""Seconds by which grpc's clock may be ahead of ours."""
+
+_Methods = dict[str, Any]
+
+
+class GrpcUpstream:
+    """An :data:`~infergate.transport.base.RpcUpstream`."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._options = _options(limits)
+        self._channels: dict[Endpoint, tuple[Any, _Methods]] = {}
+
+    async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
+        """Send and wait for the whole answer. See :class:`~infergate.transport.base.Upstream`.
+
+        A status that the server sent, whatever its code, is an :class:`RpcResponse`.
+        """
+        if size(wire.message) > self._limits.body + _ROOM:
+            raise GatewayError(
+                Kind.TOO_LARGE, f"the message is over the limit of {self._limits.body} bytes"
+            )
+        channel, methods = self._channels.get(endpoint) or self._open(endpoint)
+        ask = methods.get(wire.method)
+        if ask is None:
+            ask = methods[wire.method] = channel.unary_unary(wire.method)
+        message = joined(wire.message)
+        started = time.monotonic()
+        call = ask(
+            message if isinstance(message, bytes) else bytes(message),
+            timeout=timeout,
+            metadata=grpc_metadata.write(wire.metadata) if wire.metadata else None,
+        )
+        try:
+            answer = await call
+        except grpc.aio.AioRpcError as error:
+            late = time.monotonic() - started >= timeout - _EARLY
+            connected = channel.get_state() is _CONNECTED
+            return _told_apart(error, endpoint, late=late, connected=connected)
+        return RpcResponse((answer,), metadata=grpc_metadata.read(await call.trailing_metadata()))
+
+    def _open(self, endpoint: Endpoint) -> tuple[Any, _Methods]:
+        if endpoint.tls:
+            channel = grpc.aio.secure_channel(
+                endpoint.authority, grpc.ssl_channel_credentials(), self._options
+            )
+        else:
+            channel = grpc.aio.insecure_channel(endpoint.authority, self._options)
+        opened: tuple[Any, _Methods] = (channel, {})
+        self._channels[endpoint] = opened
+        return opened
+
+    async def close(self) -> None:
+        """Close all connections."""
+        channels, self._channels = list(self._channels.values()), {}
+        for channel, _ in channels:
+            await channel.close()
+
+
+def _options(limits: Limits) -> list[tuple[str, int]]:
+    connect = int(limits.connect_time * 1000)
+    return [
+        ("grpc.max_receive_message_length", limits.body + _ROOM),
+        ("grpc.max_send_message_length", limits.body + _ROOM),
+        ("grpc.max_metadata_size", 64 * KIB),
+        ("grpc.absolute_max_metadata_size", 64 * KIB),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_retries", 0),
+        ("grpc.enable_http_proxy", 0),
+        # A backend that comes back is found within two seconds. The first of these bounds one
+        # attempt to connect as well.
+        ("grpc.min_reconnect_backoff_ms", connect),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+    ]
+
+
+def _told_apart(error: Any, endpoint: Endpoint, *, late: bool, connected: bool) -> RpcResponse:
+    """The server's answer; or raises what happened on the way to it."""
+    code: grpc.StatusCode = error.code()
+    details: str = error.details() or ""
+    said = f"{endpoint.authority}: {code.name}: {details}"
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED and late:
+        raise GatewayError(
+            Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND, detail=said
+        ) from error
+    if code is grpc.StatusCode.UNAVAILABLE and not connected:
+        if details.startswith(_NOT_CONNECTED):
+            raise GatewayError(
+                Kind.CONNECT,
+                "the backend could not be reached",
+                origin=Origin.BACKEND,
+                detail=said,
+            ) from error
+        raise garbage("the backend closed the connection before answering", said) from error
+    if (
+        code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        and _TOO_LONG in details
+        and not details.startswith(_THEIRS)
+    ):
+        raise GatewayError(
+            Kind.TOO_LARGE, "the backend's answer is too large", origin=Origin.BACKEND, detail=said
+        ) from error
+    if details.startswith(_OURSELVES):
+        raise garbage("the backend's answer broke off", said) from error
+    return RpcResponse(
+        code=code.value[0],
+        details=details,
+        metadata=grpc_metadata.read(error.trailing_metadata() or ()),
+    )

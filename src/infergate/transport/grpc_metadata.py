@@ -1,0 +1,62 @@
+"""gRPC metadata as the canonical mapping of header names to text, and back.
+
+Binary values (names ending in ``-bin``) are text in their form on the HTTP/2 wire: base64 without
+padding. So metadata that is passed on arrives as it came.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+_BINARY: Final = "-bin"
+_OURS: Final = ("grpc-", ":")
+"""Names of the protocol itself; an application neither sees nor sets them."""
+_CONNECTION: Final = frozenset(
+    {"user-agent", "te", "content-type", "content-length", "connection", "host", "accept-encoding"}
+)
+"""Names that concern one connection or one encoding, so are not passed on."""
+_NAME = re.compile("[0-9a-z_.-]+")
+_VALUE = re.compile("[\x20-\x7e]*")
+"""gRPC over HTTP/2, "Custom-Metadata": ASCII values only."""
+
+
+def read(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
+    """What a peer sent; repeated names are joined with ``", "``."""
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name.startswith(_OURS):
+            continue
+        text = value if isinstance(value, str) else _to_text(value)
+        found[name] = f"{found[name]}, {text}" if name in found else text
+    return found
+
+
+def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
+    """What to send. Entries that gRPC cannot carry are left out: it would fail the whole call."""
+    pairs: list[tuple[str, str | bytes]] = []
+    for name, text in metadata.items():
+        if name in _CONNECTION or name.startswith(_OURS) or not _NAME.fullmatch(name):
+            continue
+        if not name.endswith(_BINARY):
+            if _VALUE.fullmatch(text):
+                pairs.append((name, text))
+            continue
+        try:
+            # A comma cannot be part of base64: it parts repeated values.
+            pairs += [(name, _from_text(piece)) for piece in text.split(",")]
+        except (binascii.Error, ValueError):
+            continue
+    return tuple(pairs)
+
+
+def _to_text(value: bytes) -> str:
+    return base64.b64encode(value).decode("ascii").rstrip("=")
+
+
+def _from_text(text: str) -> bytes:
+    bare = text.strip()
+    return base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)

@@ -1,0 +1,199 @@
+"""A gRPC listener over grpcio: every method's messages pass as bytes.
+
+*Strategy.* One generic handler takes all calls: those in ``app.streams`` as streams both ways
+(which on the wire serves unary-stream too), all others as unary. What a method is called and
+whether it exists is for the application to say.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import KIB, Limits
+from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.transport import grpc_metadata
+from infergate.transport.base import Address, RpcApp, StreamHandler
+from infergate.transport.guard import Admission
+
+log = logging.getLogger(__name__)
+
+_ROOM: Final = 64 * KIB
+"""A message is a tensor's bytes and a few fields around them."""
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+_METHODS: Final = 256
+"""How many methods' handlers are kept made."""
+_PING_EVERY: Final = 1_000
+"""Milliseconds between a client's pings that are not too often (grpc's own 300,000 would close
+the connection of many a client that uses tritonclient's KeepAliveOptions)."""
+
+
+class GrpcServer:
+    """A :class:`~infergate.transport.base.Server` for gRPC."""
+
+    def __init__(self, address: Address, app: RpcApp, limits: Limits, admission: Admission) -> None:
+        self._wanted = address
+        self._bound = address
+        self._app = app
+        self._limits = limits
+        self._admission = admission
+        self._server: Any = None
+
+    @property
+    def address(self) -> Address:
+        """The address it really bound."""
+        return self._bound
+
+    async def start(self) -> None:
+        """Bind and accept. Raises OSError where the address is taken."""
+        server = grpc.aio.server(options=_options(self._limits))
+        server.add_generic_rpc_handlers((_Methods(self._app, self._admission),))
+        try:
+            port = server.add_insecure_port(str(self._wanted))
+        except RuntimeError as error:  # grpcio keeps the reason to itself
+            await server.stop(None)
+            raise OSError(
+                errno.EADDRINUSE, f"{os.strerror(errno.EADDRINUSE)}: {self._wanted}"
+            ) from error
+        self._bound = Address(self._wanted.host, port)
+        await server.start()
+        self._server = server
+
+    async def stop(self, grace: float) -> None:
+        """Stop accepting, let calls finish for ``grace`` seconds, then cancel them."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(grace)
+
+
+def _options(limits: Limits) -> list[tuple[str, int]]:
+    return [
+        # Two servers on one port would share its calls at random.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", limits.body + _ROOM),
+        ("grpc.max_send_message_length", limits.body + _ROOM),
+        # Between the two grpc refuses at random, so there is no between.
+        ("grpc.max_metadata_size", limits.headers),
+        ("grpc.absolute_max_metadata_size", limits.headers),
+        ("grpc.max_concurrent_streams", limits.streams),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_EVERY),
+    ]
+
+
+class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """All methods, known and unknown."""
+
+    def __init__(self, app: RpcApp, admission: Admission) -> None:
+        self._app = app
+        self._admission = admission
+        self._unary = functools.lru_cache(_METHODS)(self._make_unary)
+
+    def service(self, handler_call_details: Any) -> Any:
+        """The handler of one call."""
+        method: str = handler_call_details.method
+        stream = self._app.streams.get(method)
+        if stream is None:
+            return self._unary(method)
+        return grpc.stream_stream_rpc_method_handler(self._make_stream(method, stream))
+
+    def _make_unary(self, method: str) -> Any:
+        async def answer(message: bytes, context: Any) -> bytes:
+            return await self._answer(method, message, context)
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+    async def _answer(self, method: str, message: bytes, context: Any) -> bytes:
+        call = _call_of(context)
+        call.bytes_in = len(message)
+        wire = RpcRequest(method, (message,), call.headers)
+        length = len(message)
+        try:
+            self._admission.admit(length)
+            try:
+                response = await self._app.respond(wire, call)
+            finally:
+                self._admission.release(length)
+        except GatewayError as error:
+            response = self._refusal(error, method, call)
+        except Exception:
+            log.exception("answering %s failed", method)
+            response = self._refusal(_internal(), method, call)
+        if response.code:
+            _end(context, response)
+            return b""
+        if response.metadata:
+            context.set_trailing_metadata(grpc_metadata.write(response.metadata))
+        return _message(response)
+
+    def _make_stream(
+        self, method: str, handler: StreamHandler
+    ) -> Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]:
+        async def answer(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+            call = _call_of(context)
+            try:
+                self._admission.admit(0)
+            except GatewayError as error:
+                _end(context, self._refusal(error, method, call))
+                return
+            responses = handler(messages, call)
+            try:
+                async for response in responses:
+                    if response.code:
+                        _end(context, response)
+                        return
+                    yield _message(response)
+            except GatewayError as error:
+                _end(context, self._refusal(error, method, call))
+            except Exception:
+                log.exception("streaming %s failed", method)
+                _end(context, self._refusal(_internal(), method, call))
+            finally:
+                self._admission.release(0)
+                if isinstance(responses, AsyncGenerator):
+                    await responses.aclose()
+
+        return answer
+
+    def _refusal(self, error: GatewayError, method: str, call: Call) -> RpcResponse:
+        try:
+            return self._app.refuse(error, RpcRequest(method, metadata=call.headers), call)
+        except Exception:
+            log.exception("refusing %s failed", method)
+            return RpcResponse(code=grpc.StatusCode.INTERNAL.value[0], details="internal error")
+
+
+def _internal() -> GatewayError:
+    return GatewayError(Kind.INTERNAL, "internal error")
+
+
+def _call_of(context: Any) -> Call:
+    now = time.monotonic()
+    remaining: float | None = context.time_remaining()
+    return Call(
+        peer=context.peer(),
+        started=now,
+        deadline=None if remaining is None else now + remaining,
+        headers=grpc_metadata.read(context.invocation_metadata() or ()),
+    )
+
+
+def _end(context: Any, response: RpcResponse) -> None:
+    context.set_code(_CODES.get(response.code, grpc.StatusCode.UNKNOWN))
+    context.set_details(response.details)
+    if response.metadata:
+        context.set_trailing_metadata(grpc_metadata.write(response.metadata))
+
+
+def _message(response: RpcResponse) -> bytes:
+    message = joined(response.message)
+    return message if isinstance(message, bytes) else bytes(message)

@@ -1,0 +1,194 @@
+"""The head of HTTP/1 messages: what is wrong with one, what one says, how one is written.
+
+Pure: no sockets, no clock. RFC 9110 and 9112.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Final
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.tensor import Buffer
+
+BAD_REQUEST: Final = 400
+TIMED_OUT: Final = 408
+URI_TOO_LONG: Final = 414
+HEADERS_TOO_LARGE: Final = 431
+
+HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "content-length",
+    }
+)
+"""Fields of one connection (RFC 9110, 7.6.1), and the length, which each transport states anew."""
+
+_OURS_TO_SAY: Final = HOP_BY_HOP | {"host", "user-agent", "accept-encoding", "expect"}
+"""Of a request to a backend: written by the transport, or not at all."""
+
+_TARGET = re.compile("[\x21-\x7e]+")
+_NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_PLAIN = re.compile("[\t\x20-\x7e]*")
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
+"""What no field may hold (RFC 9110, 5.5): above all CR and LF, which would begin a new one."""
+_BODILESS: Final = frozenset({204, 304})
+_WITHOUT_LENGTH: Final = frozenset({"GET", "HEAD"})
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
+}
+_JOIN_BELOW: Final = 64 * 1024
+"""Parts smaller than this are copied together: cheaper than a system call for each."""
+
+
+class HeadError(GatewayError):
+    """A head refused with an HTTP status that no :class:`Kind` has."""
+
+    def __init__(self, status: int, public: str) -> None:
+        super().__init__(Kind.BAD_REQUEST, public)
+        self.status = status
+
+
+def fault_of(head: bytes, limits: Limits) -> HeadError:
+    """Why the bytes of a request's head cannot be taken, complete or not."""
+    line, _, fields = head.partition(b"\r\n\r\n")[0].partition(b"\r\n")
+    if len(line) > limits.headers:
+        return uri_too_long(limits)
+    if len(fields) > limits.headers:
+        return headers_too_large(limits)
+    if fields.count(b"\r\n") >= limits.header_count:
+        return too_many_headers(limits)
+    return HeadError(BAD_REQUEST, "the request is not valid HTTP/1.1")
+
+
+def uri_too_long(limits: Limits) -> HeadError:
+    """The request line is over its limit."""
+    return HeadError(URI_TOO_LONG, f"the request line is over the limit of {limits.headers} bytes")
+
+
+def headers_too_large(limits: Limits) -> HeadError:
+    """The header lines are over their limit."""
+    return HeadError(HEADERS_TOO_LARGE, f"the headers are over the limit of {limits.headers} bytes")
+
+
+def too_many_headers(limits: Limits) -> HeadError:
+    """There are too many header lines."""
+    return HeadError(
+        HEADERS_TOO_LARGE, f"the request has more than {limits.header_count} header lines"
+    )
+
+
+def check_fields(fields: Sequence[tuple[bytes, bytes]], limits: Limits) -> None:
+    """Raises HeadError where parsed header lines are too many or too large.
+
+    Each counts with the ``": "`` and CRLF around it.
+    """
+    if len(fields) > limits.header_count:
+        raise too_many_headers(limits)
+    if sum([len(name) + len(value) + 4 for name, value in fields]) > limits.headers:
+        raise headers_too_large(limits)
+
+
+def lowered(items: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Header lines as the canonical mapping: names lower-case, repeated ones joined.
+
+    Values come as UTF-8 with surrogates for other bytes; a value that is not UTF-8 is read as
+    Latin-1, so that what leaves here can be written to a log or a socket again.
+    """
+    headers: dict[str, str] = {}
+    for name, value in items:
+        key = name.lower()
+        text = value if value.isascii() else _without_surrogates(value)
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
+
+
+def _without_surrogates(value: str) -> str:
+    raw = value.encode("utf-8", "surrogateescape")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def write_head(
+    status: int, headers: Mapping[str, str], length: int, extra: str, date: str
+) -> bytes:
+    """The head of a response of ``length`` bytes. ``extra`` and ``date`` are whole lines.
+
+    Raises ValueError for a field that would break the message apart.
+    """
+    lines = [_STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n", date]
+    lines += _fields(headers, HOP_BY_HOP)
+    if status not in _BODILESS:
+        lines.append(f"content-length: {length}\r\n")
+    lines.append(extra)
+    lines.append("\r\n")
+    return "".join(lines).encode("latin-1")
+
+
+def write_request_head(
+    method: str, target: str, headers: Mapping[str, str], length: int, own: str
+) -> bytes:
+    """The head of a request; ``own`` is whole lines of ours, Host and User-Agent among them.
+
+    Raises ValueError for a target or field that would break the message apart.
+    """
+    if _TARGET.fullmatch(target) is None:
+        raise ValueError("the request target holds a character that HTTP does not allow")
+    lines = [f"{method} {target} HTTP/1.1\r\n", own]
+    lines += _fields(headers, _OURS_TO_SAY)
+    if length or method not in _WITHOUT_LENGTH:
+        lines.append(f"content-length: {length}\r\n")
+    lines.append("\r\n")
+    return "".join(lines).encode("latin-1")
+
+
+def _fields(headers: Mapping[str, str], leave_out: frozenset[str]) -> list[str]:
+    lines = []
+    for name, value in headers.items():
+        if name in leave_out:
+            continue
+        if _PLAIN.fullmatch(value) is None or _NAME.fullmatch(name) is None:
+            value = _octets(name, value)  # noqa: PLW2901
+        lines.append(f"{name}: {value}\r\n")
+    return lines
+
+
+def _octets(name: str, value: str) -> str:
+    if _CONTROL.search(value) or _NAME.fullmatch(name) is None:
+        raise ValueError(f"header {name!r} holds a character that HTTP does not allow")
+    return value.encode("utf-8").decode("latin-1")
+
+
+def has_body(method: str, status: int) -> bool:
+    """Whether a response may carry one (RFC 9110, 6.4.1)."""
+    return method != "HEAD" and status not in _BODILESS and status >= HTTPStatus.OK
+
+
+def gathered(head: bytes, parts: Iterable[Buffer]) -> list[Buffer]:
+    """``head`` and ``parts`` as few buffers: small ones joined, large ones as they are."""
+    out: list[Buffer] = []
+    small: list[Buffer] = [head]
+    pending = len(head)
+    for part in parts:
+        if pending + len(part) < _JOIN_BELOW:
+            small.append(part)
+            pending += len(part)
+            continue
+        if small:
+            out.append(b"".join(small))
+            small, pending = [], 0
+        out.append(part)
+    if small:
+        out.append(small[0] if len(small) == 1 else b"".join(small))
+    return out
