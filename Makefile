@@ -1,0 +1,83 @@
+# make            what there is to make
+# make run        serve the embedded demo models
+# make test       lint, types and tests, with a real Triton
+#
+# Everything is made in .venv and .peers; PYTHON chooses the interpreter (3.11 or newer).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+SOURCES := pyproject.toml $(shell find src -name '*.egg-info' -prune -o -type f ! -name '*.pyc' -print)
+CODE := src tests bench proto
+BRANCH_FLOOR := 95
+
+.PHONY: help run test test-peers lint format types bench docs-config proto clean distclean
+
+help:  ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+run: .venv/installed  ## serve the embedded demo models (ARGS="--config routes.yaml" for others)
+	@exec $(BIN)/infergate $(ARGS)
+
+test: lint types  ## lint, types, tests with a real Triton, branch coverage
+	@PYTHONPATH=tests $(BIN)/pytest -m "not peers" --cov --cov-report= \
+	    -p branch_floor --branch-floor=$(BRANCH_FLOOR)
+
+test-peers: .venv/tested  ## the tests that need MLServer and KServe (large downloads)
+	@$(BIN)/pytest -m peers
+
+lint: .venv/tested  ## ruff, without changing anything
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+
+format: .venv/tested  ## let ruff rewrite what it can
+	@$(BIN)/ruff check --fix $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+types: .venv/tested  ## mypy, strict
+	@$(BIN)/mypy
+
+bench: .venv/tested  ## side by side with Triton and Envoy: one table (ARGS="--help" for choices)
+	@$(BIN)/python -m bench $(ARGS)
+
+docs-config: .venv/installed  ## write docs/configuration.md and the JSON schema
+	@$(BIN)/python -m infergate.config.reference docs
+
+proto: .venv/tested  ## compile proto/*.proto into the package
+	@$(BIN)/python proto/generate.py
+
+clean:  ## remove what building and testing leave behind
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	@find . -path ./.venv -prune -o -path ./.peers -prune -o \
+	    \( -name __pycache__ -o -name '*.egg-info' \) -type d -print0 | xargs -0 rm -rf
+
+distclean: clean  ## also remove .venv and the installed peers
+	@rm -rf .venv .peers
+
+# ---- the virtual environment ---------------------------------------------------------------------
+# build/ is removed around each installation: setuptools would install files that are gone from src.
+
+.venv/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "infergate needs Python 3.11 or newer and '$(PYTHON)' is not:" \
+	         "try 'make PYTHON=/path/to/python3.11'" >&2; exit 1; }
+	@rm -rf .venv; said=$$($(PYTHON) -m venv .venv 2>&1) || { rm -rf .venv; \
+	    echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu: sudo apt install python3-venv" >&2; \
+	    echo "$$said" | sed 's/^/    /' >&2; exit 1; }
+	@touch $@
+
+.venv/installed: $(SOURCES) | .venv/made
+	@echo "installing infergate into .venv …" >&2
+	@rm -rf build; $(PIP) .; rm -rf build
+	@touch $@
+
+.venv/tested: $(SOURCES) | .venv/made
+	@echo "installing infergate and what its tests need into .venv …" >&2
+	@rm -rf build; $(PIP) '.[test]'; rm -rf build
+	@touch .venv/installed $@

@@ -1,0 +1,61 @@
+"""A pytest plugin: the run fails when too few branches of the translating parts were taken.
+
+Coverage's own ``fail_under`` mixes lines with branches and looks at everything; what translates
+requests is held to a higher bar. Loaded with ``-p branch_floor`` and needs pytest-cov.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from coverage import Coverage
+
+PACKAGES = ("core", "codecs", "routing", "config")
+_REPORT = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--branch-floor",
+        type=float,
+        metavar="PERCENT",
+        help=f"fail under this share of branches taken in each of: {', '.join(PACKAGES)}",
+    )
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """pytest-cov has written its data by now; the summary is still to come."""
+    floor = session.config.getoption("--branch-floor")
+    if floor is None or session.config.option.collectonly:
+        return
+    taken = {package: _branches_taken(package) for package in PACKAGES}
+    lines = [f"{package:8} {percent:5.1f} %" for package, percent in taken.items()]
+    low = [package for package, percent in taken.items() if percent < floor]
+    if low:
+        lines.append(f"under the floor of {floor:g} %: {', '.join(low)}")
+    session.config.stash[_REPORT] = lines
+    if low and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if lines := config.stash.get(_REPORT, None):
+        terminalreporter.section("branches taken")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
+def _branches_taken(package: str) -> float:
+    """Percent of the branches of ``infergate.<package>`` that the tests took."""
+    coverage = Coverage(messages=False)
+    coverage.load()
+    with TemporaryDirectory() as folder:
+        report = Path(folder) / "coverage.json"
+        coverage.json_report(outfile=str(report), include=[f"*/infergate/{package}/*"])
+        totals = json.loads(report.read_text())["totals"]
+    return 100 * totals["covered_branches"] / totals["num_branches"]
