@@ -1,0 +1,36 @@
+"""docs/limits.md tells every limit, and its real default."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from infergate.backends.builtin import accumulate
+from infergate.core import classification
+from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
+
+PAGE = (Path(__file__).parents[3] / "docs" / "limits.md").read_text(encoding="utf-8")
+ROWS = {
+    name: float(number) * {"MiB": MIB, "KiB": KIB}.get(unit, 1)
+    for name, number, unit in re.findall(r"^\| `([\w.]+)` \| (\d+) ?(\w*)", PAGE, re.MULTILINE)
+}
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Limits)])
+def test_each_limit_has_a_row_with_its_default(field: str) -> None:
+    assert ROWS[field] == getattr(DEFAULT_LIMITS, field)
+
+
+def test_bounds_that_are_not_configured() -> None:
+    assert {name: bound for name, bound in ROWS.items() if "." in name} == {
+        "core.classification.MOST_CLASSES": classification.MOST_CLASSES,
+        "backends.builtin.accumulate.MOST_SEQUENCES": accumulate.MOST_SEQUENCES,
+        "backends.builtin.accumulate.IDLE_SECONDS": accumulate.IDLE_SECONDS,
+        "backends.builtin.accumulate.LONGEST_ID": accumulate.LONGEST_ID,
+    }
+
+
+def test_no_row_tells_of_a_limit_there_is_not() -> None:
+    fields = {f.name for f in dataclasses.fields(Limits)}
+    assert {name for name in ROWS if "." not in name} == fields
