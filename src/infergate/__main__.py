@@ -1,7 +1,8 @@
-"""``python -m infergate`` is ``infergate``."""
+"""``python -m infergate`` is the command ``infergate``."""
 
 import sys
 
 from infergate.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

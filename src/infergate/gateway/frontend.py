@@ -21,6 +21,8 @@ from infergate.gateway.gateway import Bound, Gateway
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
+Req_contra = TypeVar("Req_contra", contravariant=True)
+Resp_co = TypeVar("Resp_co", covariant=True)
 _log = logging.getLogger(__name__)
 
 
@@ -39,12 +41,15 @@ class Exchanging(Protocol):
         ...
 
 
-class Way(Protocol[Req, Resp]):
+class Way(Protocol[Req_contra, Resp_co]):
     """How one route's inferences are carried out."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the access log calls it."""
+        ...
 
-    async def infer(self, wire: Req, peek: Peek, call: Call) -> Resp:
+    async def infer(self, wire: Req_contra, peek: Peek, call: Call) -> Resp_co:
         """The answer to the inference in ``wire``."""
         ...
 

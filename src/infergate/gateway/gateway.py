@@ -173,7 +173,7 @@ class Gateway:
                 continue  # a server without an index serves models all the same
             assert isinstance(listed, ModelIndex)
             for entry in listed.models:
-                route = self._table.find(entry.name, entry.version)
-                if route is not None and route.backend == backend.name:
+                taken = self._table.find(entry.name, entry.version)
+                if taken is not None and taken.backend == backend.name:
                     names.setdefault(entry.name, entry)
         return ModelIndex(tuple(names.values()))

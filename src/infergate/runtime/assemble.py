@@ -1,0 +1,159 @@
+"""From a configuration to the running parts: backends, gateway, frontends, listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from infergate.backends.base import Backend
+from infergate.backends.builtin import BuiltinBackend
+from infergate.backends.remote import HTTP_HEADERS, RPC_HEADERS, RemoteBackend
+from infergate.backends.remote import Server as RemoteServer
+from infergate.codecs.base import Carrier, Codec
+from infergate.codecs.profiles import BY_NAME as PROFILES
+from infergate.codecs.protos import SCHEMA
+from infergate.codecs.registry import plugins
+from infergate.config import compile as compiled
+from infergate.config.schema import BackendConfig, Config
+from infergate.core.call import Call
+from infergate.core.limits import Limits
+from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.gateway import Gateway
+from infergate.gateway.services import own_services
+from infergate.observe.access_log import FORMATS, AccessLog
+from infergate.observe.metrics import Metrics
+from infergate.runtime.admin import Admin
+from infergate.transport.base import Server
+from infergate.transport.grpc_client import GrpcUpstream
+from infergate.transport.grpc_server import GrpcServer
+from infergate.transport.guard import Admission
+from infergate.transport.http_client import AiohttpUpstream
+from infergate.transport.http_server import AiohttpServer
+
+_WATCH_EVERY: Final = 5.0  # seconds: the interval of active health checks elsewhere
+_COMBINE: Final = {"strict": all, "lenient": any}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Everything that serves one configuration. ``listeners`` by the config's names."""
+
+    config: Config
+    gateway: Gateway
+    listeners: Mapping[str, Server]
+    log: AccessLog | None
+
+    async def start(self) -> None:
+        """Bind every listener, or none: raises OSError naming the address that is taken."""
+        started: list[Server] = []
+        try:
+            for listener in self.listeners.values():
+                await listener.start()
+                started.append(listener)
+        except OSError:
+            await asyncio.gather(*(listener.stop(0) for listener in started))
+            await self._close_backends()
+            raise
+
+    async def stop(self, grace: float) -> None:
+        """Stop accepting, let requests finish for ``grace`` seconds, close everything."""
+        data = [server for name, server in self.listeners.items() if name != "admin"]
+        await asyncio.gather(*(server.stop(grace) for server in data))
+        if "admin" in self.listeners:  # last: it tells how the drain goes
+            await self.listeners["admin"].stop(0)
+        await self._close_backends()
+        if self.log is not None:
+            self.log.flush()
+
+    async def _close_backends(self) -> None:
+        await asyncio.gather(*(backend.close() for backend in self.gateway.backends))
+
+
+def assemble(config: Config) -> Running:
+    """Build, but do not start, what ``config`` describes. Needs a running event loop."""
+    limits = compiled.limits(config)
+    gateway = Gateway(
+        compiled.routing_table(config),
+        {name: _backend(name, each, limits) for name, each in config.backends.items()},
+        compiled.declared_models(config),
+        _COMBINE[config.readiness],
+    )
+    metrics, admission = Metrics(), Admission(limits)
+    metrics.in_flight.set_function(lambda: admission.requests)
+    metrics.in_flight_bytes.set_function(lambda: admission.bytes)
+    log = None
+    if config.log.access:
+        log = AccessLog(FORMATS[config.log.format], asyncio.get_running_loop().call_later)
+    record = _recorder(metrics, log)
+    addresses = compiled.addresses(config)
+    listeners: dict[str, Server] = {}
+    if "http" in addresses:
+        http = HttpDispatch(_frontends(Carrier.HTTP, config, gateway, limits), record)
+        listeners["http"] = AiohttpServer(addresses["http"], http, limits, admission)
+    if "grpc" in addresses:
+        frontends = _frontends(Carrier.GRPC, config, gateway, limits)
+        own = own_services(SCHEMA, tuple(frontends), partial(_is_ready, gateway), _while)
+        rpc = RpcDispatch(frontends, own.unary, own.streams, record)
+        listeners["grpc"] = GrpcServer(addresses["grpc"], rpc, limits, admission)
+    if "admin" in addresses:
+        # Not admitted with the rest: a full gateway must still tell that it is full.
+        admin = Admin(metrics, gateway.is_ready)
+        listeners["admin"] = AiohttpServer(addresses["admin"], admin, limits, Admission(limits))
+    return Running(config, gateway, listeners, log)
+
+
+def _frontends(
+    carrier: Carrier, config: Config, gateway: Gateway, limits: Limits
+) -> dict[str, Frontend[Any, Any]]:
+    """The frontends of one carrier, by what they claim."""
+    options = compiled.frontend_options(config)
+    frontends: dict[str, Frontend[Any, Any]] = {}
+    for plugin in plugins().values():
+        if plugin.carrier is carrier:
+            frontend = Frontend(plugin.make(options.get(plugin.name, {})), gateway, limits)
+            frontends.update(dict.fromkeys(plugin.claims, frontend))
+    return frontends
+
+
+def _backend(name: str, config: BackendConfig, limits: Limits) -> Backend:
+    plugin = plugins().get(config.protocol)
+    if plugin is None:  # the one protocol without a wire
+        return BuiltinBackend(name)
+    server = RemoteServer(
+        name,
+        compiled.endpoints(config),
+        config.timeout,
+        PROFILES.get(config.profile),
+        config.forward_headers,
+        config.return_headers,
+    )
+    codec: Codec[Any, Any] = plugin.make({})
+    match plugin.carrier:
+        case Carrier.HTTP:
+            return RemoteBackend(server, codec, AiohttpUpstream(limits), HTTP_HEADERS, limits)
+        case Carrier.GRPC:
+            return RemoteBackend(server, codec, GrpcUpstream(limits), RPC_HEADERS, limits)
+
+
+async def _is_ready(gateway: Gateway) -> bool:
+    return await gateway.is_ready(Call(peer="", started=time.monotonic()))
+
+
+async def _while() -> None:
+    """How often health's Watch looks again; backends do not tell when they change."""
+    await asyncio.sleep(_WATCH_EVERY)
+
+
+def _recorder(metrics: Metrics, log: AccessLog | None) -> Callable[[Call], None]:
+    def record(call: Call) -> None:
+        seconds = time.monotonic() - call.started
+        metrics.record(call, seconds)
+        if log is not None:
+            log.record(call, seconds, time.time())
+
+    return record

@@ -1,0 +1,1 @@
+"""infergate as people run it: its own process, real clients, real servers."""

@@ -1,0 +1,54 @@
+"""A running infergate for a test."""
+
+from __future__ import annotations
+
+import os
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.support.process import Launch, free_ports, started
+
+
+@dataclass(frozen=True)
+class Infergate:
+    """A running infergate. ``http``, ``grpc`` and ``admin`` are each ``host:port``."""
+
+    http: str
+    grpc: str
+    admin: str
+    pid: int
+    log: Path
+
+    def metrics(self) -> str:
+        """What a scrape reads."""
+        with urllib.request.urlopen(f"http://{self.admin}/metrics") as answer:
+            return str(answer.read().decode())
+
+
+LISTENERS = """
+listeners:
+  http: {{address: "127.0.0.1:{1}"}}
+  grpc: {{address: "127.0.0.1:{2}"}}
+  admin: {{address: "127.0.0.1:{0}"}}
+drain: {{delay: 0s}}
+"""
+
+
+@contextmanager
+def started_infergate(config: str, listeners: str = LISTENERS) -> Iterator[Infergate]:
+    """``infergate --config`` on free ports; ``config`` holds backends, routes and the rest."""
+
+    def prepare(folder: Path) -> Launch:
+        ports = free_ports(3)
+        file = folder / "routes.yaml"
+        file.write_text(listeners.format(*ports) + config)
+        argv = [sys.executable, "-m", "infergate", "--config", str(file), "--log-format", "json"]
+        return Launch("infergate", argv, dict(os.environ), ports, ready="/healthz")
+
+    with started(prepare) as running:
+        admin, http, grpc = running.addresses
+        yield Infergate(http, grpc, admin, running.pid, running.log)

@@ -1,0 +1,141 @@
+"""The same request forwarded, translated, and sent straight to Triton: the same answer.
+
+``fwd.M`` renames the model only and is forwarded where the protocols agree; ``tr.M`` also names a
+tensor that no model has, so every request to it is decoded and built again.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from e2e.clients import ARRAYS, client
+from e2e.running import Infergate, started_infergate
+from peers.support.triton import Triton
+
+CONFIG = """
+backends:
+  rest: {{protocol: v2-rest, endpoints: ["http://{http}"]}}
+  grpc: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}
+routes:
+  - {{model: '/fwd\\.http\\.(.+)/', backend: rest, rewrite: {{model: '\\1'}}}}
+  - {{model: '/fwd\\.grpc\\.(.+)/', backend: grpc, rewrite: {{model: '\\1'}}}}
+  - {{model: '/tr\\.http\\.(.+)/', backend: rest, rewrite: {{model: '\\1', inputs: {{no: none}}}}}}
+  - {{model: '/tr\\.grpc\\.(.+)/', backend: grpc, rewrite: {{model: '\\1', inputs: {{no: none}}}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def gateway(triton: Triton) -> Iterator[Infergate]:
+    with started_infergate(CONFIG.format(http=triton.http, grpc=triton.grpc)) as running:
+        yield running
+
+
+def answered(form: str, address: Any, model: str, datatype: str) -> tuple[Any, ...]:
+    with client(form, address.http, address.grpc) as asked:
+        tensor = asked.input("INPUT0", ARRAYS[datatype], datatype)
+        answer = asked.infer(model, [tensor], request_id="same")
+        told = answer.get_response()
+        array = answer.as_numpy("OUTPUT0")
+        if asked.http:
+            return (told["id"], told["model_version"], array.dtype, array.tolist())
+        return (told.id, told.model_version, array.dtype, array.tolist())
+
+
+@pytest.mark.parametrize("form", ["http", "grpc"])
+@pytest.mark.parametrize("datatype", ARRAYS)
+def test_three_ways_one_answer(
+    gateway: Infergate, triton: Triton, form: str, datatype: str
+) -> None:
+    model = f"id_{datatype}"
+    straight = answered(form, triton, model, datatype)
+    assert answered(form, gateway, f"fwd.{form}.{model}", datatype) == straight
+    assert answered(form, gateway, f"tr.{form}.{model}", datatype) == straight
+
+
+def post(address: str, model: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(address, timeout=20)
+    try:
+        connection.request("POST", f"/v2/models/{model}/infer", body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def json_request(shape: list[int], data: object, datatype: str = "FP32") -> bytes:
+    tensor = {"name": "INPUT0", "shape": shape, "datatype": datatype, "data": data}
+    return json.dumps({"id": "j", "inputs": [tensor]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        ("id_FP32", json_request([3], [0.1, 2, -3e-7])),
+        ("id_FP32", json_request([2], [[1.5], [2.5]])),
+        ("id_INT64", json_request([2], [2**53 + 1, -(2**63)], "INT64")),
+        ("id_BYTES", json_request([2], ["é\n\"", ""], "BYTES")),
+        ("id_FP32", b'{"inputs":[{"name":"INPUT0","shape":[2],"datatype":"FP32",'
+         b'"data":[NaN,-Infinity]}]}'),
+    ],
+    ids=["floats", "nested", "int64", "strings", "non-finite"],
+)  # fmt: skip
+def test_json_three_ways(gateway: Infergate, triton: Triton, model: str, body: bytes) -> None:
+    status, straight = post(triton.http, model, body, {})
+    assert status == 200
+    expected = [np.asarray(o["data"]).astype("U") for o in json.loads(straight)["outputs"]]
+    kind = np.float32 if "FP32" in model else None
+    for way in ("fwd", "tr"):
+        status, told = post(gateway.http, f"{way}.http.{model}", body, {})
+        assert status == 200
+        answer = json.loads(told)
+        assert answer["model_name"] == f"{way}.http.{model}"
+        for output, want in zip(answer["outputs"], expected, strict=True):
+            got = np.asarray(output["data"])
+            if kind is not None:
+                np.testing.assert_array_equal(got.astype(kind), want.astype(kind))
+            else:
+                assert got.astype("U").tolist() == want.tolist()
+
+
+BAD = {
+    "too few": json_request([3], [1, 2]),
+    "2^40 elements": json_request([2**40], [1]),
+    "overflow": json_request([2**32, 2**32], []),
+    "negative": json_request([-1], [1]),
+    "deep": b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"FP32","data":'
+    + b"[" * 5000 + b"1" + b"]" * 5000 + b"}]}",
+    "not json": b"{",
+    "string number": json_request([1], ["5"]),
+    "numeric id": b'{"id":1,"inputs":[]}',
+    "unknown datatype": json_request([1], [1], "FLOAT"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("way", ["fwd", "tr"])
+def test_what_is_wrong_never_reaches_the_server(
+    gateway: Infergate, triton: Triton, way: str, case: str
+) -> None:
+    before = gateway.metrics().count("infergate_backend_seconds_count")
+    sent_before = backend_requests(gateway)
+    status, told = post(gateway.http, f"{way}.http.id_FP32", BAD[case], {})
+    assert 400 <= status < 500
+    assert json.loads(told)["error"]
+    assert backend_requests(gateway) == sent_before
+    assert gateway.metrics().count("infergate_backend_seconds_count") == before
+    assert post(gateway.http, f"{way}.http.id_FP32", json_request([1], [1]), {})[0] == 200
+
+
+def backend_requests(gateway: Infergate) -> float:
+    """How many requests reached any backend."""
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in gateway.metrics().splitlines()
+        if line.startswith("infergate_backend_seconds_count")
+    )

@@ -1,0 +1,239 @@
+"""infergate as a process: what it prints, tells, and how it ends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from e2e.clients import client
+from e2e.running import Infergate, started_infergate
+from peers.support.process import free_ports
+from peers.support.triton import Triton
+
+DEMO = """
+backends:
+  demo: {protocol: builtin}
+routes:
+  - {model: simple, backend: demo}
+  - {model: "ident*", backend: demo}
+"""
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Infergate]:
+    with started_infergate(DEMO) as running:
+        yield running
+
+
+def get(address: str, path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def infer(address: str, model: str, headers: dict[str, str] | None = None) -> int:
+    body = {"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1]}]}
+    request = urllib.request.Request(
+        f"http://{address}/v2/models/{model}/infer",
+        json.dumps(body).encode(),
+        headers or {},
+    )
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return int(error.code)
+
+
+def lines(gateway: Infergate, wanted: int, mark: str) -> list[dict[str, object]]:
+    """The access log's lines that hold ``mark``, once there are ``wanted`` of them."""
+    deadline = time.monotonic() + 20
+    while True:
+        found = [
+            json.loads(line)
+            for line in gateway.log.read_text().splitlines()
+            if line.startswith("{") and mark in line
+        ]
+        if len(found) >= wanted:
+            return found
+        assert time.monotonic() < deadline, f"{len(found)} of {wanted} lines"
+        time.sleep(0.02)
+
+
+def test_health_and_readiness(gateway: Infergate) -> None:
+    assert get(gateway.admin, "/healthz")[0] == 200
+    assert get(gateway.admin, "/readyz")[0] == 200
+    assert get(gateway.http, "/v2/health/live") == (200, b"")
+    assert get(gateway.http, "/v2/health/ready") == (200, b"")
+
+
+def test_the_data_port_has_no_admin(gateway: Infergate) -> None:
+    for path in ("/metrics", "/healthz", "/"):
+        assert get(gateway.http, path)[0] == 404
+
+
+def test_models_are_listed(gateway: Infergate) -> None:
+    status, body = get(gateway.http, "/v2/models")
+    assert status == 200
+    assert set(json.loads(body)["models"]) == {"simple", "identity"}
+
+
+def test_metrics_are_labelled_from_the_config_only(gateway: Infergate) -> None:
+    assert infer(gateway.http, "identity") == 200
+    for number in range(20):
+        assert infer(gateway.http, f"made-up-{number}") == 404
+    text = gateway.metrics()
+    assert "made-up" not in text
+    line = next(
+        line
+        for line in text.splitlines()
+        if line.startswith("infergate_requests_total{") and 'route="ident*"' in line
+    )
+    for label in (
+        'protocol="v2-rest"',
+        'backend="demo"',
+        'backend_protocol="builtin"',
+        'operation="infer"',
+        'outcome="ok"',
+    ):
+        assert label in line
+    assert 'outcome="not_found"' in text
+    for name in (
+        "infergate_request_seconds_bucket",
+        "infergate_backend_seconds_bucket",
+        "infergate_request_bytes_total",
+        "infergate_response_bytes_total",
+        "infergate_in_flight_requests",
+    ):
+        assert name in text
+
+
+def test_each_request_is_one_line_of_the_access_log(gateway: Infergate) -> None:
+    infer(gateway.http, "identity", {"x-request-id": "log-test-1"})
+    infer(gateway.http, "nowhere", {"x-request-id": "log-test-2"})
+    good, bad = sorted(lines(gateway, 2, "log-test-"), key=lambda line: str(line["request_id"]))
+    assert good["model"] == "identity"
+    assert good["route"] == "ident*"
+    assert good["backend"] == "demo"
+    assert (good["protocol"], good["backend_protocol"]) == ("v2-rest", "builtin")
+    assert good["outcome"] == "ok"
+    assert int(str(good["bytes_in"])) > 0
+    assert float(str(good["seconds"])) > 0
+    assert bad["outcome"] == "not_found"
+    assert "nowhere" in str(bad["error"])
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "infergate", *argv], capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+
+
+def test_check_tells_every_mistake_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "routes.yaml"
+    file.write_text(
+        "backends:\n"
+        "  triton:\n"
+        "    protocol: v2-grpcc\n"
+        "    endpoint: [grpc://x:1]\n"
+        "routes:\n"
+        "  - {model: a, backend: tritn}\n"
+    )
+    done = run("--config", str(file), "--check")
+    assert done.returncode == 2
+    for words in ("routes.yaml:3", "v2-grpc", "routes.yaml:4", "endpoints", "routes.yaml:6",
+                  "triton"):  # fmt: skip
+        assert words in done.stderr
+
+
+def test_check_of_a_good_file_serves_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "routes.yaml"
+    file.write_text(DEMO)
+    done = run("--config", str(file), "--check")
+    assert done.returncode == 0
+    assert "ident*" in done.stdout
+
+
+def test_a_taken_address_is_an_error_that_names_it(gateway: Infergate, tmp_path: Path) -> None:
+    for name in ("http", "grpc"):
+        http_port, admin_port = free_ports(2)
+        own = {"http": f"127.0.0.1:{http_port}", "grpc": "127.0.0.1:0"}
+        own[name] = str(getattr(gateway, name))
+        file = tmp_path / "routes.yaml"
+        file.write_text(
+            f"listeners:\n  http: {{address: '{own['http']}'}}\n"
+            f"  grpc: {{address: '{own['grpc']}'}}\n"
+            f"  admin: {{address: '127.0.0.1:{admin_port}'}}\n{DEMO}"
+        )
+        done = run("--config", str(file))
+        assert done.returncode == 1
+        assert own[name] in done.stderr
+
+
+def test_a_missing_file_is_a_wrong_configuration(tmp_path: Path) -> None:
+    done = run("--config", str(tmp_path / "none.yaml"))
+    assert done.returncode == 2
+    assert "none.yaml" in done.stderr
+
+
+SLOW = """
+backends:
+  triton: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}
+routes:
+  - {{model: "*", backend: triton}}
+"""
+
+
+def test_sigterm_lets_a_request_finish_and_exits_cleanly(triton: Triton, tmp_path: Path) -> None:
+    ports = free_ports(3)
+    file = tmp_path / "routes.yaml"
+    file.write_text(
+        f"listeners:\n  http: {{address: '127.0.0.1:{ports[0]}'}}\n"
+        f"  grpc: {{address: '127.0.0.1:{ports[1]}'}}\n"
+        f"  admin: {{address: '127.0.0.1:{ports[2]}'}}\n"
+        f"drain: {{delay: 0s, timeout: 20s}}\n{SLOW.format(grpc=triton.grpc)}"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "infergate", "--config", str(file)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    while "admin" not in process.stdout.readline():
+        assert process.poll() is None
+    results: list[object] = []
+
+    def ask() -> None:
+        with client("http", f"127.0.0.1:{ports[0]}", "") as asked:
+            one = asked.input("INPUT0", np.array([1], np.int32), "INT32")
+            seconds = asked.input("SECONDS", np.array([1.0], np.float32), "FP32")
+            results.append(asked.infer("slow", [one, seconds]).as_numpy("OUTPUT0").tolist())
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    admin = f"127.0.0.1:{ports[2]}"
+    deadline = time.monotonic() + 20
+    while b"infergate_in_flight_requests 1.0" not in get(admin, "/metrics")[1]:
+        assert time.monotonic() < deadline
+    os.kill(process.pid, signal.SIGTERM)
+    thread.join()
+    assert results == [[1]]
+    assert process.wait(20) == 0
+    process.stdout.close()

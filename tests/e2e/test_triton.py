@@ -1,0 +1,266 @@
+"""Real tritonclient → infergate → real Triton: every client form, both backends.
+
+One gateway serves two names for each of Triton's models: ``rest.M`` reaches M over V2 REST,
+``grpc.M`` over V2 gRPC. So http → rest and grpc → grpc are forwarded, the others translated.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from e2e.clients import ARRAYS, FORMS, Client, client
+from e2e.running import Infergate, started_infergate
+from peers.models.triton.models import LABELS
+from peers.support.triton import Triton
+
+CONFIG = """
+backends:
+  rest: {{protocol: v2-rest, endpoints: ["http://{http}"]}}
+  grpc: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}
+routes:
+  - {{model: '/rest\\.(.+)/', backend: rest, rewrite: {{model: '\\1'}}}}
+  - {{model: '/grpc\\.(.+)/', backend: grpc, rewrite: {{model: '\\1'}}}}
+  - model: renamed
+    backend: grpc
+    rewrite: {{model: simple, inputs: {{A: INPUT0, B: INPUT1}}, outputs: {{SUM: OUTPUT0}}}}
+  - {{model: versions-new, version: "2", backend: rest, rewrite: {{model: versions, version: "3"}}}}
+  - {{model: '*', backend: grpc}}
+"""
+BACKENDS = ("rest", "grpc")
+
+
+@pytest.fixture(scope="module")
+def gateway(triton: Triton) -> Iterator[Infergate]:
+    with started_infergate(CONFIG.format(http=triton.http, grpc=triton.grpc)) as running:
+        yield running
+
+
+@pytest.fixture(params=FORMS)
+def asked(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
+    with client(request.param, gateway.http, gateway.grpc) as made:
+        yield made
+
+
+def forms(asked: Client) -> tuple[bool, ...]:
+    """Whether tensors travel in binary: HTTP has both, gRPC just one."""
+    return (True, False) if asked.http else (True,)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("datatype", ARRAYS)
+def test_each_datatype_comes_back_bit_for_bit(
+    asked: Client, backend: str, datatype: str
+) -> None:
+    array = ARRAYS[datatype]
+    for binary in forms(asked):
+        if not binary and datatype in {"FP16", "BF16"}:
+            continue  # tritonclient itself refuses to write these as JSON
+        tensor = asked.input("INPUT0", array, datatype, binary=binary)
+        output = asked.output("OUTPUT0", binary=binary)
+        answer = asked.infer(f"{backend}.id_{datatype}", [tensor], outputs=[output])
+        result = answer.as_numpy("OUTPUT0")
+        assert result.dtype == array.dtype
+        assert result.tolist() == array.tolist()
+        described = answer.get_output("OUTPUT0")
+        assert (described["datatype"] if asked.http else described.datatype) == datatype
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_arbitrary_bytes_in_binary(asked: Client, backend: str) -> None:
+    array = np.array([b"\xff\x00\xfe", b"", b"\x80"], np.object_)
+    answer = asked.infer(f"{backend}.id_BYTES", [asked.input("INPUT0", array, "BYTES")])
+    assert answer.as_numpy("OUTPUT0").tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("datatype", ["FP32", "INT64", "BYTES", "BOOL"])
+def test_empty_tensors(asked: Client, backend: str, datatype: str) -> None:
+    array = ARRAYS[datatype][:0]
+    for binary in forms(asked):
+        tensor = asked.input("INPUT0", array, datatype, binary=binary)
+        outputs = [asked.output("OUTPUT0", binary=binary)]
+        answer = asked.infer(f"{backend}.id_{datatype}", [tensor], outputs=outputs)
+        result = answer.as_numpy("OUTPUT0")
+        assert result is None or result.shape == (0,)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_several_inputs_and_outputs_with_an_id(asked: Client, backend: str) -> None:
+    a, b = np.arange(32, dtype=np.int32).reshape(2, 16), np.ones((2, 16), np.int32)
+    inputs = [asked.input("INPUT0", a, "INT32"), asked.input("INPUT1", b, "INT32")]
+    answer = asked.infer(f"{backend}.simple", inputs, request_id="the id")
+    np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), a + b)
+    np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - b)
+    told = answer.get_response()
+    read = told.get if asked.http else lambda name: getattr(told, name)
+    assert read("model_name") == f"{backend}.simple"
+    assert read("model_version") == "1"
+    assert read("id") == "the id"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_only_requested_outputs_are_answered(asked: Client, backend: str) -> None:
+    a = np.ones((1, 16), np.int32)
+    inputs = [asked.input("INPUT0", a, "INT32"), asked.input("INPUT1", a, "INT32")]
+    answer = asked.infer(f"{backend}.simple", inputs, outputs=[asked.output("OUTPUT1")])
+    assert answer.as_numpy("OUTPUT0") is None
+    np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - a)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_strings_that_spell_numbers(asked: Client, backend: str) -> None:
+    a = np.array([[str(i).encode() for i in range(16)]], np.object_)
+    inputs = [asked.input(f"INPUT{i}", a, "BYTES") for i in range(2)]
+    answer = asked.infer(f"{backend}.simple_string", inputs)
+    assert [int(x) for x in answer.as_numpy("OUTPUT0")[0]] == [2 * i for i in range(16)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_classification_is_the_servers(asked: Client, backend: str) -> None:
+    scores = np.array([0, 9, 1, 8, 2, 7, 3, 6, 4, 5], np.float32)
+    tensor = asked.input("INPUT0", scores, "FP32")
+    for binary in forms(asked):
+        outputs = [asked.output("OUTPUT0", binary=binary, classes=2)]
+        answer = asked.infer(f"{backend}.classify", [tensor], outputs=outputs)
+        top = [str(x if isinstance(x, str) else x.decode()) for x in answer.as_numpy("OUTPUT0")]
+        assert top == [f"9.000000:1:{LABELS[1]}", f"8.000000:3:{LABELS[3]}"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_metadata(asked: Client, backend: str) -> None:
+    told = asked.get_model_metadata(f"{backend}.simple", **({} if asked.http else {"as_json": True}))
+    assert told["name"] == f"{backend}.simple"
+    assert told["versions"] == ["1"]
+    assert [t["name"] for t in told["inputs"]] == ["INPUT0", "INPUT1"]
+    assert told["inputs"][0]["datatype"] == "INT32"
+    assert [int(d) for d in told["inputs"][0]["shape"]] == [-1, 16]
+
+
+def test_server_metadata_and_health(asked: Client) -> None:
+    told = asked.get_server_metadata(**({} if asked.http else {"as_json": True}))
+    assert told["name"] == "infergate"
+    assert asked.is_server_live()
+    assert asked.is_server_ready()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_model_readiness(asked: Client, backend: str) -> None:
+    assert asked.is_model_ready(f"{backend}.simple")
+    assert asked.is_model_ready(f"{backend}.versions", "1")
+    assert not asked.is_model_ready(f"{backend}.versions", "2")
+    assert not asked.is_model_ready(f"{backend}.no-such-model")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("model", "version", "words"),
+    [("no-such-model", "", "unknown model"), ("simple", "9", "version")],
+)
+def test_unknown_models_and_versions(
+    asked: Client, backend: str, model: str, version: str, words: str
+) -> None:
+    tensor = asked.input("INPUT0", ARRAYS["FP32"], "FP32")
+    with pytest.raises(InferenceServerException, match=words) as caught:
+        asked.infer(f"{backend}.{model}", [tensor], model_version=version)
+    assert "StatusCode.NOT_FOUND" in str(caught.value.status()) or caught.value.status() in {
+        "404",
+        "400",  # what Triton's REST says of a version that is not there
+    }
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_servers_own_complaints_are_told(asked: Client, backend: str) -> None:
+    tensor = asked.input("INPUT0", np.ones((1, 16), np.int32), "INT32")
+    with pytest.raises(InferenceServerException, match="expected 2 inputs but got 1") as caught:
+        asked.infer(f"{backend}.simple", [tensor])
+    assert caught.value.status() in {"400", "StatusCode.INVALID_ARGUMENT"}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_failing_model(asked: Client, backend: str) -> None:
+    tensor = asked.input("INPUT0", np.array([b"it broke"], np.object_), "BYTES")
+    with pytest.raises(InferenceServerException) as caught:
+        asked.infer(f"{backend}.fail", [tensor])
+    assert caught.value.status() in {"500", "StatusCode.INTERNAL"}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_parameters_of_every_kind_travel(asked: Client, backend: str) -> None:
+    tensor = asked.input("INPUT0", ARRAYS["FP32"], "FP32")
+    parameters = {"a": 1, "b": True, "c": "text", "d": 0.5}
+    answer = asked.infer(f"{backend}.id_FP32", [tensor], parameters=parameters, priority=1)
+    assert answer.as_numpy("OUTPUT0").tolist() == ARRAYS["FP32"].tolist()
+
+
+def test_tensors_are_renamed(asked: Client) -> None:
+    a = np.ones((1, 16), np.int32)
+    inputs = [asked.input("A", a, "INT32"), asked.input("B", a, "INT32")]
+    answer = asked.infer("renamed", inputs, outputs=[asked.output("SUM")])
+    np.testing.assert_array_equal(answer.as_numpy("SUM"), a + a)
+
+
+def test_a_version_is_rewritten(asked: Client) -> None:
+    with_version = asked.get_model_metadata(
+        "versions-new", "2", **({} if asked.http else {"as_json": True})
+    )
+    assert (with_version["name"], with_version["versions"]) == ("versions-new", ["2"])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_large_tensor(asked: Client, backend: str) -> None:
+    image = np.random.default_rng(1).random((1, 3, 224, 224), np.float32)
+    for binary in forms(asked):
+        tensor = asked.input("INPUT0", image, "FP32", binary=binary)
+        outputs = [asked.output("OUTPUT0", binary=binary)]
+        answer = asked.infer(f"{backend}.id_image", [tensor], outputs=outputs)
+        np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), image)
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_http_compression_both_ways(gateway: Infergate, backend: str, algorithm: str) -> None:
+    image = np.ones((1, 3, 224, 224), np.float32)
+    with client("http", gateway.http, gateway.grpc) as asked:
+        answer = asked.infer(
+            f"{backend}.id_image",
+            [asked.input("INPUT0", image, "FP32")],
+            request_compression_algorithm=algorithm,
+            response_compression_algorithm=algorithm,
+        )
+    np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), image)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_many_at_once(gateway: Infergate, backend: str) -> None:
+    """tritonclient's own async calls over both protocols, 50 in flight."""
+    arrays = [np.array([i, i + 1], np.float32) for i in range(50)]
+    with tritonclient.http.InferenceServerClient(gateway.http, concurrency=10) as http:
+        pending = []
+        for array in arrays:
+            tensor = tritonclient.http.InferInput("INPUT0", [2], "FP32")
+            tensor.set_data_from_numpy(array)
+            pending.append(http.async_infer(f"{backend}.id_FP32", [tensor]))
+        for array, answer in zip(arrays, pending, strict=True):
+            assert answer.get_result().as_numpy("OUTPUT0").tolist() == array.tolist()
+    with tritonclient.grpc.InferenceServerClient(gateway.grpc) as grpc:
+        results: queue.Queue[tuple[int, Any, object]] = queue.Queue()
+        for number, array in enumerate(arrays):
+            rpc = tritonclient.grpc.InferInput("INPUT0", [2], "FP32")
+            rpc.set_data_from_numpy(array)
+            grpc.async_infer(
+                f"{backend}.id_FP32",
+                [rpc],
+                lambda result, error, n=number: results.put((n, result, error)),
+            )
+        for _ in arrays:
+            number, result, error = results.get(timeout=30)
+            assert error is None
+            assert result.as_numpy("OUTPUT0").tolist() == arrays[number].tolist()

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from fakes import call
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
+from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
+
+
+class Named:
+    """A frontend that answers its name."""
+
+    def __init__(self, name: str, answer: Any) -> None:
+        self.name = name
+        self.answer = answer
+        self.raises: BaseException | None = None
+
+    async def respond(self, wire: Any, call: Call) -> Any:
+        if self.raises:
+            raise self.raises
+        call.protocol = self.name
+        call.returned = {"x-load": "1"}
+        return self.answer()
+
+    def refuse(self, error: GatewayError, wire: Any, call: Call) -> Any:
+        call.protocol = self.name
+        call.fail(error)
+        return self.answer()
+
+
+def http() -> tuple[HttpDispatch, list[Call], dict[str, Any]]:
+    records: list[Call] = []
+    frontends: dict[str, Any] = {
+        name: Named(name, lambda: HttpResponse(200, {"a": "b"}, [b"12", b"345"]))
+        for name in ("v2", "api")
+    }
+    return HttpDispatch(frontends, records.append), records, frontends
+
+
+@pytest.mark.parametrize(
+    ("path", "protocol"),
+    [("/v2", "v2"), ("/v2/models", "v2"), ("/api/status", "api"), ("/", "v2"), ("/v22", "v2")],
+)
+async def test_the_first_segment_decides(path: str, protocol: str) -> None:
+    dispatch, records, _ = http()
+    answer = await dispatch.respond(HttpRequest("GET", path), call())
+    assert records[0].protocol == protocol
+    assert records[0].bytes_out == 5
+    assert answer.headers == {"a": "b", "x-load": "1"}
+
+
+async def test_a_request_id_is_taken_or_given_and_travels() -> None:
+    dispatch, records, _ = http()
+    await dispatch.respond(HttpRequest("GET", "/v2"), call(headers={"x-request-id": "mine"}))
+    await dispatch.respond(HttpRequest("GET", "/v2"), call())
+    await dispatch.respond(HttpRequest("GET", "/v2"), call(headers={"x-request-id": "a\nb"}))
+    await dispatch.respond(HttpRequest("GET", "/v2"), call(headers={"x-request-id": "x" * 500}))
+    ids = [record.request_id for record in records]
+    assert ids[0] == "mine"
+    assert len(set(ids)) == 4
+    assert all(record.headers["x-request-id"] == record.request_id for record in records)
+    assert "\n" not in "".join(ids)
+
+
+async def test_a_client_that_left_is_recorded() -> None:
+    dispatch, records, frontends = http()
+    frontends["v2"].raises = asyncio.CancelledError()
+    with pytest.raises(asyncio.CancelledError):
+        await dispatch.respond(HttpRequest("GET", "/v2"), call())
+    assert records[0].outcome == "cancelled"
+
+
+def test_a_refusal_is_recorded() -> None:
+    dispatch, records, _ = http()
+    dispatch.refuse(GatewayError(Kind.TOO_LARGE, "too large"), HttpRequest("POST", "/api"), call())
+    assert (records[0].protocol, records[0].outcome) == ("api", "too_large")
+
+
+async def test_rpc_services_of_the_gateway_come_first() -> None:
+    records: list[Call] = []
+
+    async def check(wire: RpcRequest, call: Call) -> RpcResponse:
+        return RpcResponse([b"healthy"])
+
+    frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b"123"]))}
+    dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, records.append)
+    assert (await dispatch.respond(RpcRequest("/h.Health/Check"), call())).message == [b"healthy"]
+    assert not records
+    answer = await dispatch.respond(RpcRequest("/a.S/M"), call())
+    assert answer.metadata == {"x-load": "1"}
+    assert (records[0].protocol, records[0].bytes_out) == ("a", 3)
+    dispatch.refuse(GatewayError(Kind.OVERLOADED, "full"), RpcRequest("/other/M"), call())
+    assert records[1].outcome == "overloaded"

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakes import LineCodec, Memory, Wired, call
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.wire import RpcRequest, RpcResponse
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.gateway import Gateway
+from infergate.routing.table import Rewrite, Route, RouteTable
+
+
+def frontend(backend: Any, codec: LineCodec, **route: Any) -> Frontend[RpcRequest, RpcResponse]:
+    made = Gateway(RouteTable([Route("m", "b", **route)]), {"b": backend}, {})
+    return Frontend(codec, made, DEFAULT_LIMITS)
+
+
+async def test_the_same_protocol_goes_on_undecoded() -> None:
+    codec = LineCodec()
+    backend = Wired("b", LineCodec())
+    asked = call()
+    answer = await frontend(backend, codec).respond(RpcRequest("infer m 1 id"), asked)
+    assert answer.message == [b"as it came"]
+    assert answer.details == "as it said/it said"
+    assert [w.method for w in backend.wires] == ["infer m 1 x"]
+    assert codec.decoded == 0
+    assert asked.way == "forward"
+
+
+async def test_a_rewritten_model_is_still_not_decoded() -> None:
+    codec = LineCodec()
+    backend = Wired("b", LineCodec())
+    rewrite = Rewrite("real", "4")
+    answer = await frontend(backend, codec, rewrite=rewrite).respond(
+        RpcRequest("infer m 2 id"), call()
+    )
+    assert [w.method for w in backend.wires] == ["infer real 4 x"]
+    assert answer.details == "as m/2"
+    assert codec.decoded == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "codec_forwards", "rewrite"),
+    [
+        (LineCodec("another"), True, Rewrite()),
+        (LineCodec(), False, Rewrite()),
+        (LineCodec(), True, Rewrite(inputs={"a": "b"})),
+    ],
+    ids=["another protocol", "an option changes the form", "tensors are renamed"],
+)
+async def test_anything_else_is_translated(
+    other: LineCodec, codec_forwards: bool, rewrite: Rewrite
+) -> None:
+    codec = LineCodec()
+    codec.forwards = codec_forwards
+    backend = Wired("b", other)
+    asked = call()
+    answer = await frontend(backend, codec, rewrite=rewrite).respond(
+        RpcRequest("infer m 1 id"), asked
+    )
+    assert b"InferResponse" in bytes(answer.message[0])
+    assert not backend.wires
+    assert asked.way == "translate"
+
+
+async def test_a_form_the_server_does_not_take_is_translated() -> None:
+    codec = LineCodec()
+    backend = Wired("b", LineCodec())
+    asked = call()
+    await frontend(backend, codec).respond(RpcRequest("infer m 1 odd"), asked)
+    assert codec.decoded == 1
+    assert not backend.wires
+    assert asked.way == "translate"
+
+
+@pytest.mark.parametrize("backend", [Wired("b", LineCodec()), Memory("b")], ids=["wire", "other"])
+async def test_both_ways_refuse_what_is_wrong_and_send_nothing(backend: Any) -> None:
+    asked = call()
+    answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 bad"), asked)
+    assert answer.details == "bad_request: bad tensor"
+    assert asked.outcome == "bad_request"
+    assert not backend.asked
+    assert not getattr(backend, "wires", [])
+
+
+async def test_a_trusted_routes_message_is_not_read() -> None:
+    backend = Wired("b", LineCodec())
+    served = frontend(backend, LineCodec(), validate=False)
+    assert (await served.respond(RpcRequest("infer m 1 bad"), call())).code == 0
+
+
+async def test_a_backends_error_is_told_in_this_protocol() -> None:
+    backend = Wired("b", LineCodec())
+    backend.reply = RpcResponse(code=13, details="it broke")
+    asked = call()
+    answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 id"), asked)
+    assert answer.details == "backend_error: it broke"
+    assert asked.outcome == "backend_error"
+
+
+async def test_other_operations_need_no_way() -> None:
+    answer = await frontend(Memory("b"), LineCodec()).respond(RpcRequest("ready m"), call())
+    assert answer.message == [b"Health(ok=True)"]
+
+
+async def test_a_request_that_cannot_be_read_is_answered() -> None:
+    asked = call()
+    answer = await frontend(Memory("b"), LineCodec()).respond(RpcRequest("?"), asked)
+    assert answer.details == "bad_request: no such verb"
+    assert asked.protocol == "line"
+
+
+async def test_a_bug_costs_one_request(caplog: pytest.LogCaptureFixture) -> None:
+    backend = Memory("b", RuntimeError("secret detail"))  # type: ignore[arg-type]
+    served = frontend(backend, LineCodec())
+    answer = await served.respond(RpcRequest("infer m 1 id"), call())
+    assert answer.details == "internal: internal error"
+    assert "secret detail" in caplog.text
+    backend.answer = None
+    assert (await served.respond(RpcRequest("infer m 1 id"), call())).code == 0
+
+
+def test_a_refusal_of_the_transport_takes_this_form() -> None:
+    asked = call()
+    answer = frontend(Memory("b"), LineCodec()).refuse(
+        GatewayError(Kind.TOO_LARGE, "too large"), RpcRequest("infer m 1 id"), asked
+    )
+    assert answer.details == "too_large: too large"
+    assert asked.outcome == "too_large"

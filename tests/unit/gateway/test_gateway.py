@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakes import Memory, call
+
+from infergate.backends.builtin import BuiltinBackend
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import (
+    Health,
+    InferRequest,
+    InferResponse,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    RawInferRequest,
+    RequestedOutput,
+    ServerLiveRequest,
+    ServerMetadata,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor
+from infergate.gateway.gateway import Gateway
+from infergate.routing.table import Rewrite, Route, RouteTable
+
+
+def gateway(
+    *routes: Route, backends: Any = (), declared: Any = None, combine: Any = all
+) -> Gateway:
+    return Gateway(RouteTable(routes), {b.name: b for b in backends}, declared or {}, combine)
+
+
+def one(rewrite: Rewrite | None = None, **route: Any) -> tuple[Gateway, Memory]:
+    memory = Memory("b")
+    made = Route(route.pop("pattern", "m"), "b", rewrite=rewrite or Rewrite(), **route)
+    return gateway(made, backends=[memory]), memory
+
+
+TENSOR = Tensor("x", Datatype.INT8, (2,), b"\x01\x02")
+
+
+async def test_the_server_speaks_for_itself() -> None:
+    made, memory = one()
+    assert await made.perform(ServerLiveRequest(), call()) == Health(ok=True)
+    told = await made.perform(ServerMetadataRequest(), call())
+    assert isinstance(told, ServerMetadata)
+    assert told.name == "infergate"
+    assert not memory.asked
+
+
+async def test_an_operation_reaches_its_routes_backend_and_is_noted() -> None:
+    made, memory = one()
+    asked = call()
+    assert await made.perform(ModelReadyRequest("m"), asked) == Health(ok=True)
+    assert memory.asked == [ModelReadyRequest("m")]
+    assert (asked.route, asked.backend, asked.backend_protocol) == ("m", "b", "memory")
+
+
+@pytest.mark.parametrize("model", ["", "M", "m2", "../m"])
+async def test_a_model_without_route_is_not_found(model: str) -> None:
+    made, memory = one()
+    with pytest.raises(GatewayError, match="no route") as caught:
+        await made.perform(InferRequest(model), call())
+    assert caught.value.kind is Kind.NOT_FOUND
+    assert not memory.asked
+
+
+async def test_a_version_without_route_is_not_found() -> None:
+    made, _ = one(version="2")
+    with pytest.raises(GatewayError, match="version '3'"):
+        await made.perform(InferRequest("m", "3"), call())
+
+
+async def test_the_client_gets_its_own_names_and_id() -> None:
+    made, memory = one(Rewrite("real", "1", {"image": "data"}, {"probs": "data"}), version="2")
+    image = Tensor("image", Datatype.INT8, (2,), b"\x01\x02")
+    answer = await made.perform(
+        InferRequest("m", "2", "mine", {}, (image,), (RequestedOutput("probs"),)), call()
+    )
+    sent = memory.asked[0]
+    assert isinstance(sent, InferRequest)
+    assert (sent.model, sent.version, sent.id) == ("real", "1", "mine")
+    assert [t.name for t in sent.inputs] == ["data"]
+    assert [t.name for t in sent.outputs] == ["data"]
+    assert isinstance(answer, InferResponse)
+    assert (answer.model, answer.version, answer.id) == ("m", "2", "mine")
+    assert [t.name for t in answer.outputs] == ["probs"]
+
+
+async def test_an_id_the_server_invented_is_not_passed_on() -> None:
+    made, _ = one()
+    answer = await made.perform(InferRequest("m", inputs=(TENSOR,)), call())
+    assert isinstance(answer, InferResponse)
+    assert answer.id == ""
+    assert answer.version == "7"
+
+
+async def test_a_route_that_renames_nothing_copies_nothing() -> None:
+    made, memory = one()
+    request = InferRequest("m", inputs=(TENSOR,))
+    await made.perform(request, call())
+    assert memory.asked[0] is request
+
+
+async def test_renaming_two_tensors_to_one_is_refused() -> None:
+    made, memory = one(Rewrite(inputs={"x": "y"}))
+    both = (TENSOR, Tensor("y", Datatype.INT8, (2,), b"\x01\x02"))
+    with pytest.raises(GatewayError, match="rewrite"):
+        await made.perform(InferRequest("m", inputs=both), call())
+    assert not memory.asked
+
+
+async def test_metadata_is_told_in_the_clients_names() -> None:
+    made, memory = one(Rewrite("real", "1", {"image": "data"}, {"probs": "prob"}), version="2")
+    memory.answer = ModelMetadata(
+        "real",
+        ("1", "2", "3"),
+        "onnx_onnxv1",
+        (TensorMetadata("data", "FP32", (-1, 3)),),
+        (TensorMetadata("prob", "FP32", (-1,)), TensorMetadata("other", "FP32", (1,))),
+    )
+    told = await made.perform(ModelMetadataRequest("m", "2"), call())
+    assert isinstance(told, ModelMetadata)
+    assert (told.name, told.versions) == ("m", ("2",))
+    assert [t.name for t in told.inputs] == ["image"]
+    assert [t.name for t in told.outputs] == ["probs", "other"]
+
+
+async def test_declared_metadata_stands_for_the_backends() -> None:
+    memory = Memory("b")
+    made = gateway(Route("*", "b"), backends=[memory], declared={"m": ModelMetadata("x", ("1",))})
+    assert await made.perform(ModelMetadataRequest("m"), call()) == ModelMetadata("m", ("1",))
+    assert not memory.asked
+
+
+async def test_a_bare_tensor_is_named_by_the_models_metadata() -> None:
+    memory = Memory("b")
+    declared = {"m": ModelMetadata("m", inputs=(TensorMetadata("x", "INT8", (-1,)),))}
+    made = gateway(Route("m", "b"), backends=[memory], declared=declared)
+    await made.perform(RawInferRequest("m", data=b"\x01\x02"), call())
+    sent = memory.asked[-1]
+    assert isinstance(sent, InferRequest)
+    assert sent.inputs == (TENSOR,)
+
+
+@pytest.mark.parametrize(("combine", "expected"), [(all, False), (any, True)])
+async def test_readiness_strict_and_lenient(combine: Any, expected: bool) -> None:
+    down = Memory("down", GatewayError(Kind.CONNECT, "refused"))
+    made = gateway(
+        Route("a", "up"), Route("b", "down"), backends=[Memory("up"), down], combine=combine
+    )
+    assert await made.perform(ServerReadyRequest(), call()) == Health(ok=expected)
+
+
+async def test_a_draining_gateway_is_not_ready() -> None:
+    made, _ = one()
+    made.draining = True
+    assert await made.perform(ServerReadyRequest(), call()) == Health(ok=False)
+
+
+async def test_the_index_lists_exact_routes_and_what_patterns_reach() -> None:
+    listed = ModelIndex(
+        (
+            ModelIndexEntry("bert-a", "1", "READY"),
+            ModelIndexEntry("m", "1", "READY"),
+            ModelIndexEntry("hidden", "1", "READY"),
+        )
+    )
+    broken = Memory("broken", GatewayError(Kind.UNSUPPORTED, "no index"))
+    made = gateway(
+        Route("m", "other", "2"),
+        Route("bert-*", "lists"),
+        Route("gpt-*", "broken"),
+        backends=[Memory("other"), Memory("lists", listed), broken],
+    )
+    told = await made.perform(ModelIndexRequest(), call())
+    assert isinstance(told, ModelIndex)
+    assert [entry.name for entry in told.models] == ["m", "bert-a"]
+
+
+async def test_a_routes_timeout_brings_the_deadline_forward() -> None:
+    made, _ = one(timeout=5.0)
+    asked = call()
+    await made.perform(ModelReadyRequest("m"), asked)
+    assert asked.deadline is not None
+    assert asked.deadline - asked.started <= 5.5
+
+
+async def test_the_embedded_models_are_served() -> None:
+    made = gateway(Route("*", "demo"), backends=[BuiltinBackend("demo")])
+    told = await made.perform(ModelIndexRequest(), call())
+    assert isinstance(told, ModelIndex)
+    assert {"simple", "identity", "digits"} <= {entry.name for entry in told.models}
