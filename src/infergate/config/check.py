@@ -27,7 +27,7 @@ def check(outline: Outline) -> Iterator[Finding]:
     for name, backend in (outline.backends or {}).items():
         if backend is not None:
             yield from _schemes(name, backend)
-        if name not in outline.used:
+        if outline.used is not None and name not in outline.used:
             yield ("backends", name), f"no route uses the backend '{name}'"
     if outline.backends is not None:
         yield from _targets(outline.routes, outline.backends)

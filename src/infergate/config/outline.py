@@ -38,8 +38,8 @@ class Outline:
     """None for a backend that cannot be read; None for all where there is no mapping of them."""
     routes: Mapping[int, RouteConfig]
     models: Mapping[str, ModelConfig | None]
-    used: frozenset[str]
-    """The backends that any route names, one that cannot be read too."""
+    used: frozenset[str] | None
+    """The backends that routes name; None where a route may name one that cannot be read."""
     has_frontend: bool
     """False where it is certain that no listener takes requests."""
     has_all_routes: bool
@@ -72,16 +72,21 @@ def salvage(data: Any) -> Outline:
     return Outline(
         listeners={name: each.address for name, each in listeners.items() if each is not None},
         backends={name: _read(BackendConfig, each) for name, each in backends.items()}
-        if isinstance(backends, dict)
+        if isinstance(backends, dict) and backends
         else None,
         routes={index: route for index, route in read.items() if route is not None},
         models={
             name: _read(ModelConfig, each) for name, each in _mapping(top.get("models")).items()
         },
-        used=frozenset(str(_mapping(entry).get("backend")) for entry in entries.values()),
+        used=_used(list(entries.values())),
         has_frontend=not all(name in given and given[name] is None for name in FRONTENDS),
         has_all_routes=bool(entries) and None not in read.values(),
     )
+
+
+def _used(routes: list[Any]) -> frozenset[str] | None:
+    named = [_mapping(route).get("backend") for route in routes]
+    return frozenset(map(str, named)) if named and None not in named else None
 
 
 def _mapping(value: Any) -> dict[str, Any]:

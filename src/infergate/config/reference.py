@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from infergate.config.schema import Config
+from infergate.config.schema import Config, Section
 
 PAGE: Final = "configuration.md"
 SCHEMA: Final = "routes.schema.json"
@@ -58,6 +58,12 @@ def markdown() -> str:
 def json_schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of a routes.yaml."""
     schema = Config.model_json_schema(by_alias=True)
+    for section in Section.__subclasses__():
+        spelt = section.model_construct().model_dump(mode="json", by_alias=True)
+        shape = schema if section is Config else schema["$defs"][section.__name__]
+        for key, value in shape["properties"].items():
+            if "default" in value:  # as an operator would write it: 30s, not 30.0
+                value["default"] = spelt[key]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

@@ -318,7 +318,7 @@ class Config(Section):
         "`lenient` when any is.",
     )
     drain: DrainConfig = Field(default=DrainConfig(), description="How the process ends.")
-    log: LogConfig = Field(default=LogConfig(), description="What is written to the terminal.")
+    log: LogConfig = Field(default=LogConfig(), description="How the log is written.")
 
     @classmethod
     def default(cls) -> Self:

@@ -30,7 +30,7 @@ _MOST_NODES: Final = 1_000_000
 _NULL: Final = re.compile(r"~|null|Null|NULL|")
 _TRUE: Final = frozenset({"true", "True", "TRUE"})
 _FALSE: Final = frozenset({"false", "False", "FALSE"})
-_INT: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
+_INT: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+)")
 _PLAIN_TAGS: Final = frozenset(
     f"tag:yaml.org,2002:{kind}"
@@ -80,7 +80,9 @@ def parse(text: str, file: str, environ: Mapping[str, str]) -> Source:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 0
         column = f" (column {mark.column + 1})" if mark else ""
-        problem = error.problem or error.context
+        problem = error.problem or ""
+        if problem.startswith("but "):
+            problem = f"{error.context}, {problem}"
         raise ConfigError(
             [Mistake(file, line, "", f"not YAML: {problem}{column}{_hint(text, line)}")]
         ) from None

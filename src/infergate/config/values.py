@@ -149,7 +149,7 @@ def parse_url(value: Any) -> Url:
     except ValueError:  # brackets that do not pair
         raise ValueError(f"'{value}' is not a URL") from None
     if parts.query or parts.fragment or "@" in parts.netloc:
-        raise ValueError(f"'{value}': a URL here has no user, query or fragment")
+        raise ValueError("a URL here has no user, query or fragment")  # untold: it may be secret
     rest = parts.netloc
     host, colon, port = rest.rpartition(":") if not rest.endswith("]") else (rest, "", "")
     if not colon:
@@ -172,6 +172,8 @@ def _host(ipv6: str | None, name: str) -> str:
             return str(ipaddress.IPv4Address(name))
     except ValueError:
         raise ValueError(f"'{ipv6 or name}' is not an IP address") from None
+    if not name:
+        raise ValueError("the host is missing")
     if ":" in name:
         raise ValueError(f"'{name}': an IPv6 address stands in brackets, like [::1]:8000")
     if not _HOST_NAME.fullmatch(name):

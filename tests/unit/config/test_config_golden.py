@@ -1,0 +1,93 @@
+"""Each file under tests/config: what a good one compiles to, what a bad one is told.
+
+``INFERGATE_WRITE_GOLDEN=1 pytest tests/unit/config`` writes the expectations anew, to be read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infergate.config import Config, ConfigError, load
+from infergate.config import compile as compiled
+
+FILES = Path(__file__).parents[2] / "config"
+EXAMPLES = Path(__file__).parents[3] / "config"
+ENVIRON = {
+    "BAD_RANK": "many",
+    "GOOD_HOST": "0.0.0.0",
+    "GOOD_EMPTY": "",
+    "GOOD_BACKEND": "demo",
+    "GOOD_NUMBER": "7",
+    "GOOD_FALSE": "false",
+}
+
+
+def stems(kind: str) -> list[str]:
+    found = sorted(path.stem for path in (FILES / kind).glob("*.yaml"))
+    assert found
+    return found
+
+
+def as_json(config: Config) -> dict[str, Any]:
+    """Everything that the rest of infergate takes from a Config."""
+    return {
+        "listeners": {name: str(each) for name, each in compiled.addresses(config).items()},
+        "frontend_options": compiled.frontend_options(config),
+        "backends": {
+            name: {
+                **backend.model_dump(mode="json"),
+                "endpoints": [dataclasses.asdict(e) for e in compiled.endpoints(backend)],
+            }
+            for name, backend in config.backends.items()
+        },
+        "routes": [dataclasses.asdict(route) for route in compiled.routing_table(config).routes],
+        "limits": dataclasses.asdict(compiled.limits(config)),
+        "models": {
+            name: {
+                "max_batch_size": config.models[name].max_batch_size,
+                "inputs": [(t.name, t.datatype, t.shape) for t in model.inputs],
+                "outputs": [(t.name, t.datatype, t.shape) for t in model.outputs],
+                "versions": model.versions,
+                "platform": model.platform,
+            }
+            for name, model in compiled.declared_models(config).items()
+        },
+        "readiness": config.readiness,
+        "drain": config.drain.model_dump(),
+        "log": config.log.model_dump(),
+    }
+
+
+def expect(path: Path, text: str) -> None:
+    if "INFERGATE_WRITE_GOLDEN" in os.environ:
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("stem", stems("good"))
+def test_good(stem: str) -> None:
+    config = load(FILES / "good" / f"{stem}.yaml", ENVIRON)
+    expect(FILES / "good" / f"{stem}.json", json.dumps(as_json(config), indent=2) + "\n")
+
+
+@pytest.mark.parametrize("stem", stems("bad"))
+def test_bad(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FILES / "bad")
+    with pytest.raises(ConfigError) as caught:
+        load(Path(f"{stem}.yaml"), ENVIRON)
+    expect(FILES / "bad" / f"{stem}.txt", f"{caught.value}\n")
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_the_examples_run_as_they_stand(path: Path) -> None:
+    assert load(path, {}).routes
+
+
+def test_the_demo_file_is_the_default() -> None:
+    assert load(EXAMPLES / "demo.yaml", {}) == Config.default()
