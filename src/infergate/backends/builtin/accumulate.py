@@ -27,7 +27,7 @@ MOST_SEQUENCES: Final = 1024
 IDLE_SECONDS: Final = 60.0
 """How long a sequence without requests is kept (Triton: max_sequence_idle_microseconds, 1 s)."""
 LONGEST_ID: Final = 128
-"""Characters of a sequence id that is a string (Triton: 128)."""
+"""Characters of a sequence id that is a string (Triton: 128 bytes)."""
 
 _MODEL: Final = "accumulate"
 SequenceId = int | str
