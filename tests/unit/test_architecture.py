@@ -26,8 +26,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "codecs": ("core", "codecs.base", "codecs.profiles", "codecs.protos"),
     "transport": ("core",),
     "routing": ("core",),
-    "backends": ("core", "codecs.base", "codecs.profiles", "transport.base"),
-    "gateway": ("core", "routing", "backends", "codecs.base", "codecs.protos", "codecs.registry"),
+    "backends": ("core", "routing", "codecs.base", "codecs.profiles", "transport.base"),
+    "gateway": ("core", "routing", "backends", "codecs.base", "transport.base"),
     "observe": ("core",),
     "config": (
         "core",

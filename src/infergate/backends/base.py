@@ -9,10 +9,17 @@ from infergate.core.messages import Answer, Operation
 
 
 class Backend(Protocol):
-    """Something that serves models. ``name`` is the operator's, ``protocol`` the registry's."""
+    """Something that serves models."""
 
-    name: str
-    protocol: str
+    @property
+    def name(self) -> str:
+        """The operator's name for it."""
+        ...
+
+    @property
+    def protocol(self) -> str:
+        """The registry's name of what it speaks."""
+        ...
 
     async def perform(self, operation: Operation, call: Call) -> Answer:
         """Carry out ``operation`` before ``call.deadline``. Raises GatewayError."""
