@@ -34,6 +34,9 @@ exit codes:
 The keys of routes.yaml are listed in docs/configuration.md."""
 
 
+_COMMAND: Final = "serve"
+
+
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """What the command line asks for. ``log_format`` None: as the configuration says."""
@@ -46,7 +49,10 @@ class Arguments:
 
 def parse(argv: Sequence[str]) -> Arguments:
     """``argv`` without the program's name. Raises SystemExit as argparse does."""
-    given = _parser().parse_args(argv)
+    parser = _parser()
+    given = parser.parse_args(argv)
+    if given.command != _COMMAND:  # not argparse's choices: they hide a misspelt --option
+        parser.error(f"unknown command '{given.command}'; there is: {_COMMAND}")
     return Arguments(given.config, given.check, given.workers, given.log_format)
 
 
@@ -59,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "command", nargs="?", choices=["serve"], default="serve", help="the same as leaving it out"
+        "command", nargs="?", default=_COMMAND, metavar=_COMMAND, help="the same as leaving it out"
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="the routes.yaml to serve (default: the demo)"

@@ -67,10 +67,8 @@ def _message(error: ErrorDetails) -> str:
 
 
 def keys_at(path: Path) -> list[str]:
-    """The keys that the mapping at ``path`` may have; none where any may stand."""
-    section = _annotation_at(path)
-    if not (isinstance(section, type) and issubclass(section, BaseModel)):
-        return []
+    """The keys that the section at ``path`` may have."""
+    section: type[BaseModel] = _annotation_at(path)
     return [field.alias or name for name, field in section.model_fields.items()]
 
 

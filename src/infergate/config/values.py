@@ -123,7 +123,7 @@ def duration_text(seconds: float) -> str:
     for unit, scale in reversed(_TIME_UNITS.items()):
         if unit != "ms" and seconds and seconds % scale == 0:
             return f"{seconds / scale:.0f}{unit}"
-    return f"{seconds * 1000:g}ms" if seconds else "0s"
+    return f"{seconds * 1000:.12g}ms" if seconds else "0s"
 
 
 def parse_address(value: Any) -> Address:

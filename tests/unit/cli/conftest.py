@@ -1,0 +1,25 @@
+"""The two V2 protocols of this version, without their codecs: the schema only asks who carries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infergate.codecs.base import Carrier, Codec, CodecPlugin
+from infergate.config import protocols
+
+
+def _unmade(options: Any) -> Codec[Any, Any]:
+    raise AssertionError("reading a configuration makes no codec")
+
+
+PLUGINS = {
+    "v2-rest": CodecPlugin("v2-rest", Carrier.HTTP, ("v2",), _unmade),
+    "v2-grpc": CodecPlugin("v2-grpc", Carrier.GRPC, (), _unmade),
+}
+
+
+@pytest.fixture(autouse=True)
+def two_protocols(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocols, "plugins", lambda: PLUGINS)

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infergate import __version__
+from infergate.cli import main
+from infergate.config import Config
+
+GOOD = Path(__file__).parents[2] / "config" / "good" / "everything.yaml"
+BAD = Path(__file__).parents[2] / "config" / "bad" / "many.yaml"
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, Path | None]]:
+    """What ``main`` hands over to be served."""
+    seen: list[tuple[Config, Path | None]] = []
+
+    def serve(config: Config, source: Path | None) -> int:
+        seen.append((config, source))
+        return 0
+
+    install(monkeypatch, serve)
+    return seen
+
+
+def install(monkeypatch: pytest.MonkeyPatch, serve: Any) -> None:
+    module = types.ModuleType("infergate.runtime.serve")
+    monkeypatch.setattr(module, "serve", serve, raising=False)
+    monkeypatch.setitem(sys.modules, "infergate.runtime.serve", module)
+
+
+@pytest.mark.parametrize("argv", [[], ["serve"]])
+def test_without_a_configuration_the_demo_is_served(
+    argv: list[str], served: list[tuple[Config, Path | None]]
+) -> None:
+    assert main(argv) == 0
+    assert served == [(Config.default(), None)]
+
+
+@pytest.mark.parametrize(
+    "argv", [["--config", str(GOOD)], ["serve", "--config", str(GOOD)], [f"--config={GOOD}"]]
+)
+def test_a_configuration_is_served(
+    argv: list[str], served: list[tuple[Config, Path | None]]
+) -> None:
+    assert main([*argv, "--log-format", "text", "--workers", "auto"]) == 0
+    [(config, source)] = served
+    assert source == GOOD
+    assert config.log.format == "text"
+    assert config.readiness == "lenient"
+
+
+def test_argv_is_the_process_s(
+    monkeypatch: pytest.MonkeyPatch, served: list[tuple[Config, Path | None]]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["infergate", "--config", str(GOOD)])
+    assert main() == 0
+    assert served[0][0].log.format == "json"
+
+
+def test_check_tells_what_would_be_served(
+    served: list[tuple[Config, Path | None]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--config", str(GOOD), "--check"]) == 0
+    assert not served
+    out, err = capsys.readouterr()
+    assert err == ""
+    words = [line.split() for line in out.splitlines()]
+    assert ["http", "[::1]:0"] in words
+    assert ["admin", "off"] in words
+    rewrites = "model: resnet50, version: 1, input image: data, output probs: prob"
+    endpoints = ["grpc://triton:8001", "grpcs://10.0.0.8:443"]
+    assert ["resnet50-new", "2", "grpc", "v2-grpc", *endpoints, "30s", *rewrites.split()] in words
+    assert ["*", "any", "in.side", "builtin", "-", "30s", "-"] in words
+    assert ["squeezenet"] in words
+    assert ["body", "1GiB", "(default", "64MiB)"] in words
+    lines = out.splitlines()
+    header = next(line for line in lines if "BACKEND" in line)
+    catch_all = next(line for line in lines if line.startswith("  * "))
+    assert header.index("BACKEND") == catch_all.index("in.side")
+    assert not any(line != line.rstrip() for line in lines)
+
+
+def test_check_without_a_file_tells_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check"]) == 0
+    out = capsys.readouterr().out
+    assert "builtin" in out
+    assert "limits" not in out
+    assert "declared" not in out
+
+
+@pytest.mark.parametrize("more", [[], ["--check"]])
+def test_mistakes_are_told_and_nothing_is_served(
+    more: list[str],
+    served: list[tuple[Config, Path | None]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(BAD.parent)
+    assert main(["--config", BAD.name, *more]) == 2
+    out, err = capsys.readouterr()
+    assert not served
+    assert out == ""
+    assert err == BAD.with_suffix(".txt").read_text(encoding="utf-8")
+
+
+def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", "no-such.yaml"]) == 2
+    assert capsys.readouterr().err == "no-such.yaml: cannot be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--confg", "x"], "unrecognized arguments: --confg"),
+        (["start"], "unknown command 'start'; there is: serve"),
+        (["--log-format", "xml"], "invalid choice: 'xml'"),
+        (["--workers", "0"], "'0' is neither a number from 1 nor 'auto'"),
+        (["--workers", "many"], "'many' is neither a number from 1 nor 'auto'"),
+        (["--conf", "x"], "unrecognized arguments: --conf"),
+        (["--config"], "expected one argument"),
+    ],
+)
+def test_a_wrong_command_line(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_more_workers_come_later(
+    served: list[tuple[Config, Path | None]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--workers", "2"]) == 2
+    assert not served
+    assert "more than one worker comes with a later version" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flag", "text"), [("--version", __version__), ("--help", "exit codes:")])
+def test_version_and_help(flag: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([flag])
+    assert caught.value.code == 0
+    assert text in capsys.readouterr().out
+
+
+def test_a_port_that_is_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def serve(config: Config, source: Path | None) -> int:
+        raise OSError("127.0.0.1:8000 is taken")
+
+    install(monkeypatch, serve)
+    assert main([]) == 1
+    assert capsys.readouterr().err == "infergate: 127.0.0.1:8000 is taken\n"
+
+
+def test_control_c_is_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(config: Config, source: Path | None) -> int:
+        raise KeyboardInterrupt
+
+    install(monkeypatch, serve)
+    assert main([]) == 0
+
+
+def test_python_m_infergate() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "infergate", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"infergate {__version__}\n"

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from infergate.config import ConfigError, Mistake, load, source
+from infergate.config.mistakes import nearest, or_else, spell
+
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def data(text: str, **environ: str) -> Any:
+    read = source.parse(text, "f", environ)
+    assert not read.mistakes
+    return read.data
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("true", True),
+        ("FALSE", False),
+        ("~", None),
+        ("null", None),
+        ("12", 12),
+        ("-1", -1),
+        ("1.5", 1.5),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("yes", "yes"),
+        ("off", "off"),
+        ("010", "010"),
+        ("0x10", "0x10"),
+        ("1_000", "1_000"),
+        ("1:30", "1:30"),
+        ("2024-01-01", "2024-01-01"),
+        ("'12'", "12"),
+        ('"true"', "true"),
+        ("=", "="),
+    ],
+)
+def test_scalars(text: str, value: Any) -> None:
+    found = data(f"k: {text}\n")["k"]
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("${N}", 7),
+        ('"${N}"', "7"),
+        ("a-${N}-${T}", "a-7-text"),
+        ("${U:-12}", 12),
+        ("${U:-}", None),
+        ("'${U:-}'", ""),
+        ("${EMPTY:-d}", "d"),
+        ("x${EMPTY}", "x"),
+        ("$${N}", "${N}"),
+        ("$N", "$N"),
+        ("cost $5", "cost $5"),
+        ("${U:-a:b}", "a:b"),
+        ("${LIST}", "[1, 2]"),
+        ("${NESTED}", "${N}"),
+    ],
+)
+def test_the_environment(text: str, value: Any) -> None:
+    environ = {"N": "7", "T": "text", "EMPTY": "", "LIST": "[1, 2]", "NESTED": "${N}"}
+    assert data(f"k: {text}\n", **environ)["k"] == value
+
+
+def test_keys_are_not_replaced() -> None:
+    assert data("${N}: 1\n", N="x") == {"${N}": 1}
+
+
+def test_every_path_has_its_line() -> None:
+    read = source.parse("a:\n  b:\n    - 1\n    - c: 2\n      d:\n        3\n", "f", {})
+    assert read.lines == {
+        (): 1,
+        ("a",): 1,
+        ("a", "b"): 2,
+        ("a", "b", 0): 3,
+        ("a", "b", 1): 4,
+        ("a", "b", 1, "c"): 4,
+        ("a", "b", 1, "d"): 5,
+    }
+    assert read.line(("a", "b", 7, "x")) == 2
+    assert read.line(("nowhere",)) == 1
+
+
+def test_merges_fill_in_and_do_not_replace() -> None:
+    text = "a: &a {x: 1, y: 1}\nb: &b {<<: *a, y: 2}\nc: {y: 3, <<: [*b, {z: 4, x: 9}]}\n"
+    assert data(text) == {
+        "a": {"x": 1, "y": 1},
+        "b": {"y": 2, "x": 1},
+        "c": {"y": 3, "x": 1, "z": 4},
+    }
+
+
+@pytest.mark.parametrize("text", ["a: &a {<<: *a}\n", "[" * 5000 + "]" * 5000])
+def test_no_end_of_nesting(text: str) -> None:
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        source.parse(text, "f", {})
+
+
+def test_aliases_within_aliases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_MOST_NODES", 1000)
+    text = "a0: &a0 [1, 1, 1, 1]\n"
+    text += "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}, *a{i - 1}]\n" for i in range(1, 9))
+    read = source.parse(text, "f", {})
+    assert "aliases within aliases" in read.mistakes[0].message
+
+
+def test_an_error_without_a_place() -> None:
+    with pytest.raises(ConfigError, match="not YAML"):
+        source.parse("a: \x01", "f", {})
+
+
+def test_the_slower_loader_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a: &x {b: [1, 'two', \"${N}\"], c: ~}\nd: *x\ne:\n  - ${N}\n"
+    fast = source.parse(text, "f", {"N": "3"})
+    monkeypatch.setattr(source, "_LOADER", yaml.SafeLoader)
+    slow = source.parse(text, "f", {"N": "3"})
+    assert fast.data == {"a": {"b": (1, "two", "3"), "c": None}, "d": fast.data["a"], "e": (3,)}
+    assert (fast.data, fast.lines) == (slow.data, slow.lines)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "no.yaml", {})
+    assert str(caught.value) == f"{tmp_path}/no.yaml: cannot be read: No such file or directory"
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load(tmp_path, {})
+
+
+def test_a_byte_order_mark_is_no_matter(tmp_path: Path) -> None:
+    path = tmp_path / "routes.yaml"
+    path.write_text(
+        "\ufeffbackends: {d: {protocol: builtin}}\nroutes: [{model: a, backend: d}]\n",
+        encoding="utf-8",
+    )
+    assert load(path, {}).routes[0].model == "a"
+
+
+def test_how_a_mistake_is_told() -> None:
+    mistake = Mistake("routes.yaml", 12, "backends.trt.endpoint", "unknown key 'endpoint'")
+    assert str(mistake) == "routes.yaml:12: backends.trt.endpoint: unknown key 'endpoint'"
+    assert str(Mistake("routes.yaml", 0, "", "the file is empty")) == (
+        "routes.yaml: the file is empty"
+    )
+
+
+def test_paths() -> None:
+    assert spell(()) == ""
+    assert spell(("a", 0, "b", "c.d", "")) == "a[0].b['c.d']['']"
+
+
+def test_the_nearest_name() -> None:
+    assert nearest("Max-Batch-Size", ["max_batch_size"]) == "max_batch_size"
+    assert nearest("zzz", ["abc"]) is None
+    assert or_else("zzz", []) == ""
+    assert or_else("zzz", ["b", "a"]) == "; there are: a, b"
+
+
+@UNHURRIED
+@given(st.text(max_size=60) | st.text("a:-[]{}&*!|>'\"#%@` \n${}<", max_size=40))
+def test_any_text_is_data_or_mistakes(text: str) -> None:
+    assert outcome(text)
+
+
+def outcome(text: str) -> str:
+    """What became of it. Any other exception fails the test."""
+    try:
+        return repr(source.parse(text, "f", {}).lines)
+    except ConfigError as error:
+        return str(error)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import re
+import string
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from infergate.routing import table
+from infergate.routing.table import Rewrite, Route, RouteTable
+
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def test_a_name_matches_itself_only() -> None:
+    routes = RouteTable([Route("resnet", "a")])
+    found = routes.find("resnet", "")
+    assert found is not None
+    assert found.backend == "a"
+    assert routes.find("resnet50", "") is None
+    assert routes.find("Resnet", "") is None
+    assert routes.find("", "") is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hits", "misses"),
+    [
+        ("bert-*", ["bert-", "bert-base", "bert-a/b", "bert-a\nb"], ["bert", "abert-", "BERT-x"]),
+        ("gpt-?", ["gpt-2", "gpt-é"], ["gpt-", "gpt-22"]),
+        ("m[ab]", ["ma", "mb"], ["mc", "m[ab]"]),
+        ("m[!ab]", ["mc"], ["ma"]),
+        ("*", ["", "anything"], []),
+        ("a.b*", ["a.b", "a.bc"], ["axb"]),
+        ("/bert-(base|large)/", ["bert-base"], ["bert-base2", "xbert-base", "bert-small"]),
+        ("/v\\d+/", ["v1", "v22"], ["v", "v1a"]),
+        ("/a|ab/", ["a", "ab"], ["abc"]),
+        ("/", ["/"], ["", "a"]),
+    ],
+)
+def test_patterns(pattern: str, hits: list[str], misses: list[str]) -> None:
+    routes = RouteTable([Route(pattern, "a")])
+    assert [name for name in hits + misses if routes.find(name, "")] == hits
+
+
+def test_a_bad_regular_expression_is_told() -> None:
+    with pytest.raises(re.error):
+        RouteTable([Route("/(/", "a")])
+
+
+def test_the_first_match_wins() -> None:
+    routes = RouteTable([Route("bert-base", "name"), Route("bert-*", "glob"), Route("*", "all")])
+    found = [routes.find(name, "") for name in ("bert-base", "bert-large", "x")]
+    assert [route.backend for route in found if route] == ["name", "glob", "all"]
+
+
+def test_a_pattern_before_a_name_wins_over_it() -> None:
+    routes = RouteTable([Route("bert-*", "glob"), Route("bert-base", "name")])
+    assert [r.backend for r in routes.candidates("bert-base")] == ["glob", "name"]
+    found = routes.find("bert-base", "")
+    assert found is not None
+    assert found.backend == "glob"
+
+
+@pytest.mark.parametrize(
+    ("version", "backend"), [("1", "one"), ("2", "two"), ("3", "any"), ("", "any")]
+)
+def test_a_route_may_be_for_one_version(version: str, backend: str) -> None:
+    routes = RouteTable([Route("m", "one", "1"), Route("m", "two", "2"), Route("*", "any")])
+    found = routes.find("m", version)
+    assert found is not None
+    assert found.backend == backend
+
+
+def test_no_route_for_another_version() -> None:
+    routes = RouteTable([Route("m", "one", "1")])
+    assert routes.find("m", "2") is None
+    assert routes.find("m", "") is None
+
+
+def test_unknown_names_do_not_grow_memory() -> None:
+    routes = RouteTable([Route("m", "a"), Route("/k.*/", "b")])
+    for index in range(10_000):
+        assert routes.find(f"unknown-{index}", "") is None
+    assert not routes._matched
+
+
+def test_names_that_a_pattern_matches_are_remembered_within_bounds() -> None:
+    routes = RouteTable([Route("*", "a")])
+    for index in range(3 * table._REMEMBERED):
+        assert routes.find(f"m{index}", "") is routes.routes[0]
+        assert len(routes._matched) <= table._REMEMBERED
+    assert routes.candidates("m0") is routes.candidates("m0")
+
+
+def test_labels() -> None:
+    assert Route("m", "a").label == "m"
+    assert Route("m", "a", "2").label == "m@2"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "rewrite", "model", "expected"),
+    [
+        ("m", "", "m", "m"),
+        ("m", "n", "m", "n"),
+        ("b-*", "n", "b-x", "n"),
+        ("m", r"n\1", "m", r"n\1"),
+        ("/b-(.*)/", r"c_\1", "b-x", "c_x"),
+        ("/b-(?P<size>.*)/", r"c_\g<size>", "b-x", "c_x"),
+        ("/b(-x)?/", r"c\1", "b", "c"),
+        ("/b-(.*)/", r"c_\1", "other", r"c_\1"),
+    ],
+)
+def test_the_backend_s_model(pattern: str, rewrite: str, model: str, expected: str) -> None:
+    assert Route(pattern, "a", rewrite=Rewrite(rewrite)).backend_model(model) == expected
+
+
+def test_the_versions_told_to_either_side() -> None:
+    plain = Route("m", "a")
+    assert plain.backend_version("3") == "3"
+    assert plain.client_version("3", "7") == "7"
+    rewriting = Route("m", "a", version="2", rewrite=Rewrite(version="1"))
+    assert rewriting.backend_version("2") == "1"
+    assert rewriting.client_version("2", "1") == "2"
+    assert rewriting.client_version("", "1") == "2"
+    assert Route("m", "a", rewrite=Rewrite(version="1")).client_version("", "1") == "1"
+
+
+def test_which_rewrites_touch_tensors() -> None:
+    assert not Rewrite("n", "1").renames_tensors
+    assert Rewrite(inputs={"a": "b"}).renames_tensors
+    assert Rewrite(outputs={"a": "b"}).renames_tensors
+
+
+NAMES = st.text("ab-", min_size=1, max_size=4)
+GLOBS = st.text("ab-*?", min_size=1, max_size=4)
+REGEXES = st.sampled_from(["/a.*/", "/[ab]+/", "/(a|b)-?/", "/.*/", "/b{2}/"])
+ROUTES = st.lists(
+    st.builds(
+        Route,
+        NAMES | GLOBS | REGEXES,
+        st.sampled_from(string.ascii_lowercase),
+        st.sampled_from(["", "1", "2"]),
+    ),
+    max_size=12,
+)
+
+
+def scan(routes: list[Route], model: str, version: str) -> Route | None:
+    """The rule itself: the first route, in order, that matches."""
+    for route in routes:
+        matches = (
+            route.pattern == model
+            if route.is_exact
+            else table.compiled(route.pattern).fullmatch(model)
+        )
+        if matches and route.version in ("", version):
+            return route
+    return None
+
+
+@UNHURRIED
+@given(ROUTES, st.lists(st.tuples(NAMES, st.sampled_from(["", "1", "2", "3"])), max_size=12))
+def test_find_is_a_scan_from_the_top(routes: list[Route], asked: list[tuple[str, str]]) -> None:
+    routing = RouteTable(routes)
+    for model, version in asked + asked:  # the second time from memory
+        assert routing.find(model, version) is scan(routes, model, version)
