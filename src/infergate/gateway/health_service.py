@@ -20,9 +20,6 @@ NOT_SERVING: Final = 2
 SERVICE_UNKNOWN: Final = 3
 _INVALID_ARGUMENT: Final = 3
 _NOT_FOUND: Final = 5
-_MALFORMED: Final = RpcResponse(
-    code=_INVALID_ARGUMENT, details="the HealthCheckRequest cannot be read"
-)
 
 
 class Health:
@@ -48,7 +45,7 @@ class Health:
         try:
             service = self._request.FromString(joined(wire.message)).service
         except DecodeError:
-            return _MALFORMED
+            return _malformed()
         if service not in self._services:
             return RpcResponse(code=_NOT_FOUND, details=f"service '{service}' is not served here")
         return self._told(await self._status())
@@ -69,7 +66,7 @@ class Health:
             try:
                 service = self._request.FromString(message).service
             except DecodeError:
-                yield _MALFORMED
+                yield _malformed()
                 return
             known = service in self._services
             told: int | None = None
@@ -85,3 +82,7 @@ class Health:
 
     def _told(self, status: int) -> RpcResponse:
         return RpcResponse((self._response(status=status).SerializeToString(),))
+
+
+def _malformed() -> RpcResponse:
+    return RpcResponse(code=_INVALID_ARGUMENT, details="the HealthCheckRequest cannot be read")

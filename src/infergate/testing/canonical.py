@@ -12,7 +12,6 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from infergate.core import messages
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.messages import Answer, Operation
 
@@ -65,7 +64,7 @@ def from_json(told: Mapping[str, Any]) -> Any:
 
 
 def _from_fields(kind: type, fields: Mapping[str, Any]) -> Any:
-    hints = typing.get_type_hints(kind, vars(messages))
+    hints = typing.get_type_hints(kind)
     return kind(**{name: _from_json(hints[name], content) for name, content in fields.items()})
 
 

@@ -27,6 +27,7 @@ from infergate.codecs.v2_grpc.infer_response import (
 from infergate.codecs.v2_grpc.methods import BY_OPERATION, BY_PATH, INFER, OPERATIONS
 from infergate.codecs.v2_grpc.scan import (
     DELIMITED,
+    UNDECODABLE,
     Malformed,
     fields,
     string_field,
@@ -89,8 +90,10 @@ class V2Grpc:
         method = BY_PATH[wire.method]
         try:
             message = method.request.FromString(joined(wire.message))
-        except DecodeError as error:
-            raise bad_request(f"the message to {wire.method} cannot be read: {error}") from None
+        except DecodeError:
+            raise bad_request(
+                f"the message to {wire.method} cannot be read: {UNDECODABLE}"
+            ) from None
         return Parsed(method.read_request(message))
 
     def build_response(self, answer: Answer, parsed: Parsed) -> RpcResponse:

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from infergate.codecs.v2_grpc.messages import ModelInferRequest
 from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
-from infergate.codecs.v2_grpc.scan import Malformed, prefix, split
+from infergate.codecs.v2_grpc.scan import UNDECODABLE, Malformed, prefix, split
 from infergate.codecs.v2_grpc.tensors import (
     has_elements,
     most_fields,
@@ -50,8 +50,10 @@ def read_request(message: Sequence[Buffer], limits: Limits) -> Checked:
     try:
         rest, raw = split(joined(message), RAW, most_fields(limits))
         head = ModelInferRequest.FromString(rest)
-    except (Malformed, DecodeError) as error:
+    except Malformed as error:
         raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None
+    except DecodeError:
+        raise bad_request(f"the ModelInferRequest cannot be read: {UNDECODABLE}") from None
     if not head.model_name:
         raise bad_request("model_name is missing")
     outputs = tuple(

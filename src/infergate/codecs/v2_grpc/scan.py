@@ -31,6 +31,9 @@ _TAG_BYTES: Final = 5
 _VARINT_BYTES: Final = 10
 _LARGEST_LENGTH: Final = 2**31 - 1
 
+UNDECODABLE: Final = "a field inside another is cut short, or a text is not UTF-8"
+"""What the protobuf runtime, which does not say, may have found in a message that scans."""
+
 
 class Malformed(Exception):  # noqa: N818 - whose mistake it is, the caller says
     """The bytes are not a protobuf message. Callers say whose mistake that is."""
