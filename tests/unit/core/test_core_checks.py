@@ -87,7 +87,7 @@ def test_products_do_not_overflow(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [(2**32, 2**32), (2**40,), (MOST_BYTES_ELEMENTS + 1,)])
 def test_more_bytes_elements_than_can_be_walked_are_too_large(shape: tuple[int, ...]) -> None:
-    with pytest.raises(GatewayError, match="tensor 't'.*the limit is") as caught:
+    with pytest.raises(GatewayError, match=r"tensor 't'.*the limit is") as caught:
         check_data("t", Datatype.BYTES, shape, b"")
     assert caught.value.kind is Kind.TOO_LARGE
 

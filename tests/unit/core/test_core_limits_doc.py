@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infergate.backends.builtin import accumulate
-from infergate.core import classification
+from infergate.core import classification, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
 
 PAGE = (Path(__file__).parents[3] / "docs" / "limits.md").read_text(encoding="utf-8")
@@ -24,6 +24,7 @@ def test_each_limit_has_a_row_with_its_default(field: str) -> None:
 
 def test_bounds_that_are_not_configured() -> None:
     assert {name: bound for name, bound in ROWS.items() if "." in name} == {
+        "core.tensor.MOST_BYTES_ELEMENTS": tensor.MOST_BYTES_ELEMENTS,
         "core.classification.MOST_CLASSES": classification.MOST_CLASSES,
         "backends.builtin.accumulate.MOST_SEQUENCES": accumulate.MOST_SEQUENCES,
         "backends.builtin.accumulate.IDLE_SECONDS": accumulate.IDLE_SECONDS,
