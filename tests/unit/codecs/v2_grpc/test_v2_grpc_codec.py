@@ -1,0 +1,396 @@
+"""The codec: round trips, both forms of contents, forwarding."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import InferResult
+from tritonclient.grpc import service_pb2 as pb
+
+from infergate.codecs.base import Parsed
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.v2_grpc import PLUGIN
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import (
+    Health,
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    ServerLiveRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor, tensor_of
+from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.testing import canonical, check_codec
+from infergate.testing.strategies import infer_requests, infer_responses, spoiled
+
+RAW = PLUGIN.make({})
+TYPED = PLUGIN.make({"contents": "typed"})
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+LIMITS = DEFAULT_LIMITS
+ASKED = InferRequest("m")
+METADATA = ModelMetadataRequest("m")
+HONEST = RAW.build_request(
+    InferRequest(
+        "m",
+        "1",
+        "id",
+        {"p": 1},
+        (
+            tensor_of("A", Datatype.INT32, np.arange(3, dtype="<i4")),
+            tensor_of("B", Datatype.BYTES, np.array([b"xy", b""], dtype=np.object_)),
+        ),
+    ),
+    GENERIC,
+)
+HONEST_TENSORS = (
+    tensor_of("A", Datatype.INT32, np.arange(3, dtype="<i4")),
+    tensor_of("B", Datatype.FP64, np.array([0.5])),
+)
+HONEST_BYTES = bytes(joined(HONEST.message))
+_typed = pb.ModelInferRequest(model_name="m")
+_typed.inputs.add(name="X", datatype="INT8", shape=[2], contents={"int_contents": [1, -1]})
+_typed.inputs.add(name="Y", datatype="FP32", shape=[1], contents={"fp32_contents": [0.5]})
+TYPED_BYTES = _typed.SerializeToString()
+
+
+def whole(wire: Any) -> Any:
+    return replace(wire, message=(bytes(joined(wire.message)),))
+
+
+def refused(wire: RpcRequest | RpcResponse, act: Any, *arguments: Any) -> GatewayError | None:
+    try:
+        act(wire, *arguments)
+    except GatewayError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("contents", ["raw", "typed"])
+def test_the_contract(contents: str) -> None:
+    check_codec(PLUGIN, options={"contents": contents})
+
+
+@given(infer_requests())
+def test_any_request_arrives_bit_for_bit(request: InferRequest) -> None:
+    wire = whole(RAW.build_request(request, GENERIC))
+    parsed = RAW.parse_request(wire, LIMITS).operation
+    assert canonical.text(parsed) == canonical.text(request)
+    peek = RAW.peek(wire)
+    assert (peek.model, peek.version, peek.id) == (request.model, request.version, request.id)
+
+
+@given(infer_responses(), st.sampled_from((RAW, TYPED)))
+def test_any_response_arrives_bit_for_bit(response: InferResponse, codec: Any) -> None:
+    wire = whole(codec.build_response(response, Parsed(ASKED)))
+    found = codec.parse_response(wire, ASKED, LIMITS)
+    assert canonical.text(found) == canonical.text(response)
+
+
+@given(infer_responses(frozenset(Datatype) - {Datatype.FP16, Datatype.BF16}))
+def test_a_typed_answer_is_what_a_typed_request_would_be(response: InferResponse) -> None:
+    """The two messages spell typed tensors alike, so one's writer tests the other's reader."""
+    message = pb.ModelInferResponse.FromString(
+        bytes(joined(TYPED.build_response(response, Parsed(ASKED)).message))
+    )
+    assert not message.raw_output_contents
+    request = pb.ModelInferRequest(model_name=response.model)
+    for output in message.outputs:
+        request.inputs.add().MergeFromString(output.SerializeToString())
+    wire = RpcRequest(INFER, (request.SerializeToString(),))
+    parsed = RAW.parse_request(wire, LIMITS).operation
+    assert isinstance(parsed, InferRequest)
+    wanted = InferRequest(response.model, inputs=response.outputs)
+    assert canonical.text(parsed) == canonical.text(wanted)
+    assert RAW.shield(wire, LIMITS) is wire
+
+
+@given(infer_requests())
+def test_tritonclients_protobufs_read_what_we_write(request: InferRequest) -> None:
+    message = pb.ModelInferRequest.FromString(
+        bytes(joined(RAW.build_request(request, GENERIC).message))
+    )
+    assert (message.model_name, message.model_version, message.id) == (
+        request.model,
+        request.version,
+        request.id,
+    )
+    assert [t.name for t in message.inputs] == [t.name for t in request.inputs]
+    assert [tuple(t.shape) for t in message.inputs] == [t.shape for t in request.inputs]
+    assert list(message.raw_input_contents) == [bytes(t.data) for t in request.inputs]
+    assert set(message.parameters) == set(request.parameters)
+    again = RpcRequest(INFER, (message.SerializeToString(),))
+    assert canonical.same(RAW.parse_request(again, LIMITS).operation, request)
+
+
+@given(infer_responses())
+def test_tritonclient_reads_raw_answers(response: InferResponse) -> None:
+    message = pb.ModelInferResponse.FromString(
+        bytes(joined(RAW.build_response(response, Parsed(ASKED)).message))
+    )
+    result = InferResult(message)
+    for tensor in response.outputs:
+        if tensor.datatype is not Datatype.BF16:
+            array = result.as_numpy(tensor.name)
+            assert array is not None
+            assert array.shape == tensor.shape
+            if tensor.datatype is not Datatype.BYTES:
+                assert array.tobytes() == bytes(tensor.data)
+
+
+@given(st.data())
+def test_spoiled_bytes_parse_or_are_refused_and_the_shield_agrees(data: st.DataObject) -> None:
+    honest = data.draw(st.sampled_from((HONEST_BYTES, TYPED_BYTES)))
+    wire = RpcRequest(INFER, (data.draw(spoiled(honest)),))
+    parsing = refused(wire, RAW.parse_request, LIMITS)
+    shielding = refused(wire, RAW.shield, LIMITS)
+    assert (parsing is None) == (shielding is None)
+    refused(wire, RAW.peek)
+    refused(wire, RAW.readdress, "other", "2", GENERIC)
+    if parsing is None:
+        assert refused(wire, RAW.peek) is None
+        shielded = RAW.shield(wire, LIMITS)
+        assert canonical.same(
+            RAW.parse_request(shielded, LIMITS).operation, RAW.parse_request(wire, LIMITS).operation
+        )
+        # What passes is taken by the real protobufs too.
+        pb.ModelInferRequest.FromString(bytes(joined(shielded.message)))
+
+
+@given(st.binary(max_size=80), st.sampled_from(("ModelInfer", "ModelReady", "RepositoryIndex")))
+def test_any_bytes_parse_or_are_refused(message: bytes, method: str) -> None:
+    wire = RpcRequest(f"/inference.GRPCInferenceService/{method}", (message,))
+    refused(wire, RAW.peek)
+    parsing = refused(wire, RAW.parse_request, LIMITS)
+    assert (parsing is None) == (refused(wire, RAW.shield, LIMITS) is None)
+
+
+@given(st.data())
+def test_spoiled_answers_parse_or_are_garbage(data: st.DataObject) -> None:
+    answer = InferResponse("m", "1", "id", {}, HONEST_TENSORS)
+    codec = data.draw(st.sampled_from((RAW, TYPED)))
+    honest = bytes(joined(codec.build_response(answer, Parsed(ASKED)).message))
+    wire = RpcResponse((data.draw(spoiled(honest)),))
+    for act, arguments in (
+        (RAW.parse_response, (ASKED, LIMITS)),
+        (RAW.relabel, (HONEST, "other", "2", LIMITS)),
+    ):
+        error = refused(wire, act, *arguments)
+        assert error is None or error.kind is Kind.BACKEND_GARBAGE
+
+
+# ---- no copies
+
+
+def test_tensor_memory_is_never_copied() -> None:
+    data = bytes(range(256)) * 16
+    tensor = Tensor("X", Datatype.UINT8, (4096,), data)
+    built = RAW.build_request(InferRequest("m", inputs=(tensor,)), GENERIC)
+    assert any(part is data for part in built.message)
+    answer = RAW.build_response(InferResponse("m", outputs=(tensor,)), Parsed(ASKED))
+    assert any(part is data for part in answer.message)
+    message = bytes(joined(built.message))
+    parsed = RAW.parse_request(RpcRequest(INFER, (message,)), LIMITS).operation
+    assert isinstance(parsed, InferRequest)
+    view = parsed.inputs[0].data
+    assert isinstance(view, memoryview)
+    assert view.obj is message
+    moved = RAW.readdress(RpcRequest(INFER, (message,)), "other", "", GENERIC)
+    assert moved is not None
+    assert all(p.obj is message for p in moved.message if isinstance(p, memoryview))
+    assert sum(isinstance(part, memoryview) for part in moved.message) == 1
+
+
+# ---- parameters
+
+
+def test_lists_and_objects_travel_as_json_text_and_null_not_at_all() -> None:
+    request = InferRequest("m", parameters={"l": [1, "a", None], "o": {"k": 1.5}, "n": None})
+    parsed = RAW.parse_request(RAW.build_request(request, GENERIC), LIMITS).operation
+    assert isinstance(parsed, InferRequest)
+    assert parsed.parameters == {"l": '[1,"a",null]', "o": '{"k":1.5}'}
+
+
+@pytest.mark.parametrize("value", [2**64, -(2**63) - 1])
+def test_an_integer_beyond_64_bits_names_its_parameter(value: int) -> None:
+    with pytest.raises(GatewayError, match="'big'") as caught:
+        RAW.build_request(InferRequest("m", parameters={"big": value}), GENERIC)
+    assert caught.value.kind is Kind.BAD_REQUEST
+    with pytest.raises(GatewayError, match="'big'") as caught:
+        RAW.build_response(InferResponse("m", parameters={"big": value}), Parsed(ASKED))
+    assert caught.value.kind is Kind.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        InferRequest("m\ud800"),
+        InferRequest("m", parameters={"m\ud800": 1}),
+        InferRequest("m", parameters={"k": "m\ud800"}),
+        ModelReadyRequest("m\ud800"),
+    ],
+)
+def test_text_that_is_not_unicode_is_refused_by_name(request_: Any) -> None:
+    with pytest.raises(GatewayError, match=r"'m\\ud800' is not Unicode") as caught:
+        RAW.build_request(request_, GENERIC)
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+def test_a_dimension_beyond_int64_cannot_be_told() -> None:
+    answer = ModelMetadata("m", inputs=(TensorMetadata("X", "FP32", (2**63,)),))
+    with pytest.raises(GatewayError) as caught:
+        RAW.build_response(answer, RAW.parse_request(RAW.build_request(METADATA, GENERIC), LIMITS))
+    assert caught.value.kind is Kind.UNSUPPORTED
+
+
+def test_metadata_keeps_parameters_and_properties_apart() -> None:
+    answer = ModelMetadata(
+        "m",
+        inputs=(TensorMetadata("X", "FP32", (-1,), {"content_type": "np"}),),
+        parameters={"s": "text", "i": -3, "b": False, "d": 0.5, "none": None},
+        properties={"p": "plain", "e": "", "tab": "a\tb"},
+    )
+    wire = RAW.build_response(answer, Parsed(METADATA))
+    found = RAW.parse_response(wire, METADATA, LIMITS)
+    wanted = replace(answer, parameters={"s": "text", "i": -3, "b": False, "d": 0.5})
+    assert canonical.same(found, wanted)
+
+
+# ---- limits
+
+
+def test_the_number_of_tensors_is_limited() -> None:
+    limits = Limits(tensors=2)
+    tensors = tuple(Tensor(f"X{i}", Datatype.INT8, (1,), b"\0") for i in range(3))
+    wire = RAW.build_request(InferRequest("m", inputs=tensors), GENERIC)
+    with pytest.raises(GatewayError, match="3 inputs, the limit is 2"):
+        RAW.parse_request(wire, limits)
+    RAW.parse_request(wire, replace(limits, tensors=3))
+
+
+def test_an_empty_shape_in_typed_contents_holds_one_element() -> None:
+    message = pb.ModelInferRequest(model_name="m")
+    message.inputs.add(name="X", datatype="INT64", contents={"int64_contents": [5]})
+    parsed = RAW.parse_request(RpcRequest(INFER, (message.SerializeToString(),)), LIMITS).operation
+    assert isinstance(parsed, InferRequest)
+    assert parsed.inputs[0].shape == ()
+    assert math.prod(parsed.inputs[0].shape) == 1
+
+
+def test_unknown_fields_inside_typed_contents_are_passed_over() -> None:
+    contents = pb.InferTensorContents(fp32_contents=[1.0]).SerializeToString() + b"\x7a\x03new"
+    tensor = pb.ModelInferRequest.InferInputTensor(name="X", datatype="FP32", shape=[1])
+    tensor.MergeFromString(b"\x2a" + bytes((len(contents),)) + contents)
+    message = pb.ModelInferRequest(model_name="m", inputs=[tensor]).SerializeToString()
+    parsed = RAW.parse_request(RpcRequest(INFER, (message,)), LIMITS).operation
+    assert isinstance(parsed, InferRequest)
+    assert bytes(parsed.inputs[0].data) == b"\x00\x00\x80\x3f"
+
+
+def test_any_byte_but_0_is_true_in_typed_bool() -> None:
+    answer = InferResponse("m", outputs=(Tensor("X", Datatype.BOOL, (3,), b"\x00\x02\xff"),))
+    wire = TYPED.build_response(answer, Parsed(ASKED))
+    found = TYPED.parse_response(wire, ASKED, LIMITS)
+    assert isinstance(found, InferResponse)
+    assert bytes(found.outputs[0].data) == b"\0\1\1"
+
+
+# ---- forwarding
+
+
+def test_the_shield_hands_an_honest_message_on_untouched() -> None:
+    assert RAW.shield(HONEST, LIMITS) is HONEST
+    asked = RAW.build_request(ServerLiveRequest(), GENERIC)
+    assert RAW.shield(asked, LIMITS) is asked
+
+
+def test_the_shield_strips_empty_contents_that_triton_would_refuse() -> None:
+    message = pb.ModelInferRequest(model_name="m", raw_input_contents=[b"\1", b"\2"])
+    message.inputs.add(name="X", datatype="INT8", shape=[1]).contents.SetInParent()
+    message.inputs.add(name="Y", datatype="INT8", shape=[1])
+    wire = RpcRequest(INFER, (message.SerializeToString(),), {"k": "v"})
+    shielded = RAW.shield(wire, LIMITS)
+    assert shielded.metadata == {"k": "v"}
+    message.inputs[0].ClearField("contents")
+    assert bytes(joined(shielded.message)) == message.SerializeToString()
+
+
+def test_readdressing_changes_names_only_and_drops_metadata() -> None:
+    wire = replace(HONEST, metadata={"authorization": "secret"})
+    moved = RAW.readdress(wire, "other", "", GENERIC)
+    assert moved is not None
+    assert moved.metadata == {}
+    message = pb.ModelInferRequest.FromString(bytes(joined(moved.message)))
+    wanted = pb.ModelInferRequest.FromString(HONEST_BYTES)
+    wanted.model_name = "other"
+    wanted.model_version = ""
+    assert message == wanted
+
+
+def test_readdressing_garbage_is_a_bad_request() -> None:
+    with pytest.raises(GatewayError) as caught:
+        RAW.readdress(RpcRequest(INFER, (b"\x0a\x7f",)), "other", "", GENERIC)
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+def answered(**fields: Any) -> RpcResponse:
+    message = pb.ModelInferResponse(model_name="m", model_version="1", **fields)
+    return RpcResponse((message.SerializeToString(),), metadata={"server": "x"})
+
+
+def test_an_answer_that_needs_no_change_is_handed_on() -> None:
+    answer = answered(id="id", raw_output_contents=[b"x"])
+    assert RAW.relabel(answer, HONEST, "", "", LIMITS).message is answer.message
+    assert RAW.relabel(answer, HONEST, "m", "1", LIMITS).message is answer.message
+
+
+def test_an_answer_is_told_under_the_names_the_client_used() -> None:
+    told = RAW.relabel(answered(id="id"), HONEST, "mine", "7", LIMITS)
+    message = pb.ModelInferResponse.FromString(bytes(joined(told.message)))
+    assert (message.model_name, message.model_version, message.id) == ("mine", "7", "id")
+
+
+def test_an_id_the_backend_did_not_return_is_returned() -> None:
+    told = RAW.relabel(answered(), HONEST, "", "", LIMITS)
+    message = pb.ModelInferResponse.FromString(bytes(joined(told.message)))
+    assert (message.model_name, message.model_version, message.id) == ("m", "1", "id")
+
+
+def test_typed_answers_are_turned_raw_for_tritonclient() -> None:
+    output = {"name": "Y", "datatype": "INT32", "shape": [2], "contents": {"int_contents": [1, 2]}}
+    told = RAW.relabel(answered(outputs=[output]), HONEST, "", "", LIMITS)
+    result = InferResult(pb.ModelInferResponse.FromString(bytes(joined(told.message))))
+    array = result.as_numpy("Y")
+    assert array is not None
+    assert array.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("message", [b"\x0a\x7f", b"\x2a\x02\x0a\x7f", b"\x2a\x00"])
+def test_an_answer_that_is_no_message_is_garbage(message: bytes) -> None:
+    with pytest.raises(GatewayError) as caught:
+        RAW.relabel(RpcResponse((message,)), HONEST, "", "", LIMITS)
+    assert caught.value.kind is Kind.BACKEND_GARBAGE
+
+
+def test_answers_of_typed_codecs_are_not_forwarded() -> None:
+    assert RAW.forwards
+    assert not TYPED.forwards
+
+
+# ---- misuse
+
+
+def test_an_answer_that_does_not_fit_the_operation_is_unsupported() -> None:
+    with pytest.raises(GatewayError, match="InferRequest with Health") as caught:
+        RAW.build_response(Health(ok=True), Parsed(ASKED))
+    assert caught.value.kind is Kind.UNSUPPORTED
+    with pytest.raises(GatewayError, match="ServerLiveRequest with ModelMetadata"):
+        RAW.build_response(ModelMetadata("m"), Parsed(ServerLiveRequest()))

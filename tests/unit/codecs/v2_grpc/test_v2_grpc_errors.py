@@ -1,0 +1,104 @@
+"""The two tables, and statuses both ways."""
+
+from typing import Any
+
+import pytest
+
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.v2_grpc import PLUGIN
+from infergate.codecs.v2_grpc.errors import CODES, KINDS
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import InferRequest, RawInferRequest, ServerLiveRequest
+from infergate.core.wire import RpcResponse
+
+CODEC = PLUGIN.make({})
+
+
+def relabelled(wire: RpcResponse, asked: InferRequest, limits: Limits) -> RpcResponse:
+    return CODEC.relabel(wire, CODEC.build_request(asked, GENERIC), "", "", limits)
+
+
+def test_every_kind_has_a_code_and_every_code_a_kind() -> None:
+    assert set(CODES) == set(Kind)
+    assert set(KINDS) == set(range(1, 17))
+    assert set(CODES.values()) <= set(KINDS)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_an_error_is_told_as_its_code(kind: Kind) -> None:
+    told = CODEC.build_error(GatewayError(kind, "why", detail="10.0.0.7 refused"), None)
+    assert told == RpcResponse(code=CODES[kind], details="why")
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (Kind.BAD_REQUEST, 3),
+        (Kind.UNAUTHENTICATED, 16),
+        (Kind.FORBIDDEN, 7),
+        (Kind.NOT_FOUND, 5),
+        (Kind.UNSUPPORTED, 12),
+        (Kind.TOO_LARGE, 8),
+        (Kind.OVERLOADED, 14),
+        (Kind.TIMEOUT, 4),
+        (Kind.CANCELLED, 1),
+        (Kind.INTERNAL, 13),
+    ],
+)
+def test_codes_are_grpcs(kind: Kind, code: int) -> None:
+    assert CODES[kind] == code
+
+
+def test_retry_after_travels_as_whole_seconds() -> None:
+    told = CODEC.build_error(GatewayError(Kind.RATE_LIMITED, "slow down", retry_after=1.2), None)
+    assert told.metadata == {"retry-after": "2"}
+    with pytest.raises(GatewayError) as caught:
+        CODEC.parse_response(told, InferRequest("m"), DEFAULT_LIMITS)
+    assert caught.value.retry_after == 2.0
+
+
+@pytest.mark.parametrize("told", ["", "soon", "-1", "1.5", "²"])
+def test_a_retry_after_that_is_no_number_is_left_out(told: str) -> None:
+    wire = RpcResponse(code=14, details="busy", metadata={"retry-after": told})
+    with pytest.raises(GatewayError) as caught:
+        CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
+    assert caught.value.retry_after is None
+
+
+def test_long_details_are_cut_to_what_metadata_carries() -> None:
+    told = CODEC.build_error(GatewayError(Kind.INTERNAL, "é" * 5000), None)
+    assert len(told.details.encode()) <= 2003
+    assert told.details.startswith("é")
+    assert told.details.endswith("...")
+
+
+def test_text_that_is_not_unicode_is_told_all_the_same() -> None:
+    assert CODEC.build_error(GatewayError(Kind.INTERNAL, "a\ud800b"), None).details == "a?b"
+
+
+@pytest.mark.parametrize("code", range(1, 18))
+@pytest.mark.parametrize("read", [CODEC.parse_response, relabelled])
+def test_a_backends_status_is_relayed(code: int, read: Any) -> None:
+    wire = RpcResponse(code=code, details="model broke")
+    with pytest.raises(GatewayError) as caught:
+        read(wire, InferRequest("m"), DEFAULT_LIMITS)
+    assert caught.value.kind is KINDS.get(code, Kind.BACKEND_ERROR)
+    assert caught.value.public == "model broke"
+    assert caught.value.origin is Origin.BACKEND
+
+
+def test_a_status_without_a_message_names_its_code() -> None:
+    with pytest.raises(GatewayError, match="gRPC status 13"):
+        CODEC.parse_response(RpcResponse(code=13), ServerLiveRequest(), DEFAULT_LIMITS)
+
+
+def test_what_the_protocol_lacks_is_unsupported() -> None:
+    with pytest.raises(GatewayError, match="RawInferRequest") as caught:
+        CODEC.build_request(RawInferRequest("m"), GENERIC)
+    assert caught.value.kind is Kind.UNSUPPORTED
+
+
+def test_an_unknown_option_is_an_error() -> None:
+    with pytest.raises(ValueError, match="contents is 'json'"):
+        PLUGIN.make({"contents": "json"})
