@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from coverage import Coverage
+from coverage.exceptions import NoDataError
 
 PACKAGES = ("core", "codecs", "routing", "config")
 _REPORT = pytest.StashKey[list[str]]()
@@ -51,11 +52,14 @@ def pytest_terminal_summary(
 
 
 def _branches_taken(package: str) -> float:
-    """Percent of the branches of ``infergate.<package>`` that the tests took."""
+    """Percent of the branches of ``infergate.<package>`` that the tests took; 0 if none ran."""
     coverage = Coverage(messages=False)
     coverage.load()
     with TemporaryDirectory() as folder:
         report = Path(folder) / "coverage.json"
-        coverage.json_report(outfile=str(report), include=[f"*/infergate/{package}/*"])
+        try:
+            coverage.json_report(outfile=str(report), include=[f"*/infergate/{package}/*"])
+        except NoDataError:
+            return 0.0
         totals = json.loads(report.read_text())["totals"]
     return 100 * totals["covered_branches"] / totals["num_branches"]
