@@ -43,7 +43,11 @@ class Schema:
 
     def files_declaring(self, symbol: str) -> tuple[bytes, ...]:
         """The file that declares ``symbol`` and all that it imports. Raises KeyError."""
-        return self.files_named(self._pool.FindFileContainingSymbol(symbol).name)
+        try:
+            file = self._pool.FindFileContainingSymbol(symbol)
+        except KeyError:  # the pool's C implementation finds no methods this way
+            file = self._pool.FindMethodByName(symbol).containing_service.file
+        return self.files_named(file.name)
 
 
 SCHEMA: Final = Schema(files(__name__).joinpath("schema.binpb").read_bytes())

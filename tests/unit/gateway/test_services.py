@@ -1,0 +1,233 @@
+"""grpc.health.v1 and server reflection, over a real grpc.aio server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
+
+from infergate.codecs.protos import SCHEMA
+from infergate.core.call import Call
+from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.gateway.services import HEALTH, REFLECTIONS, OwnServices, own_services
+
+V2 = "inference.GRPCInferenceService"
+CALL = Call(peer="test", started=0.0)
+CheckRequest = SCHEMA.message("grpc.health.v1.HealthCheckRequest")
+CheckResponse = SCHEMA.message("grpc.health.v1.HealthCheckResponse")
+ListResponse = SCHEMA.message("grpc.health.v1.HealthListResponse")
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
+
+
+class Readiness:
+    """A switch: ``changed`` returns after each ``turn``."""
+
+    def __init__(self) -> None:
+        self.is_ready = True
+        self._turns: asyncio.Queue[None] = asyncio.Queue()
+
+    async def ready(self) -> bool:
+        return self.is_ready
+
+    async def changed(self) -> None:
+        await self._turns.get()
+
+    def turn(self, is_ready: bool) -> None:
+        self.is_ready = is_ready
+        self._turns.put_nowait(None)
+
+
+def made(readiness: Readiness) -> OwnServices:
+    return own_services(SCHEMA, (V2,), readiness.ready, readiness.changed)
+
+
+class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """The services on a plain grpc.aio server."""
+
+    def __init__(self, services: OwnServices) -> None:
+        self.services = services
+
+    def service(self, details: Any) -> Any:
+        if details.method in self.services.unary:
+            return grpc.unary_unary_rpc_method_handler(self.unary(details.method))
+        return grpc.stream_stream_rpc_method_handler(self.stream(details.method))
+
+    def unary(self, method: str) -> Any:
+        async def handle(message: bytes, context: Any) -> bytes:
+            return await told(
+                await self.services.unary[method](RpcRequest(method, (message,)), CALL), context
+            )
+
+        return handle
+
+    def stream(self, method: str) -> Any:
+        async def handle(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+            async for answer in self.services.streams[method](messages, CALL):
+                yield await told(answer, context)
+
+        return handle
+
+
+async def told(answer: RpcResponse, context: Any) -> bytes:
+    if answer.code:
+        codes = {code.value[0]: code for code in grpc.StatusCode}
+        await context.abort(codes[answer.code], answer.details)
+    return bytes(joined(answer.message))
+
+
+@asynccontextmanager
+async def served(services: OwnServices) -> AsyncIterator[grpc.aio.Channel]:
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Handlers(services),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
+    finally:
+        await server.stop(None)
+
+
+async def check(channel: grpc.aio.Channel, service: str) -> int:
+    call = channel.unary_unary(f"/{HEALTH}/Check")
+    answer = await call(CheckRequest(service=service).SerializeToString(), timeout=30)
+    return int(CheckResponse.FromString(answer).status)
+
+
+async def test_check_tells_readiness_of_the_server_and_its_services() -> None:
+    readiness = Readiness()
+    async with served(made(readiness)) as channel:
+        for service in ("", V2, HEALTH, *REFLECTIONS):
+            assert await check(channel, service) == SERVING
+        readiness.is_ready = False
+        assert await check(channel, "") == NOT_SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await check(channel, "nosuch.Service")
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        assert "nosuch.Service" in (caught.value.details() or "")
+
+
+async def test_list_tells_every_service() -> None:
+    async with served(made(Readiness())) as channel:
+        answer = await channel.unary_unary(f"/{HEALTH}/List")(b"", timeout=30)
+    statuses = ListResponse.FromString(answer).statuses
+    assert {name: entry.status for name, entry in statuses.items()} == dict.fromkeys(
+        ("", V2, HEALTH, *REFLECTIONS), SERVING
+    )
+
+
+async def test_watch_tells_the_status_now_and_each_change_once() -> None:
+    readiness = Readiness()
+    async with served(made(readiness)) as channel:
+        call = channel.unary_stream(f"/{HEALTH}/Watch")(b"", timeout=30)
+        statuses = (CheckResponse.FromString(message).status async for message in call)
+        assert await anext(statuses) == SERVING
+        readiness.turn(is_ready=True)  # nothing new: nothing is told
+        readiness.turn(is_ready=False)
+        assert await anext(statuses) == NOT_SERVING
+        readiness.turn(is_ready=True)
+        assert await anext(statuses) == SERVING
+        call.cancel()
+
+
+async def test_watch_of_an_unknown_service_stays_open() -> None:
+    readiness = Readiness()
+    async with served(made(readiness)) as channel:
+        asked = CheckRequest(service="nosuch").SerializeToString()
+        call = channel.unary_stream(f"/{HEALTH}/Watch")(asked, timeout=30)
+        assert CheckResponse.FromString(await call.read()).status == SERVICE_UNKNOWN
+        readiness.turn(is_ready=False)
+        assert not call.done()
+        call.cancel()
+
+
+async def test_malformed_messages_are_invalid_arguments() -> None:
+    services = made(Readiness())
+    answer = await services.unary[f"/{HEALTH}/Check"](RpcRequest("", (b"\x0a\x7f",)), CALL)
+    assert answer.code == 3
+    for method, handler in services.streams.items():
+        answers = [item async for item in handler(each([b"\x0a\x7f", b""]), CALL)]
+        assert [item.code for item in answers] == [3], method
+
+
+async def test_a_stream_without_a_message_has_no_answer() -> None:
+    for handler in made(Readiness()).streams.values():
+        assert [item async for item in handler(each([]), CALL)] == []
+
+
+async def each(items: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for item in items:
+        yield item
+
+
+# ---- reflection
+
+
+async def reflect(channel: grpc.aio.Channel, service: str, *asked: dict[str, Any]) -> list[Any]:
+    package = service.rpartition(".")[0]
+    request = SCHEMA.message(f"{package}.ServerReflectionRequest")
+    response = SCHEMA.message(f"{package}.ServerReflectionResponse")
+    call = channel.stream_stream(f"/{service}/ServerReflectionInfo")
+    messages = [request(**fields).SerializeToString() for fields in asked]
+    answers = [response.FromString(item) async for item in call(iter(messages), timeout=30)]
+    assert [answer.original_request for answer in answers] == [
+        request.FromString(message) for message in messages
+    ]
+    return answers
+
+
+@pytest.mark.parametrize("service", REFLECTIONS)
+async def test_a_client_can_build_every_service_from_reflection_alone(service: str) -> None:
+    async with served(made(Readiness())) as channel:
+        (listed,) = await reflect(channel, service, {"list_services": "*", "host": "h"})
+        assert listed.valid_host == "h"
+        names = [one.name for one in listed.list_services_response.service]
+        assert names == sorted((V2, HEALTH, *REFLECTIONS))
+        answers = await reflect(channel, service, *({"file_containing_symbol": n} for n in names))
+    for name, answer in zip(names, answers, strict=True):
+        pool = DescriptorPool()
+        for file in answer.file_descriptor_response.file_descriptor_proto:
+            pool.AddSerializedFile(file)
+        assert pool.FindServiceByName(name).methods
+
+
+@pytest.mark.parametrize("service", REFLECTIONS)
+async def test_files_by_name_and_by_any_symbol(service: str) -> None:
+    asked: list[dict[str, Any]] = [{"file_by_filename": "open_inference.proto"}]
+    asked += [
+        {"file_containing_symbol": symbol}
+        for symbol in (
+            "inference.ModelInferRequest.InferInputTensor",
+            f"{V2}.ModelInfer",
+            "inference.ModelInferRequest.model_name",
+        )
+    ]
+    async with served(made(Readiness())) as channel:
+        answers = await reflect(channel, service, *asked)
+    for answer in answers:
+        (file,) = answer.file_descriptor_response.file_descriptor_proto
+        assert descriptor_pb2.FileDescriptorProto.FromString(file).name == "open_inference.proto"
+
+
+@pytest.mark.parametrize("service", REFLECTIONS)
+async def test_what_cannot_be_answered_is_an_error_and_the_stream_goes_on(service: str) -> None:
+    async with served(made(Readiness())) as channel:
+        answers = await reflect(
+            channel,
+            service,
+            {"file_by_filename": "nosuch.proto"},
+            {"file_containing_symbol": "no.Such"},
+            {"file_containing_extension": {"containing_type": "x.Y", "extension_number": 1}},
+            {"all_extension_numbers_of_type": "x.Y"},
+            {},
+            {"list_services": ""},
+        )
+    errors = [(a.error_response.error_code, a.error_response.error_message) for a in answers]
+    assert [code for code, _ in errors] == [5, 5, 12, 12, 12, 0]
+    assert "nosuch.proto" in errors[0][1]
+    assert "no.Such" in errors[1][1]
+    assert answers[-1].list_services_response.service

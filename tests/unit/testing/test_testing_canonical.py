@@ -1,0 +1,75 @@
+"""Canonical values as JSON and back."""
+
+import json
+
+import pytest
+from hypothesis import given
+
+from infergate.core.datatypes import Datatype
+from infergate.core.messages import (
+    Health,
+    InferRequest,
+    InferResponse,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelMetadata,
+    RawInferRequest,
+    ServerLiveRequest,
+    ServerMetadata,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor
+from infergate.testing import from_json, same, to_json
+from infergate.testing.strategies import infer_requests, infer_responses
+
+
+@given(infer_requests())
+def test_requests_come_back(request: InferRequest) -> None:
+    assert from_json(json.loads(json.dumps(to_json(request)))) == request
+
+
+@given(infer_responses())
+def test_responses_come_back(response: InferResponse) -> None:
+    assert from_json(json.loads(json.dumps(to_json(response)))) == response
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ServerLiveRequest(),
+        RawInferRequest("m", data=b"\x00\xff"),
+        Health(ok=False),
+        ServerMetadata("n", "1", ("a", "b")),
+        ModelIndex((ModelIndexEntry("m", state="READY"),)),
+        ModelMetadata("m", inputs=(TensorMetadata("X", "FP32", (-1,), {"k": [1]}),)),
+    ],
+)
+def test_every_other_value_comes_back(value: object) -> None:
+    assert from_json(to_json(value)) == value  # type: ignore[arg-type]
+
+
+def test_the_form_leaves_defaults_out_and_spells_data_in_hex() -> None:
+    tensor = Tensor("X", Datatype.INT8, (2,), memoryview(b"\x01\xff"))
+    assert to_json(InferRequest("m", inputs=(tensor,))) == {
+        "type": "InferRequest",
+        "model": "m",
+        "inputs": [{"name": "X", "datatype": "INT8", "shape": [2], "data": "01ff"}],
+    }
+
+
+def test_sameness_is_finer_than_equality_and_takes_any_buffer() -> None:
+    def request(value: object, data: bytes | memoryview = b"\1") -> InferRequest:
+        tensor = Tensor("X", Datatype.INT8, (1,), data)
+        return InferRequest("m", parameters={"k": value}, inputs=(tensor,))
+
+    assert same(request(1), request(1, memoryview(b"\1")))
+    assert not same(request(1), request(1, b"\2"))
+    assert not same(request(1), request(True))
+    assert not same(request(1), request(1.0))
+    assert same(request(float("nan")), request(float("nan")))
+
+
+@pytest.mark.parametrize("told", [{"type": "Nothing"}, {"type": "Health", "okay": True}, {}])
+def test_what_is_not_of_the_form_is_refused(told: dict[str, object]) -> None:
+    with pytest.raises((KeyError, TypeError)):
+        from_json(told)

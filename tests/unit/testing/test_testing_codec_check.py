@@ -1,0 +1,171 @@
+"""``check_codec`` must object to every broken rule: a codec is broken one rule at a time."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infergate.codecs.base import Capabilities, CodecPlugin, Parsed, Peek
+from infergate.codecs.v2_grpc import PLUGIN
+from infergate.codecs.v2_grpc.codec import V2Grpc
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import Kind, bad_request
+from infergate.core.messages import InferRequest, InferResponse, ModelIndexRequest
+from infergate.core.wire import HttpRequest, RpcResponse
+from infergate.testing import check_codec
+
+ONE = Capabilities(frozenset({Datatype.INT8}))
+
+
+class Sound(V2Grpc):
+    caps = ONE
+
+
+class Misnamed(Sound):
+    name = "other"
+
+
+class Without(Sound):
+    caps = Capabilities(frozenset())
+
+
+class ErrorsEscape(Sound):
+    def parse_request(self, wire: Any, limits: Any) -> Any:
+        if not b"".join(wire.message).startswith(b"\x0a"):
+            raise IndexError("any bytes parse or raise GatewayError")
+        return super().parse_request(wire, limits)
+
+
+class ErrorsReadAsAnswers(Sound):
+    def build_error(self, error: Any, wire: Any = None) -> Any:
+        return RpcResponse()
+
+
+class ErrorsOfAnotherCarrier(Sound):
+    def build_error(self, error: Any, wire: Any = None) -> Any:
+        return HttpRequest("GET", "/")
+
+
+class RefusesWithTheWrongKind(Sound):
+    def build_request(self, operation: Any, profile: Any) -> Any:
+        if isinstance(operation, ModelIndexRequest):
+            raise bad_request("no index")
+        return super().build_request(operation, profile)
+
+
+class BuildsAnotherCarrier(Sound):
+    def build_request(self, operation: Any, profile: Any) -> Any:
+        return HttpRequest("GET", "/")
+
+
+class LosesTheId(Sound):
+    def parse_request(self, wire: Any, limits: Any) -> Any:
+        operation = super().parse_request(wire, limits).operation
+        return Parsed(
+            replace(operation, id="") if isinstance(operation, InferRequest) else operation
+        )
+
+
+class LosesAnOutput(Sound):
+    def parse_response(self, wire: Any, operation: Any, limits: Any) -> Any:
+        answer = super().parse_response(wire, operation, limits)
+        return replace(answer, outputs=answer.outputs[:1]) if is_inference(answer) else answer
+
+
+def is_inference(answer: Any) -> bool:
+    return isinstance(answer, InferResponse)
+
+
+class PeeksWrongly(Sound):
+    def peek(self, wire: Any) -> Any:
+        return Peek(super().peek(wire).operation)
+
+
+class ShieldLetsThrough(Sound):
+    def shield(self, wire: Any, limits: Any) -> Any:
+        return wire
+
+
+class ForgetsToReaddress(Sound):
+    def readdress(self, wire: Any, model: Any, version: Any, profile: Any) -> Any:
+        return wire
+
+
+class ForgetsToRelabel(Sound):
+    def relabel(self, wire: Any, asked: Any, model: Any, version: Any, limits: Any) -> Any:
+        return wire
+
+
+def plugin(make: Callable[[], Any]) -> CodecPlugin:
+    return replace(PLUGIN, make=lambda _: make())
+
+
+def test_a_sound_codec_passes() -> None:
+    check_codec(plugin(Sound))
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (Misnamed, "named other"),
+        (Without, "datatype"),
+        (ErrorsReadAsAnswers, "reads as an answer"),
+        (ErrorsOfAnotherCarrier, "HttpRequest"),
+        (RefusesWithTheWrongKind, "ModelIndexRequest.*is refused"),
+        (BuildsAnotherCarrier, "HttpRequest"),
+        (LosesTheId, "request: "),
+        (LosesAnOutput, "answer: "),
+        (PeeksWrongly, "peek: model"),
+        (ShieldLetsThrough, "parse_request and shield differ"),
+        (ForgetsToReaddress, "readdressed request"),
+        (ForgetsToRelabel, "relabelled answer"),
+    ],
+)
+def test_a_broken_rule_is_told(make: type[Sound], told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        check_codec(plugin(make))
+
+
+def test_any_other_exception_escapes() -> None:
+    with pytest.raises(IndexError, match="any bytes"):
+        check_codec(plugin(ErrorsEscape))
+
+
+def test_a_plugin_claims_something() -> None:
+    with pytest.raises(AssertionError, match="claims"):
+        check_codec(replace(plugin(Sound), claims=()))
+
+
+def test_what_a_protocol_cannot_carry_may_be_declared() -> None:
+    class WithoutIds(LosesTheId):
+        forwards = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.forwards = False
+
+        def peek(self, wire: Any) -> Any:
+            return replace(super().peek(wire), id="")
+
+        def parse_response(self, wire: Any, operation: Any, limits: Any) -> Any:
+            answer = super().parse_response(wire, operation, limits)
+            return replace(answer, id="") if is_inference(answer) else answer
+
+    def without_id(value: Any) -> Any:
+        return replace(value, id="") if hasattr(value, "id") else value
+
+    with pytest.raises(AssertionError, match="request: "):
+        check_codec(plugin(WithoutIds))
+    check_codec(plugin(WithoutIds), carries=without_id)
+
+
+def test_kinds_are_all_tried() -> None:
+    class OneRowMissing(Sound):
+        def build_error(self, error: Any, wire: Any = None) -> Any:
+            if error.kind is Kind.TIMEOUT:
+                raise KeyError(error.kind)
+            return super().build_error(error, wire)
+
+    with pytest.raises(KeyError):
+        check_codec(plugin(OneRowMissing))

@@ -1,0 +1,197 @@
+"""The vector loader and runner: good cases pass, and every kind of wrong one is told."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infergate.codecs.base import Capabilities, Parsed, Profile
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import bad_request
+from infergate.core.limits import Limits
+from infergate.core.messages import Answer, Health, ModelReadyRequest, Operation, ServerLiveRequest
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
+from infergate.testing import check_vector, load
+
+READY = {"type": "ModelReadyRequest", "model": "m"}
+REQUEST = {"about": "a", "source": "s", "side": "request", "canonical": READY}
+RESPONSE = {**REQUEST, "side": "response", "canonical": {"type": "Health", "ok": True}}
+
+
+class Ready:
+    """A protocol that asks for readiness: the body is a model's name, the answer's ``yes``."""
+
+    name = "ready"
+    caps = Capabilities(frozenset({Datatype.INT8}))
+
+    def __init__(self, join: Callable[[Sequence[Buffer]], bytes] = b"".join) -> None:
+        self.join = join
+
+    def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed:
+        name = bytes(self.join(wire.body)).decode()
+        if not name:
+            raise bad_request("the model has no name")
+        return Parsed(ModelReadyRequest(name))
+
+    def build_request(self, operation: ModelReadyRequest, profile: Profile) -> HttpRequest:
+        headers = {"x-profile": profile.name}
+        return HttpRequest("POST", "/ready", "q=1", headers, (operation.model.encode(),))
+
+    def parse_response(self, wire: HttpResponse, operation: Operation, limits: Limits) -> Answer:
+        return Health(ok=self.join(wire.body) == b"yes")
+
+    def build_response(self, answer: Health, parsed: Parsed) -> HttpResponse:
+        return HttpResponse(200, {}, (b"yes",))
+
+
+CODEC: Any = Ready()
+GOOD = b"POST /ready?q=1 HTTP/1.1\r\nX-Profile: triton\r\nhost: h\r\n\r\nm"
+YES = b"HTTP/1.1 200 OK\r\n\r\nyes"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def case(told: dict[str, Any], wire: bytes, file: str = "wire.http") -> Path:
+        folder = tmp_path / "ready" / "case"
+        folder.mkdir(parents=True)
+        (folder / "case.json").write_text(json.dumps(told))
+        (folder / file).write_bytes(wire)
+        return folder.parent
+
+    return case
+
+
+Write = Callable[..., Path]
+
+
+def test_a_request_case_passes_both_ways(write: Write) -> None:
+    (vector,) = load(write({**REQUEST, "both_ways": True}, GOOD))
+    assert str(vector) == "ready/case"
+    assert vector.wire == HttpRequest(
+        "POST", "/ready", "q=1", {"x-profile": "triton", "host": "h"}, (b"m",)
+    )
+    check_vector(CODEC, vector)
+
+
+def test_a_response_case_passes_both_ways(write: Write) -> None:
+    told = {**RESPONSE, "asks": READY, "both_ways": True, "options": {"o": 1}}
+    (vector,) = load(write(told, YES))
+    assert vector.asks == ModelReadyRequest("m")
+    assert vector.options == {"o": 1}
+    check_vector(CODEC, vector)
+
+
+def test_an_error_case_passes(write: Write) -> None:
+    told = {**REQUEST, "error": {"kind": "BAD_REQUEST", "mentions": ["name"]}}
+    del told["canonical"]
+    (vector,) = load(write(told, GOOD[:-1]))
+    check_vector(CODEC, vector)
+
+
+@pytest.mark.parametrize(
+    ("change", "wire", "told"),
+    [
+        ({"canonical": {**READY, "model": "n"}}, GOOD, "whole"),
+        ({}, GOOD[:-1], "refused with"),
+        ({"both_ways": True, "profile": "kserve"}, GOOD, "x-profile"),
+        ({"both_ways": True}, GOOD.replace(b"POST", b"PUT"), "PUT"),
+        ({"both_ways": True}, GOOD.replace(b"q=1", b"q=2"), "q=2"),
+    ],
+)
+def test_a_codec_that_differs_fails(
+    write: Write, change: dict[str, Any], wire: bytes, told: str
+) -> None:
+    (vector,) = load(write({**REQUEST, **change}, wire))
+    with pytest.raises(AssertionError, match=told):
+        check_vector(CODEC, vector)
+
+
+@pytest.mark.parametrize(
+    ("error", "wire", "told"),
+    [
+        ({"kind": "NOT_FOUND", "mentions": []}, GOOD[:-1], "NOT_FOUND"),
+        ({"kind": "BAD_REQUEST", "mentions": ["shape"]}, GOOD[:-1], "lacks 'shape'"),
+        ({"kind": "BAD_REQUEST", "mentions": []}, GOOD, "is not Refusal"),
+    ],
+)
+def test_an_error_that_differs_fails(
+    write: Write, error: dict[str, Any], wire: bytes, told: str
+) -> None:
+    case = {**REQUEST, "error": error}
+    del case["canonical"]
+    (vector,) = load(write(case, wire))
+    with pytest.raises(AssertionError, match=told):
+        check_vector(CODEC, vector)
+
+
+def test_a_body_that_differs_fails(write: Write) -> None:
+    told = {**RESPONSE, "canonical": {"type": "Health", "ok": False}, "asks": READY}
+    (vector,) = load(write({**told, "both_ways": True}, b"HTTP/1.1 200 OK\r\n\r\nno"))
+    with pytest.raises(AssertionError, match="b'yes', not b'no'"):
+        check_vector(CODEC, vector)
+
+
+def test_a_codec_that_cares_how_the_body_is_split_fails(write: Write) -> None:
+    told = {**REQUEST, "canonical": {**READY, "model": "mm"}}
+    (vector,) = load(write(told, GOOD + b"m"))
+    check_vector(CODEC, vector)
+    first_part_only: Any = Ready(lambda parts: bytes(parts[0]))
+    with pytest.raises(AssertionError, match="in halves"):
+        check_vector(first_part_only, vector)
+
+
+def test_an_error_cannot_go_both_ways(write: Write) -> None:
+    told = {**REQUEST, "error": {"kind": "BAD_REQUEST", "mentions": []}, "both_ways": True}
+    del told["canonical"]
+    (vector,) = load(write(told, GOOD[:-1]))
+    with pytest.raises(AssertionError, match="no way back"):
+        check_vector(CODEC, vector)
+
+
+@pytest.mark.parametrize(
+    ("case", "wire", "told"),
+    [
+        ({**REQUEST, "abuot": "x"}, GOOD, "abuot"),
+        ({**REQUEST, "error": {}}, GOOD, "either"),
+        ({**REQUEST, "asks": READY}, GOOD, "asks"),
+        (RESPONSE, YES, "asks"),
+        ({**REQUEST, "canonical": {"type": "Nothing"}}, GOOD, "Nothing"),
+        (REQUEST, b"POST / HTTP/1.1\r\n", "empty line"),
+        (REQUEST, b"POST / HTTP/1.1\r\nhost\r\n\r\n", "no colon"),
+        ({}, GOOD, "either"),
+        ({"canonical": READY, "side": "request"}, GOOD, "about"),
+    ],
+)
+def test_a_wrong_case_is_named(write: Write, case: dict[str, Any], wire: bytes, told: str) -> None:
+    with pytest.raises(ValueError, match=f"ready/case: .*{told}"):
+        load(write(case, wire))
+
+
+def test_a_case_has_one_wire_file(write: Write) -> None:
+    folder = write(REQUEST, GOOD)
+    (folder / "case/wire.rpc").write_bytes(b"")
+    with pytest.raises(ValueError, match="one wire file"):
+        load(folder)
+
+
+def test_rpc_files(write: Write) -> None:
+    wire = b"/p.S/M\r\nk: v\r\nk: w\r\n\r\n\x00\r\n\r\n"
+    (vector,) = load(
+        write({**REQUEST, "canonical": {"type": "ServerLiveRequest"}}, wire, "wire.rpc")
+    )
+    assert vector.canonical == ServerLiveRequest()
+    assert vector.wire == RpcRequest("/p.S/M", (b"\x00\r\n\r\n",), {"k": "v, w"})
+
+
+def test_rpc_answers(write: Write) -> None:
+    told = {**RESPONSE, "asks": READY}
+    (vector,) = load(write(told, "code 5 größe: no\r\n\r\n".encode(), "wire.rpc"))
+    assert vector.wire == RpcResponse((), 5, "größe: no", {})
+
+
+def test_rpc_answers_begin_with_a_code(write: Write) -> None:
+    with pytest.raises(ValueError, match="code N details"):
+        load(write({**RESPONSE, "asks": READY}, b"5\r\n\r\n", "wire.rpc"))
