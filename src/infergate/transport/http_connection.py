@@ -174,6 +174,9 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "unix")
         self._host.opened(self)
+        if self._host.stopping:  # accepted in the moment the listener closed
+            transport.abort()
+            return
         self._watch(self._host.limits.header_time)
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002

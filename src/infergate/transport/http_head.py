@@ -181,6 +181,8 @@ def gathered(head: bytes, parts: Iterable[Buffer]) -> list[Buffer]:
     small: list[Buffer] = [head]
     pending = len(head)
     for part in parts:
+        if not part:
+            continue
         if pending + len(part) < _JOIN_BELOW:
             small.append(part)
             pending += len(part)

@@ -1,0 +1,100 @@
+"""Servers and clients for the transport tests. Afterwards nothing may be left admitted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+from transport_kit import (
+    LIMITS,
+    LOCAL,
+    QUICK,
+    RPC_LIMITS,
+    HttpEcho,
+    HttpServe,
+    HttpSite,
+    RpcEcho,
+    RpcServe,
+    RpcSite,
+)
+
+from infergate.core.limits import Limits
+from infergate.transport.grpc_client import GrpcUpstream
+from infergate.transport.grpc_server import GrpcServer
+from infergate.transport.guard import Admission
+from infergate.transport.http_client import AiohttpUpstream
+from infergate.transport.http_server import AiohttpServer
+
+
+@pytest.fixture
+async def serve_http() -> AsyncIterator[HttpServe]:
+    """Start HTTP servers with given limits; afterwards nothing may be left admitted."""
+    async with AsyncExitStack() as stack:
+
+        async def serve(limits: Limits) -> HttpSite:
+            admission = Admission(limits)
+            app = HttpEcho()
+            server = AiohttpServer(LOCAL, app, limits, admission)
+            await server.start()
+            site = HttpSite(server, app, admission)
+
+            async def stop() -> None:
+                await server.stop(0)
+                assert (admission.requests, admission.bytes) == (0, 0)
+
+            stack.push_async_callback(stop)
+            return site
+
+        yield serve
+
+
+@pytest.fixture
+async def site(serve_http: HttpServe) -> HttpSite:
+    return await serve_http(LIMITS)
+
+
+@pytest.fixture
+async def quick(serve_http: HttpServe) -> HttpSite:
+    """A site that loses patience after 0.2 s."""
+    return await serve_http(QUICK)
+
+
+@pytest.fixture
+async def http_upstream() -> AsyncIterator[AiohttpUpstream]:
+    upstream = AiohttpUpstream(QUICK)
+    yield upstream
+    await upstream.close()
+
+
+@pytest.fixture
+async def serve_grpc() -> AsyncIterator[RpcServe]:
+    """Start gRPC servers with given limits; afterwards nothing may be left admitted."""
+    async with AsyncExitStack() as stack:
+
+        async def serve(limits: Limits) -> RpcSite:
+            admission = Admission(limits)
+            app = RpcEcho()
+            server = GrpcServer(LOCAL, app, limits, admission)
+            await server.start()
+
+            async def stop() -> None:
+                await server.stop(0)
+                assert (admission.requests, admission.bytes) == (0, 0)
+
+            stack.push_async_callback(stop)
+            return RpcSite(server, app, admission)
+
+        yield serve
+
+
+@pytest.fixture
+async def rpc_site(serve_grpc: RpcServe) -> RpcSite:
+    return await serve_grpc(RPC_LIMITS)
+
+
+@pytest.fixture
+async def rpc_upstream() -> AsyncIterator[GrpcUpstream]:
+    upstream = GrpcUpstream(RPC_LIMITS)
+    yield upstream
+    await upstream.close()

@@ -1,0 +1,339 @@
+"""gRPC server and client, against each other, against grpcio's own and against bare sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+import time
+
+import grpc
+import grpc.aio
+import pytest
+from transport_kit import RPC_LIMITS, RpcEcho, RpcServe, RpcSite, fake_backend, until
+
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.wire import RpcRequest, joined
+from infergate.transport.base import Address, Endpoint
+from infergate.transport.grpc_client import GrpcUpstream
+from infergate.transport.grpc_server import GrpcServer
+from infergate.transport.guard import Admission
+
+
+def _local(port: int) -> Address:
+    return Address("127.0.0.1", port)
+
+
+def ask(method: str, message: bytes = b"", **metadata: str) -> RpcRequest:
+    return RpcRequest(f"/t.T/{method}", (message,), metadata)
+
+
+async def kind_of(upstream: GrpcUpstream, endpoint: Endpoint, wire: RpcRequest) -> Kind:
+    with pytest.raises(GatewayError) as caught:
+        await upstream.exchange(wire, endpoint, 5)
+    assert caught.value.origin is Origin.BACKEND
+    assert "127.0.0.1" not in caught.value.public
+    assert endpoint.authority in caught.value.detail
+    return caught.value.kind
+
+
+async def test_there_and_back(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+    before = time.monotonic()
+    wire = RpcRequest("/t.T/Echo", (b"a", memoryview(b"b")), {"x-a": "1", "x-b-bin": "AP8"})
+    answer = await rpc_upstream.exchange(wire, rpc_site.endpoint, 5)
+    assert (answer.code, list(answer.message), dict(answer.metadata)) == (0, [b"ab"], {"x-ok": "1"})
+    call = rpc_site.app.calls[0]
+    assert call.deadline is not None
+    assert before + 3 < call.deadline < time.monotonic() + 5.5
+    assert call.bytes_in == 2
+    assert call.peer.startswith("ipv4:127.0.0.1:")
+    headers = dict(call.headers)
+    assert headers.pop("user-agent").startswith("grpc-python-asyncio/")
+    assert headers == {"x-a": "1", "x-b-bin": "AP8"}
+
+
+async def test_without_a_deadline(rpc_site: RpcSite) -> None:
+    async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
+        assert await channel.unary_unary("/t.T/Echo")(b"x") == b"x"
+        await channel.unary_unary("/t.T/Echo", request_serializer=None)(
+            b"y", metadata=(("k", "1"), ("k", "2"), ("r-bin", b"\0\xff"))
+        )
+    first, second = rpc_site.app.calls
+    assert first.deadline is None
+    assert second.headers["k"] == "1, 2"
+    assert second.headers["r-bin"] == base64.b64encode(b"\0\xff").decode().rstrip("=")
+
+
+@pytest.mark.parametrize(("method", "expected"), [("Parts", b"abcd"), ("View", b"view")])
+async def test_answers_in_parts(
+    rpc_site: RpcSite, rpc_upstream: GrpcUpstream, method: str, expected: bytes
+) -> None:
+    answer = await rpc_upstream.exchange(ask(method), rpc_site.endpoint, 5)
+    assert joined(answer.message) == expected
+
+
+@pytest.mark.parametrize("code", [*range(1, 4), *range(5, 17)])
+async def test_every_status_of_the_server_is_an_answer(
+    rpc_site: RpcSite, rpc_upstream: GrpcUpstream, code: int
+) -> None:
+    answer = await rpc_upstream.exchange(ask("Fail", b"%d" % code), rpc_site.endpoint, 5)
+    assert (answer.code, answer.details) == (code, "näh\nso")
+    assert dict(answer.metadata) == {"x-why": "because", "x-raw-bin": "AP8"}
+
+
+async def test_the_servers_own_deadline_is_its_answer(
+    rpc_site: RpcSite, rpc_upstream: GrpcUpstream
+) -> None:
+    answer = await rpc_upstream.exchange(ask("Fail", b"4"), rpc_site.endpoint, 5)
+    assert answer.code == 4
+
+
+async def test_a_code_that_is_none(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+    answer = await rpc_upstream.exchange(ask("Fail", b"99"), rpc_site.endpoint, 5)
+    assert answer.code == grpc.StatusCode.UNKNOWN.value[0]
+
+
+async def test_unknown_methods_are_the_applications(
+    rpc_site: RpcSite, rpc_upstream: GrpcUpstream
+) -> None:
+    answer = await rpc_upstream.exchange(RpcRequest("/no.such/Unknown"), rpc_site.endpoint, 5)
+    assert (answer.code, answer.details) == (12, "no such method")
+
+
+async def test_a_bug(
+    rpc_site: RpcSite, rpc_upstream: GrpcUpstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await rpc_upstream.exchange(ask("Bug"), rpc_site.endpoint, 5)
+    assert (answer.code, answer.details) == (13, "internal error")
+    assert "ZeroDivisionError" in caplog.text
+    assert (await rpc_upstream.exchange(ask("Echo"), rpc_site.endpoint, 5)).code == 0
+
+
+async def test_cancelling_travels(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+    asking = asyncio.ensure_future(
+        rpc_upstream.exchange(ask("Wait", b"abc"), rpc_site.endpoint, 30)
+    )
+    await rpc_site.app.entered.wait()
+    assert (rpc_site.admission.requests, rpc_site.admission.bytes) == (1, 3)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    async with asyncio.timeout(10):
+        await rpc_site.app.cancelled.wait()
+        await until(lambda: not rpc_site.admission.requests)
+    assert (await rpc_upstream.exchange(ask("Echo"), rpc_site.endpoint, 5)).code == 0
+
+
+async def test_a_deadline_that_passes(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+    with pytest.raises(GatewayError) as caught:
+        await rpc_upstream.exchange(ask("Wait"), rpc_site.endpoint, 0.1)
+    assert caught.value.kind is Kind.TIMEOUT
+
+
+async def test_fifty_at_once(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+    answers = await asyncio.gather(
+        *(rpc_upstream.exchange(ask("Echo", b"%d" % i), rpc_site.endpoint, 30) for i in range(50))
+    )
+    assert [joined(answer.message) for answer in answers] == [b"%d" % i for i in range(50)]
+    assert len({call.peer for call in rpc_site.app.calls}) == 1
+
+
+async def test_a_big_message_is_refused(serve_grpc: RpcServe, rpc_upstream: GrpcUpstream) -> None:
+    site = await serve_grpc(dataclasses.replace(RPC_LIMITS, body=1000))
+    answer = await rpc_upstream.exchange(ask("Echo", b"x" * 1000), site.endpoint, 5)
+    assert answer.code == 0
+    answer = await rpc_upstream.exchange(ask("Echo", b"x" * 200_000), site.endpoint, 5)
+    assert answer.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+    assert len(site.app.calls) == 1
+
+
+async def test_a_message_too_big_to_send(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+    with pytest.raises(GatewayError) as caught:
+        await rpc_upstream.exchange(ask("Echo", b"x" * 2_000_000), rpc_site.endpoint, 5)
+    assert caught.value.kind is Kind.TOO_LARGE
+    assert not rpc_site.app.calls
+
+
+async def test_an_answer_too_big_to_take(rpc_site: RpcSite) -> None:
+    upstream = GrpcUpstream(dataclasses.replace(RPC_LIMITS, body=1000))
+    assert await kind_of(upstream, rpc_site.endpoint, ask("Large")) is Kind.TOO_LARGE
+    await upstream.close()
+
+
+async def test_metadata_over_the_limit(serve_grpc: RpcServe, rpc_upstream: GrpcUpstream) -> None:
+    site = await serve_grpc(dataclasses.replace(RPC_LIMITS, headers=4096))
+    for _ in range(5):
+        answer = await rpc_upstream.exchange(ask("Echo", a="x" * 3000), site.endpoint, 5)
+        assert answer.code == 0
+        answer = await rpc_upstream.exchange(ask("Echo", a="x" * 4200), site.endpoint, 5)
+        assert answer.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+
+
+async def test_overload(serve_grpc: RpcServe, rpc_upstream: GrpcUpstream) -> None:
+    site = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
+    first = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait"), site.endpoint, 30))
+    await site.app.entered.wait()
+    answer = await rpc_upstream.exchange(ask("Echo"), site.endpoint, 5)
+    assert (answer.code, "limit of 1 requests" in answer.details) == (14, True)
+    site.app.release.set()
+    assert (await first).code == 0
+    assert (await rpc_upstream.exchange(ask("Echo"), site.endpoint, 5)).code == 0
+
+
+async def test_a_taken_port(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+    other = GrpcServer(rpc_site.server.address, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
+    with pytest.raises(OSError, match="in use"):
+        await other.start()
+    await other.stop(0)
+    assert (await rpc_upstream.exchange(ask("Echo"), rpc_site.endpoint, 5)).code == 0
+
+
+# ---- streams
+
+
+async def test_a_stream(rpc_site: RpcSite) -> None:
+    async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
+        stream = channel.stream_stream("/t.T/Stream")(timeout=30)
+        for message in (b"a", b"b"):
+            await stream.write(message)
+            assert await stream.read() == message + b"!"
+        assert rpc_site.admission.requests == 1
+        await stream.done_writing()
+        assert await stream.read() is grpc.aio.EOF
+    assert rpc_site.app.calls[0].deadline is not None
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "details"), [(b"fail", 3, "enough"), (b"bug", 13, "internal error")]
+)
+async def test_a_stream_that_fails(
+    rpc_site: RpcSite, message: bytes, code: int, details: str
+) -> None:
+    async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
+        stream = channel.stream_stream("/t.T/Stream")()
+        await stream.write(b"a")
+        assert await stream.read() == b"a!"
+        await stream.write(message)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream.read()
+    assert (caught.value.code().value[0], caught.value.details()) == (code, details)
+
+
+async def test_a_stream_whose_client_leaves(rpc_site: RpcSite) -> None:
+    async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
+        stream = channel.stream_stream("/t.T/Stream")()
+        await stream.write(b"a")
+        await stream.read()
+        stream.cancel()
+        async with asyncio.timeout(10):
+            await rpc_site.app.left.wait()
+            await until(lambda: not rpc_site.admission.requests)
+
+
+async def test_a_stream_when_overloaded(serve_grpc: RpcServe) -> None:
+    site = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=0))
+    async with grpc.aio.insecure_channel(site.endpoint.authority) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.stream_stream("/t.T/Stream")().read()
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+# ---- backends that misbehave
+
+
+async def test_refused(rpc_upstream: GrpcUpstream, unused_tcp_port: int) -> None:
+    endpoint = Endpoint("127.0.0.1", unused_tcp_port)
+    assert await kind_of(rpc_upstream, endpoint, ask("Echo")) is Kind.CONNECT
+
+
+async def test_a_backend_that_comes_back(rpc_upstream: GrpcUpstream, unused_tcp_port: int) -> None:
+    endpoint = Endpoint("127.0.0.1", unused_tcp_port)
+    assert await kind_of(rpc_upstream, endpoint, ask("Echo")) is Kind.CONNECT
+    server = GrpcServer(
+        _local(unused_tcp_port),
+        RpcEcho(),
+        RPC_LIMITS,
+        Admission(RPC_LIMITS),
+    )
+    await server.start()
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                answer = await rpc_upstream.exchange(ask("Echo"), endpoint, 5)
+                break
+            except GatewayError:
+                await asyncio.sleep(0.05)
+    assert answer.code == 0
+    await server.stop(0)
+
+
+async def test_the_servers_unavailable_is_not_connect(
+    rpc_site: RpcSite, rpc_upstream: GrpcUpstream
+) -> None:
+    answer = await rpc_upstream.exchange(ask("Fail", b"14"), rpc_site.endpoint, 5)
+    assert answer.code == 14
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\0\0\0\4\0\0\0\0"])
+async def test_not_grpc_at_all(rpc_upstream: GrpcUpstream, said: bytes) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(said)
+
+    async with fake_backend(script) as fake:
+        assert await kind_of(rpc_upstream, fake.endpoint, ask("Echo")) is Kind.CONNECT
+        await rpc_upstream.close()  # before the backend, lest it connect once more
+
+
+async def test_silence_before_the_handshake(rpc_upstream: GrpcUpstream) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with fake_backend(script) as fake:
+        assert await kind_of(rpc_upstream, fake.endpoint, ask("Echo")) is Kind.CONNECT
+        await rpc_upstream.close()  # before the backend, lest it connect once more
+
+
+async def test_a_connection_that_breaks_under_a_call(rpc_upstream: GrpcUpstream) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\0\0\0\4\0\0\0\0\0")  # SETTINGS: the handshake is done
+        seen = b""
+        while b"/t.T/Echo" not in seen and b"t.T" not in seen:
+            seen += await reader.readexactly(1)
+        writer.transport.abort()
+
+    async with fake_backend(script) as fake:
+        wire = RpcRequest("/t.T/Echo", (b"t.T",))
+        assert await kind_of(rpc_upstream, fake.endpoint, wire) is Kind.BACKEND_GARBAGE
+        await rpc_upstream.close()  # before the backend, lest it connect once more
+
+
+async def test_stop_waits_for_what_is_served(rpc_upstream: GrpcUpstream) -> None:
+    app, admission = RpcEcho(), Admission(RPC_LIMITS)
+    server = GrpcServer(_local(0), app, RPC_LIMITS, admission)
+    await server.start()
+    endpoint = Endpoint("127.0.0.1", server.address.port)
+    asking = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait", b"x"), endpoint, 30))
+    await app.entered.wait()
+    stopping = asyncio.ensure_future(server.stop(20))
+    app.release.set()
+    assert joined((await asking).message) == b"x"
+    await stopping
+    # The channel may learn only by this call that its connection is gone.
+    gone = {Kind.CONNECT, Kind.BACKEND_GARBAGE}
+    assert await kind_of(rpc_upstream, endpoint, ask("Echo")) in gone
+
+
+async def test_stop_cancels_after_the_grace(rpc_upstream: GrpcUpstream) -> None:
+    app, admission = RpcEcho(), Admission(RPC_LIMITS)
+    server = GrpcServer(_local(0), app, RPC_LIMITS, admission)
+    await server.start()
+    endpoint = Endpoint("127.0.0.1", server.address.port)
+    asking = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait"), endpoint, 30))
+    await app.entered.wait()
+    await server.stop(0.01)
+    async with asyncio.timeout(10):
+        await app.cancelled.wait()
+    with pytest.raises(GatewayError) as caught:
+        await asking
+    assert caught.value.kind is Kind.BACKEND_GARBAGE

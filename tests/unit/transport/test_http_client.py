@@ -1,0 +1,317 @@
+"""The HTTP client against our own server and against backends that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+import struct
+
+import pytest
+from transport_kit import LIMITS, QUICK, HttpServe, HttpSite, fake_backend, read_request, until
+
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.wire import HttpRequest, joined
+from infergate.transport.base import Endpoint
+from infergate.transport.http_client import AiohttpUpstream
+
+POST = HttpRequest("POST", "/x", body=(b"hello",))
+GET = HttpRequest("GET", "/x")
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+async def kind_of(upstream: AiohttpUpstream, endpoint: Endpoint, wire: HttpRequest = POST) -> Kind:
+    """The error of an exchange, which names no address to clients."""
+    with pytest.raises(GatewayError) as caught:
+        await upstream.exchange(wire, endpoint, 5)
+    assert caught.value.origin is Origin.BACKEND
+    assert "127.0.0.1" not in caught.value.public
+    assert endpoint.authority in caught.value.detail
+    return caught.value.kind
+
+
+async def test_what_is_sent(http_upstream: AiohttpUpstream) -> None:
+    seen: list[bytes] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            seen.append(await read_request(reader))
+            writer.write(b"HTTP/1.1 203 Fine\r\nX-A: 1\r\nx-a: 2\r\nContent-Length: 2\r\n\r\nok")
+
+    async with fake_backend(script) as fake:
+        endpoint = dataclasses.replace(fake.endpoint, path="/base")
+        parts = (b"a" * 10, memoryview(b"b" * 100_000), bytearray(b"c"))
+        headers = {"content-type": "a/b", "host": "evil", "accept-encoding": "gzip", "te": "x"}
+        wire = HttpRequest("POST", "/m%2Fn", "q=1", headers, parts)
+        answer = await http_upstream.exchange(wire, endpoint, 5)
+        assert (answer.status, joined(answer.body)) == (203, b"ok")
+        assert answer.headers["x-a"] == "1, 2"
+        await http_upstream.exchange(GET, endpoint, 5)
+        await http_upstream.exchange(HttpRequest("POST", "/"), endpoint, 5)
+        assert fake.connections == 1
+    own = b"host: %s\r\nuser-agent: infergate/" % fake.endpoint.authority.encode()
+    assert seen[0].startswith(b"POST /base/m%2Fn?q=1 HTTP/1.1\r\n" + own)
+    assert seen[0].endswith(
+        b"content-type: a/b\r\ncontent-length: 100011\r\n\r\n" + b"a" * 10 + b"b" * 100_000 + b"c"
+    )
+    assert seen[0].count(b"\r\n") == 6
+    assert b"content-length" not in seen[1]
+    assert b"content-length: 0\r\n" in seen[2]
+
+
+async def test_connections_are_used_again(site: HttpSite, http_upstream: AiohttpUpstream) -> None:
+    for _ in range(20):
+        answer = await http_upstream.exchange(POST, site.endpoint, 5)
+        assert joined(answer.body) == b"POST hello"
+    assert len(site.server._connections) == 1
+    await asyncio.gather(*(http_upstream.exchange(POST, site.endpoint, 5) for _ in range(50)))
+    assert len({call.peer for call in site.app.calls}) <= 50
+    before = {call.peer for call in site.app.calls}
+    await asyncio.gather(*(http_upstream.exchange(POST, site.endpoint, 5) for _ in range(50)))
+    assert {call.peer for call in site.app.calls} == before
+
+
+async def test_idle_connections_are_closed(
+    site: HttpSite, http_upstream: AiohttpUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infergate.transport.http_client._IDLE", 0.05)
+    await asyncio.gather(*(http_upstream.exchange(POST, site.endpoint, 5) for _ in range(3)))
+    await until(lambda: not site.server._connections)
+    assert joined((await http_upstream.exchange(POST, site.endpoint, 5)).body) == b"POST hello"
+
+
+async def test_head(site: HttpSite, http_upstream: AiohttpUpstream) -> None:
+    answer = await http_upstream.exchange(HttpRequest("HEAD", "/"), site.endpoint, 5)
+    assert (answer.status, answer.headers["content-length"], list(answer.body)) == (200, "5", [])
+    await http_upstream.exchange(POST, site.endpoint, 5)
+    assert len(site.server._connections) == 1
+
+
+async def test_refused(http_upstream: AiohttpUpstream, unused_tcp_port: int) -> None:
+    endpoint = Endpoint("127.0.0.1", unused_tcp_port)
+    assert await kind_of(http_upstream, endpoint) is Kind.CONNECT
+
+
+async def test_an_unknown_name(http_upstream: AiohttpUpstream) -> None:
+    assert await kind_of(http_upstream, Endpoint("no-such-host.invalid", 80)) in {
+        Kind.CONNECT,
+        Kind.TIMEOUT,
+    }
+
+
+async def test_tls_to_a_server_without(http_upstream: AiohttpUpstream, site: HttpSite) -> None:
+    endpoint = dataclasses.replace(site.endpoint, tls=True)
+    assert await kind_of(http_upstream, endpoint) is Kind.CONNECT
+    await site.good()
+
+
+async def test_a_handshake_that_never_ends(http_upstream: AiohttpUpstream) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with fake_backend(script) as fake:
+        endpoint = dataclasses.replace(fake.endpoint, tls=True)
+        assert await kind_of(http_upstream, endpoint) is Kind.CONNECT
+        with pytest.raises(GatewayError) as caught:
+            await http_upstream.exchange(POST, endpoint, 0.1)
+        assert caught.value.kind is Kind.TIMEOUT
+
+
+async def test_silence_is_a_timeout_and_closes_the_connection(
+    http_upstream: AiohttpUpstream,
+) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with fake_backend(script) as fake:
+        with pytest.raises(GatewayError) as caught:
+            await http_upstream.exchange(POST, fake.endpoint, 0.1)
+        assert caught.value.kind is Kind.TIMEOUT
+        await until(lambda: fake.ended >= 1)
+
+
+async def test_cancelling_closes_the_connection(
+    site: HttpSite, http_upstream: AiohttpUpstream
+) -> None:
+    wire = HttpRequest("POST", "/wait")
+    asking = asyncio.ensure_future(http_upstream.exchange(wire, site.endpoint, 5))
+    await site.app.entered.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    async with asyncio.timeout(10):
+        await site.app.cancelled.wait()
+    assert joined((await http_upstream.exchange(POST, site.endpoint, 5)).body) == b"POST hello"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"rubbish\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxx\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"v" * 100_000 + b"\r\n\r\n",
+        b"\0\0\0\4\0\0\0\0\0",
+    ],
+)
+async def test_what_is_no_answer(http_upstream: AiohttpUpstream, answer: bytes) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(answer)
+
+    async with fake_backend(script) as fake:
+        assert await kind_of(http_upstream, fake.endpoint) is Kind.BACKEND_GARBAGE
+        assert await kind_of(http_upstream, fake.endpoint, GET) is Kind.BACKEND_GARBAGE
+        assert fake.connections == 2, "nothing is sent twice on fresh connections"
+
+
+async def test_reset_inside_a_body_that_ends_with_the_connection(
+    http_upstream: AiohttpUpstream,
+) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhalf")
+        raw = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    async with fake_backend(script) as fake:
+        assert await kind_of(http_upstream, fake.endpoint) is Kind.BACKEND_GARBAGE
+
+
+@pytest.mark.parametrize(
+    ("answer", "again"),
+    [
+        (OK, True),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", True),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + OK, True),
+        (b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK, True),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", False),
+        (OK + OK, False),
+    ],
+)
+async def test_when_a_connection_is_used_again(
+    http_upstream: AiohttpUpstream, answer: bytes, again: bool
+) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            writer.write(answer)
+
+    async with fake_backend(script) as fake:
+        for _ in range(2):
+            got = await http_upstream.exchange(POST, fake.endpoint, 5)
+            assert (got.status, joined(got.body)) == (200, b"ok")
+        assert fake.connections == (1 if again else 2)
+
+
+async def test_a_body_that_ends_with_the_connection(http_upstream: AiohttpUpstream) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nall of it")
+
+    async with fake_backend(script) as fake:
+        got = await http_upstream.exchange(POST, fake.endpoint, 5)
+        assert joined(got.body) == b"all of it"
+
+
+async def test_bytes_nobody_asked_for_end_the_connection(http_upstream: AiohttpUpstream) -> None:
+    more = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(OK)
+        await more.wait()
+        writer.write(OK)
+        await reader.read()
+
+    async with fake_backend(script) as fake:
+        await http_upstream.exchange(POST, fake.endpoint, 5)
+        more.set()
+        await until(lambda: fake.ended >= 1)
+        more.clear()
+        await http_upstream.exchange(POST, fake.endpoint, 5)
+        assert fake.connections == 2
+
+
+@pytest.mark.parametrize("wire", [GET, POST])
+async def test_only_get_is_sent_again_when_an_idle_connection_closes(
+    http_upstream: AiohttpUpstream, wire: HttpRequest
+) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(OK)
+        await read_request(reader)  # the second meets a connection that closes
+
+    async with fake_backend(script) as fake:
+        await http_upstream.exchange(wire, fake.endpoint, 5)
+        if wire is GET:
+            assert (await http_upstream.exchange(wire, fake.endpoint, 5)).status == 200
+            assert fake.connections == 2
+        else:
+            assert await kind_of(http_upstream, fake.endpoint) is Kind.BACKEND_GARBAGE
+            assert fake.connections == 1
+
+
+@pytest.mark.parametrize("over", [0, 1])
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_answer_size(http_upstream: AiohttpUpstream, over: int, chunked: bool) -> None:
+    size = QUICK.body + over
+    head = b"Content-Length: %d\r\n\r\n" % size
+    tail = b""
+    if chunked:
+        head, tail = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % size, b"\r\n0\r\n\r\n"
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n" + head + b"x" * size + tail)
+
+    async with fake_backend(script) as fake:
+        if over:
+            assert await kind_of(http_upstream, fake.endpoint) is Kind.TOO_LARGE
+        else:
+            got = await http_upstream.exchange(POST, fake.endpoint, 5)
+            assert len(joined(got.body)) == size
+
+
+async def test_an_answer_before_the_request_was_read(http_upstream: AiohttpUpstream) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        await reader.read()
+
+    async with fake_backend(script) as fake:
+        wire = HttpRequest("POST", "/", body=(b"x" * 30_000_000,))
+        got = await http_upstream.exchange(wire, fake.endpoint, 5)
+        assert got.status == 413
+
+
+async def test_a_path_that_http_cannot_carry(
+    http_upstream: AiohttpUpstream, site: HttpSite
+) -> None:
+    for wire in (HttpRequest("GET", "/a b"), HttpRequest("GET", "/", headers={"x": "a\nb"})):
+        with pytest.raises(GatewayError) as caught:
+            await http_upstream.exchange(wire, site.endpoint, 5)
+        assert caught.value.kind is Kind.BAD_REQUEST
+    assert not site.app.wires
+
+
+async def test_close_ends_what_is_under_way(serve_http: HttpServe) -> None:
+    site = await serve_http(LIMITS)
+    upstream = AiohttpUpstream(LIMITS)
+    asking = asyncio.ensure_future(
+        upstream.exchange(HttpRequest("POST", "/wait"), site.endpoint, 5)
+    )
+    await site.app.entered.wait()
+    await upstream.close()
+    with pytest.raises(GatewayError) as caught:
+        await asking
+    assert caught.value.kind is Kind.BACKEND_GARBAGE

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.core.limits import Limits
+from infergate.transport import http_head
+
+LIMITS = Limits(headers=100, header_count=3)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nA: b\r\n\r\n", 400),
+        (b"GET /" + b"x" * 200, 414),
+        (b"GET / HTTP/1.1\r\nA: " + b"b" * 100, 431),
+        (b"GET / HTTP/1.1\r\na: b\r\na: b\r\na: b\r\na: b\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\na: b\r\na: b\r\na: b\r\n\r\n" + b"\r\n" * 50, 400),
+    ],
+)
+def test_fault_of_names_the_limit(head: bytes, status: int) -> None:
+    assert http_head.fault_of(head, LIMITS).status == status
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_header_bytes_one_under_and_one_over(over: int) -> None:
+    fields = [(b"name", b"v" * (92 + over))]
+    if over:
+        with pytest.raises(http_head.HeadError, match="over the limit of 100 bytes"):
+            http_head.check_fields(fields, LIMITS)
+    else:
+        http_head.check_fields(fields, LIMITS)
+
+
+def test_lowered_joins_repeated_names_and_reads_any_bytes() -> None:
+    pairs = [("X-A", "1"), ("x-a", "2"), ("B", "é"), ("C", "caf\udce9")]
+    assert http_head.lowered(pairs) == {"x-a": "1, 2", "b": "é", "c": "café"}
+
+
+@given(
+    st.dictionaries(st.text("abc-", min_size=1), st.text(st.characters(exclude_categories=["Cs"])))
+)
+def test_a_written_head_never_breaks_apart(headers: dict[str, str]) -> None:
+    try:
+        head = http_head.write_head(200, headers, 3, "", "")
+    except ValueError:
+        assert any(ord(c) < 32 or c == "\x7f" for value in headers.values() for c in value)
+        return
+    lines = head.split(b"\r\n")
+    assert len(lines) == 2 + len(headers) + 2
+    for line, (name, value) in zip(lines[1:], headers.items(), strict=False):
+        assert line == f"{name}: {value}".encode()
+
+
+def test_names_are_checked() -> None:
+    with pytest.raises(ValueError, match="does not allow"):
+        http_head.write_head(200, {"a b": "c"}, 0, "", "")
+
+
+@pytest.mark.parametrize("target", ["/a b", "/a\r\n", "", "/é"])
+def test_a_target_that_would_split_the_request_is_refused(target: str) -> None:
+    with pytest.raises(ValueError, match="target"):
+        http_head.write_request_head("GET", target, {}, 0, "")
+
+
+def test_request_head() -> None:
+    headers = {"host": "evil", "content-type": "a/b", "expect": "100-continue", "te": "x"}
+    assert http_head.write_request_head("POST", "/x?y", headers, 0, "host: h\r\n") == (
+        b"POST /x?y HTTP/1.1\r\nhost: h\r\ncontent-type: a/b\r\ncontent-length: 0\r\n\r\n"
+    )
+    assert b"content-length" not in http_head.write_request_head("GET", "/", {}, 0, "")
+
+
+@given(st.lists(st.integers(0, 200_000), max_size=6))
+def test_gathered_keeps_every_byte_in_order(sizes: list[int]) -> None:
+    parts = [bytes([65 + i]) * n for i, n in enumerate(sizes)]
+    out = http_head.gathered(b"head", parts)
+    assert b"".join(out) == b"head" + b"".join(parts)
+    assert all(out)
+    assert len(out) <= 2 * sum(n >= 32_768 for n in sizes) + 2 * (sum(sizes) // 65_536) + 2

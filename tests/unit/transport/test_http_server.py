@@ -1,0 +1,258 @@
+"""What the HTTP server serves."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+
+import aiohttp
+import pytest
+from transport_kit import LIMITS, LOCAL, HttpEcho, HttpServe, HttpSite, until
+
+from infergate.transport.base import Address
+from infergate.transport.guard import Admission
+from infergate.transport.http_server import AiohttpServer
+
+
+async def test_a_real_client(site: HttpSite) -> None:
+    url = f"http://127.0.0.1:{site.server.address.port}/v2/a%2Fb?x=1&y=%20"
+    async with aiohttp.ClientSession() as session:
+        for _ in range(3):
+            async with session.post(url, data=b"hello", headers={"X-A": "1"}) as answer:
+                assert (answer.status, await answer.read()) == (200, b"POST hello")
+                assert answer.headers["Server"] == "infergate"
+                assert answer.headers["X-Name"] == "é"
+                assert "Connection" not in answer.headers
+    (wire, *_), (call, *_) = site.app.wires, site.app.calls
+    assert (wire.method, wire.path, wire.query) == ("POST", "/v2/a%2Fb", "x=1&y=%20")
+    assert wire.headers["x-a"] == "1"
+    assert call.headers is wire.headers
+    assert call.bytes_in == 5
+    assert call.peer.startswith("127.0.0.1:")
+    assert call.started <= time.monotonic()
+    assert len({call.peer for call in site.app.calls}) == 1, "one connection, kept alive"
+
+
+async def test_repeated_headers_are_joined(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nX-A: 1\r\nx-a: 2\r\nB: caf\xe9\r\n\r\n")
+    assert (await peer.answer()).status == 200
+    assert site.app.wires[0].headers == {"host": "x", "x-a": "1, 2", "b": "café"}
+    await peer.close()
+
+
+async def test_absolute_form(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(b"GET http://other/p?q HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await peer.answer()).status == 200
+    assert (site.app.wires[0].path, site.app.wires[0].query) == ("/p", "q")
+    await peer.close()
+
+
+async def test_pipelined_requests_are_answered_in_order(site: HttpSite) -> None:
+    peer = await site.connect()
+    count = 50
+    body = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%02d"
+    await peer.send(b"".join(body % i for i in range(count)))
+    for i in range(count):
+        assert (await peer.answer()).body == b"POST %02d" % i
+    await peer.close()
+
+
+async def test_pipelined_behind_a_slow_one_and_more_than_is_held(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+    await site.app.entered.wait()
+    request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n" + b"b" * 900
+    count = 200
+    sending = asyncio.ensure_future(peer.send(request * count))
+    await site.good()
+    site.app.release.set()
+    for _ in range(count + 1):
+        assert (await peer.answer()).status == 200
+    await sending
+    await peer.close()
+
+
+async def test_garbage_behind_a_good_request_is_refused_after_its_answer(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nrubbish\r\n\r\n")
+    assert (await peer.answer()).status == 200
+    assert (await peer.answer()).status == 400
+    assert await peer.ended()
+    await peer.close()
+
+
+@pytest.mark.parametrize("step", [1, 7])
+async def test_bytes_may_come_in_any_pieces(site: HttpSite, step: int) -> None:
+    peer = await site.connect()
+    wire = (
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    )
+    for i in range(0, len(wire), step):
+        await peer.send(wire[i : i + step])
+        await asyncio.sleep(0)
+    assert (await peer.answer()).body == b"POST abcde"
+    await peer.close()
+
+
+async def test_a_body_in_many_reads(serve_http: HttpServe) -> None:
+    site = await serve_http(dataclasses.replace(LIMITS, body=3_000_000))
+    peer = await site.connect()
+    body = bytes(range(256)) * 8000
+    await peer.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
+    await peer.send(body)
+    assert (await peer.answer()).body == b"POST " + body
+    assert site.app.calls[0].bytes_in == len(body)
+    await peer.close()
+
+
+async def test_http_1_0(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    assert (await peer.answer()).headers["connection"] == "keep-alive"
+    await peer.send(b"GET / HTTP/1.0\r\n\r\n")
+    answer = await peer.answer()
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    assert await peer.ended()
+    await peer.close()
+
+
+async def test_connection_close_is_kept(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert (await peer.answer()).headers["connection"] == "close"
+    assert await peer.ended()
+    await peer.close()
+
+
+async def test_head_has_a_length_and_no_body(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await peer.answer(body=False)).headers["content-length"] == "5"
+    assert (await peer.answer()).body == b"GET "
+    await peer.close()
+
+
+async def test_an_upgrade_is_ignored_and_the_connection_closed(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    )
+    assert (await peer.answer()).status == 200
+    assert await peer.ended()
+    await peer.close()
+
+
+async def test_a_large_answer_to_a_slow_reader(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+    for _ in range(2):
+        answer = await peer.answer()
+        assert answer.body == b"x" * 300 + b"y" * 5_000_000 + b"z"
+    await peer.close()
+
+
+async def test_expect_continue(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+    )
+    assert (await peer.answer()).status == 100
+    await peer.send(b"ok")
+    assert (await peer.answer()).body == b"POST ok"
+    await peer.close()
+
+
+async def test_a_bug_is_500_and_the_connection_lives(
+    site: HttpSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer = await site.connect()
+    for path in (b"/bug", b"/selfcancel"):
+        await peer.send(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+        answer = await peer.answer()
+        assert (answer.status, answer.body) == (500, b"internal error")
+    assert "ZeroDivisionError" in caplog.text
+    await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await peer.answer()).status == 200
+    await peer.close()
+
+
+async def test_a_header_that_would_split_the_answer_is_not_sent(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(b"GET /split HTTP/1.1\r\nHost: x\r\n\r\n")
+    answer = await peer.answer()
+    assert (answer.status, "set-cookie" in answer.headers) == (500, False)
+    await peer.close()
+    await site.good()
+
+
+async def test_a_client_that_leaves_cancels_the_application(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(b"POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
+    await site.app.entered.wait()
+    assert (site.admission.requests, site.admission.bytes) == (1, 3)
+    await peer.close()
+    async with asyncio.timeout(10):
+        await site.app.cancelled.wait()
+        await until(lambda: not site.admission.requests)
+    await site.good()
+
+
+async def test_a_client_that_leaves_before_the_application_began(site: HttpSite) -> None:
+    for _ in range(20):
+        peer = await site.connect()
+        await peer.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+        peer.writer.transport.abort()
+    await site.good()
+    await until(lambda: not site.admission.requests)
+
+
+async def test_a_taken_port(site: HttpSite) -> None:
+    other = AiohttpServer(site.server.address, HttpEcho(), LIMITS, Admission(LIMITS))
+    with pytest.raises(OSError, match="in use"):
+        await other.start()
+    await other.stop(0)
+
+
+async def test_stop_waits_for_what_is_served() -> None:
+    app, admission = HttpEcho(), Admission(LIMITS)
+    server = AiohttpServer(LOCAL, app, LIMITS, admission)
+    await server.start()
+    site = HttpSite(server, app, admission)
+    idle, busy = await site.connect(), await site.connect()
+    await idle.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    await idle.answer()
+    await busy.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+    await app.entered.wait()
+    stopping = asyncio.ensure_future(server.stop(10))
+    assert await idle.ended()
+    with pytest.raises(OSError, match="Connect call failed"):
+        await site.connect()
+    assert not stopping.done()
+    app.release.set()
+    answer = await busy.answer()
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    await stopping
+    assert await busy.ended()
+    await idle.close()
+    await busy.close()
+
+
+async def test_stop_cancels_after_the_grace() -> None:
+    app, admission = HttpEcho(), Admission(LIMITS)
+    server = AiohttpServer(LOCAL, app, LIMITS, admission)
+    await server.start()
+    peer = await HttpSite(server, app, admission).connect()
+    await peer.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+    await app.entered.wait()
+    await server.stop(0.01)
+    assert app.cancelled.is_set()
+    assert admission.requests == 0
+    await peer.close()
+
+
+def test_an_ipv6_address_is_written_in_brackets() -> None:
+    assert str(Address("::1", 80)) == "[::1]:80"

@@ -1,0 +1,249 @@
+"""What the HTTP server refuses. After each refusal a good request on another connection is
+served."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+from transport_kit import LIMITS, QUICK, HttpServe, HttpSite, until
+
+from infergate.core.errors import Kind
+
+HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
+
+
+async def test_body_at_the_limit(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 1000)
+    assert (await peer.answer()).status == 200
+    await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    await peer.send(b"3e8\r\n" + b"x" * 1000 + b"\r\n0\r\n\r\n")
+    assert (await peer.answer()).body == b"POST " + b"x" * 1000
+    await peer.close()
+
+
+@pytest.mark.parametrize("expect", [b"", b"Expect: 100-continue\r\n"])
+async def test_an_announced_body_over_the_limit_is_refused_before_it_comes(
+    site: HttpSite, expect: bytes
+) -> None:
+    peer = await site.connect()
+    await peer.send(HEAD + expect + b"Content-Length: 1001\r\n\r\n")
+    answer = await peer.answer()
+    assert (answer.status, answer.headers["connection"]) == (413, "close")
+    assert (answer.headers["content-type"], site.app.refused[0].kind) == ("refusal", Kind.TOO_LARGE)
+    assert await peer.ended()
+    await peer.close()
+    await site.good()
+    assert len(site.app.wires) == 1, "only the good one"
+
+
+async def test_the_refusal_reaches_a_client_that_keeps_sending(serve_http: HttpServe) -> None:
+    site = await serve_http(LIMITS)
+    peer = await site.connect()
+    await peer.send(HEAD + b"Content-Length: 3000000\r\n\r\n" + b"x" * 2_000_000)
+    assert (await peer.answer()).status == 413
+    await peer.close()
+    await site.good()
+
+
+async def test_a_chunked_body_over_the_limit(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    for _ in range(11):
+        await peer.send(b"64\r\n" + b"x" * 100 + b"\r\n")
+    assert (await peer.answer()).status == 413
+    assert await peer.ended()
+    await peer.close()
+    await site.good()
+
+
+@pytest.mark.parametrize("count", [20, 21, 200])
+async def test_header_count(site: HttpSite, count: int) -> None:
+    peer = await site.connect()
+    lines = b"".join(b"X-%d: y\r\n" % i for i in range(count - 1))
+    await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n")
+    assert (await peer.answer()).status == (200 if count <= 20 else 431)
+    await peer.close()
+    await site.good()
+
+
+@pytest.mark.parametrize("over", [0, 1])
+@pytest.mark.parametrize("pieces", [1, 2, 5])
+async def test_header_bytes(site: HttpSite, over: int, pieces: int) -> None:
+    peer = await site.connect()
+    value = b"v" * (2000 - len(b"Host: x\r\nX: \r\n") + over)
+    wire = b"GET / HTTP/1.1\r\nHost: x\r\nX: " + value + b"\r\n\r\n"
+    step = len(wire) // pieces + 1
+    for i in range(0, len(wire), step):
+        await peer.send(wire[i : i + step])
+        await asyncio.sleep(0)
+    assert (await peer.answer()).status == (431 if over else 200)
+    await peer.close()
+    await site.good()
+
+
+async def test_a_field_far_over_the_limit(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"v" * 100_000)
+    assert (await peer.answer()).status == 431
+    await peer.close()
+    await site.good()
+
+
+@pytest.mark.parametrize(("length", "status"), [(1900, 200), (2001, 414), (50_000, 414)])
+async def test_target_length(site: HttpSite, length: int, status: int) -> None:
+    peer = await site.connect()
+    await peer.send(b"GET /" + b"x" * (length - 1) + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await peer.answer()).status == status
+    await peer.close()
+    await site.good()
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"rubbish\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 200,
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nA b: c\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n folded\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nA: b\0c\r\n\r\n",
+        HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\nab",
+        HEAD + b"Content-Length: +2\r\n\r\nab",
+        HEAD + b"Content-Length: -2\r\n\r\nab",
+        HEAD + b"Content-Length: 2x\r\n\r\nab",
+        HEAD + b"Content-Length: 99999999999999999999999\r\n\r\nab",
+        HEAD + b"Transfer-Encoding: gzip\r\n\r\nab",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabXX",
+    ],
+)
+async def test_what_is_not_http_is_refused(site: HttpSite, wire: bytes) -> None:
+    peer = await site.connect()
+    await peer.send(wire)
+    answer = await peer.answer()
+    assert (answer.status, answer.headers["connection"]) == (400, "close")
+    assert answer.headers["content-type"] == "refusal"
+    assert await peer.ended()
+    await peer.close()
+    await site.good()
+
+
+async def test_connect_is_refused(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(b"CONNECT other:443 HTTP/1.1\r\nHost: other\r\n\r\n")
+    assert (await peer.answer()).status == 405
+    assert await peer.ended()
+    await peer.close()
+    await site.good()
+
+
+async def test_a_silent_connection_is_closed(quick: HttpSite) -> None:
+    peer = await quick.connect()
+    assert await peer.ended()
+    await peer.close()
+    await quick.good()
+
+
+async def test_an_idle_connection_is_closed(quick: HttpSite) -> None:
+    peer = await quick.connect()
+    await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await peer.answer()).status == 200
+    assert await peer.ended()
+    await peer.close()
+
+
+@pytest.mark.parametrize(
+    ("begin", "drip"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: ", b"v"),
+        (HEAD + b"Content-Length: 900\r\n\r\n", b"v"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nv\r\n"),
+    ],
+)
+async def test_dripping_is_refused(quick: HttpSite, begin: bytes, drip: bytes) -> None:
+    peer = await quick.connect()
+    await peer.send(begin)
+
+    async def go_on() -> None:
+        while True:
+            await peer.send(drip)
+            await asyncio.sleep(0.02)
+
+    dripping = asyncio.ensure_future(go_on())
+    answer = await peer.answer()
+    assert (answer.status, quick.app.refused[0].kind) == (408, Kind.TIMEOUT)
+    dripping.cancel()
+    await asyncio.gather(dripping, return_exceptions=True)
+    await peer.close()
+    await quick.good()
+
+
+async def test_a_body_that_stalls(quick: HttpSite) -> None:
+    peer = await quick.connect()
+    await peer.send(HEAD + b"Content-Length: 900\r\n\r\nabc")
+    assert (await peer.answer()).status == 408
+    assert quick.admission.requests == 0
+    await peer.close()
+    await quick.good()
+
+
+async def test_a_client_that_does_not_read(quick: HttpSite) -> None:
+    peer = await quick.connect()
+    peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await peer.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+    await until(lambda: not quick.server._connections)
+    assert len(quick.app.wires) < 20, "answers are not piled up"
+    peer.writer.transport.abort()
+    await quick.good()
+
+
+async def test_overload(serve_http: HttpServe) -> None:
+    site = await serve_http(dataclasses.replace(LIMITS, in_flight=1, in_flight_bytes=500))
+    first, second = await site.connect(), await site.connect()
+    await first.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+    await site.app.entered.wait()
+    count = 300
+    await second.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * count)
+    for _ in range(count):
+        assert (await second.answer()).status == 503
+    site.app.release.set()
+    assert (await first.answer()).status == 200
+    await second.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await second.answer()).status == 200
+    for framing in (
+        b"Content-Length: 501\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n1f5\r\n" + b"x" * 501 + b"\r\n0\r\n\r\n",
+    ):
+        third = await site.connect()
+        await third.send(HEAD + framing)
+        assert (await third.answer()).status == 503
+        await third.close()
+    await first.close()
+    await second.close()
+    await site.good()
+
+
+async def test_trailers_are_bounded(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n")
+    await peer.send(b"X: y\r\n" * 100)
+    assert (await peer.answer()).status == 400
+    await peer.close()
+    await site.good()
+
+
+async def test_request_content_encodings_are_left_to_codecs(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(HEAD + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc")
+    assert (await peer.answer()).body == b"POST abc"
+    await peer.close()
+
+
+def test_the_quick_limits_differ_only_in_time() -> None:
+    assert (QUICK.body, QUICK.headers) == (LIMITS.body, LIMITS.headers)

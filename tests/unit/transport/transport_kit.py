@@ -1,0 +1,282 @@
+"""What the transport tests share: small limits, an application that can be told what to do, and
+raw sockets for clients and servers that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError
+from infergate.core.limits import Limits
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
+from infergate.transport.base import Address, Endpoint, StreamHandler
+from infergate.transport.grpc_server import GrpcServer
+from infergate.transport.guard import Admission
+from infergate.transport.http_server import AiohttpServer
+
+LOCAL = Address("127.0.0.1", 0)
+LIMITS = Limits(body=1000, headers=2000, header_count=20)
+QUICK = dataclasses.replace(
+    LIMITS, header_time=0.2, idle_body_time=0.2, keepalive_time=0.2, connect_time=0.5
+)
+
+
+class HttpEcho:
+    """Answers with what it was asked; ``/wait`` until released; ``/bug`` raises."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.release = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.calls: list[Call] = []
+        self.wires: list[HttpRequest] = []
+        self.refused: list[GatewayError] = []
+
+    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
+        self.wires.append(wire)
+        self.calls.append(call)
+        if wire.path == "/wait":
+            self.entered.set()
+            try:
+                await self.release.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+        if wire.path == "/bug":
+            raise ZeroDivisionError("secret")
+        if wire.path == "/selfcancel":
+            raise asyncio.CancelledError
+        if wire.path == "/split":
+            return HttpResponse(200, {"x-bad": "a\r\nset-cookie: b"})
+        if wire.path == "/large":
+            return HttpResponse(200, {}, (b"x" * 300, memoryview(b"y" * 5_000_000), b"z"))
+        headers = {"content-type": "text/plain", "connection": "upgrade", "x-name": "é"}
+        return HttpResponse(200, headers, (wire.method.encode(), b" ", joined(wire.body)))
+
+    def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
+        assert wire.body == ()
+        self.refused.append(error)
+        statuses = {"TOO_LARGE": 413, "OVERLOADED": 503, "INTERNAL": 500, "METHOD_NOT_ALLOWED": 405}
+        status = statuses.get(error.kind.name, 400)
+        return HttpResponse(status, {"content-type": "refusal"}, (error.public.encode(),))
+
+
+@dataclasses.dataclass
+class HttpSite:
+    """A listening server and its application."""
+
+    server: AiohttpServer
+    app: HttpEcho
+    admission: Admission
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint("127.0.0.1", self.server.address.port)
+
+    async def connect(self) -> Peer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.address.port)
+        return Peer(reader, writer)
+
+    async def good(self) -> None:
+        """A request on another connection is served."""
+        peer = await self.connect()
+        await peer.send(b"POST /good HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
+        answer = await peer.answer()
+        assert (answer.status, answer.body) == (200, b"POST hi")
+        await peer.close()
+
+
+@dataclasses.dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclasses.dataclass
+class Peer:
+    """A raw client."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self, *, body: bool = True) -> Answer:
+        async with asyncio.timeout(10):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+            first, *lines = head.rstrip().split("\r\n")
+            headers = dict(line.split(": ", 1) for line in lines)
+            length = int(headers.get("content-length", 0)) if body else 0
+            return Answer(int(first.split()[1]), headers, await self.reader.readexactly(length))
+
+    async def ended(self) -> bool:
+        """The server closes, and says nothing more."""
+        async with asyncio.timeout(10):
+            return await self.reader.read() == b""
+
+    async def close(self) -> None:
+        self.writer.close()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+HttpServe = Callable[[Limits], Awaitable[HttpSite]]
+
+
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@dataclasses.dataclass
+class Fake:
+    """A backend that does what a script says, and counts its connections."""
+
+    endpoint: Endpoint
+    connections: int = 0
+    ended: int = 0
+    requests: list[bytes] = dataclasses.field(default_factory=list)
+
+
+async def turns(count: int) -> None:
+    """Let the loop turn."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(met: Callable[[], bool]) -> None:
+    """Wait for a condition that nothing tells us of."""
+    async with asyncio.timeout(10):
+        while not met():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def fake_backend(script: Script) -> AsyncIterator[Fake]:
+    """Serve ``script`` on a free port."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if not server.is_serving():  # accepted in the moment the listener closed
+            writer.transport.abort()
+            return
+        tasks.add(task)
+        fake.connections += 1
+        try:
+            await script(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+            with suppress(ConnectionError, asyncio.CancelledError):
+                await writer.wait_closed()
+            fake.ended += 1
+            tasks.discard(task)
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    fake = Fake(Endpoint("127.0.0.1", server.sockets[0].getsockname()[1]))
+    try:
+        yield fake
+    finally:
+        # A connection accepted in the moment its server closes is leaked by asyncio (3.11).
+        await turns(20)
+        server.close()
+        for task in tuple(tasks):
+            task.cancel()
+        await turns(20)
+        await until(lambda: not tasks)
+
+
+async def read_request(reader: asyncio.StreamReader) -> bytes:
+    """One HTTP request, head and body."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = 0
+    for line in head.split(b"\r\n"):
+        if line.lower().startswith(b"content-length:"):
+            length = int(line.split(b":")[1])
+    return head + await reader.readexactly(length)
+
+
+class RpcEcho:
+    """Answers with what it was asked; the method's last part says what else to do."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.release = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.left = asyncio.Event()
+        self.calls: list[Call] = []
+
+    async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
+        self.calls.append(call)
+        match wire.method.rsplit("/", 1)[-1]:
+            case "Wait":
+                self.entered.set()
+                try:
+                    await self.release.wait()
+                except asyncio.CancelledError:
+                    self.cancelled.set()
+                    raise
+            case "Bug":
+                raise ZeroDivisionError("secret")
+            case "Fail":
+                code = int(joined(wire.message))
+                return RpcResponse(
+                    code=code, details="näh\nso", metadata={"x-why": "because", "x-raw-bin": "AP8"}
+                )
+            case "Parts":
+                return RpcResponse((b"a", memoryview(b"bc"), bytearray(b"d")))
+            case "View":
+                return RpcResponse((memoryview(b"view"),))
+            case "Large":
+                return RpcResponse((b"x" * 900_000,))
+            case "Unknown":
+                return RpcResponse(code=12, details="no such method")
+        return RpcResponse(wire.message, metadata={"x-ok": "1"})
+
+    def refuse(self, error: GatewayError, wire: RpcRequest, call: Call) -> RpcResponse:
+        assert wire.message == ()
+        return RpcResponse(code=13 if error.kind.name == "INTERNAL" else 14, details=error.public)
+
+    @property
+    def streams(self) -> Mapping[str, StreamHandler]:
+        return {"/t.T/Stream": self.stream}
+
+    async def stream(
+        self, messages: AsyncIterator[bytes], call: Call
+    ) -> AsyncIterator[RpcResponse]:
+        self.calls.append(call)
+        try:
+            async for message in messages:
+                if message == b"fail":
+                    yield RpcResponse(code=3, details="enough", metadata={"x-why": "because"})
+                elif message == b"bug":
+                    raise ZeroDivisionError("secret")
+                yield RpcResponse((message, b"!"))
+        finally:
+            self.left.set()
+
+
+@dataclasses.dataclass
+class RpcSite:
+    """A listening gRPC server and its application."""
+
+    server: GrpcServer
+    app: RpcEcho
+    admission: Admission
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint("127.0.0.1", self.server.address.port)
+
+
+RpcServe = Callable[[Limits], Awaitable[RpcSite]]
+
+
+RPC_LIMITS = Limits(body=1_000_000, connect_time=0.5)
