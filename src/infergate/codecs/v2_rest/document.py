@@ -1,0 +1,223 @@
+"""JSON documents read by name: objects, arrays and scalars, lazily.
+
+*Strategy.* simdjson parses the bytes and gives proxies: nothing becomes a Python object before it
+is asked for, and an array of numbers never does. What simdjson refuses although servers and
+clients say it (NaN, integers over 64 bits) is read again by the standard library; so is
+everything wrong, for its error message. Both kinds of node are read by the same functions here.
+
+*Rule 1.* One parser a document, dropped with it: simdjson refuses to use a parser again while
+proxies of it live, and an exception's traceback may hold one.
+*Rule 2.* A name twice in an object that is read is an error: Triton takes the first, Python
+servers the last, so one request could mean two things.
+*Rule 3.* Nesting is counted before parsing, at most :data:`DEEPEST` levels.
+*Rule 4.* null stands for absent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+import simdjson
+
+from infergate.core.errors import bad_request
+
+Node = Any
+"""A scalar, or an object or array of either parser."""
+
+DEEPEST: Final = 100
+"""Levels of nesting (Triton: 100)."""
+_BRACKETS: Final = b"[]{}"
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_SURROGATE: Final = re.compile(r"\\u[dD]")
+_SMALL: Final = 16 * 1024
+"""Bytes below which ``bytes.count`` beats numpy's start-up cost."""
+
+
+class Members(list[tuple[str, Any]]):
+    """An object's members as the standard library met them, repeated names included."""
+
+
+class Literal(str):
+    """NaN, Infinity or -Infinity as a bare word. Distinct from the float that an overlong number
+    becomes, and from the string."""
+
+    __slots__ = ()
+
+
+def read(text: bytes) -> Node:
+    """The document in ``text``. Raises BAD_REQUEST with the place of the mistake."""
+    check_depth(text)
+    try:
+        return simdjson.Parser().parse(text)
+    except (ValueError, RuntimeError):
+        return _read_again(text)
+
+
+def _read_again(text: bytes) -> Node:
+    try:
+        decoded = text.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise bad_request(f"the JSON is not UTF-8 at byte {error.start}") from None
+    document = load(decoded)
+    if _SURROGATE.search(decoded):
+        try:
+            json.dumps(document, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise bad_request("the JSON holds half a surrogate pair in a string") from None
+    return document
+
+
+def read_tolerantly(text: bytes) -> Node:
+    """The document in a server's answer. Triton writes BYTES that are not UTF-8 as they are into
+    JSON strings: such bytes become lone surrogates (PEP 383), which ``elements`` turns back."""
+    check_depth(text)
+    try:
+        return simdjson.Parser().parse(text)
+    except (ValueError, RuntimeError):
+        return load(text.decode("utf-8-sig", "surrogateescape"))
+
+
+def load(text: str | bytes) -> Node:
+    """The document in ``text`` by the standard library. Raises BAD_REQUEST."""
+    try:
+        return json.loads(text, object_pairs_hook=Members, parse_constant=Literal)
+    except json.JSONDecodeError as error:
+        raise bad_request(f"the JSON is wrong at character {error.pos}: {error.msg}") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise bad_request(f"the JSON is wrong: {error}") from None
+
+
+def check_depth(text: bytes) -> None:
+    """Rule 3. Raises BAD_REQUEST. Documents with few brackets in all pay one scan."""
+    if len(text) < _SMALL:
+        opened = text.count(b"[") + text.count(b"{")
+    else:  # '[' and '{' differ in bit 0x20 only
+        opened = int(np.count_nonzero((np.frombuffer(text, np.uint8) | 0x20) == ord("{")))
+    if opened <= DEEPEST:
+        return
+    if b"\\" in text:
+        text = _STRING.sub(b"", text)
+    outside = b"".join(text.translate(None, _NOT_STRUCTURE).split(b'"')[::2])
+    # opening brackets, and no closing ones, have bit 0x02
+    steps = (np.frombuffer(outside, np.uint8) & 2).astype(np.int64) - 1
+    if steps.size and int(steps.cumsum().max()) > DEEPEST:
+        raise bad_request(f"the JSON is nested over {DEEPEST} levels deep")
+
+
+def members(node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
+    """Those members of the object ``node`` that are ``known`` and not null.
+
+    ``path`` names the node in errors. Raises BAD_REQUEST where it is no object, or where a name
+    comes twice, known or not.
+    """
+    if isinstance(node, simdjson.Object):
+        names = _checked_names(list(node.keys()), path)
+        # only known names are looked up: a look-up walks the object
+        found = {name: node[name] for name in known if name in names}
+    elif isinstance(node, Members):
+        _checked_names([name for name, _ in node], path)
+        found = dict(node)
+        found = {name: found[name] for name in known if name in found}
+    else:
+        raise bad_request(f"{path} must be an object, not {kind(node)}")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _checked_names(names: list[str], path: str) -> set[str]:
+    once = set(names)
+    if len(once) != len(names):
+        seen: set[str] = set()
+        for name in names:
+            if name in seen:
+                raise bad_request(f"{path} has '{shown(name)}' twice")
+            seen.add(name)
+    return once
+
+
+def items(node: Node, path: str, most: int) -> list[Node]:
+    """The items of the array ``node``, at most ``most``. Raises BAD_REQUEST."""
+    if not is_array(node):
+        raise bad_request(f"{path} must be an array, not {kind(node)}")
+    if len(node) > most:
+        raise bad_request(f"{path} has {len(node)} items, the limit is {most}")
+    return list(node)
+
+
+def string(node: Node, path: str) -> str:
+    """The string ``node``. Raises BAD_REQUEST."""
+    if type(node) is not str:
+        raise bad_request(f"{path} must be a string, not {kind(node)}")
+    if not node.isascii():
+        _check_text(node, path)
+    return node
+
+
+def _check_text(text: str, path: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise bad_request(f"{path} is not valid text") from None
+
+
+def parameters(node: Node, path: str) -> dict[str, Any]:
+    """The object ``node`` as plain Python values. Raises BAD_REQUEST."""
+    if isinstance(node, simdjson.Object):
+        _checked_names(list(node.keys()), path)
+        found: dict[str, Any] = node.as_dict()
+        if any(isinstance(value, (dict, list)) for value in found.values()):
+            return _plain_members(load(node.mini), path)
+        return found
+    if isinstance(node, Members):
+        found = _plain_members(node, path)
+        _check_text(json.dumps(found, ensure_ascii=False), path)
+        return found
+    raise bad_request(f"{path} must be an object, not {kind(node)}")
+
+
+def _plain_members(node: Members, path: str) -> dict[str, Any]:
+    _checked_names([name for name, _ in node], path)
+    return {name: _plain(value, f"{path}.{shown(name)}") for name, value in node}
+
+
+def _plain(node: Node, path: str) -> Any:
+    if isinstance(node, Members):
+        return _plain_members(node, path)
+    if isinstance(node, list):
+        return [_plain(item, path) for item in node]
+    if isinstance(node, Literal) or (isinstance(node, float) and math.isinf(node)):
+        raise bad_request(f"{path} is no number that JSON has")
+    return node
+
+
+def is_array(node: Node) -> bool:
+    """Whether ``node`` is a JSON array."""
+    return isinstance(node, simdjson.Array) or type(node) is list
+
+
+def kind(node: Node) -> str:
+    """What ``node`` is, in JSON's words, for errors."""
+    match node:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float() | Literal():
+            return "a number"
+        case str():
+            return "a string"
+        case _ if is_array(node):
+            return "an array"
+        case _:
+            return "an object"
+
+
+def shown(value: object) -> str:
+    """``value`` short enough for an error message."""
+    text = str(value)
+    return text if len(text) <= 40 else text[:40] + "…"

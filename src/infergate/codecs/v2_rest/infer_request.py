@@ -1,0 +1,228 @@
+"""The inference request: JSON with data in it, JSON followed by binary data, or raw binary data.
+
+*Rule 1.* ``binary_data`` of an output wins over ``binary_data_output`` of the request, which wins
+over JSON. (Triton ignores the latter where outputs are listed; the extension's text does not.)
+*Rule 2.* A length header of 0 is a raw request: no JSON, the body is the model's only input.
+*Rule 3.* Tensors in shared memory are refused: regions belong to a host, a gateway is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from infergate.codecs.base import Parsed, Profile
+from infergate.codecs.v2_rest.document import Node, items, kind, members, read, shown, string
+from infergate.codecs.v2_rest.elements import (
+    NON_FINITE,
+    REQUEST,
+    write_numbers,
+    write_strings,
+)
+from infergate.codecs.v2_rest.encodings import decoded
+from infergate.codecs.v2_rest.errors import JSON_TYPE
+from infergate.codecs.v2_rest.paths import model_path
+from infergate.codecs.v2_rest.tensors import (
+    BINARY_SIZE,
+    BINARY_TYPE,
+    HEADER,
+    Blobs,
+    Side,
+    dump,
+    json_length,
+    read_parameters,
+    read_tensor,
+    read_tensors,
+    required_name,
+    split,
+    write_parameters,
+    write_tensor,
+)
+from infergate.core.datatypes import BY_NAME, Datatype
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, RawInferRequest, RequestedOutput
+from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
+from infergate.core.wire import HttpRequest
+
+BINARY: Final = "binary_data"
+BINARY_OUTPUT: Final = "binary_data_output"
+_FIELDS: Final = ("id", "parameters", "inputs", "outputs")
+_SHARED: Final = "shared_memory_region"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How a client wants its answer. ``named`` tells of single outputs whether they are to be
+    binary, ``otherwise`` of the rest; ``accept_encoding`` is the header."""
+
+    named: Mapping[str, bool]
+    otherwise: bool
+    accept_encoding: str
+
+    def is_binary(self, output: str) -> bool:
+        """Rule 1."""
+        return self.named.get(output, self.otherwise)
+
+
+# ---- read -------------------------------------------------------------------------------------
+
+
+def read_request(wire: HttpRequest, model: str, version: str, limits: Limits) -> Parsed:
+    """The inference of ``model`` that ``wire`` asks for. Raises what the client did wrong."""
+    return read_body(wire, decoded(wire.headers, wire.body, limits), model, version, limits)
+
+
+def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits: Limits) -> Parsed:
+    """:func:`read_request` with the body's encoding undone."""
+    accept = wire.headers.get("accept-encoding", "")
+    told = wire.headers.get(HEADER)
+    if told is not None and json_length(told) == 0:
+        return Parsed(
+            RawInferRequest(model, version, data=body),
+            Wanted({}, otherwise=True, accept_encoding=accept),
+        )
+    if not body:
+        raise bad_request("the body is empty")
+    cut = split(wire.headers, body, limits)
+    top = members(read(cut.json), "the body", _FIELDS)
+    if "inputs" not in top:
+        raise bad_request("inputs is missing")
+    blobs = Blobs(cut.binary)
+    inputs = read_tensors(
+        top["inputs"], "inputs", lambda node, path: _read_input(node, path, blobs, limits), limits
+    )
+    blobs.finish()
+    parameters = read_parameters(top, "")
+    otherwise, parameters = _flag(parameters, BINARY_OUTPUT, "parameters")
+    outputs: list[RequestedOutput] = []
+    named: dict[str, bool] = {}
+    for index, item in enumerate(items(top.get("outputs", []), "outputs", limits.tensors)):
+        output, binary = _read_output(item, f"outputs[{index}]")
+        if any(output.name == other.name for other in outputs):
+            raise bad_request(f"outputs has '{shown(output.name)}' twice")
+        outputs.append(output)
+        if binary is not None:
+            named[output.name] = binary
+    identity = string(top.get("id", ""), "id")
+    return Parsed(
+        InferRequest(model, version, identity, parameters, inputs, tuple(outputs)),
+        Wanted(named, otherwise or False, accept),
+    )
+
+
+def _known_datatype(spelt: str) -> Datatype | None:
+    return BY_NAME.get(spelt)
+
+
+def _no_data(name: str, shape: tuple[int, ...], parameters: Parameters) -> Buffer:
+    del shape
+    _refuse_shared(parameters, f"tensor '{shown(name)}'")
+    raise bad_request(f"tensor '{shown(name)}' has neither data nor {BINARY_SIZE}")
+
+
+_SIDE: Final = Side(REQUEST, _known_datatype, _no_data)
+
+
+def _read_input(node: Node, path: str, blobs: Blobs, limits: Limits) -> Tensor:
+    tensor = read_tensor(node, path, blobs, _SIDE, limits)
+    _refuse_shared(tensor.parameters, f"tensor '{shown(tensor.name)}'")
+    return tensor
+
+
+def _read_output(node: Node, path: str) -> tuple[RequestedOutput, bool | None]:
+    told = members(node, path, ("name", "parameters"))
+    parameters = read_parameters(told, path)
+    _refuse_shared(parameters, path)
+    binary, parameters = _flag(parameters, BINARY, f"{path}.parameters")
+    return RequestedOutput(required_name(told, path), parameters), binary
+
+
+def _refuse_shared(parameters: Parameters, path: str) -> None:
+    if _SHARED in parameters:
+        raise GatewayError(Kind.UNSUPPORTED, f"{path}: tensors in shared memory are not supported")
+
+
+def _flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None, Parameters]:
+    """The boolean ``key``, and the parameters less it. None: not given."""
+    if key not in parameters:
+        return None, parameters
+    value = parameters[key]
+    if not isinstance(value, bool):
+        raise bad_request(f"{path}.{key} must be a boolean, not {kind(value)}")
+    return value, {name: held for name, held in parameters.items() if name != key}
+
+
+# ---- write ------------------------------------------------------------------------------------
+
+
+def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
+    """The request for a server of ``profile``: binary where it takes that, else JSON."""
+    head: dict[str, Any] = {}
+    if operation.id:
+        head["id"] = operation.id
+    parameters = write_parameters(operation.parameters, "request")
+    binary_output = profile.binary and not operation.outputs
+    if binary_output:
+        parameters[BINARY_OUTPUT] = True
+    if parameters:
+        head["parameters"] = parameters
+    parts: list[Buffer] = []
+    inputs: list[dict[str, Any]] = []
+    for tensor in operation.inputs:
+        if profile.binary:
+            inputs.append(write_tensor(tensor, {BINARY_SIZE: len(tensor.data)}))
+            parts.append(tensor.data)
+        else:
+            inputs.append(write_tensor(tensor, NO_PARAMETERS) | {"data": _data(tensor)})
+    head["inputs"] = inputs
+    if operation.outputs:
+        extra = {BINARY: True} if profile.binary else {}
+        head["outputs"] = [_write_output(output, extra) for output in operation.outputs]
+    text = dump(head)
+    headers = {"content-type": BINARY_TYPE if profile.binary else JSON_TYPE}
+    if profile.binary:
+        headers[HEADER] = str(len(text))
+    return HttpRequest(
+        "POST", infer_path(operation.model, operation.version, profile), "", headers, [text, *parts]
+    )
+
+
+def write_raw(operation: RawInferRequest, profile: Profile) -> HttpRequest:
+    """A raw request. Raises UNSUPPORTED for servers without the binary extension."""
+    if not profile.binary:
+        raise GatewayError(Kind.UNSUPPORTED, "this server takes no raw binary requests")
+    return HttpRequest(
+        "POST",
+        infer_path(operation.model, operation.version, profile),
+        "",
+        {"content-type": BINARY_TYPE, HEADER: "0"},
+        [operation.data],
+    )
+
+
+def infer_path(model: str, version: str, profile: Profile) -> str:
+    """Where a server of ``profile`` takes inferences of ``model``."""
+    return model_path(model, version if profile.versions else "", "/infer")
+
+
+def _write_output(output: RequestedOutput, extra: Parameters) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": output.name}
+    parameters = {**write_parameters(output.parameters, output.name), **extra}
+    if parameters:
+        told["parameters"] = parameters
+    return told
+
+
+def _data(tensor: Tensor) -> Any:
+    if tensor.datatype is not Datatype.BYTES:
+        return write_numbers(tensor, NON_FINITE["literal"])
+    told = write_strings(tensor)
+    if told is None:
+        raise GatewayError(
+            Kind.UNSUPPORTED,
+            f"tensor '{tensor.name}': BYTES that are not UTF-8 cannot be told in JSON, and this "
+            "server takes no binary data",
+        )
+    return told

@@ -1,0 +1,253 @@
+"""What the tensors of requests and answers have in common: their JSON objects and binary data.
+
+*Rule.* ``binary_data_size`` and ``binary_data`` tell the form of a message; they never leave this
+package and are not among a canonical tensor's parameters.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from infergate.codecs.v2_rest.document import Node, items, kind, members, parameters, shown, string
+from infergate.codecs.v2_rest.elements import Reading, read_elements
+from infergate.core.datatypes import BY_NAME, Datatype
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.limits import Limits
+from infergate.core.tensor import (
+    NO_PARAMETERS,
+    Buffer,
+    Parameters,
+    Tensor,
+    check_data,
+    check_shape,
+)
+
+HEADER: Final = "inference-header-content-length"
+BINARY_TYPE: Final = "application/octet-stream"
+BINARY_SIZE: Final = "binary_data_size"
+_FIELDS: Final = ("name", "datatype", "shape", "parameters", "data")
+_DIGITS: Final = re.compile(r"[0-9]{1,18}")
+_KNOWN: Final = ", ".join(BY_NAME)
+
+
+# ---- the body: JSON, then tensors' bytes --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A message's JSON, and what follows it: None where the header gave no length."""
+
+    json: bytes
+    binary: memoryview | None
+
+
+def split(headers: Mapping[str, str], body: Buffer, limits: Limits) -> Body:
+    """Cut ``body`` where the header says. Raises BAD_REQUEST, or TOO_LARGE over ``limits.json``."""
+    told = headers.get(HEADER)
+    if told is None:
+        check_json_size(len(body), limits)
+        return Body(body if isinstance(body, bytes) else bytes(body), None)
+    length = json_length(told)
+    if length > len(body):
+        raise bad_request(
+            f"Inference-Header-Content-Length is {length}, but the body has {len(body)} bytes"
+        )
+    check_json_size(length, limits)
+    view = memoryview(body)
+    return Body(bytes(view[:length]), view[length:])
+
+
+def json_length(told: str) -> int:
+    """The value of the length header. Raises BAD_REQUEST."""
+    if not _DIGITS.fullmatch(told.strip()):
+        raise bad_request(
+            f"Inference-Header-Content-Length is '{shown(told)}', not a number of bytes"
+        )
+    return int(told)
+
+
+def check_json_size(size: int, limits: Limits) -> None:
+    """Raises TOO_LARGE."""
+    if size > limits.json:
+        raise GatewayError(
+            Kind.TOO_LARGE, f"{size} bytes of JSON are over the limit of {limits.json}"
+        )
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+class Blobs:
+    """The bytes after the JSON, handed out in the order of the tensors."""
+
+    def __init__(self, binary: memoryview | None) -> None:
+        self._binary: Final = binary
+        self._taken = 0
+
+    def take(self, name: str, size: int) -> Buffer:
+        """The next ``size`` bytes. Raises BAD_REQUEST where there are fewer, or none at all."""
+        if self._binary is None:
+            # Triton gives no length where every binary output is empty.
+            if size == 0:
+                return b""
+            raise bad_request(
+                f"tensor '{name}': {BINARY_SIZE} needs the header Inference-Header-Content-Length"
+            )
+        left = len(self._binary) - self._taken
+        if size > left:
+            raise bad_request(
+                f"tensor '{name}': {BINARY_SIZE} is {size}, but {left} bytes are left"
+            )
+        self._taken += size
+        return self._binary[self._taken - size : self._taken]
+
+    def finish(self) -> None:
+        """Raises BAD_REQUEST where bytes are left over."""
+        left = len(self._binary) - self._taken if self._binary is not None else 0
+        if left:
+            raise bad_request(f"{left} bytes follow the last tensor's binary data")
+
+
+def read_tensors(
+    node: Node, path: str, read_one: Callable[[Node, str], Tensor], limits: Limits
+) -> tuple[Tensor, ...]:
+    """An array of tensors, no name twice."""
+    found: dict[str, Tensor] = {}
+    for index, item in enumerate(items(node, path, limits.tensors)):
+        tensor = read_one(item, f"{path}[{index}]")
+        if tensor.name in found:
+            raise bad_request(f"{path} has '{shown(tensor.name)}' twice")
+        found[tensor.name] = tensor
+    return tuple(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """How the tensors of one side are read. ``datatype`` makes sense of a spelling;
+    ``without_data`` of a tensor that has neither data nor a size."""
+
+    reading: Reading
+    datatype: Callable[[str], Datatype | None]
+    without_data: Callable[[str, tuple[int, ...], Parameters], Buffer]
+
+
+def read_tensor(node: Node, path: str, blobs: Blobs, side: Side, limits: Limits) -> Tensor:
+    """One tensor, checked. Raises BAD_REQUEST naming the field or the tensor."""
+    told = members(node, path, _FIELDS)
+    name = required_name(told, path)
+    spelt = string(_required(told, "datatype", path), f"{path}.datatype")
+    datatype = side.datatype(spelt)
+    if datatype is None:
+        raise bad_request(
+            f"tensor '{shown(name)}': datatype '{shown(spelt)}' is not known ({_KNOWN})"
+        )
+    dimensions = items(_required(told, "shape", path), f"{path}.shape", limits.rank)
+    for dimension in dimensions:
+        if type(dimension) is not int:
+            raise bad_request(f"{path}.shape must hold integers, not {kind(dimension)}")
+    shape = check_shape(name, dimensions, limits)
+    held: Parameters = read_parameters(told, path)
+    if BINARY_SIZE in held:
+        size = held[BINARY_SIZE]
+        if type(size) is not int or size < 0:
+            raise bad_request(
+                f"tensor '{name}': {BINARY_SIZE} is {shown(size)}, not a number of bytes"
+            )
+        if "data" in told:
+            raise bad_request(f"tensor '{name}' has both data and {BINARY_SIZE}")
+        held = {key: value for key, value in held.items() if key != BINARY_SIZE}
+        data = blobs.take(name, size)
+        check_data(name, datatype, shape, data)
+    elif "data" in told:
+        data = _read_data(name, datatype, shape, told["data"], side.reading)
+    else:
+        data = side.without_data(name, shape, held)
+    return Tensor(name, datatype, shape, data, held)
+
+
+def _read_data(
+    name: str, datatype: Datatype, shape: tuple[int, ...], node: Node, reading: Reading
+) -> Buffer:
+    if type(node) is str and datatype is Datatype.UINT8 and reading.packed:
+        try:
+            data = base64.b64decode(node, validate=True)
+        except (binascii.Error, ValueError):
+            raise bad_request(f"tensor '{name}': the data is a string, not base64") from None
+        check_data(name, datatype, shape, data)
+        return data
+    return read_elements(name, datatype, shape, node, reading)
+
+
+def read_parameters(told: Mapping[str, Node], path: str) -> Parameters:
+    """The ``parameters`` member of an object that ``members`` has read."""
+    if "parameters" not in told:
+        return NO_PARAMETERS
+    prefix = f"{path}." if path else ""
+    return parameters(told["parameters"], f"{prefix}parameters")
+
+
+def required_name(told: Mapping[str, Node], path: str) -> str:
+    """The ``name`` of a tensor, not empty."""
+    name = string(_required(told, "name", path), f"{path}.name")
+    if not name:
+        raise bad_request(f"{path}.name is empty")
+    return name
+
+
+def _required(told: Mapping[str, Node], key: str, path: str) -> Node:
+    if key not in told:
+        raise bad_request(f"{path}.{key} is missing")
+    return told[key]
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+
+def write_tensor(tensor: Tensor, extra: Parameters) -> dict[str, Any]:
+    """The object of ``tensor`` less its data, in Triton's order. ``extra`` are wire parameters."""
+    told: dict[str, Any] = {
+        "name": tensor.name,
+        "datatype": tensor.datatype.value,
+        "shape": tensor.shape,
+    }
+    if tensor.parameters or extra:
+        told["parameters"] = {**write_parameters(tensor.parameters, tensor.name), **extra}
+    return told
+
+
+def write_parameters(values: Parameters, owner: str) -> dict[str, Any]:
+    """``values`` as orjson writes them. Raises UNSUPPORTED naming what JSON cannot tell."""
+    return {key: _written(value, f"{owner}: parameter '{key}'") for key, value in values.items()}
+
+
+def _written(value: Any, where: str) -> Any:
+    match value:
+        case None | str() | bool():
+            return value
+        case int():
+            return value if -(2**63) <= value < 2**64 else orjson.Fragment(str(value).encode())
+        case float() if math.isfinite(value):
+            return value
+        case list() | tuple():
+            return [_written(item, where) for item in value]
+        case Mapping():
+            return {key: _written(item, where) for key, item in value.items()}
+        case _:
+            said = str(value) if isinstance(value, float) else type(value).__name__
+            raise GatewayError(Kind.UNSUPPORTED, f"{where} is {said}, which JSON cannot tell")
+
+
+def dump(told: Any) -> bytes:
+    """``told`` as JSON. Raises UNSUPPORTED."""
+    try:
+        return orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:
+        raise GatewayError(Kind.UNSUPPORTED, f"JSON cannot tell this message: {error}") from None
