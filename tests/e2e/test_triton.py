@@ -68,6 +68,8 @@ def test_each_datatype_comes_back_bit_for_bit(
         answer = asked.infer(f"{backend}.id_{datatype}", [tensor], outputs=[output])
         result = answer.as_numpy("OUTPUT0")
         assert result.dtype == array.dtype
+        if datatype == "BYTES" and not binary:  # tritonclient leaves JSON strings as str
+            result = np.array([text.encode() for text in result], np.object_)
         assert result.tolist() == array.tolist()
         described = answer.get_output("OUTPUT0")
         assert (described["datatype"] if asked.http else described.datatype) == datatype
@@ -214,6 +216,7 @@ def test_a_version_is_rewritten(asked: Client) -> None:
     assert (with_version["name"], with_version["versions"]) == ("versions-new", ["2"])
 
 
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # aiohttp to its user
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_large_tensor(asked: Client, backend: str) -> None:
     image = np.random.default_rng(1).random((1, 3, 224, 224), np.float32)

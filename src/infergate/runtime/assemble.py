@@ -51,14 +51,15 @@ class Running:
     async def start(self) -> None:
         """Bind every listener, or none: raises OSError naming the address that is taken."""
         started: list[Server] = []
-        try:
-            for listener in self.listeners.values():
+        for name, listener in self.listeners.items():
+            try:
                 await listener.start()
-                started.append(listener)
-        except OSError:
-            await asyncio.gather(*(listener.stop(0) for listener in started))
-            await self._close_backends()
-            raise
+            except OSError as error:
+                await asyncio.gather(*(each.stop(0) for each in started))
+                await self._close_backends()
+                where = compiled.addresses(self.config)[name]
+                raise OSError(f"listeners.{name}: cannot listen on {where}: {error}") from error
+            started.append(listener)
 
     async def stop(self, grace: float) -> None:
         """Stop accepting, let requests finish for ``grace`` seconds, close everything."""

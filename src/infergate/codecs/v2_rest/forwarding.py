@@ -30,8 +30,6 @@ from infergate.core.messages import InferRequest
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
 
-_CARRIED: Final = ("content-type", HEADER)
-"""Headers that belong to the message; all others, to the connection or to its sender."""
 _MEMBER: Final = re.compile(
     rb'\s*+"(id|model_name|model_version)"\s*+:\s*+("(?:[^"\\]++|\\.)*+"|null)\s*+([,}])',
     re.DOTALL,
@@ -61,7 +59,14 @@ def readdress(wire: HttpRequest, model: str, version: str, profile: Profile) -> 
 
 
 def _carried(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: headers[name] for name in _CARRIED if name in headers}
+    """The headers that belong to the message; all others, to the connection or to its sender.
+
+    The content type is told as it is: MLServer and KServe read a body by it, and clients leave it
+    out (tritonclient) or send their library's default (curl).
+    """
+    if HEADER in headers:
+        return {"content-type": "application/octet-stream", HEADER: headers[HEADER]}
+    return {"content-type": "application/json"}
 
 
 def relabel(

@@ -11,9 +11,7 @@ class Echo(Model):
     """Each input INPUT<n> comes back as OUTPUT<n>, its data untouched."""
 
     def predict(self, payload: InferRequest, headers=None, response_headers=None):
-        return InferResponse(
-            payload.id or str(uuid4()), self.name, [_renamed(each) for each in payload.inputs]
-        )
+        return _answer(self, payload, [_renamed(each) for each in payload.inputs])
 
 
 class SumDifference(Model):
@@ -26,7 +24,7 @@ class SumDifference(Model):
             output = InferOutput(name, list(result.shape), "INT32")
             output.set_data_from_numpy(result, binary_data=False)
             outputs.append(output)
-        return InferResponse(payload.id or str(uuid4()), self.name, outputs)
+        return _answer(self, payload, outputs)
 
     def get_input_types(self):
         return [{"name": f"INPUT{i}", "datatype": "INT32", "shape": [-1, 16]} for i in range(2)]
@@ -40,6 +38,17 @@ class Fail(Model):
 
     def predict(self, payload: InferRequest, headers=None, response_headers=None):
         raise RuntimeError("the model failed")
+
+
+def _answer(model: Model, payload: InferRequest, outputs: list[InferOutput]) -> InferResponse:
+    """As KServe's own runtimes answer: in binary where the client asked for it."""
+    return InferResponse(
+        payload.id or str(uuid4()),
+        model.name,
+        outputs,
+        use_binary_outputs=payload.use_binary_outputs,
+        requested_outputs=payload.request_outputs,
+    )
 
 
 def _renamed(tensor: InferInput) -> InferOutput:

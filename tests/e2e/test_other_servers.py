@@ -1,0 +1,122 @@
+"""Real tritonclient → infergate → real MLServer and KServe, over both V2 protocols.
+
+MLServer has no binary REST; KServe refuses versions over REST and answers gRPC in typed contents:
+tritonclient notices neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from e2e.clients import ARRAYS, FORMS, Client, client
+from e2e.running import Infergate, started_infergate
+from peers.support.kserve import KServe
+from peers.support.mlserver import MLServer
+
+CONFIG = """
+backends:
+  ml-rest: {{protocol: v2-rest, endpoints: ["http://{ml.http}"]}}
+  ml-grpc: {{protocol: v2-grpc, endpoints: ["grpc://{ml.grpc}"]}}
+  k-rest: {{protocol: v2-rest, endpoints: ["http://{k.http}"]}}
+  k-grpc: {{protocol: v2-grpc, endpoints: ["grpc://{k.grpc}"]}}
+routes:
+  - {{model: '/mlserver\\.rest\\.(.+)/', backend: ml-rest, rewrite: {{model: '\\1'}}}}
+  - {{model: '/mlserver\\.grpc\\.(.+)/', backend: ml-grpc, rewrite: {{model: '\\1'}}}}
+  - {{model: '/kserve\\.rest\\.(.+)/', backend: k-rest, rewrite: {{model: '\\1'}}}}
+  - {{model: '/kserve\\.grpc\\.(.+)/', backend: k-grpc, rewrite: {{model: '\\1'}}}}
+"""
+SERVERS = ("mlserver.rest", "mlserver.grpc", "kserve.rest", "kserve.grpc")
+
+
+@pytest.fixture(scope="module")
+def gateway(mlserver: MLServer, kserve: KServe) -> Iterator[Infergate]:
+    with started_infergate(CONFIG.format(ml=mlserver, k=kserve)) as running:
+        yield running
+
+
+@pytest.fixture(params=FORMS)
+def asked(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
+    with client(request.param, gateway.http, gateway.grpc) as made:
+        yield made
+
+
+def forms(asked: Client) -> tuple[bool, ...]:
+    return (True, False) if asked.http else (True,)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_sum_and_difference(asked: Client, server: str) -> None:
+    a, b = np.arange(32, dtype=np.int32).reshape(2, 16), np.ones((2, 16), np.int32)
+    for binary in forms(asked):
+        inputs = [
+            asked.input("INPUT0", a, "INT32", binary=binary),
+            asked.input("INPUT1", b, "INT32", binary=binary),
+        ]
+        answer = asked.infer(f"{server}.simple", inputs, request_id="mine")
+        np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), a + b)
+        np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - b)
+        told = answer.get_response()
+        assert (told["id"] if asked.http else told.id) == "mine"
+        assert (told["model_name"] if asked.http else told.model_name) == f"{server}.simple"
+
+
+# What the servers themselves lack: BF16 is in neither's list of datatypes, MLServer's gRPC and
+# KServe's JSON have no FP16.
+LACKS = {
+    "mlserver.rest": {"BF16"},
+    "mlserver.grpc": {"BF16"},
+    "kserve.rest": {"BF16"},
+    "kserve.grpc": {"BF16"},
+}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("datatype", ARRAYS)
+def test_each_datatype(asked: Client, server: str, datatype: str) -> None:
+    array = ARRAYS[datatype]
+    tensor = asked.input("INPUT0", array, datatype)
+    if datatype in LACKS[server]:
+        with pytest.raises(InferenceServerException):
+            asked.infer(f"{server}.identity", [tensor])
+        return
+    result = asked.infer(f"{server}.identity", [tensor]).as_numpy("OUTPUT0")
+    assert result.dtype == array.dtype
+    assert result.tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_metadata_readiness_and_versions(asked: Client, server: str) -> None:
+    extra: dict[str, Any] = {} if asked.http else {"as_json": True}
+    told = asked.get_model_metadata(f"{server}.simple", **extra)
+    assert told["name"] == f"{server}.simple"
+    assert {t["name"] for t in told["inputs"]} == {"INPUT0", "INPUT1"}
+    assert asked.is_model_ready(f"{server}.simple")
+    if asked.http:
+        assert not asked.is_model_ready(f"{server}.no-such-model")
+    else:  # KServe answers NOT_FOUND, MLServer INTERNAL, where Triton says false
+        with pytest.raises(InferenceServerException, match="NOT_FOUND|ModelNotFound"):
+            asked.is_model_ready(f"{server}.no-such-model")
+    tensor = asked.input("INPUT0", np.ones(2, np.float32), "FP32")
+    if server.startswith("kserve"):  # KServe has no versions; asking for one is no reason to fail
+        asked.infer(f"{server}.identity", [tensor], model_version="1")
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_errors(asked: Client, server: str) -> None:
+    tensor = asked.input("INPUT0", np.ones(2, np.float32), "FP32")
+    with pytest.raises(InferenceServerException) as unknown:
+        asked.infer(f"{server}.no-such-model", [tensor])
+    assert unknown.value.status() in {"404", "StatusCode.NOT_FOUND"}
+    with pytest.raises(InferenceServerException) as failed:
+        asked.infer(f"{server}.fail", [tensor])
+    assert failed.value.status() in {"500", "StatusCode.INTERNAL"}
+    assert "Traceback" not in str(failed.value)
+
+
+def test_readiness_of_the_gateway_is_that_of_all_servers(asked: Client) -> None:
+    assert asked.is_server_ready()
