@@ -67,9 +67,7 @@ class Client:
 
     def output(self, name: str, *, binary: bool = True, classes: int = 0) -> Any:
         if self.http:
-            return self._module.InferRequestedOutput(
-                name, binary_data=binary, class_count=classes
-            )
+            return self._module.InferRequestedOutput(name, binary_data=binary, class_count=classes)
         return self._module.InferRequestedOutput(name, class_count=classes)
 
 

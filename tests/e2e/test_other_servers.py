@@ -99,7 +99,7 @@ def test_metadata_readiness_and_versions(asked: Client, server: str) -> None:
     if asked.http:
         assert not asked.is_model_ready(f"{server}.no-such-model")
     else:  # KServe answers NOT_FOUND, MLServer INTERNAL, where Triton says false
-        with pytest.raises(InferenceServerException, match="NOT_FOUND|ModelNotFound"):
+        with pytest.raises(InferenceServerException, match=r"NOT_FOUND|ModelNotFound"):
             asked.is_model_ready(f"{server}.no-such-model")
     tensor = asked.input("INPUT0", np.ones(2, np.float32), "FP32")
     if server.startswith("kserve"):  # KServe has no versions; asking for one is no reason to fail

@@ -56,9 +56,7 @@ def forms(asked: Client) -> tuple[bool, ...]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("datatype", ARRAYS)
-def test_each_datatype_comes_back_bit_for_bit(
-    asked: Client, backend: str, datatype: str
-) -> None:
+def test_each_datatype_comes_back_bit_for_bit(asked: Client, backend: str, datatype: str) -> None:
     array = ARRAYS[datatype]
     for binary in forms(asked):
         if not binary and datatype in {"FP16", "BF16"}:
@@ -138,7 +136,8 @@ def test_classification_is_the_servers(asked: Client, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_metadata(asked: Client, backend: str) -> None:
-    told = asked.get_model_metadata(f"{backend}.simple", **({} if asked.http else {"as_json": True}))
+    extra: dict[str, Any] = {} if asked.http else {"as_json": True}
+    told = asked.get_model_metadata(f"{backend}.simple", **extra)
     assert told["name"] == f"{backend}.simple"
     assert told["versions"] == ["1"]
     assert [t["name"] for t in told["inputs"]] == ["INPUT0", "INPUT1"]

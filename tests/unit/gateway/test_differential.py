@@ -10,9 +10,10 @@ import pytest
 
 from infergate.codecs.profiles import TRITON
 from infergate.codecs.registry import plugins
-from infergate.core.errors import GatewayError
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.wire import HttpResponse, joined
 from infergate.testing.vectors import Vector, load
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -25,10 +26,6 @@ CASES = [
 ]
 
 
-def codec_of(protocol: str) -> Any:
-    return plugins()[protocol].make({})
-
-
 def outcome(step: Any) -> Any:
     """What ``step`` returns, or the error it raises as something to compare."""
     try:
@@ -39,11 +36,15 @@ def outcome(step: Any) -> Any:
 
 @pytest.mark.parametrize(("protocol", "vector"), CASES)
 def test_both_ways_agree(protocol: str, vector: Vector) -> None:
-    codec = codec_of(protocol)
-    if vector.side == "request":
+    codec = plugins()[protocol].make(vector.options)
+    if vector.asks is None:
         requests_agree(codec, vector.wire)
     else:
         responses_agree(codec, vector)
+
+
+def body_of(wire: Any) -> Any:
+    return wire.body if isinstance(wire, HttpResponse) else wire.message
 
 
 def requests_agree(codec: Any, wire: Any) -> None:
@@ -65,13 +66,7 @@ def requests_agree(codec: Any, wire: Any) -> None:
     seen = codec.parse_request(forwarded, DEFAULT_LIMITS).operation
     assert seen == translated
     rebuilt = codec.build_request(translated, TRITON)
-    assert codec.parse_request(rebuilt, DEFAULT_LIMITS).operation == without_wire(translated, seen)
-
-
-def without_wire(operation: InferRequest, seen: InferRequest) -> InferRequest:
-    """``operation``; equal to ``seen`` by the assertion before."""
-    assert operation == seen
-    return operation
+    assert codec.parse_request(rebuilt, DEFAULT_LIMITS).operation == translated
 
 
 def responses_agree(codec: Any, vector: Vector) -> None:
@@ -82,6 +77,11 @@ def responses_agree(codec: Any, vector: Vector) -> None:
     translated = outcome(lambda: codec.parse_response(vector.wire, asks, DEFAULT_LIMITS))
     forwarded = outcome(lambda: codec.relabel(vector.wire, asked, "", "", DEFAULT_LIMITS))
     if isinstance(translated, tuple):
+        if translated[0] is Kind.BACKEND_GARBAGE and not isinstance(forwarded, tuple):
+            # Clients are checked, servers are trusted: tensors of an answer that is forwarded are
+            # not looked at, so what is wrong inside them goes on as it came.
+            assert bytes(joined(body_of(forwarded))) == bytes(joined(body_of(vector.wire)))
+            return
         assert isinstance(forwarded, tuple)
         assert forwarded[0] is translated[0]
         return
