@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -121,5 +120,5 @@ def _framed(message: bytes) -> bytes:
 
 
 def _same(work: Work, shape: list[int], raw: bytes, address: str) -> None:
-    if math.prod(shape) != work.array.size or raw != work.array.tobytes():
-        raise LoadError(f"{address} answered other numbers for {work.model}")
+    if shape != list(work.array.shape) or raw != work.array.tobytes():
+        raise LoadError(f"{address} answered another tensor for {work.model}")
