@@ -1,0 +1,248 @@
+"""Raw sockets: a client that sends what no library would, and a backend that does what a script
+says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from faults.watch import SECONDS
+
+
+def _pair(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def error(self) -> str:
+        """What the error object says."""
+        told = json.loads(self.body)["error"]
+        assert isinstance(told, str)
+        return told
+
+
+class Client:
+    """A TCP connection. Every wait ends in an error after SECONDS."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.create_connection(_pair(address), timeout=SECONDS)
+        self._held = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def reset(self) -> None:
+        """Close with a RST instead of a FIN."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    def some(self) -> bytes:
+        """What comes next; empty at the end."""
+        if self._held:
+            held, self._held = self._held, b""
+            return held
+        try:
+            return self.socket.recv(65536)
+        except ConnectionResetError:
+            return b""
+
+    def exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self.some()
+            if not more:
+                raise EOFError(f"{count} bytes expected, ended after {data!r}")
+            data += more
+        data, self._held = data[:count], data[count:]
+        return data
+
+    def until(self, mark: bytes) -> bytes:
+        data = b""
+        while mark not in data:
+            more = self.some()
+            if not more:
+                raise EOFError(f"{mark!r} expected, ended after {data!r}")
+            data += more
+        end = data.index(mark) + len(mark)
+        data, self._held = data[:end], data[end:]
+        return data
+
+    def rest(self) -> bytes:
+        """Everything until the other side closes."""
+        return b"".join(iter(self.some, b""))
+
+    def answer(self) -> Answer:
+        """The next HTTP answer."""
+        first, *lines = self.until(b"\r\n\r\n").decode().rstrip().split("\r\n")
+        pairs = (line.split(": ", 1) for line in lines)
+        headers = {name.lower(): value for name, value in pairs}
+        body = self.exactly(int(headers.get("content-length", 0)))
+        return Answer(int(first.split()[1]), headers, body)
+
+
+def post(address: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
+    """One POST on a connection of its own."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+    with Client(address) as client:
+        own = f"Host: x\r\nContent-Length: {len(body)}\r\n"
+        client.send(f"POST {path} HTTP/1.1\r\n{own}{lines}\r\n".encode() + body)
+        return client.answer()
+
+
+# ---- a backend -------------------------------------------------------------------------------
+
+
+class Gone(Exception):  # noqa: N818
+    """The gateway closed the connection."""
+
+
+class Connection:
+    """One connection of the gateway to a scripted backend."""
+
+    def __init__(self, accepted: socket.socket) -> None:
+        self._socket = accepted
+        self._held = b""
+
+    def read(self, count: int) -> bytes:
+        while len(self._held) < count:
+            self._more()
+        data, self._held = self._held[:count], self._held[count:]
+        return data
+
+    def _more(self) -> None:
+        try:
+            more = self._socket.recv(65536)
+        except OSError as error:
+            raise Gone from error
+        if not more:
+            raise Gone
+        self._held += more
+
+    def request(self) -> bytes:
+        """One HTTP request, head and body."""
+        while b"\r\n\r\n" not in self._held:
+            self._more()
+        end = self._held.index(b"\r\n\r\n") + 4
+        length = 0
+        for line in self._held[:end].split(b"\r\n"):
+            if line.lower().startswith(b"content-length:"):
+                length = int(line.split(b":")[1])
+        return self.read(end + length)
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise Gone from error
+
+    def half_close(self) -> None:
+        self._socket.shutdown(socket.SHUT_WR)
+
+    def gone(self) -> None:
+        """Wait until the gateway has closed its side."""
+        with contextlib.suppress(Gone):
+            while True:
+                self._more()
+
+    def cut(self) -> None:
+        """Wake whoever waits here."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass
+class Backend:
+    """Runs ``script`` for each connection; tests change it as they go. ``requests`` holds what
+    scripts noted."""
+
+    address: str
+    script: Callable[[Connection, Backend], None]
+    connections: int = 0
+    requests: list[Any] = field(default_factory=list)
+
+
+Script = Callable[[Connection, Backend], None]
+
+
+@contextmanager
+def scripted(script: Script) -> Iterator[Backend]:
+    """A backend on a free port, a thread a connection."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    backend = Backend(f"127.0.0.1:{listener.getsockname()[1]}", script)
+    threads: list[threading.Thread] = []
+    open_now: list[Connection] = []
+
+    def serve(accepted: socket.socket) -> None:
+        connection = Connection(accepted)
+        open_now.append(connection)
+        with accepted, contextlib.suppress(Gone):
+            backend.script(connection, backend)
+        open_now.remove(connection)
+
+    def accept() -> None:
+        while True:
+            try:
+                accepted, _ = listener.accept()
+            except OSError:
+                return
+            backend.connections += 1
+            thread = threading.Thread(target=serve, args=(accepted,), daemon=True)
+            threads.append(thread)
+            thread.start()
+
+    accepting = threading.Thread(target=accept, daemon=True)
+    accepting.start()
+    try:
+        yield backend
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        accepting.join()
+        for connection in tuple(open_now):
+            connection.cut()
+        for thread in threads:
+            thread.join(SECONDS)
+
+
+def http_answer(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n"
+        f"Content-Type: application/json\r\n{headers}\r\n".encode()
+        + body
+    )
+
+
+GOOD_BODY = (
+    b'{"model_name":"m","model_version":"1","outputs":'
+    b'[{"name":"OUTPUT0","datatype":"INT32","shape":[1],"data":[7]}]}'
+)
+"""The answer of every fake: OUTPUT0, one INT32 of 7."""
+
+
+def good_http(connection: Connection, backend: Backend) -> None:
+    """Answers every request well, and notes it."""
+    while True:
+        backend.requests.append(connection.request())
+        connection.write(http_answer(GOOD_BODY))

@@ -1,0 +1,115 @@
+"""gRPC with bytes: tritonclient's protobufs to make messages, grpcio to carry them, and a backend
+that counts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2 as pb
+
+from faults.watch import SECONDS
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+
+
+def infer_message(model: str, **more: Any) -> bytes:
+    """A good inference of one INT32 named INPUT0."""
+    message = pb.ModelInferRequest(model_name=model, **more)
+    message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+    message.raw_input_contents.append(b"\x07\0\0\0")
+    return bytes(message.SerializeToString())
+
+
+def good_answer() -> bytes:
+    """OUTPUT0, one INT32 of 7, as every fake answers."""
+    message = pb.ModelInferResponse(model_name="m", model_version="1")
+    message.outputs.add(name="OUTPUT0", datatype="INT32", shape=[1])
+    message.raw_output_contents.append(b"\x07\0\0\0")
+    return bytes(message.SerializeToString())
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a call ended. ``message`` is the answer's bytes where ``code`` is OK."""
+
+    code: grpc.StatusCode
+    details: str
+    message: bytes = b""
+
+
+def call(channel: grpc.Channel, message: bytes, method: str = INFER, **more: Any) -> Status:
+    """One unary call with bytes."""
+    asked = channel.unary_unary(method)
+    try:
+        answer = asked(message, **{"timeout": SECONDS, **more})
+    except grpc.RpcError as error:
+        return Status(error.code(), error.details() or "")
+    return Status(grpc.StatusCode.OK, "", answer)
+
+
+@contextmanager
+def channel(address: str, **options: Any) -> Iterator[grpc.Channel]:
+    """A connection of its own."""
+    settings = [
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_retries", 0),
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+    ]
+    with grpc.insecure_channel(address, settings, **options) as made:
+        yield made
+
+
+@dataclass
+class RpcBackend:
+    """A gRPC server whose every method answers as ``answer`` says; all calls are noted."""
+
+    address: str = ""
+    answer: Callable[[bytes, grpc.ServicerContext], bytes] = lambda message, context: good_answer()
+    requests: list[bytes] = field(default_factory=list)
+    remaining: list[float | None] = field(default_factory=list)
+    entered: threading.Event = field(default_factory=threading.Event)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    release: threading.Event = field(default_factory=threading.Event)
+
+    def wait(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+        """An ``answer`` that comes when ``release`` is set; tells of being cancelled."""
+        context.add_callback(self.cancelled.set)
+        self.entered.set()
+        self.release.wait(SECONDS)
+        return good_answer()
+
+
+class _Every(grpc.GenericRpcHandler):  # type: ignore[misc]
+    def __init__(self, backend: RpcBackend) -> None:
+        self._backend = backend
+
+    def service(self, handler_call_details: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(self._serve)
+
+    def _serve(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+        self._backend.requests.append(message)
+        self._backend.remaining.append(context.time_remaining())
+        return self._backend.answer(message, context)
+
+
+@contextmanager
+def rpc_backend() -> Iterator[RpcBackend]:
+    """A counting gRPC server on a free port."""
+    backend = RpcBackend()
+    with ThreadPoolExecutor(16) as threads:
+        server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
+        server.add_generic_rpc_handlers((_Every(backend),))
+        backend.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        try:
+            yield backend
+        finally:
+            backend.release.set()
+            server.stop(0).wait()

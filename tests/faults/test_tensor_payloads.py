@@ -1,0 +1,224 @@
+"""Every malformed tensor, on all four pairs of protocols, forwarded and translated: refused by
+name, before any backend hears of it, while others are served and the process lives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from e2e.running import Infergate, started_infergate
+from faults.payloads import REST, RPC, Wrong, document, tensor
+from faults.peer import Backend, good_http, post, scripted
+from faults.rpc import RpcBackend, call, channel, infer_message, rpc_backend
+from faults.watch import alive, complaints, counted
+
+CONFIG = """
+backends:
+  rest: {{protocol: v2-rest, endpoints: ["http://{rest}"], profile: infergate}}
+  grpc: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}
+  ours: {{protocol: builtin}}
+routes:
+  - {{model: fwd.rest, backend: rest, rewrite: {{model: m}}}}
+  - {{model: fwd.grpc, backend: grpc, rewrite: {{model: m}}}}
+  - {{model: tr.rest, backend: rest, rewrite: {{model: m, inputs: {{no: none}}}}}}
+  - {{model: tr.grpc, backend: grpc, rewrite: {{model: m, inputs: {{no: none}}}}}}
+  - {{model: versioned, version: "1", backend: grpc, rewrite: {{model: m}}}}
+  - {{model: identity, backend: ours}}
+models:
+  tr.rest: &model {{inputs: [{{name: INPUT0, datatype: INT32, shape: [4]}}]}}
+  tr.grpc: *model
+  fwd.grpc: *model
+limits: {{body: 128KiB}}
+"""
+ROUTES = ("fwd.rest", "tr.rest", "fwd.grpc", "tr.grpc")
+"""Of those two of the frontend's own protocol one is forwarded, all others are translated."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """The gateway, what is behind it, and a client of its own for good requests."""
+
+    gateway: Infergate
+    rest: Backend
+    rpc: RpcBackend
+    channel: grpc.Channel
+    others: ThreadPoolExecutor
+
+    def reached(self) -> int:
+        """How many requests reached any backend."""
+        return len(self.rest.requests) + len(self.rpc.requests)
+
+    def good(self) -> bool:
+        """Others' requests over both protocols."""
+        body = document(tensor(), tensor(name="INPUT1"))
+        answer = post(self.gateway.http, "/v2/models/identity/infer", body)
+        message = pb.ModelInferRequest(model_name="identity")
+        for name in ("INPUT0", "INPUT1"):
+            message.inputs.add(name=name, datatype="INT32", shape=[1])
+            message.raw_input_contents.append(b"\x07\0\0\0")
+        status = call(self.channel, message.SerializeToString())
+        return answer.status == 200 and status.code is grpc.StatusCode.OK
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with scripted(good_http) as rest, rpc_backend() as rpc:
+        config = CONFIG.format(rest=rest.address, grpc=rpc.address)
+        with (
+            started_infergate(config) as gateway,
+            channel(gateway.grpc) as made,
+            ThreadPoolExecutor(1) as others,
+        ):
+            yield Site(gateway, rest, rpc, made, others)
+            assert alive(gateway)
+            assert complaints(gateway) == ""
+            assert counted(gateway, outcome="internal") == 0
+
+
+def refused_by_rest(site: Site, path: str, wrong: Wrong) -> None:
+    headers = dict(wrong.headers or {})
+    if wrong.head is not None:
+        headers["Inference-Header-Content-Length"] = wrong.head
+    answer = post(site.gateway.http, path, wrong.body, headers)
+    assert answer.status == wrong.http, answer.body
+    assert answer.headers["content-type"] == "application/json"
+    assert re.search(wrong.names, answer.error), answer.error
+
+
+def refused_by_grpc(site: Site, model: str, wrong: Wrong) -> None:
+    status = call(
+        site.channel, pb.ModelInferRequest(model_name=model).SerializeToString() + wrong.body
+    )
+    assert status.code is wrong.grpc, status
+    assert re.search(wrong.names, status.details), status.details
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_good_requests_reach_the_backend(site: Site, route: str) -> None:
+    """The counters do move: else what follows would prove nothing."""
+    before = site.reached()
+    assert post(site.gateway.http, f"/v2/models/{route}/infer", document(tensor())).status == 200
+    assert call(site.channel, infer_message(route)).code is grpc.StatusCode.OK
+    assert site.reached() == before + 2
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("case", REST)
+def test_rest(site: Site, route: str, case: str) -> None:
+    before, other = site.reached(), site.others.submit(site.good)
+    refused_by_rest(site, f"/v2/models/{route}/infer", REST[case])
+    assert site.reached() == before
+    assert other.result()
+    assert alive(site.gateway)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("case", RPC)
+def test_grpc(site: Site, route: str, case: str) -> None:
+    before, other = site.reached(), site.others.submit(site.good)
+    refused_by_grpc(site, route, RPC[case])
+    assert site.reached() == before
+    assert other.result()
+    assert alive(site.gateway)
+
+
+RAW = {"Inference-Header-Content-Length": "0"}
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if route != "fwd.rest"])
+@pytest.mark.parametrize("body", [b"", b"x" * 15, b"x" * 17])
+def test_a_raw_request_that_does_not_fit_the_model(site: Site, route: str, body: bytes) -> None:
+    before = site.reached()
+    path = f"/v2/models/{route}/infer"
+    refused_by_rest(site, path, Wrong("INPUT0", body, headers=RAW))
+    assert site.reached() == before
+    assert post(site.gateway.http, path, b"x" * 16, RAW).status == 200
+
+
+def test_a_raw_request_that_is_forwarded_is_the_servers_to_judge(site: Site) -> None:
+    """It has no shape of its own to check it by, and is not translated."""
+    before = site.reached()
+    post(site.gateway.http, "/v2/models/fwd.rest/infer", b"x" * 15, RAW)
+    assert site.reached() == before + 1
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_shared_memory_is_not_served(site: Site, route: str) -> None:
+    """501 and UNIMPLEMENTED: the request is right, but regions belong to another host."""
+    before = site.reached()
+    region = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
+    body = document(tensor(data=None, parameters=region))
+    refused_by_rest(site, f"/v2/models/{route}/infer", Wrong("INPUT0", body, http=501))
+    message = pb.ModelInferRequest()
+    message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+    message.inputs[0].parameters["shared_memory_region"].string_param = "r"
+    wrong = Wrong("INPUT0", message.SerializeToString(), grpc=grpc.StatusCode.UNIMPLEMENTED)
+    refused_by_grpc(site, route, wrong)
+    assert site.reached() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "names"),
+    [
+        ("/v2/models/unknown/infer", 404, "unknown"),
+        ("/v2/models/versioned/versions/2/infer", 404, "'2'"),
+        ("/v2/models/versioned/infer", 404, "versioned"),
+        ("/v2/models//infer", 404, "path"),
+        ("/v2/models/fwd.rest/versions//infer", 404, "path"),
+        ("/v2/models/fwd.rest/infer/", 404, "path"),
+        ("/v2/models/%zz/infer", 400, "model name"),
+        ("/v2/models/%ff/infer", 400, "model name"),
+        ("/v2/models/../infer", 400, "model name"),
+        ("/v2/models/fwd.rest/versions/%2e%2e/infer", 400, "model version"),
+        ("/v2/models/fwd.rest", 405, "POST"),
+        ("/nothing", 404, "/nothing"),
+    ],
+)
+def test_wrong_models_versions_and_paths(site: Site, path: str, status: int, names: str) -> None:
+    before = site.reached()
+    refused_by_rest(site, path, Wrong(names, document(tensor()), http=status))
+    assert site.reached() == before
+    assert site.good()
+
+
+@pytest.mark.parametrize(
+    ("message", "method", "code", "names"),
+    [
+        (infer_message("unknown"), "ModelInfer", "NOT_FOUND", "unknown"),
+        (infer_message("versioned", model_version="2"), "ModelInfer", "NOT_FOUND", "'2'"),
+        (infer_message(""), "ModelInfer", "INVALID_ARGUMENT", "model_name"),
+        (b"\x0a\x01\xff", "ModelInfer", "INVALID_ARGUMENT", "ModelInferRequest"),
+        (b"\x0a\x05", "ModelMetadata", "INVALID_ARGUMENT", "ModelMetadata"),
+        (b"", "ModelReady", "INVALID_ARGUMENT", "name"),
+        (b"", "NoSuchMethod", "UNIMPLEMENTED", "NoSuchMethod"),
+    ],
+)
+def test_wrong_models_versions_and_methods(
+    site: Site, message: bytes, method: str, code: str, names: str
+) -> None:
+    before = site.reached()
+    status = call(site.channel, message, f"/inference.GRPCInferenceService/{method}")
+    assert status.code is grpc.StatusCode[code]
+    assert names in status.details
+    assert site.reached() == before
+    assert site.good()
+
+
+def test_unknown_models_in_bulk_make_no_series(site: Site) -> None:
+    def ask(number: int) -> None:
+        name = f"unknown-{number}"
+        assert post(site.gateway.http, f"/v2/models/{name}/infer", b"{}").status == 404
+        assert call(site.channel, infer_message(name)).code is grpc.StatusCode.NOT_FOUND
+
+    ask(0)
+    before = len(site.gateway.metrics().splitlines())
+    for number in range(1, 200):
+        ask(number)
+    assert len(site.gateway.metrics().splitlines()) == before
+    assert counted(site.gateway, outcome="not_found") >= 400
