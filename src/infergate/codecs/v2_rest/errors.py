@@ -16,6 +16,8 @@ from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.wire import HttpRequest, HttpResponse
 
 JSON_TYPE: Final = "application/json"
+LONGEST: Final = 2000
+"""Characters of a message that a client is told."""
 
 STATUS: Final[Mapping[Kind, int]] = {
     Kind.BAD_REQUEST: 400,
@@ -48,8 +50,8 @@ def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
         # suppressed: the transport's own refusal of a path that is no place of ours
         with contextlib.suppress(GatewayError):
             headers["allow"] = locate(wire.path).method
-    # a path may hold what UTF-8 cannot
-    public = error.public.encode("utf-8", "replace").decode()
+    # a name in it may be as long as a body; a path may hold what UTF-8 cannot
+    public = error.public[:LONGEST].encode("utf-8", "replace").decode()
     return HttpResponse(STATUS[error.kind], headers, [orjson.dumps({"error": public})])
 
 
@@ -70,8 +72,6 @@ KIND: Final[Mapping[int, Kind]] = {
 """What a status other than 200 means. Others: 4xx BAD_REQUEST (Triton 400, FastAPI 422, KServe
 409), 5xx BACKEND_ERROR, the rest is no answer to anything we ask."""
 
-LONGEST: Final = 2000
-"""Characters of a backend's message that are relayed."""
 _MOST_DETAIL: Final = 20_000
 _TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
@@ -121,11 +121,9 @@ def _message(text: str) -> str:
     return lines[-1] if any(line.startswith("Traceback (") for line in lines) else lines[0]
 
 
-def told_error(document: Any) -> str:
+def told_error(document: dict[str, Any]) -> str:
     """The message of an error object: ``error`` (V2), ``detail`` (FastAPI: MLServer, KServe),
     ``message`` (rest-proxy)."""
-    if not isinstance(document, dict):
-        return ""
     for key in ("error", "detail", "message"):
         said = document.get(key)
         if isinstance(said, str) and said:

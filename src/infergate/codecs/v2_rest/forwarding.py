@@ -15,6 +15,7 @@ from typing import Final
 
 from infergate.codecs.base import Profile
 from infergate.codecs.v2_rest.encodings import decoded
+from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.infer_request import infer_path, read_body
 from infergate.codecs.v2_rest.infer_response import (
     answer_body,
@@ -23,12 +24,12 @@ from infergate.codecs.v2_rest.infer_response import (
     read_response,
 )
 from infergate.codecs.v2_rest.paths import locate
-from infergate.codecs.v2_rest.tensors import HEADER, json_length
+from infergate.codecs.v2_rest.tensors import BINARY_TYPE, HEADER, json_length
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest
 from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.core.wire import HttpRequest, HttpResponse, joined
 
 _MEMBER: Final = re.compile(
     rb'\s*+"(id|model_name|model_version)"\s*+:\s*+("(?:[^"\\]++|\\.)*+"|null)\s*+([,}])',
@@ -36,6 +37,7 @@ _MEMBER: Final = re.compile(
 )
 _OUTPUTS: Final = re.compile(rb'\s*+"(?:outputs|parameters)"\s*+:')
 _START: Final = re.compile(rb"\s*+\{")
+_BINARY_ONLY: Final = (b'"FP16"', b'"BF16"', b'"NaN"', b'Infinity"')
 _NAMES: Final = {"model": b"model_name", "version": b"model_version"}
 
 
@@ -49,13 +51,24 @@ def shield_inference(wire: HttpRequest, limits: Limits) -> HttpRequest:
 
 
 def readdress(wire: HttpRequest, model: str, version: str, profile: Profile) -> HttpRequest | None:
-    """``wire`` to another model. None where it holds binary data that ``profile`` does not take."""
-    if not profile.binary and HEADER in wire.headers:
+    """``wire`` to another model. None where it must be translated: where it holds binary data
+    that ``profile`` does not take, or JSON that only becomes acceptable as binary data."""
+    if HEADER in wire.headers:
+        if not profile.binary:
+            return None
+    elif profile.binary and _needs_binary(wire):
         return None
     path = infer_path(model, version, profile)
     encoding = {k: v for k, v in wire.headers.items() if k == "content-encoding"}
     # an encoding is still there only on a route whose requests are not checked
     return HttpRequest("POST", path, "", {**_carried(wire.headers), **encoding}, wire.body)
+
+
+def _needs_binary(wire: HttpRequest) -> bool:
+    """Whether the JSON may hold what Triton and KServe take as binary data only. Where a string
+    happens to be spelt so, the request is translated for nothing."""
+    body = bytes(joined(wire.body))
+    return any(spelling in body for spelling in _BINARY_ONLY)
 
 
 def _carried(headers: Mapping[str, str]) -> dict[str, str]:
@@ -65,8 +78,8 @@ def _carried(headers: Mapping[str, str]) -> dict[str, str]:
     out (tritonclient) or send their library's default (curl).
     """
     if HEADER in headers:
-        return {"content-type": "application/octet-stream", HEADER: headers[HEADER]}
-    return {"content-type": "application/json"}
+        return {"content-type": BINARY_TYPE, HEADER: headers[HEADER]}
+    return {"content-type": JSON_TYPE}
 
 
 def relabel(

@@ -96,18 +96,18 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
     blobs.finish()
     parameters = read_parameters(top, "")
     otherwise, parameters = _flag(parameters, BINARY_OUTPUT, "parameters")
-    outputs: list[RequestedOutput] = []
+    outputs: dict[str, RequestedOutput] = {}
     named: dict[str, bool] = {}
     for index, item in enumerate(items(top.get("outputs", []), "outputs", limits.tensors)):
         output, binary = _read_output(item, f"outputs[{index}]")
-        if any(output.name == other.name for other in outputs):
+        if output.name in outputs:
             raise bad_request(f"outputs has '{shown(output.name)}' twice")
-        outputs.append(output)
+        outputs[output.name] = output
         if binary is not None:
             named[output.name] = binary
     identity = string(top.get("id", ""), "id")
     return Parsed(
-        InferRequest(model, version, identity, parameters, inputs, tuple(outputs)),
+        InferRequest(model, version, identity, parameters, inputs, tuple(outputs.values())),
         Wanted(named, otherwise or False, accept),
     )
 

@@ -125,7 +125,8 @@ def read_response(
         if "outputs" not in top:
             # Triton and Seldon tell some errors under 200
             raise _told_error(top) if "error" in top else bad_request("outputs is missing")
-        blobs = Blobs(cut.binary)
+        # Triton gives no length where every binary output is empty
+        blobs = Blobs(memoryview(b"") if cut.binary is None else cut.binary)
         outputs = read_tensors(
             top["outputs"],
             "outputs",

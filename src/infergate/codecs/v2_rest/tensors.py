@@ -95,9 +95,6 @@ class Blobs:
     def take(self, name: str, size: int) -> Buffer:
         """The next ``size`` bytes. Raises BAD_REQUEST where there are fewer, or none at all."""
         if self._binary is None:
-            # Triton gives no length where every binary output is empty.
-            if size == 0:
-                return b""
             raise bad_request(
                 f"tensor '{name}': {BINARY_SIZE} needs the header Inference-Header-Content-Length"
             )

@@ -1,0 +1,191 @@
+"""The codec contract, and round trips of anything canonical."""
+
+from functools import partial
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from v2_rest_wires import CODEC, body, error_of, post
+
+from infergate.codecs.base import Parsed, Profile
+from infergate.codecs.profiles import GENERIC, KSERVE, MLSERVER, TRITON
+from infergate.codecs.v2_rest import PLUGIN
+from infergate.codecs.v2_rest.infer_request import Wanted
+from infergate.core.datatypes import FLOATS, Datatype
+from infergate.core.errors import Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelIndexRequest,
+    ServerLiveRequest,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+)
+from infergate.core.tensor import Tensor
+from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.testing import strategies
+from infergate.testing.canonical import same, text
+from infergate.testing.codec_check import check_codec
+
+EXACT_IN_JSON = frozenset(Datatype) - FLOATS - {Datatype.BYTES}
+HEALTH = ServerLiveRequest | ServerReadyRequest
+SERVER_OPERATIONS = (
+    ModelIndexRequest,
+    ServerLiveRequest,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+)
+BINARY = Wanted({}, otherwise=True, accept_encoding="")
+
+
+@pytest.mark.parametrize("profile", [GENERIC, TRITON], ids=lambda p: p.name)
+def test_contract(profile: Profile) -> None:
+    check_codec(PLUGIN, profile=profile)
+
+
+def test_contract_with_options() -> None:
+    check_codec(PLUGIN, options={"non_finite": "null", "compress_min": 0})
+
+
+def test_unknown_option_value() -> None:
+    with pytest.raises(ValueError, match="non_finite is 'loud'"):
+        PLUGIN.make({"non_finite": "loud"})
+
+
+def test_forwards_only_what_spells_nan_alike() -> None:
+    assert PLUGIN.make({}).forwards
+    assert not PLUGIN.make({"non_finite": "null"}).forwards
+
+
+def sayable(request: InferRequest | InferResponse) -> None:
+    assume(request.model not in (".", ".."))
+    assume(request.version not in (".", ".."))
+    reserved = {"binary_data_output", "binary_data_size", "binary_data", "shared_memory_region"}
+    owners = [request, *getattr(request, "inputs", ()), *request.outputs]
+    assume(not any(reserved & set(owner.parameters) for owner in owners))
+    # JSON has no infinity for parameters
+    for owner in owners:
+        assume(float("inf") not in map(abs, filter(is_float, owner.parameters.values())))
+
+
+def is_float(value: object) -> bool:
+    return isinstance(value, float)
+
+
+@settings(deadline=None)
+@given(strategies.infer_requests())
+def test_binary_request_round_trip(request: InferRequest) -> None:
+    sayable(request)
+    wire = CODEC.build_request(request, TRITON)
+    parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    assert same(parsed.operation, request)
+    assert all(parsed.reply.is_binary(output.name) for output in request.outputs)
+    assert request.outputs or parsed.reply.is_binary("any")
+    assert CODEC.peek(wire).id == request.id
+
+
+@settings(deadline=None)
+@given(strategies.infer_requests(EXACT_IN_JSON))
+def test_json_request_round_trip(request: InferRequest) -> None:
+    sayable(request)
+    parsed = CODEC.parse_request(CODEC.build_request(request, MLSERVER), DEFAULT_LIMITS)
+    assert same(parsed.operation, request)
+
+
+@settings(deadline=None)
+@given(strategies.infer_responses(), st.sampled_from(["", "gzip", "deflate"]))
+def test_binary_response_round_trip(response: InferResponse, encoding: str) -> None:
+    sayable(response)
+    parsed = Parsed(InferRequest("m"), Wanted({}, otherwise=True, accept_encoding=encoding))
+    wire = CODEC.build_response(response, parsed)
+    assert same(CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS), response)
+
+
+@settings(deadline=None)
+@given(strategies.tensors(FLOATS))
+def test_json_floats_come_back_the_same_but_for_the_payload_of_nan(tensor: Tensor) -> None:
+    response = InferResponse("m", outputs=(tensor,))
+    sayable(response)
+    wire = CODEC.build_response(response, Parsed(InferRequest("m")))
+    read = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
+    assert isinstance(read, InferResponse)
+    one, other = tensor.numpy().ravel().tolist(), read.outputs[0].numpy().ravel().tolist()
+    assert [str(value) for value in one] == [str(value) for value in other]
+
+
+@settings(deadline=None)
+@given(strategies.infer_requests(), st.sampled_from([TRITON, GENERIC]), st.data())
+def test_spoiled_requests(request: InferRequest, profile: Profile, data: st.DataObject) -> None:
+    sayable(request)
+    unsayable = error_of(lambda: CODEC.build_request(request, profile))
+    if unsayable is not None:
+        assert unsayable.kind is Kind.UNSUPPORTED  # BYTES that are not UTF-8, to a JSON server
+        return
+    wire = CODEC.build_request(request, profile)
+    spoilt = data.draw(strategies.spoiled(body(wire)))
+    agree(HttpRequest(wire.method, wire.path, "", wire.headers, [spoilt]))
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(["GET", "POST", "HEAD", ""]),
+    st.one_of(
+        st.text(max_size=12), st.sampled_from(["/v2", "/v2/models/a%", "/v2/models/m/infer"])
+    ),
+    st.dictionaries(
+        st.sampled_from(["inference-header-content-length", "content-encoding", "accept-encoding"]),
+        st.one_of(st.text(max_size=6), st.sampled_from(["0", "2", "gzip", "deflate", "gzip;q=0"])),
+    ),
+    st.binary(max_size=40),
+)
+def test_any_request(method: str, path: str, headers: dict[str, str], data: bytes) -> None:
+    wire = HttpRequest(method, path, "", headers, [data])
+    agree(wire)
+    error = error_of(lambda: CODEC.peek(wire))
+    assert error is None or CODEC.build_error(error, wire).status in (400, 404, 405)
+
+
+def agree(wire: HttpRequest) -> None:
+    """Parser and shield refuse the same, for the same reason; what is let on reads the same."""
+    error = error_of(lambda: CODEC.parse_request(wire, DEFAULT_LIMITS))
+    shielded = error_of(lambda: CODEC.shield(wire, DEFAULT_LIMITS))
+    if error is not None:
+        assert shielded is not None
+        assert (shielded.kind, shielded.public) == (error.kind, error.public)
+        assert CODEC.build_error(error, wire).status >= 400
+        return
+    parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    again = CODEC.parse_request(CODEC.shield(wire, DEFAULT_LIMITS), DEFAULT_LIMITS)
+    assert text(again.operation) == text(parsed.operation)
+
+
+@settings(deadline=None)
+@given(strategies.infer_responses(), st.booleans(), st.data())
+def test_spoiled_answers(response: InferResponse, binary: bool, data: st.DataObject) -> None:
+    sayable(response)
+    parsed = Parsed(InferRequest("m"), BINARY if binary else None)
+    wire = CODEC.build_response(response, parsed)
+    spoilt = HttpResponse(200, wire.headers, [data.draw(strategies.spoiled(body(wire)))])
+    for act in (
+        lambda: CODEC.parse_response(spoilt, InferRequest("m"), DEFAULT_LIMITS),
+        lambda: CODEC.relabel(spoilt, post(""), "new", "2", DEFAULT_LIMITS),
+    ):
+        error = error_of(act)
+        assert error is None or error.kind in (Kind.BACKEND_GARBAGE, Kind.BACKEND_ERROR)
+
+
+@settings(deadline=None)
+@given(st.integers(100, 599), st.binary(max_size=60))
+def test_any_answer_to_any_operation(status: int, data: bytes) -> None:
+    wire = HttpResponse(status, {}, [data])
+    for operation in (InferRequest("m"), *(kind() for kind in SERVER_OPERATIONS)):
+        error = error_of(partial(CODEC.parse_response, wire, operation, DEFAULT_LIMITS))
+        assert error is None or error.public
+        assert error is not None or status == 200 or isinstance(operation, HEALTH)
+
+
+def test_kserve_is_asked_without_a_version() -> None:
+    request = InferRequest("m", "3")
+    assert CODEC.build_request(request, KSERVE).path == "/v2/models/m/infer"
+    assert CODEC.build_request(request, TRITON).path == "/v2/models/m/versions/3/infer"

@@ -1,0 +1,144 @@
+"""JSON documents: nesting, repeated names, parameters, types of fields."""
+
+import pytest
+from v2_rest_wires import CODEC, ok, one, parse, post, refused
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import InferRequest, InferResponse
+
+TENSOR = '{"name":"X","datatype":"INT8","shape":[1],"data":[1]}'
+
+
+def nested(levels: int) -> str:
+    return "[" * levels + "1" + "]" * levels
+
+
+@pytest.mark.parametrize("padding", ["", "é" * 30_000, '\\"[[' * 9000], ids=["", "long", "escapes"])
+def test_a_hundred_levels_and_no_more(padding: str) -> None:
+    # the object, inputs and the tensor are three of them
+    def wire(levels: int) -> str:
+        return one("INT8", [1], nested(levels)).body[0].decode()[:-1] + f',"pad":"{padding}"}}'
+
+    assert parse(post(wire(97))).inputs[0].data == b"\x01"
+    refused(post(wire(98)), "100 levels")
+
+
+def test_brackets_that_do_not_nest() -> None:
+    data = "[" + ",".join(["[1]"] * 500) + "]"
+    assert len(parse(one("INT8", [500], data)).inputs[0].data) == 500
+    text = '["' + "[{" * 200 + '"]'
+    assert parse(one("BYTES", [1], text)).inputs[0].numpy().tolist() == [b"[{" * 200]
+
+
+def test_brackets_closed_too_often() -> None:
+    refused(post("]" * 300 + "[" * 300), "character 0")
+
+
+@pytest.mark.parametrize("beside", ["1", "NaN"])
+@pytest.mark.parametrize(
+    ("text", "owner"),
+    [
+        ('{"inputs":[],"x":BESIDE,"x":1}', "the body"),
+        ('{"x":BESIDE,"inputs":[{"name":"X","name":"Y"}]}', "inputs[0]"),
+        ('{"x":BESIDE,"inputs":[],"outputs":[{"name":"X","name":"Y"}]}', "outputs[0]"),
+        ('{"x":BESIDE,"inputs":[],"parameters":{"a":1,"a":2}}', "parameters"),
+        ('{"x":BESIDE,"inputs":[],"parameters":{"o":{"a":1,"a":2}}}', "parameters.o"),
+        ('{"x":BESIDE,"inputs":[],"parameters":{"o":[{"a":1,"a":2}]}}', "parameters.o"),
+    ],
+)
+def test_a_name_twice(text: str, owner: str, beside: str) -> None:
+    refused(post(text.replace("BESIDE", beside)), owner, "twice")
+
+
+@pytest.mark.parametrize("beside", ["1", "NaN"])
+def test_parameters_of_every_kind(beside: str) -> None:
+    told = parse(
+        post(
+            f'{{"x":{beside},"inputs":[],"parameters":'
+            '{"n":null,"t":true,"i":-9223372036854775808,"u":18446744073709551615,"f":1.5e300,'
+            '"s":"\\u00e9\\u0000","l":[1,[2.5,null]],"o":{"k":{}},"":0}}'
+        )
+    )
+    assert told.parameters == {
+        "n": None,
+        "t": True,
+        "i": -(2**63),
+        "u": 2**64 - 1,
+        "f": 1.5e300,
+        "s": "é\0",
+        "l": [1, [2.5, None]],
+        "o": {"k": {}},
+        "": 0,
+    }
+    assert type(told.parameters["t"]) is bool
+
+
+def test_integers_of_any_size_in_parameters() -> None:
+    told = parse(post(f'{{"inputs":[],"parameters":{{"big":{2**70}}}}}'))
+    assert told.parameters == {"big": 2**70}
+    refused(post('{"inputs":[],"parameters":{"big":' + "9" * 5000 + "}}"), "the JSON is wrong")
+    refused(post('{"inputs":[],"parameters":{"big":1e999}}'), "parameters.big")
+
+
+@pytest.mark.parametrize("wrong", ["1", "1.5", "true", '"a"', "[]", "{}", "NaN"])
+def test_fields_of_the_wrong_type(wrong: str) -> None:
+    if wrong != "[]":
+        refused(post(f'{{"inputs":{wrong}}}'), "inputs must be an array")
+        refused(post(f'{{"inputs":[],"outputs":{wrong}}}'), "outputs must be an array")
+    if wrong != "{}":
+        refused(post(f'{{"inputs":[{wrong}]}}'), "inputs[0] must be an object")
+        refused(post(f'{{"inputs":[],"outputs":[{wrong}]}}'), "outputs[0] must be an object")
+        refused(post(f'{{"inputs":[],"parameters":{wrong}}}'), "parameters must be an object")
+    if wrong != '"a"':
+        refused(post(f'{{"inputs":[],"id":{wrong}}}'), "id must be a string")
+        refused(post(f'{{"inputs":[],"outputs":[{{"name":{wrong}}}]}}'), "outputs[0].name")
+        bad = TENSOR.replace('"INT8"', wrong)
+        refused(post(f'{{"inputs":[{bad}]}}'), "inputs[0].datatype")
+
+
+@pytest.mark.parametrize("field", ["name", "datatype", "shape"])
+def test_missing_fields(field: str) -> None:
+    bad = TENSOR.replace(f'"{field}"', '"other"')
+    refused(post(f'{{"inputs":[{bad}]}}'), f"inputs[0].{field} is missing")
+    refused(post(f'{{"inputs":[{TENSOR},{bad}]}}'), f"inputs[1].{field} is missing")
+
+
+def test_limits() -> None:
+    def kind(wire_text: str, limits: Limits) -> tuple[Kind, str]:
+        with pytest.raises(GatewayError) as caught:
+            CODEC.parse_request(post(wire_text), limits)
+        return caught.value.kind, caught.value.public
+
+    many = '{"inputs":[' + ",".join(TENSOR.replace("X", f"X{i}") for i in range(3)) + "]}"
+    assert kind(many, Limits(tensors=2)) == (
+        Kind.BAD_REQUEST,
+        "inputs has 3 items, the limit is 2",
+    )
+    assert kind(many, Limits(json=100))[0] is Kind.TOO_LARGE
+    assert kind(many, Limits(body=100))[0] is Kind.TOO_LARGE
+    outputs = '{"inputs":[],"outputs":[{"name":"a"},{"name":"b"},{"name":"c"}]}'
+    assert kind(outputs, Limits(tensors=2))[1].startswith("outputs has 3")
+
+
+def test_byte_order_mark() -> None:
+    assert parse(post(b"\xef\xbb\xbf" + b'{"inputs":[]}')).inputs == ()
+    assert parse(post(b"\xef\xbb\xbf" + b'{"inputs":[],"x":NaN}')).inputs == ()
+
+
+def test_names_in_answers_that_are_no_text() -> None:
+    for text in (b'{"model_name":"\xff","outputs":[]}', b'{"id":"\\ud800","outputs":[]}'):
+        with pytest.raises(GatewayError, match="is not valid text") as caught:
+            CODEC.parse_response(ok(text), InferRequest("m"), DEFAULT_LIMITS)
+        assert caught.value.kind is Kind.BACKEND_GARBAGE
+    with pytest.raises(GatewayError, match="parameters is not valid text"):
+        CODEC.parse_response(
+            ok(b'{"parameters":{"a":"\xff"},"outputs":[]}'), InferRequest("m"), DEFAULT_LIMITS
+        )
+
+
+def test_unused_text_in_answers_may_be_anything() -> None:
+    read = CODEC.parse_response(
+        ok(b'{"note":"\xff","outputs":[]}'), InferRequest("m"), DEFAULT_LIMITS
+    )
+    assert read == InferResponse("m")

@@ -1,0 +1,188 @@
+"""Tensor data in JSON, read and written."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from v2_rest_wires import CODEC, body, ok, one, parse_one, post, refused
+
+from infergate.codecs.base import Parsed
+from infergate.codecs.v2_rest import PLUGIN
+from infergate.codecs.v2_rest.elements import ROUND
+from infergate.core.datatypes import INTEGERS, NUMPY, Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.tensor import Tensor, float32_from_bf16, tensor_of
+
+
+@pytest.mark.parametrize("datatype", sorted(INTEGERS, key=lambda d: d.value), ids=lambda d: d.value)
+@pytest.mark.parametrize("slow", [False, True], ids=["copied", "walked"])
+def test_integer_bounds(datatype: Datatype, slow: bool) -> None:
+    bounds = np.iinfo(np.dtype(NUMPY[datatype]))
+    low, high = int(bounds.min), int(bounds.max)
+    # NaN beside the tensor makes the standard library read the document
+    beside = ',"beside":NaN}' if slow else "}"
+
+    def wire(data: str) -> str:
+        name = datatype.value
+        return f'{{"inputs":[{{"name":"X","datatype":"{name}","shape":[2],"data":{data}}}]{beside}'
+
+    parsed = CODEC.parse_request(post(wire(f"[{low},[{high}]]")), DEFAULT_LIMITS).operation
+    assert isinstance(parsed, InferRequest)
+    assert parsed.inputs[0].numpy().tolist() == [low, high]
+    refused(post(wire(f"[0,{high + 1}]")), "'X'", "element 1", str(high + 1), f"to {high}")
+    refused(post(wire(f"[{low - 1},0]")), "'X'", "element 0", str(low - 1), f"from {low}")
+
+
+@pytest.mark.parametrize(
+    ("datatype", "greatest", "beyond"),
+    [
+        ("FP16", "65504", "65520"),
+        ("BF16", "3.3895313892515355e38", "3.4e38"),
+        ("FP32", "3.4028234663852886e38", "3.5e38"),
+        ("FP64", "1.7976931348623157e308", "1e309"),
+        ("FP64", "0", "1" + "0" * 400),
+        ("FP64", "0", "1" + "0" * 5000),
+    ],
+)
+def test_float_bounds(datatype: str, greatest: str, beyond: str) -> None:
+    assert math.isfinite(float(parse_one(datatype, [1], f"[{greatest}]").numpy()[0]))
+    error = refused(one(datatype, [3], f"[0,{greatest},{beyond}]"))
+    assert "element 2" in error.public or "the JSON is wrong" in error.public
+    refused(one(datatype, [3], f"[NaN,{greatest},-{beyond}]"))
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=64), min_size=1))
+def test_bf16_is_rounded_once(values: list[float]) -> None:
+    bits = ROUND[Datatype.BF16](np.array(values))
+    for value, got in zip(values, float32_from_bf16(bits).tolist(), strict=True):
+        assert got == nearest_bf16(value)
+
+
+def nearest_bf16(value: float) -> float:
+    """By exact arithmetic, ties to even."""
+    exact = abs(Fraction(value))
+    if exact == 0:
+        return value
+    exponent = max(math.frexp(value)[1] - 8, -133)
+    step = Fraction(2) ** exponent
+    rounded = round(exact / step) * step  # Python rounds ties to even
+    if rounded > Fraction(2) ** 128 - Fraction(2) ** 120:
+        return math.copysign(math.inf, value)
+    return math.copysign(float(rounded), value)
+
+
+@pytest.mark.parametrize(
+    "value", [1.00390625, 1.0039062500000002, 1.01171875, 1.0117187499999998, 1e-40, 5e-324]
+)
+def test_bf16_at_ties(value: float) -> None:
+    got = float32_from_bf16(ROUND[Datatype.BF16](np.array([value])))
+    assert float(got[0]) == nearest_bf16(value)
+
+
+def test_specials_mixed_with_numbers() -> None:
+    values = parse_one("FP64", [6], '[1,"NaN",NaN,-Infinity,"Infinity",2.5]').numpy().tolist()
+    assert str(values) == "[1.0, nan, nan, -inf, inf, 2.5]"
+    refused(one("FP32", [1], '["nan"]'), "element 0", "a string")
+    refused(one("BYTES", [1], "[NaN]"), "element 0", "a number")
+    refused(one("BOOL", [1], "[NaN]"), "a number")
+
+
+@pytest.mark.parametrize("data", ["[true]", '["1"]', "[null]", "[{}]"])
+def test_nothing_is_coerced_to_a_number(data: str) -> None:
+    refused(one("FP32", [1], data), "'X'", "element 0")
+    refused(one("INT32", [1], data), "'X'", "element 0")
+
+
+def test_bytes_and_booleans() -> None:
+    assert parse_one("BYTES", [2, 1], '[["a"],["\\u00e9"]]').numpy().tolist() == [
+        [b"a"],
+        ["é".encode()],
+    ]
+    assert parse_one("BOOL", [2], "[true,[false]]").numpy().tolist() == [True, False]
+    refused(one("BYTES", [1], "[[1]]"), "BYTES takes strings", "1")
+    refused(one("BYTES", [1], "[[[{}]]]"), "an object")
+
+
+def test_data_that_is_no_array() -> None:
+    refused(one("FP32", [1], '{"a":1}'), "an object")
+    refused(one("BYTES", [1], '"a"'), "a string")
+    assert parse_one("BYTES", [], '"a"').numpy().item() == b"a"
+    refused(one("FP32", [], "[]"), "1 elements", "holds 0")
+
+
+def written(tensor: Tensor, non_finite: str = "literal") -> bytes:
+    codec = PLUGIN.make({"non_finite": non_finite})
+    response = codec.build_response(
+        InferResponse("m", outputs=(tensor,)), Parsed(InferRequest("m"))
+    )
+    data = body(response)
+    return data[data.index(b'"data":') + 7 : -3]
+
+
+@pytest.mark.parametrize(
+    ("non_finite", "expected"),
+    [
+        ("literal", b"[1.5,NaN,Infinity,-Infinity,-0.0]"),
+        ("string", b'[1.5,"NaN","Infinity","-Infinity",-0.0]'),
+        ("null", b"[1.5,null,null,null,-0.0]"),
+    ],
+)
+@pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32", "FP64"])
+def test_non_finite_floats(datatype: str, non_finite: str, expected: bytes) -> None:
+    array = np.array([1.5, math.nan, math.inf, -math.inf, -0.0], "f4")
+    assert written(tensor_of("Y", Datatype[datatype], array), non_finite) == expected
+
+
+def test_floats_are_written_in_the_fewest_digits() -> None:
+    assert written(tensor_of("Y", Datatype.FP32, np.array([[0.1], [1e30]], "f4"))) == b"[0.1,1e+30]"
+    assert written(tensor_of("Y", Datatype.BOOL, np.array([True, False]))) == b"[true,false]"
+    assert written(tensor_of("Y", Datatype.UINT64, np.array([2**64 - 1], "u8"))) == (
+        b"[18446744073709551615]"
+    )
+    assert written(Tensor("Y", Datatype.FP64, (0, 2), b"")) == b"[]"
+
+
+def test_data_at_an_odd_place_of_a_body() -> None:
+    data = memoryview(b"\0" + np.array([1.5, 2.5]).tobytes())[1:]
+    assert written(Tensor("Y", Datatype.FP64, (2,), data)) == b"[1.5,2.5]"
+
+
+def test_bytes_that_are_not_utf8_go_out_in_base64_the_whole_tensor() -> None:
+    array = np.array([b"\xff", b"plain"], dtype=object)
+    response = InferResponse("m", outputs=(tensor_of("Y", Datatype.BYTES, array, {"k": 1}),))
+    wire = CODEC.build_response(response, Parsed(InferRequest("m")))
+    assert b'"parameters":{"k":1,"content_type":"base64"},"data":["/w==","cGxhaW4="]' in body(wire)
+    read = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
+    assert isinstance(read, InferResponse)
+    # the mark and the text pass as they are: only the client knows what it asked for
+    assert read.outputs[0].parameters["content_type"] == "base64"
+    assert read.outputs[0].numpy().tolist() == [b"/w==", b"cGxhaW4="]
+
+
+def answer(data: str, datatype: str = "UINT8", shape: str = "[1]") -> Tensor:
+    wire = ok(
+        f'{{"model_name":"m","outputs":[{{"name":"Y","datatype":"{datatype}","shape":{shape},'
+        f'"data":{data}}}]}}'
+    )
+    read = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
+    assert isinstance(read, InferResponse)
+    return read.outputs[0]
+
+
+@pytest.mark.parametrize("data", ['"!!"', '"AQI="', '"\\u00e9"'])
+def test_packed_uint8_must_be_base64_of_the_shape(data: str) -> None:
+    with pytest.raises(GatewayError, match="'Y'") as caught:
+        answer(data)
+    assert caught.value.kind is Kind.BACKEND_GARBAGE
+
+
+def test_half_a_surrogate_pair_in_an_answer() -> None:
+    with pytest.raises(GatewayError, match="element 0 is a string, with half") as caught:
+        answer('["\\ud800"]', "BYTES")
+    assert caught.value.kind is Kind.BACKEND_GARBAGE

@@ -1,0 +1,551 @@
+"""Paths, health, metadata, encodings, forms of answers, errors: one test a rule."""
+
+import gzip
+import json
+import zlib
+
+import numpy as np
+import pytest
+from v2_rest_wires import CODEC, body, get, ok, parse, post, refused
+
+from infergate.codecs.base import Parsed
+from infergate.codecs.profiles import GENERIC, KSERVE, TRITON
+from infergate.codecs.v2_rest.encodings import accepted
+from infergate.codecs.v2_rest.errors import STATUS, kind_of
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import (
+    Health,
+    InferRequest,
+    InferResponse,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    RawInferRequest,
+    RequestedOutput,
+    ServerLiveRequest,
+    ServerMetadata,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor, tensor_of
+from infergate.core.wire import HttpRequest, HttpResponse
+
+INFER = "/v2/models/m/infer"
+
+# ---- paths ------------------------------------------------------------------------------------
+
+
+def test_server_paths() -> None:
+    for path, operation in {
+        "/v2": ServerMetadataRequest(),
+        "/v2/": ServerMetadataRequest(),
+        "/v2/health/live": ServerLiveRequest(),
+        "/v2/health/ready": ServerReadyRequest(),
+        "/v2/models": ModelIndexRequest(),
+        "/v2/models/infer": ModelMetadataRequest("infer"),
+        "/v2/models/m/versions/1": ModelMetadataRequest("m", "1"),
+        "/v2/models/m/versions/a%2Fb/ready": ModelReadyRequest("m", "a/b"),
+    }.items():
+        assert CODEC.parse_request(get(path), DEFAULT_LIMITS).operation == operation
+        assert CODEC.peek(get(path)).operation is type(operation)
+        assert CODEC.shield(get(path), DEFAULT_LIMITS) == get(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/",
+        "/v1",
+        "/v2/health",
+        "/v2/models/",
+        "/v2/models//infer",
+        "/v2/models/m/versions",
+        "/v2/models/m/versions//infer",
+        "/v2/models/m/infer/",
+        "/v2/models/m/explain",
+        "/v2/" + "x" * 1000,
+    ],
+)
+def test_no_such_path(path: str) -> None:
+    error = refused(get(path), path[:200], kind=Kind.NOT_FOUND)
+    assert len(error.public) < 250
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("HEAD", "/v2", "GET"),
+        ("POST", "/v2/models/m", "GET"),
+        ("GET", INFER, "POST"),
+        ("GET", "/v2/repository/index", "POST"),
+    ],
+)
+def test_wrong_method(method: str, path: str, allow: str) -> None:
+    wire = HttpRequest(method, path)
+    error = refused(wire, method, allow, kind=Kind.METHOD_NOT_ALLOWED)
+    answer = CODEC.build_error(error, wire)
+    assert (answer.status, answer.headers["allow"]) == (405, allow)
+    assert "allow" not in CODEC.build_error(error).headers
+    assert "allow" not in CODEC.build_error(error, get("/elsewhere")).headers
+
+
+def test_names_in_paths_that_are_no_text() -> None:
+    refused(get("/v2/models/%c3%28"), "UTF-8")
+    refused(get("/v2/models/\udc80"), "UTF-8")
+    refused(get("/v2/models/m/versions/%4"), "model version", "percent")
+    refused(get("/v2/models/m/versions/.."), "'..'")
+    for request in (InferRequest(".."), InferRequest("m", ".")):
+        with pytest.raises(GatewayError, match="may not be") as caught:
+            CODEC.build_request(request, TRITON)
+        assert caught.value.kind is Kind.UNSUPPORTED
+    with pytest.raises(GatewayError, match="model name is empty"):
+        CODEC.build_request(ModelReadyRequest(""), TRITON)
+
+
+def test_peek_reads_the_id_where_it_leads() -> None:
+    assert CODEC.peek(post('{"id":"a\\u00e9","inputs":[]}')).id == "aé"
+    for text in ('{"inputs":[],"id":"a"}', '{"id":"\\ud800"}', '{"id":"\\x"}', '{"id":7}', ""):
+        assert CODEC.peek(post(text)).id == ""
+    raw = HttpRequest("POST", INFER, "", {"inference-header-content-length": "0"}, [b'{"id":"a"}'])
+    assert CODEC.peek(raw).id == ""
+
+
+# ---- health and metadata ----------------------------------------------------------------------
+
+
+def test_health_is_told_by_the_status() -> None:
+    for operation in (ServerLiveRequest(), ServerReadyRequest(), ModelReadyRequest("m")):
+        assert CODEC.build_response(Health(ok=True), Parsed(operation)) == HttpResponse(200)
+    assert CODEC.build_response(Health(ok=False), Parsed(ServerReadyRequest())) == HttpResponse(400)
+    answer = CODEC.build_response(Health(ok=False), Parsed(ModelReadyRequest("m", "2")))
+    assert answer.status == 400
+    assert json.loads(body(answer)) == {"error": "model 'm' version '2' is not ready"}
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "live", "model"),
+    [
+        (200, "", True, True),
+        (200, '{"ready":false}', False, False),
+        (200, '{"live":true}', True, True),
+        (200, "OK", True, True),
+        (400, "", False, False),
+        (503, "", False, False),
+        (404, "", False, Kind.NOT_FOUND),
+        (500, "", Kind.BACKEND_ERROR, Kind.BACKEND_ERROR),
+        (204, "", Kind.BACKEND_GARBAGE, Kind.BACKEND_GARBAGE),
+        (200, "{", Kind.BACKEND_GARBAGE, Kind.BACKEND_GARBAGE),
+    ],
+)
+def test_health_of_backends(status: int, text: str, live: bool | Kind, model: bool | Kind) -> None:
+    for operation, expected in ((ServerReadyRequest(), live), (ModelReadyRequest("m"), model)):
+        if isinstance(expected, Kind):
+            with pytest.raises(GatewayError) as caught:
+                CODEC.parse_response(ok(text, status), operation, DEFAULT_LIMITS)
+            assert caught.value.kind is expected
+        else:
+            assert CODEC.parse_response(ok(text, status), operation, DEFAULT_LIMITS) == Health(
+                ok=expected
+            )
+
+
+def test_metadata_with_everything() -> None:
+    tensor = TensorMetadata("x", "FP32", (-1, 2), {"content_type": "np"})
+    model = ModelMetadata("m", ("1",), "p", (tensor,), (), {"a": 1}, {"b": "c"})
+    wire = CODEC.build_response(model, Parsed(ModelMetadataRequest("m")))
+    assert CODEC.parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS) == model
+
+
+def test_metadata_as_servers_write_it() -> None:
+    def read(text: str) -> object:
+        return CODEC.parse_response(ok(text), ModelMetadataRequest("m"), DEFAULT_LIMITS)
+
+    assert read('{"name":"m","versions":null,"inputs":null,"platform":null}') == ModelMetadata("m")
+    assert read('{"name":"m","versions":[1,"2"]}') == ModelMetadata("m", ("1", "2"))
+    odd = '{"name":"m","outputs":[{"name":"y","datatype":"int64","shape":[-1]},{"datatype":"any"}]}'
+    assert read(odd) == ModelMetadata(
+        "m", outputs=(TensorMetadata("y", "INT64", (-1,)), TensorMetadata("", "any", ()))
+    )
+    for bad in ('{"inputs":[{"shape":["x"]}]}', '{"inputs":[{"shape":[1.5]}]}', "[]", '{"name":1}'):
+        with pytest.raises(GatewayError) as caught:
+            read(bad)
+        assert caught.value.kind is Kind.BACKEND_GARBAGE
+    with pytest.raises(GatewayError, match="JSON"):
+        CODEC.parse_response(ok("x" * 99), ServerMetadataRequest(), Limits(json=9))
+
+
+def test_index_in_both_forms() -> None:
+    index = ModelIndex((ModelIndexEntry("a", "1", "READY"), ModelIndexEntry("a", "2", "", "why")))
+    names = CODEC.parse_request(get("/v2/models"), DEFAULT_LIMITS)
+    assert json.loads(body(CODEC.build_response(index, names))) == {"models": ["a"]}
+    entries = CODEC.parse_request(post("", "/v2/repository/index"), DEFAULT_LIMITS)
+    wire = CODEC.build_response(index, entries)
+    assert CODEC.parse_response(wire, ModelIndexRequest(), DEFAULT_LIMITS) == index
+    assert CODEC.build_request(ModelIndexRequest(), KSERVE) == get("/v2/models")
+    asked = CODEC.build_request(ModelIndexRequest(ready_only=True), TRITON)
+    assert CODEC.parse_request(asked, DEFAULT_LIMITS).operation == ModelIndexRequest(
+        ready_only=True
+    )
+    refused(post('{"ready":1}', "/v2/repository/index"), "ready must be a boolean")
+    with pytest.raises(GatewayError) as caught:
+        CODEC.parse_response(ok('{"error":"x"}'), ModelIndexRequest(), DEFAULT_LIMITS)
+    assert caught.value.kind is Kind.BACKEND_GARBAGE
+
+
+def test_server_metadata() -> None:
+    wire = CODEC.build_response(ServerMetadata("s", "1"), Parsed(ServerMetadataRequest()))
+    assert body(wire) == b'{"name":"s","version":"1","extensions":[]}'
+
+
+# ---- encodings --------------------------------------------------------------------------------
+
+PLAIN = b'{"inputs":[]}'
+
+
+def raw_deflate(data: bytes) -> bytes:
+    deflater = zlib.compressobj(wbits=-15)
+    return deflater.compress(data) + deflater.flush()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data"),
+    [
+        ("identity", PLAIN),
+        ("", PLAIN),
+        ("GZIP", gzip.compress(PLAIN)),
+        ("x-gzip", gzip.compress(PLAIN)),
+        ("deflate", zlib.compress(PLAIN)),
+        ("deflate", raw_deflate(PLAIN)),
+    ],
+)
+def test_encodings_undone(encoding: str, data: bytes) -> None:
+    wire = post(data, content_encoding=encoding, x_other="1")
+    assert parse(wire).inputs == ()
+    shielded = CODEC.shield(wire, DEFAULT_LIMITS)
+    assert (body(shielded), shielded.headers) == (PLAIN, {"x-other": "1"})
+
+
+@pytest.mark.parametrize("encoding", ["br", "gzip, deflate", "x" * 500])
+def test_other_encodings(encoding: str) -> None:
+    refused(post(PLAIN, content_encoding=encoding), kind=Kind.UNSUPPORTED_ENCODING)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", zlib.compress(PLAIN)[:-1], raw_deflate(PLAIN) + b"!"])
+def test_corrupt_deflate(data: bytes) -> None:
+    refused(post(data, content_encoding="deflate"), "deflate body")
+
+
+def test_a_bomb_is_stopped_at_the_limit() -> None:
+    bomb = gzip.compress(b" " * 1_000_000)
+    with pytest.raises(GatewayError) as caught:
+        CODEC.parse_request(post(bomb, content_encoding="gzip"), Limits(body=1000))
+    assert caught.value.kind is Kind.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("header", "chosen"),
+    [
+        ("gzip", "gzip"),
+        ("deflate", "deflate"),
+        ("deflate, gzip", "gzip"),
+        ("deflate;q=0.9, gzip;q=0.8", "deflate"),
+        ("*", "gzip"),
+        ("gzip;q=0, *", "deflate"),
+        ("X-GZIP ; q=1", "gzip"),
+        ("gzip;q=0", ""),
+        ("identity, gzip;q=0.5", ""),
+        ("identity;q=0.5, gzip", "gzip"),
+        ("br", ""),
+        ("gzip;q=high", ""),
+        ("gzip;q=7", ""),
+        ("gzip;level=1", "gzip"),
+        ("", ""),
+    ],
+)
+def test_accepted(header: str, chosen: str) -> None:
+    assert accepted(header) == chosen
+
+
+def test_answers_are_compressed_as_accepted() -> None:
+    tensor = tensor_of("Y", Datatype.INT32, np.zeros(100, "i4"))
+    for encoding, undo in (("gzip", gzip.decompress), ("deflate", zlib.decompress)):
+        parsed = CODEC.parse_request(post(PLAIN, accept_encoding=encoding), DEFAULT_LIMITS)
+        wire = CODEC.build_response(InferResponse("m", outputs=(tensor,)), parsed)
+        assert wire.headers["content-encoding"] == encoding
+        assert wire.headers["vary"] == "accept-encoding"
+        assert json.loads(undo(body(wire)))["outputs"][0]["data"] == [0] * 100
+        small = CODEC.build_response(InferResponse("m"), parsed)
+        assert small.headers == {"content-type": "application/json"}
+
+
+# ---- the form of answers ----------------------------------------------------------------------
+
+
+def forms(request: str) -> dict[str, bool]:
+    """Which outputs A, B are binary in the answer to ``request``."""
+    parsed = CODEC.parse_request(post(request), DEFAULT_LIMITS)
+    outputs = tuple(Tensor(name, Datatype.INT8, (1,), b"\x07", {"p": 1}) for name in "AB")
+    wire = CODEC.build_response(InferResponse("m", "2", "i", {"q": 1}, outputs), parsed)
+    length = int(wire.headers.get("inference-header-content-length", len(body(wire))))
+    told = json.loads(body(wire)[:length])
+    assert list(told) == ["id", "model_name", "model_version", "parameters", "outputs"]
+    binary = {t["name"]: t["parameters"].get("binary_data_size") == 1 for t in told["outputs"]}
+    assert body(wire)[length:] == b"\x07" * sum(binary.values())
+    assert (wire.headers["content-type"] == "application/octet-stream") == any(binary.values())
+    assert all(("data" in t) != binary[t["name"]] for t in told["outputs"])
+    return binary
+
+
+def test_forms_of_outputs() -> None:
+    assert forms('{"inputs":[]}') == {"A": False, "B": False}
+    all_binary = '"parameters":{"binary_data_output":true}'
+    assert forms(f'{{"inputs":[],{all_binary}}}') == {"A": True, "B": True}
+    listed = '"outputs":[{"name":"A","parameters":{"binary_data":%s}},{"name":"B"}]'
+    assert forms(f'{{"inputs":[],{listed % "true"}}}') == {"A": True, "B": False}
+    assert forms(f'{{"inputs":[],{listed % "false"},{all_binary}}}') == {"A": False, "B": True}
+    refused(post('{"inputs":[],"parameters":{"binary_data_output":"yes"}}'), "binary_data_output")
+
+
+def test_what_json_cannot_tell() -> None:
+    for value in (float("inf"), float("nan"), b"x", object()):
+        with pytest.raises(GatewayError, match="response: parameter 'p'") as caught:
+            CODEC.build_response(
+                InferResponse("m", parameters={"p": value}), Parsed(InferRequest("m"))
+            )
+        assert caught.value.kind is Kind.UNSUPPORTED
+    wire = CODEC.build_response(
+        InferResponse("m", parameters={"big": 2**80, "l": [1, {"a": (None,)}]}),
+        Parsed(InferRequest("m")),
+    )
+    assert json.loads(body(wire))["parameters"] == {"big": 2**80, "l": [1, {"a": [None]}]}
+    with pytest.raises(GatewayError, match="JSON cannot tell") as caught:
+        CODEC.build_response(InferResponse("m\ud800"), Parsed(InferRequest("m")))
+    assert caught.value.kind is Kind.UNSUPPORTED
+
+
+# ---- requests to backends ---------------------------------------------------------------------
+
+
+def test_binary_outputs_are_asked_for_one_by_one_where_listed() -> None:
+    every = CODEC.build_request(InferRequest("m"), TRITON)
+    assert json.loads(body(every)) == {"parameters": {"binary_data_output": True}, "inputs": []}
+    listed = InferRequest("m", outputs=(RequestedOutput("Y", {"classification": 2}),))
+    assert json.loads(body(CODEC.build_request(listed, TRITON))) == {
+        "inputs": [],
+        "outputs": [{"name": "Y", "parameters": {"classification": 2, "binary_data": True}}],
+    }
+    assert json.loads(body(CODEC.build_request(listed, GENERIC)))["outputs"] == [
+        {"name": "Y", "parameters": {"classification": 2}}
+    ]
+
+
+def test_bytes_that_are_not_utf8_to_a_json_server() -> None:
+    tensor = Tensor("X", Datatype.BYTES, (1,), b"\x01\0\0\0\xff")
+    with pytest.raises(GatewayError, match="'X'") as caught:
+        CODEC.build_request(InferRequest("m", inputs=(tensor,)), GENERIC)
+    assert caught.value.kind is Kind.UNSUPPORTED
+
+
+HEAD = (
+    '{"inputs":[{"name":"X","datatype":"INT8","shape":[SIZE],"parameters":'
+    '{"unit":"m","binary_data_size":SIZE}}]}'
+)
+
+
+@pytest.mark.parametrize("size", [0, 2])
+def test_binary_data_needs_the_header_and_every_byte(size: int) -> None:
+    head = HEAD.replace("SIZE", str(size)).encode()
+    blob = b"ab"[:size]
+    length = str(len(head))
+    wire = post(head + blob, inference_header_content_length=length)
+    (tensor,) = parse(wire).inputs
+    assert (bytes(tensor.data), dict(tensor.parameters)) == (blob, {"unit": "m"})
+    refused(post(head), "'X'", "Inference-Header-Content-Length")
+    refused(post(head + blob + b"c", inference_header_content_length=length), "1 bytes")
+    for wrong in (b"-1", b"1.5", b"true", b'"2"', b"null"):
+        bad = head.replace(b'_size":%d' % size, b'_size":' + wrong)
+        refused(post(bad + blob, inference_header_content_length=str(len(bad))), "'X'")
+    both = head.replace(b'"name"', b'"data":[],"name"')
+    refused(post(both + blob, inference_header_content_length=str(len(both))), "'X'", "both")
+
+
+def test_shared_memory_is_refused() -> None:
+    shared = '"parameters":{"shared_memory_region":"r"}'
+    tensor = '{"name":"X","datatype":"INT8","shape":[1],'
+    for text in (
+        f'{{"inputs":[{tensor}{shared}}}]}}',
+        f'{{"inputs":[{tensor}"data":[1],{shared}}}]}}',
+        f'{{"inputs":[],"outputs":[{{"name":"X",{shared}}}]}}',
+    ):
+        refused(post(text), "shared memory", kind=Kind.UNSUPPORTED)
+
+
+def test_long_messages_are_cut() -> None:
+    error = refused(
+        post('{"inputs":[{"name":"' + "n" * 100_000 + '","datatype":"INT8","shape":[-1]}]}')
+    )
+    assert len(body(CODEC.build_error(error))) < 3000
+
+
+def test_raw_requests() -> None:
+    raw = RawInferRequest("m", "1", data=b"abcd")
+    wire = CODEC.build_request(raw, TRITON)
+    parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    assert parsed.operation == raw
+    assert parsed.reply.is_binary("any")
+    assert body(CODEC.shield(wire, DEFAULT_LIMITS)) == b"abcd"
+    empty = HttpRequest("POST", INFER, "", {"inference-header-content-length": "0"})
+    assert CODEC.parse_request(empty, DEFAULT_LIMITS).operation == RawInferRequest("m")
+    with pytest.raises(GatewayError) as caught:
+        CODEC.build_request(raw, GENERIC)
+    assert caught.value.kind is Kind.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    "length", ["", "-1", "+5", "5, 5", "0x5", "\N{ARABIC-INDIC DIGIT FIVE}", "1e3", "9" * 30]
+)
+def test_malformed_length_header(length: str) -> None:
+    refused(post(PLAIN, inference_header_content_length=length), "Inference-Header-Content-Length")
+
+
+# ---- errors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
+def test_every_kind_has_a_status(kind: Kind) -> None:
+    wire = CODEC.build_error(GatewayError(kind, 'what "went" wrong', retry_after=1.2))
+    assert wire.status == STATUS[kind] >= 400
+    assert wire.headers == {"content-type": "application/json", "retry-after": "2"}
+    assert json.loads(body(wire)) == {"error": 'what "went" wrong'}
+
+
+def test_retry_after_only_where_known() -> None:
+    assert "retry-after" not in CODEC.build_error(GatewayError(Kind.TIMEOUT, "x")).headers
+    endless = GatewayError(Kind.OVERLOADED, "x", retry_after=float("inf"))
+    assert "retry-after" not in CODEC.build_error(endless).headers
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, Kind.BAD_REQUEST),
+        (401, Kind.UNAUTHENTICATED),
+        (403, Kind.FORBIDDEN),
+        (404, Kind.NOT_FOUND),
+        (405, Kind.BACKEND_GARBAGE),
+        (409, Kind.BAD_REQUEST),
+        (413, Kind.TOO_LARGE),
+        (422, Kind.BAD_REQUEST),
+        (429, Kind.RATE_LIMITED),
+        (500, Kind.BACKEND_ERROR),
+        (501, Kind.UNSUPPORTED),
+        (502, Kind.BACKEND_ERROR),
+        (503, Kind.NO_BACKEND),
+        (504, Kind.TIMEOUT),
+        (302, Kind.BACKEND_GARBAGE),
+        (204, Kind.BACKEND_GARBAGE),
+        (700, Kind.BACKEND_GARBAGE),
+    ],
+)
+def test_kind_of_a_status(status: int, kind: Kind) -> None:
+    assert kind_of(status) is kind
+
+
+@pytest.mark.parametrize(
+    ("text", "public"),
+    [
+        ('{"error":"e"}', "e"),
+        ('{"error":{"code":1}}', '{"code": 1}'),
+        ('{"error":"","detail":"d"}', "d"),
+        (
+            '{"detail":[{"loc":["a",0],"msg":"m"},{"msg":"n"},{"x":1},"s"]}',
+            'a.0: m; n; {"x": 1}; s',
+        ),
+        ('{"other":1}', '{"other":1}'),
+        ('{"error":', '{"error":'),
+        ("[" * 5000, "[" * 2000),
+        ("one\n\ntwo", "one"),
+        ("Traceback (most recent call last):\n  File x\nKeyError: 'a'\n\n", "KeyError: 'a'"),
+        ("<html><TITLE> Bad\n gateway</TITLE>", "Bad gateway"),
+        ("<p>", "the backend answered HTTP 500"),
+        ("  ", "the backend answered HTTP 500"),
+        ("{" + '"a":' * 3000, ("{" + '"a":' * 3000)[:2000]),
+    ],
+)
+def test_error_bodies(text: str, public: str) -> None:
+    wire = HttpResponse(500, {"retry-after": "7"}, [text.encode()])
+    for act in (
+        lambda: CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS),
+        lambda: CODEC.relabel(wire, post(PLAIN), "", "", DEFAULT_LIMITS),
+    ):
+        with pytest.raises(GatewayError) as caught:
+            act()
+        error = caught.value
+        assert (error.kind, error.origin) == (Kind.BACKEND_ERROR, Origin.BACKEND)
+        assert error.public == public
+        assert error.detail.startswith("HTTP 500")
+        assert error.retry_after == 7
+
+
+@pytest.mark.parametrize("text", ['{"error":{"a":1}}', '{"error":""}'])
+def test_an_error_without_text_under_200(text: str) -> None:
+    with pytest.raises(GatewayError, match="without a text") as caught:
+        CODEC.parse_response(ok(text), InferRequest("m"), DEFAULT_LIMITS)
+    assert caught.value.kind is Kind.BACKEND_ERROR
+
+
+# ---- answers of backends ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "mention"),
+    [
+        ("", "JSON"),
+        ("{}", "outputs is missing"),
+        ('{"outputs":[{"name":"Y","datatype":"INT8","shape":[1]}]}', "no data"),
+        (
+            (
+                '{"outputs":[{"name":"Y","datatype":"INT8","shape":[1],'
+                '"parameters":{"binary_data_size":1}}]}'
+            ),
+            "0 bytes are left",
+        ),
+        ('{"outputs":[{"name":"Y","datatype":"ODD","shape":[1],"data":[1]}]}', "ODD"),
+        (
+            (
+                '{"outputs":[{"name":"Y","datatype":"INT8","shape":[0]},'
+                '{"name":"Y","datatype":"INT8","shape":[0]}]}'
+            ),
+            "twice",
+        ),
+        ('{"model_version":1,"outputs":[]}', "model_version"),
+    ],
+)
+def test_answers_that_cannot_be_used(text: str, mention: str) -> None:
+    with pytest.raises(GatewayError, match=mention) as caught:
+        CODEC.parse_response(ok(text), InferRequest("m"), DEFAULT_LIMITS)
+    assert caught.value.kind is Kind.BACKEND_GARBAGE
+    assert caught.value.origin is Origin.BACKEND
+
+
+def test_an_answer_in_a_wrong_encoding() -> None:
+    for encoding in ("br", "gzip"):
+        with pytest.raises(GatewayError) as caught:
+            CODEC.parse_response(
+                ok("{}", content_encoding=encoding), InferRequest("m"), DEFAULT_LIMITS
+            )
+        assert caught.value.kind is Kind.BACKEND_GARBAGE
+
+
+def test_an_empty_output_without_data() -> None:
+    wire = ok('{"outputs":[{"name":"Y","datatype":"FP32","shape":[0,2]}]}')
+    assert CODEC.parse_response(wire, RawInferRequest("m"), DEFAULT_LIMITS) == InferResponse(
+        "m", outputs=(Tensor("Y", Datatype.FP32, (0, 2), b""),)
+    )

@@ -1,0 +1,71 @@
+"""Raw binary requests resolved by a model's metadata."""
+
+import pytest
+
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import InferRequest, ModelMetadata, RawInferRequest, TensorMetadata
+from infergate.core.tensor import Tensor
+from infergate.gateway.raw import resolve_raw
+
+
+def resolve(data: bytes, *inputs: TensorMetadata) -> InferRequest:
+    return resolve_raw(RawInferRequest("m", "1", "i", data), ModelMetadata("m", inputs=inputs))
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "size", "resolved"),
+    [
+        ("FP32", (2,), 8, (2,)),
+        ("FP32", (), 4, ()),
+        ("FP32", (-1,), 8, (2,)),
+        ("FP32", (-1,), 0, (0,)),
+        ("FP32", (-1, 3), 24, (2, 3)),
+        ("FP32", (-1, -1, 2), 16, (1, 2, 2)),
+        ("INT8", (2, -1), 6, (2, 3)),
+        ("INT8", (0, -1), 0, (0, 0)),
+        ("BF16", (-1, 1), 2, (1, 1)),
+    ],
+)
+def test_numbers(datatype: str, shape: tuple[int, ...], size: int, resolved: object) -> None:
+    request = resolve(b"a" * size, TensorMetadata("X", datatype, shape))
+    assert request == InferRequest(
+        "m", "1", "i", inputs=(Tensor("X", Datatype[datatype], resolved, b"a" * size),)
+    )
+
+
+@pytest.mark.parametrize("shape", [(1,), (-1, 1), (-1,), ()])
+def test_one_string(shape: tuple[int, ...]) -> None:
+    (tensor,) = resolve(b"hello", TensorMetadata("X", "BYTES", shape)).inputs
+    assert tensor.data == b"\x05\0\0\0hello"
+    assert tensor.shape == (1,) * len(shape)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "size", "mention"),
+    [
+        ("FP32", (2,), 4, "4 bytes"),
+        ("FP32", (-1, 3), 13, "13 bytes"),
+        ("FP32", (-1, -1, -1), 4, "one dimension"),
+        ("FP32", (2, -1, -1), 4, "one dimension"),
+        ("FP32", (0, -1), 4, "4 bytes"),
+        ("BYTES", (2,), 4, "BYTES"),
+        ("BYTES", (-1, -1), 4, "BYTES"),
+    ],
+)
+def test_what_cannot_be_resolved(
+    datatype: str, shape: tuple[int, ...], size: int, mention: str
+) -> None:
+    with pytest.raises(GatewayError, match=f"'X'.*{mention}") as caught:
+        resolve(b"a" * size, TensorMetadata("X", datatype, shape))
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+def test_models_with_other_inputs() -> None:
+    one = TensorMetadata("X", "INT8", (1,))
+    for inputs in ((), (one, one)):
+        with pytest.raises(GatewayError, match=f"has {len(inputs)}"):
+            resolve(b"a", *inputs)
+    with pytest.raises(GatewayError, match="TYPE_X") as caught:
+        resolve(b"a", TensorMetadata("X", "TYPE_X", (1,)))
+    assert caught.value.kind is Kind.UNSUPPORTED

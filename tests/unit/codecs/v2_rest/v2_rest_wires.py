@@ -1,0 +1,75 @@
+"""Short ways to the wire messages these tests speak about."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from infergate.codecs.v2_rest import PLUGIN
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest
+from infergate.core.tensor import Tensor
+from infergate.core.wire import HttpRequest, HttpResponse, joined
+
+CODEC = PLUGIN.make({})
+
+
+def post(body: bytes | str, path: str = "/v2/models/m/infer", **headers: str) -> HttpRequest:
+    data = body.encode() if isinstance(body, str) else body
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpRequest("POST", path, "", named, [data])
+
+
+def get(path: str) -> HttpRequest:
+    return HttpRequest("GET", path)
+
+
+def ok(body: bytes | str, status: int = 200, **headers: str) -> HttpResponse:
+    data = body.encode() if isinstance(body, str) else body
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpResponse(status, named, [data])
+
+
+def one(datatype: str, shape: Any, data: str) -> HttpRequest:
+    """An inference with one input X."""
+    return post(
+        f'{{"inputs":[{{"name":"X","datatype":"{datatype}","shape":{shape},"data":{data}}}]}}'
+    )
+
+
+def parse(wire: HttpRequest) -> InferRequest:
+    operation = CODEC.parse_request(wire, DEFAULT_LIMITS).operation
+    assert isinstance(operation, InferRequest)
+    return operation
+
+
+def parse_one(datatype: str, shape: Any, data: str) -> Tensor:
+    (tensor,) = parse(one(datatype, shape, data)).inputs
+    return tensor
+
+
+def body(wire: HttpRequest | HttpResponse) -> bytes:
+    return bytes(joined(wire.body))
+
+
+def refused(wire: HttpRequest, *mentions: str, kind: Kind = Kind.BAD_REQUEST) -> GatewayError:
+    """The error that ``wire`` ends in, for parser and shield alike."""
+    with pytest.raises(GatewayError) as caught:
+        CODEC.parse_request(wire, DEFAULT_LIMITS)
+    with pytest.raises(GatewayError) as shielded:
+        CODEC.shield(wire, DEFAULT_LIMITS)
+    assert shielded.value.public == caught.value.public
+    assert caught.value.kind is kind, caught.value
+    for mention in mentions:
+        assert mention in caught.value.public
+    return caught.value
+
+
+def error_of(act: Callable[[], object]) -> GatewayError | None:
+    """The error that ``act`` raises; anything but a GatewayError is the codec's fault."""
+    try:
+        act()
+    except GatewayError as error:
+        return error
+    return None
