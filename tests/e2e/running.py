@@ -31,8 +31,8 @@ class Infergate:
 
 LISTENERS = """
 listeners:
-  http: {{address: "127.0.0.1:{1}"}}
-  grpc: {{address: "127.0.0.1:{2}"}}
+  http: {{address: "127.0.0.1:{2}"}}
+  grpc: {{address: "127.0.0.1:{1}"}}
   admin: {{address: "127.0.0.1:{0}"}}
 drain: {{delay: 0s}}
 """
@@ -50,5 +50,5 @@ def started_infergate(config: str, listeners: str = LISTENERS) -> Iterator[Infer
         return Launch("infergate", argv, dict(os.environ), ports, ready="/healthz")
 
     with started(prepare) as running:
-        admin, http, grpc = running.addresses
+        admin, grpc, http = running.addresses
         yield Infergate(http, grpc, admin, running.pid, running.log)

@@ -17,7 +17,7 @@ Try it (paste a line):
 
   curl -s http://{http}/v2/models/simple/infer -d '{{"inputs":[{{"name":"INPUT0","shape":[1,16],\
 "datatype":"INT32","data":[{values}]}},{{"name":"INPUT1","shape":[1,16],"datatype":"INT32",\
-"data":[{ones}]}}]}}'
+"data":[{ones}]}}]}}'; echo
 
   python3 -c "import tritonclient.http as t, numpy as n; c=t.InferenceServerClient('{http}'); \
 i=t.InferInput('INPUT0',[2,3],'FP32'); i.set_data_from_numpy(n.ones((2,3),n.float32)); \
@@ -25,7 +25,7 @@ print(c.infer('identity',[i]).as_numpy('OUTPUT0'))"   # pip install tritonclient
 
   (printf '%s' '{head}'; printf '\\1\\0\\0\\0\\2\\0\\0\\0') | \
 curl -s http://{http}/v2/models/identity/infer -H 'Inference-Header-Content-Length: {length}' \
---data-binary @-
+--data-binary @-; echo
 """
 _HEAD = (
     '{"inputs":[{"name":"INPUT0","shape":[2],"datatype":"INT32",'

@@ -1,0 +1,221 @@
+"""The gRPC listener as other tools see it: typed contents, parameters, health, reflection.
+
+Messages are tritonclient's own (an unmodified protobuf of another party), or for health and
+reflection those of the published protos.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from e2e.running import Infergate, started_infergate
+from infergate.codecs.protos import SCHEMA
+
+CONFIG = """
+backends:
+  demo: {{protocol: builtin}}
+  echo:
+    protocol: v2-grpc
+    endpoints: ["grpc://{echo}"]
+    forward_headers: [traceparent, "x-team-*"]
+    return_headers: ["x-load"]
+routes:
+  - {{model: "echo*", backend: echo, timeout: 5s}}
+  - {{model: "*", backend: demo}}
+"""
+TYPED = """
+listeners:
+  http: {{address: "127.0.0.1:{2}"}}
+  grpc: {{address: "127.0.0.1:{1}", v2: {{contents: typed}}}}
+  admin: {{address: "127.0.0.1:{0}"}}
+"""
+
+
+class Echo(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """Remembers what came, answers the inputs as outputs."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.metadata: list[dict[str, str]] = []
+        self.remaining: list[float] = []
+        self.held = threading.Event()
+        self.cancelled = threading.Event()
+
+    def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802 - the service's name
+        self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
+        self.remaining.append(context.time_remaining())
+        context.set_trailing_metadata((("x-load", "7"), ("x-secret", "no")))
+        if request.model_name == "echo-hold":
+            context.add_callback(self.cancelled.set)
+            self.held.set()
+            self.cancelled.wait(20)
+        answer = service_pb2.ModelInferResponse(
+            model_name=request.model_name, model_version="3", id=request.id
+        )
+        for name, value in request.parameters.items():
+            answer.parameters[name].CopyFrom(value)
+        for tensor in request.inputs:
+            answer.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        answer.raw_output_contents.extend(request.raw_input_contents)
+        return answer
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[tuple[Echo, str]]:
+    servicer = Echo()
+    server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield servicer, f"127.0.0.1:{port}"
+    server.stop(0).wait()
+
+
+@pytest.fixture(scope="module")
+def gateway(echo: tuple[Echo, str]) -> Iterator[Infergate]:
+    with started_infergate(CONFIG.format(echo=echo[1])) as running:
+        yield running
+
+
+@pytest.fixture
+def channel(gateway: Infergate) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(gateway.grpc) as made:
+        yield made
+
+
+@pytest.fixture
+def stub(channel: grpc.Channel) -> Any:
+    return service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def typed_request(model: str) -> Any:
+    request = service_pb2.ModelInferRequest(model_name=model, id="t")
+    tensor = request.inputs.add(name="INPUT0", datatype="INT8", shape=[3])
+    tensor.contents.int_contents.extend([-1, 0, 5])
+    return request
+
+
+def raw_request(model: str) -> Any:
+    request = service_pb2.ModelInferRequest(model_name=model, id="r")
+    request.inputs.add(name="INPUT0", datatype="INT8", shape=[3])
+    request.raw_input_contents.append(b"\xff\x00\x05")
+    return request
+
+
+@pytest.mark.parametrize("model", ["identity", "echo"])
+def test_raw_contents_in_and_out(stub: Any, model: str) -> None:
+    answer = stub.ModelInfer(raw_request(model))
+    assert answer.raw_output_contents == [b"\xff\x00\x05"]
+    assert not answer.outputs[0].HasField("contents")
+
+
+def test_typed_contents_are_read_and_answered_raw(stub: Any) -> None:
+    answer = stub.ModelInfer(typed_request("identity"))
+    assert answer.raw_output_contents == [b"\xff\x00\x05"]
+
+
+def test_typed_contents_are_answered_by_option(echo: tuple[Echo, str]) -> None:
+    with (
+        started_infergate(CONFIG.format(echo=echo[1]), TYPED) as running,
+        grpc.insecure_channel(running.grpc) as channel,
+    ):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for model in ("identity", "echo"):
+            answer = stub.ModelInfer(raw_request(model))
+            assert list(answer.outputs[0].contents.int_contents) == [-1, 0, 5]
+            assert not answer.raw_output_contents
+
+
+def test_parameters_of_all_five_kinds_go_and_come(stub: Any, echo: tuple[Echo, str]) -> None:
+    request = raw_request("echo")
+    request.parameters["b"].bool_param = True
+    request.parameters["i"].int64_param = -(2**62)
+    request.parameters["s"].string_param = "é"
+    request.parameters["d"].double_param = 0.25
+    request.parameters["u"].uint64_param = 2**64 - 1
+    answer = stub.ModelInfer(request)
+    assert dict(echo[0].requests[-1].parameters) == dict(request.parameters)
+    assert dict(answer.parameters) == dict(request.parameters)
+
+
+def test_metadata_travels_by_rule(stub: Any, echo: tuple[Echo, str]) -> None:
+    sent = (("traceparent", "00-1"), ("x-team-id", "7"), ("authorization", "secret"))
+    answer, rpc = stub.ModelInfer.with_call(raw_request("echo"), metadata=sent)
+    assert answer.id == "r"
+    came = echo[0].metadata[-1]
+    assert (came["traceparent"], came["x-team-id"]) == ("00-1", "7")
+    assert "authorization" not in came
+    trailing = dict(rpc.trailing_metadata())
+    assert trailing["x-load"] == "7"
+    assert "x-secret" not in trailing
+
+
+def test_the_shorter_deadline_travels(stub: Any, echo: tuple[Echo, str]) -> None:
+    stub.ModelInfer(raw_request("echo"), timeout=2)
+    assert echo[0].remaining[-1] < 2.5
+    stub.ModelInfer(raw_request("echo"), timeout=60)
+    assert 2 < echo[0].remaining[-1] < 6  # gRPC rounds a timeout up
+
+
+def test_a_cancelled_call_is_cancelled_upstream(stub: Any, echo: tuple[Echo, str]) -> None:
+    pending = stub.ModelInfer.future(raw_request("echo-hold"))
+    assert echo[0].held.wait(10)
+    pending.cancel()
+    assert echo[0].cancelled.wait(10)
+
+
+def test_an_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
+    call = channel.unary_unary("/inference.GRPCInferenceService/NoSuch")
+    with pytest.raises(grpc.RpcError) as caught:
+        call(b"")
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def asked(channel: grpc.Channel, path: str, request: str, answer: str) -> Any:
+    return channel.unary_unary(
+        path,
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=SCHEMA.message(answer).FromString,
+    )(SCHEMA.message(request)())
+
+
+def test_health_tells_the_readiness_of_all_backends(
+    channel: grpc.Channel, echo: tuple[Echo, str]
+) -> None:
+    answer = asked(
+        channel,
+        "/grpc.health.v1.Health/Check",
+        "grpc.health.v1.HealthCheckRequest",
+        "grpc.health.v1.HealthCheckResponse",
+    )
+    # strict readiness: the echo server has no ServerReady, so not every backend is ready
+    assert answer.status == 2
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_reflection_lists_what_is_served(channel: grpc.Channel, version: str) -> None:
+    package = f"grpc.reflection.{version}"
+    request = SCHEMA.message(f"{package}.ServerReflectionRequest")
+    call = channel.stream_stream(
+        f"/{package}.ServerReflection/ServerReflectionInfo",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=SCHEMA.message(f"{package}.ServerReflectionResponse").FromString,
+    )
+    questions = [
+        request(list_services="*"),
+        request(file_containing_symbol="inference.GRPCInferenceService"),
+        request(file_by_filename="no-such.proto"),
+    ]
+    listed, file, missing = call(iter(questions), timeout=10)
+    names = {service.name for service in listed.list_services_response.service}
+    assert {"inference.GRPCInferenceService", "grpc.health.v1.Health"} <= names
+    assert file.file_descriptor_response.file_descriptor_proto
+    assert missing.error_response.error_code == 5
