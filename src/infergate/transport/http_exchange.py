@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, cast
-
-from aiohttp.http import HttpProcessingError, HttpResponseParser, RawResponseMessage
-from aiohttp.streams import StreamReader
 
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
-from infergate.core.limits import KIB, Limits
+from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, size
 from infergate.transport import http_head
-
-_HEADERS: Final = 64 * KIB
-"""The longest status or header line of an answer (Envoy: 60 KiB)."""
-_HEADER_COUNT: Final = 256
-_PARSER_BUFFER: Final = 1 << 24
+from infergate.transport.http_parser import (
+    NOT_HTTP,
+    HttpResponseParser,
+    RawResponseMessage,
+    StreamReader,
+    response_parser,
+)
 
 
 class StaleError(GatewayError):
@@ -79,17 +77,7 @@ class Exchange(asyncio.Protocol):
         head = http_head.write_request_head(
             wire.method, target, wire.headers, size(wire.body), self._lines
         )
-        self._parser = HttpResponseParser(
-            cast("Any", self),  # it asks for no more than pause_reading and resume_reading
-            self._loop,
-            _PARSER_BUFFER,
-            max_line_size=_HEADERS,
-            max_field_size=_HEADERS,
-            max_headers=_HEADER_COUNT,
-            response_with_body=wire.method != "HEAD",
-            read_until_eof=True,
-            auto_decompress=False,
-        )
+        self._parser = response_parser(self._loop, wire.method)
         if not self.usable:
             raise StaleError(self._authority)
         self._message = self._payload = None
@@ -135,7 +123,7 @@ class Exchange(asyncio.Protocol):
         self._answered = True
         try:
             messages, _, _ = parser.feed_data(data)
-        except (HttpProcessingError, ValueError) as error:
+        except NOT_HTTP as error:
             self._fail(garbage("the backend's answer is not valid HTTP", self._said(error)))
             return
         for message, payload in messages:
@@ -166,17 +154,11 @@ class Exchange(asyncio.Protocol):
         assert self._parser is not None
         try:
             self._parser.feed_eof()  # the end of a body without a length
-        except (HttpProcessingError, ValueError):
+        except NOT_HTTP:
             self._fail(broken)
             return
         if self._gather():
             self._complete(more=True)
-
-    def pause_reading(self) -> None:
-        """The parser's wish; needless, as its buffer is emptied after each read."""
-
-    def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002
-        """The parser's wish; see :meth:`pause_reading`."""
 
     # ---- the answer
 

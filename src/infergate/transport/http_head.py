@@ -51,10 +51,10 @@ _JOIN_BELOW: Final = 64 * 1024
 
 
 class HeadError(GatewayError):
-    """A head refused with an HTTP status that no :class:`Kind` has."""
+    """A request refused with an HTTP status that no :class:`Kind` has."""
 
-    def __init__(self, status: int, public: str) -> None:
-        super().__init__(Kind.BAD_REQUEST, public)
+    def __init__(self, status: int, public: str, kind: Kind = Kind.BAD_REQUEST) -> None:
+        super().__init__(kind, public)
         self.status = status
 
 
@@ -85,6 +85,11 @@ def too_many_headers(limits: Limits) -> HeadError:
     return HeadError(
         HEADERS_TOO_LARGE, f"the request has more than {limits.header_count} header lines"
     )
+
+
+def timed_out() -> HeadError:
+    """The request came too slowly."""
+    return HeadError(TIMED_OUT, "the request did not arrive in time", Kind.TIMEOUT)
 
 
 def check_fields(fields: Sequence[tuple[bytes, bytes]], limits: Limits) -> None:

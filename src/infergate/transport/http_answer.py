@@ -1,0 +1,89 @@
+"""The answer to a request: got from the application, written to the socket.
+
+*Rule.* Whatever the application does, there is an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from email.utils import formatdate
+from typing import Final
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.wire import HttpRequest, HttpResponse, size
+from infergate.transport import http_head
+from infergate.transport.base import HttpApp
+
+log = logging.getLogger(__name__)
+
+BROKEN: Final = b"HTTP/1.1 500 \r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+"""What is sent instead of an answer that would break the message apart."""
+_CLOSE: Final = "connection: close\r\n"
+_KEEP: Final = "connection: keep-alive\r\n"
+
+
+class _Clock:
+    """The Server and Date lines, made once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._lines = ""
+
+    def lines(self) -> str:
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self._lines = f"server: infergate\r\ndate: {formatdate(second, usegmt=True)}\r\n"
+        return self._lines
+
+
+_clock = _Clock()
+
+
+def instead(failure: BaseException, app: HttpApp, wire: HttpRequest, call: Call) -> HttpResponse:
+    """The answer where the application raised ``failure``; raises that where it is the task's
+    own cancellation."""
+    if isinstance(failure, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise failure
+    if isinstance(failure, GatewayError):
+        return refuse(app, failure, wire, call)
+    log.error("answering %s %s failed", wire.method, wire.path, exc_info=failure)
+    return refuse(app, GatewayError(Kind.INTERNAL, "internal error"), wire, call)
+
+
+def refuse(app: HttpApp, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
+    """The application's form of ``error``, with the status that HTTP alone has for it."""
+    try:
+        response = app.refuse(error, dataclasses.replace(wire, body=()), call)
+    except Exception:
+        log.exception("refusing %s %s failed", wire.method, wire.path)
+        response = HttpResponse(500)
+    if isinstance(error, http_head.HeadError):
+        return dataclasses.replace(response, status=error.status)
+    return response
+
+
+def write(
+    transport: asyncio.WriteTransport, method: str, response: HttpResponse, *, keep: bool, old: bool
+) -> None:
+    """Send ``response`` to a request of ``method``.
+
+    Raises ValueError, and sends nothing, where a header would break the message apart.
+    ``keep`` tells the client that the connection stays open, which one that is ``old`` (HTTP/1.0)
+    does not assume.
+    """
+    connection = _CLOSE
+    if keep:
+        connection = _KEEP if old else ""
+    head = http_head.write_head(
+        response.status, response.headers, size(response.body), connection, _clock.lines()
+    )
+    body = response.body if http_head.has_body(method, response.status) else ()
+    for part in http_head.gathered(head, body):
+        transport.write(part)

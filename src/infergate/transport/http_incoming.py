@@ -1,0 +1,146 @@
+"""A request on its way in: what its head says, its body as it arrives, and what both cost.
+
+*Rule 1.* A body is refused as soon as it is known to be too large: by its head where that announces
+a length, else by the bytes that came.
+*Rule 2.* What was admitted is released exactly once.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest
+from infergate.transport import http_head
+from infergate.transport.guard import Admission
+from infergate.transport.http_parser import HTTP_1_0, RawRequestMessage, StreamReader
+
+_MINIMUM_RATE: Final = 500
+"""Bytes a second that a body must keep up on the whole (Apache RequestReadTimeout: 500)."""
+_SMALL: Final = 16 * 1024
+
+
+class Incoming:
+    """One request; ``wire`` and ``call`` tell of its body when all of that was taken.
+
+    ``whole`` is whether the parser has seen the end of it, ``since`` when it began to come (loop
+    time), ``old`` HTTP/1.0, ``keep`` whether the client wants to go on after it.
+    """
+
+    __slots__ = (
+        "_admission",
+        "_chunked",
+        "_limits",
+        "_parts",
+        "_payload",
+        "_received",
+        "_reserved",
+        "call",
+        "keep",
+        "old",
+        "since",
+        "whole",
+        "wire",
+    )
+
+    def __init__(
+        self, message: RawRequestMessage, payload: StreamReader, peer: str, limits: Limits
+    ) -> None:
+        headers = http_head.lowered(message.headers.items())
+        target = message.path
+        if target.startswith("/"):
+            path, _, query = target.partition("?")
+        else:
+            path, query = message.url.raw_path, message.url.raw_query_string
+        self.wire = HttpRequest(message.method, path, query, headers)
+        self.call = Call(peer, time.monotonic(), headers=headers)
+        self.keep = not (message.should_close or message.upgrade or message.method == "CONNECT")
+        self.whole = payload.is_eof()
+        self.since = 0.0
+        self.old = message.version == HTTP_1_0
+        self._limits = limits
+        self._admission: Admission | None = None
+        self._payload = payload
+        self._chunked = message.chunked
+        self._parts: list[Buffer] = []
+        self._received = 0
+        self._reserved = 0
+
+    def admit(self, message: RawRequestMessage, admission: Admission) -> None:
+        """Let it in, or raise GatewayError."""
+        announced = int(self.wire.headers.get("content-length", 0))
+        _check(message, announced, self._limits)
+        admission.admit(announced)
+        self._admission = admission
+        self._reserved = announced
+
+    @property
+    def waits_for_consent(self) -> bool:
+        """Whether the client sends the body only when told to (RFC 9110, 10.1.1)."""
+        return not self.old and self.wire.headers.get("expect", "").lower() == "100-continue"
+
+    def due(self, now: float) -> float:
+        """When more of the body must have come: after a pause, and on the whole."""
+        idle = self._limits.idle_body_time
+        return min(now + idle, self.since + idle + self._received / _MINIMUM_RATE)
+
+    def take(self) -> None:
+        """Take what the parser has of the body. Raises TOO_LARGE, OVERLOADED."""
+        payload = self._payload
+        self.whole = payload.is_eof()
+        chunk = payload.read_nowait()
+        if chunk:
+            self._received += len(chunk)
+            if self._chunked:
+                self._reserve(len(chunk))
+            # Large chunks stay as they came; small ones are gathered, lest a body that drips cost
+            # an object for each byte.
+            if len(chunk) >= _SMALL or not self._parts:
+                self._parts.append(chunk)
+            else:
+                self._gather(chunk)
+        if self.whole:
+            self.wire.body = self._parts
+            self.call.bytes_in = self._received
+
+    def release(self) -> None:
+        """Give back what was admitted, if anything was."""
+        if self._admission is not None:
+            self._admission.release(self._reserved)
+            self._admission = None
+
+    def _reserve(self, more: int) -> None:
+        if self._received > self._limits.body:
+            raise _too_large(self._received, self._limits)
+        assert self._admission is not None
+        self._admission.grow(more)
+        self._reserved += more
+
+    def _gather(self, chunk: bytes) -> None:
+        last = self._parts[-1]
+        if isinstance(last, bytearray):
+            last += chunk
+        else:
+            self._parts.append(bytearray(chunk))
+
+
+def _check(message: RawRequestMessage, announced: int, limits: Limits) -> None:
+    if len(message.path) > limits.headers:
+        raise http_head.uri_too_long(limits)
+    http_head.check_fields(message.raw_headers, limits)
+    if message.method == "CONNECT":
+        raise GatewayError(Kind.METHOD_NOT_ALLOWED, "CONNECT is not served here")
+    if not message.path.isascii():
+        raise http_head.HeadError(http_head.BAD_REQUEST, "the request target is not ASCII")
+    if announced > limits.body:
+        raise _too_large(announced, limits)
+
+
+def _too_large(found: int, limits: Limits) -> GatewayError:
+    return GatewayError(
+        Kind.TOO_LARGE, f"the request body has {found} bytes or more, the limit is {limits.body}"
+    )
