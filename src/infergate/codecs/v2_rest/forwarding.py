@@ -37,7 +37,7 @@ _MEMBER: Final = re.compile(
 )
 _OUTPUTS: Final = re.compile(rb'\s*+"(?:outputs|parameters)"\s*+:')
 _START: Final = re.compile(rb"\s*+\{")
-_BINARY_ONLY: Final = (b'"FP16"', b'"BF16"', b'"NaN"', b'Infinity"')
+_BINARY_ONLY: Final = re.compile(rb'"(?:FP16|BF16|NaN|-?Infinity)"')
 _NAMES: Final = {"model": b"model_name", "version": b"model_version"}
 
 
@@ -67,8 +67,7 @@ def readdress(wire: HttpRequest, model: str, version: str, profile: Profile) -> 
 def _needs_binary(wire: HttpRequest) -> bool:
     """Whether the JSON may hold what Triton and KServe take as binary data only. Where a string
     happens to be spelt so, the request is translated for nothing."""
-    body = bytes(joined(wire.body))
-    return any(spelling in body for spelling in _BINARY_ONLY)
+    return _BINARY_ONLY.search(joined(wire.body)) is not None
 
 
 def _carried(headers: Mapping[str, str]) -> dict[str, str]:
