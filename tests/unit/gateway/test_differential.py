@@ -62,7 +62,8 @@ def requests_agree(codec: Any, wire: Any) -> None:
     if not isinstance(translated, InferRequest):
         return  # a bare tensor has no names to compare before the model's metadata is known
     forwarded = codec.readdress(checked, peek.model, peek.version, TRITON)
-    assert forwarded is not None
+    if forwarded is None:
+        return  # this server does not take the message as it stands: it is translated
     seen = codec.parse_request(forwarded, DEFAULT_LIMITS).operation
     assert seen == translated
     rebuilt = codec.build_request(translated, TRITON)

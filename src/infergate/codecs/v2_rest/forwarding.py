@@ -36,6 +36,7 @@ _MEMBER: Final = re.compile(
     re.DOTALL,
 )
 _OUTPUTS: Final = re.compile(rb'\s*+"(?:outputs|parameters)"\s*+:')
+_TWO_PLACES: Final = (re.compile(rb'"binary_data_output"'), re.compile(rb'"outputs"'))
 _START: Final = re.compile(rb"\s*+\{")
 _BINARY_ONLY: Final = re.compile(rb'"(?:FP16|BF16|NaN|-?Infinity)"')
 _NAMES: Final = {"model": b"model_name", "version": b"model_version"}
@@ -58,6 +59,8 @@ def readdress(wire: HttpRequest, model: str, version: str, profile: Profile) -> 
             return None
     elif profile.binary and _needs_binary(wire):
         return None
+    if profile.binary and _asks_in_two_places(wire):
+        return None
     path = infer_path(model, version, profile)
     encoding = {k: v for k, v in wire.headers.items() if k == "content-encoding"}
     # an encoding is still there only on a route whose requests are not checked
@@ -68,6 +71,13 @@ def _needs_binary(wire: HttpRequest) -> bool:
     """Whether the JSON may hold what Triton and KServe take as binary data only. Where a string
     happens to be spelt so, the request is translated for nothing."""
     return _BINARY_ONLY.search(joined(wire.body)) is not None
+
+
+def _asks_in_two_places(wire: HttpRequest) -> bool:
+    """Whether outputs are listed beside ``binary_data_output``, which Triton then does not heed."""
+    body = joined(wire.body)
+    end = json_length(wire.headers[HEADER]) if HEADER in wire.headers else len(body)
+    return all(word.search(body, 0, end) for word in _TWO_PLACES)
 
 
 def _carried(headers: Mapping[str, str]) -> dict[str, str]:

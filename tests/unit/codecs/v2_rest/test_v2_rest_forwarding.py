@@ -52,6 +52,18 @@ def test_json_that_servers_take_as_binary_only_is_translated(word: str) -> None:
     assert CODEC.readdress(wire, "a", "", MLSERVER) is not None  # which takes no binary either
 
 
+@pytest.mark.parametrize("header", [{}, {HEADER: "77"}])
+def test_the_form_triton_does_not_heed_is_translated(header: dict[str, str]) -> None:
+    text = '{"parameters":{"binary_data_output":true},"outputs":[{"name":"Y"}],"inputs":[]}'
+    assert len(text) == 77 + 2
+    wire = HttpRequest("POST", "/v2/models/a/infer", "", header, [text.encode()])
+    assert CODEC.readdress(wire, "a", "", TRITON) is None
+    without = HttpRequest(
+        "POST", "/v2/models/a/infer", "", header, [text.replace('"outputs"', '"others"').encode()]
+    )
+    assert CODEC.readdress(without, "a", "", TRITON) is not None
+
+
 def test_an_unchecked_request_keeps_its_encoding() -> None:
     sent = CODEC.readdress(post(b"...", content_encoding="gzip"), "a", "", TRITON)
     assert sent is not None
