@@ -37,6 +37,8 @@ _OURS_TO_SAY: Final = HOP_BY_HOP | {"host", "user-agent", "accept-encoding", "ex
 """Of a request to a backend: written by the transport, or not at all."""
 
 _TARGET = re.compile("[\x21-\x7e]+")
+_HOST = re.compile(r"(?:\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~!$&'()*+,;=%-]*)(?::[0-9]*)?")
+"""RFC 3986, 3.2.2 and 3.2.3: a name or an address, and perhaps a port."""
 _NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN = re.compile("[\t\x20-\x7e]*")
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
@@ -101,6 +103,11 @@ def check_fields(fields: Sequence[tuple[bytes, bytes]], limits: Limits) -> None:
         raise too_many_headers(limits)
     if sum([len(name) + len(value) + 4 for name, value in fields]) > limits.headers:
         raise headers_too_large(limits)
+
+
+def is_host(value: str) -> bool:
+    """Whether ``value`` may stand in a Host field (RFC 9112, 3.2: 400 if not). It may be empty."""
+    return _HOST.fullmatch(value) is not None
 
 
 def lowered(items: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -132,6 +132,10 @@ def _check(message: RawRequestMessage, announced: int, limits: Limits) -> None:
     if len(message.path) > limits.headers:
         raise http_head.uri_too_long(limits)
     http_head.check_fields(message.raw_headers, limits)
+    if message.version < HTTP_1_0:
+        raise http_head.HeadError(http_head.BAD_REQUEST, "HTTP/0.9 is not served here")
+    if not http_head.is_host(message.headers.get("host", "")):
+        raise http_head.HeadError(http_head.BAD_REQUEST, "the Host header is not a host")
     if message.method == "CONNECT":
         raise GatewayError(Kind.METHOD_NOT_ALLOWED, "CONNECT is not served here")
     if not message.path.isascii():

@@ -80,3 +80,17 @@ def test_gathered_keeps_every_byte_in_order(sizes: list[int]) -> None:
     assert b"".join(out) == b"head" + b"".join(parts)
     assert all(out)
     assert len(out) <= 2 * sum(n >= 32_768 for n in sizes) + 2 * (sum(sizes) // 65_536) + 2
+
+
+@pytest.mark.parametrize(
+    "host", ["", "x", "x:80", "x:", "127.0.0.1:8000", "[::1]:8000", "a_b.c-d", "%41", "xn--e1a"]
+)
+def test_a_host(host: str) -> None:
+    assert http_head.is_host(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["a b", "a, b", "a/b", "u@h", "h:p", "::1", "[::1", "h#", "\u00e9"]
+)
+def test_what_is_no_host(host: str) -> None:
+    assert not http_head.is_host(host)

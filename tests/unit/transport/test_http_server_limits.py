@@ -109,6 +109,7 @@ async def test_target_length(site: HttpSite, length: int, status: int) -> None:
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+        b"GET /\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\nA b: c\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n folded\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\nA: b\0c\r\n\r\n",
@@ -132,6 +133,15 @@ async def test_what_is_not_http_is_refused(site: HttpSite, wire: bytes) -> None:
     assert await peer.ended()
     await peer.close()
     await site.good()
+
+
+@pytest.mark.parametrize("host", ["x/y", "x, y", "user@x", "x:port"])
+async def test_a_host_that_is_none(site: HttpSite, host: str) -> None:
+    peer = await site.connect()
+    await peer.send(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    answer = await peer.answer()
+    assert (answer.status, b"Host" in answer.body) == (400, True)
+    await peer.close()
 
 
 async def test_connect_is_refused(site: HttpSite) -> None:
