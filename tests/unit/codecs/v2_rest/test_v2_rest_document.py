@@ -1,8 +1,11 @@
 """JSON documents: nesting, repeated names, parameters, types of fields."""
 
+import tracemalloc
+
 import pytest
 from v2_rest_wires import CODEC, ok, one, parse, post, refused
 
+from infergate.codecs.v2_rest.document import check_depth
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import InferRequest, InferResponse
@@ -29,6 +32,29 @@ def test_brackets_that_do_not_nest() -> None:
     assert len(parse(one("INT8", [500], data)).inputs[0].data) == 500
     text = '["' + "[{" * 200 + '"]'
     assert parse(one("BYTES", [1], text)).inputs[0].numpy().tolist() == [b"[{" * 200]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * (4 << 20), '""' * (2 << 20) + "[" * 200, "[]" * 100_000 + "[" * 101],
+    ids=["brackets", "quotes", "deep in a later block"],
+)
+def test_looking_for_depth_takes_no_more_memory_than_the_text(text: str) -> None:
+    body = text.encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(GatewayError, match="100 levels"):
+            check_depth(body)
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(body) + (8 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+def test_strings_side_by_side_are_still_strings() -> None:
+    deep = "[" * 200
+    check_depth(f'["{deep}""{deep}","","{deep}"]'.encode())
+    with pytest.raises(GatewayError, match="100 levels"):
+        check_depth(f'["","",""{deep}'.encode())
 
 
 def test_brackets_closed_too_often() -> None:
