@@ -1,0 +1,72 @@
+"""HTTP/2 by hand, enough to be wrong in: frames, and headers as literals without compression.
+
+References: RFC 9113 (frames), RFC 7541 6.2.2 (literal header fields without indexing).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    0,
+    1,
+    3,
+    4,
+    6,
+    7,
+    8,
+    9,
+)
+END_STREAM, END_HEADERS, ACK = 1, 4, 1
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _text(value: bytes) -> bytes:
+    if len(value) < 127:
+        return bytes([len(value)]) + value
+    length, more = len(value) - 127, bytearray(b"\x7f")
+    while length >= 128:
+        more.append(length & 127 | 128)
+        length >>= 7
+    more.append(length)
+    return bytes(more) + value
+
+
+def fields(*pairs: tuple[str, str]) -> bytes:
+    """A header block."""
+    return b"".join(b"\0" + _text(name.encode()) + _text(value.encode()) for name, value in pairs)
+
+
+def asking(method: str, *more: tuple[str, str]) -> bytes:
+    """The header block of a gRPC call."""
+    return fields(
+        (":method", "POST"), (":scheme", "http"), (":path", method), (":authority", "x"),
+        ("content-type", "application/grpc"), ("te", "trailers"), *more,
+    )  # fmt: skip
+
+
+def message(data: bytes) -> bytes:
+    """A gRPC message, not compressed."""
+    return b"\0" + struct.pack(">I", len(data)) + data
+
+
+class Frame(NamedTuple):
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+
+def frames(read: Callable[[int], bytes]) -> Iterator[Frame]:
+    """What the other side sends, until ``read`` raises."""
+    while True:
+        head = read(9)
+        length = int.from_bytes(head[:3], "big")
+        kind, flags, stream = struct.unpack(">BBI", head[3:])
+        yield Frame(kind, flags, stream & 0x7FFFFFFF, read(length))
