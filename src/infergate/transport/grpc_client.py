@@ -11,6 +11,7 @@ nobody retries.
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ import grpc.aio
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import KIB, Limits
 from infergate.core.wire import RpcRequest, RpcResponse, joined, size
-from infergate.transport import grpc_metadata
+from infergate.transport import grpc_metadata, tls
 from infergate.transport.base import Endpoint
 
 _ROOM: Final = 64 * KIB
@@ -33,6 +34,8 @@ _NOT_CONNECTED: Final = (
     "empty address list",
 )
 """How grpc-core's load balancing and resolver begin to say that there is no connection."""
+_HANDSHAKE = re.compile("handshake|check peer|erification check")
+"""How it words what failed after TCP had connected; this chooses a message only."""
 _TOO_LONG: Final = "Received message larger than max"
 _OURSELVES: Final = "Stream removed ("
 """How grpc-core (1.80) begins the words of a status it made up itself."""
@@ -82,7 +85,7 @@ class GrpcUpstream:
     def _open(self, endpoint: Endpoint) -> tuple[Any, _Methods]:
         if endpoint.tls:
             channel = grpc.aio.secure_channel(
-                endpoint.authority, grpc.ssl_channel_credentials(), self._options
+                endpoint.authority, _credentials(endpoint), self._options
             )
         else:
             channel = grpc.aio.insecure_channel(endpoint.authority, self._options)
@@ -95,6 +98,18 @@ class GrpcUpstream:
         channels, self._channels = list(self._channels.values()), {}
         for channel, _ in channels:
             await channel.close()
+
+
+def _credentials(endpoint: Endpoint) -> Any:
+    authorities = tls.authorities()
+    if not authorities:  # grpcio would take its bundled ones
+        raise GatewayError(
+            Kind.CONNECT,
+            tls.NO_TLS,
+            origin=Origin.BACKEND,
+            detail=f"{endpoint.authority}: no trusted certificates are installed",
+        )
+    return grpc.ssl_channel_credentials(authorities)
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
@@ -128,7 +143,7 @@ def _told_apart(error: Any, endpoint: Endpoint, *, late: bool, connected: bool) 
         if details.startswith(_NOT_CONNECTED):
             raise GatewayError(
                 Kind.CONNECT,
-                "the backend could not be reached",
+                tls.NO_TLS if _HANDSHAKE.search(details) else "the backend could not be reached",
                 origin=Origin.BACKEND,
                 detail=said,
             ) from error

@@ -18,6 +18,7 @@ from infergate import __version__
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.transport import tls
 from infergate.transport.base import Endpoint
 from infergate.transport.http_exchange import Exchange, StaleError
 
@@ -41,7 +42,7 @@ class _Pool:
         self._loop = asyncio.get_running_loop()
         self._emptied: asyncio.Future[None] | None = None
         self._sweep: asyncio.TimerHandle | None = None
-        self._tls = ssl.create_default_context() if endpoint.tls else None
+        self._tls = tls.context() if endpoint.tls else None
 
     def take(self) -> Exchange | None:
         """An idle connection, or None."""
@@ -71,6 +72,8 @@ class _Pool:
         except OSError as error:
             if not isinstance(error, TimeoutError):
                 kind = Kind.CONNECT
+            if isinstance(error, ssl.SSLError):
+                public = tls.NO_TLS
             detail = f"{endpoint.authority}: {error!r}"
             raise GatewayError(kind, public, origin=Origin.BACKEND, detail=detail) from error
         if connection.usable:

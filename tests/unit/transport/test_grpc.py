@@ -337,3 +337,36 @@ async def test_stop_cancels_after_the_grace(rpc_upstream: GrpcUpstream) -> None:
     with pytest.raises(GatewayError) as caught:
         await asking
     assert caught.value.kind is Kind.BACKEND_GARBAGE
+
+
+async def test_what_a_client_is_told_after_the_grace() -> None:
+    app, admission = RpcEcho(), Admission(RPC_LIMITS)
+    server = GrpcServer(_local(0), app, RPC_LIMITS, admission)
+    await server.start()
+    async with grpc.aio.insecure_channel(str(server.address)) as channel:
+        asking = channel.unary_unary("/t.T/Wait")(b"")
+        stream = channel.stream_stream("/t.T/Stream")()
+        await stream.write(b"a")
+        assert await stream.read() == b"a!"
+        await app.entered.wait()
+        await server.stop(0.01)
+        for ending in (asking, stream.read()):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await ending
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    async with asyncio.timeout(10):
+        await app.cancelled.wait()
+        await app.left.wait()
+        await until(lambda: not admission.requests)
+
+
+async def test_the_port_is_free_after_stop(rpc_upstream: GrpcUpstream) -> None:
+    first = GrpcServer(_local(0), RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
+    await first.start()
+    endpoint = Endpoint("127.0.0.1", first.address.port)
+    assert (await rpc_upstream.exchange(ask("Echo"), endpoint, 5)).code == 0
+    await first.stop(0)
+    second = GrpcServer(first.address, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
+    await second.start()
+    assert second.address == first.address
+    await second.stop(0)

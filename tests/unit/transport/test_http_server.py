@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from contextlib import suppress
 
 import aiohttp
 import pytest
@@ -117,6 +118,18 @@ async def test_http_1_0(site: HttpSite) -> None:
     answer = await peer.answer()
     assert (answer.status, answer.headers["connection"]) == (200, "close")
     assert await peer.ended()
+    await peer.close()
+
+
+async def test_nothing_behind_connection_close_is_served(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(
+        b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        b"GET /late HTTP/1.1\r\nHost: x\r\n\r\n"
+    )
+    assert len((await peer.answer()).body) == 5_000_301
+    assert await peer.ended()
+    assert [wire.path for wire in site.app.wires] == ["/large"]
     await peer.close()
 
 
@@ -251,6 +264,41 @@ async def test_stop_cancels_after_the_grace() -> None:
     await server.stop(0.01)
     assert app.cancelled.is_set()
     assert admission.requests == 0
+    with suppress(ConnectionResetError):
+        assert await peer.ended(), "closed, and no half answer"
+    await peer.close()
+
+
+async def test_stop_abandons_what_is_half_received_or_half_sent() -> None:
+    app, admission = HttpEcho(), Admission(LIMITS)
+    server = AiohttpServer(LOCAL, app, LIMITS, admission)
+    await server.start()
+    site = HttpSite(server, app, admission)
+    head, body, slow = await site.connect(), await site.connect(), await site.connect()
+    await head.send(b"GET / HTTP/1.1\r\nHo")
+    await body.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
+    slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await slow.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+    await until(lambda: bool(app.wires) and admission.bytes == 9)
+    await server.stop(0.01)
+    assert (admission.requests, admission.bytes, server._connections) == (0, 0, set())
+    for peer in (head, body):
+        with suppress(ConnectionResetError):
+            assert await peer.ended()
+        await peer.close()
+    slow.writer.transport.abort()
+
+
+async def test_the_port_is_free_after_stop() -> None:
+    admission = Admission(LIMITS)
+    server = AiohttpServer(LOCAL, HttpEcho(), LIMITS, admission)
+    await server.start()
+    peer = await HttpSite(server, HttpEcho(), admission).connect()
+    await server.stop(0)
+    other = AiohttpServer(server.address, HttpEcho(), LIMITS, admission)
+    await other.start()
+    assert other.address == server.address
+    await other.stop(0)
     await peer.close()
 
 

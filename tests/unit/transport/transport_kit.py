@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
@@ -156,7 +157,7 @@ async def until(met: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def fake_backend(script: Script) -> AsyncIterator[Fake]:
+async def fake_backend(script: Script, tls: ssl.SSLContext | None = None) -> AsyncIterator[Fake]:
     """Serve ``script`` on a free port."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -179,7 +180,7 @@ async def fake_backend(script: Script) -> AsyncIterator[Fake]:
             fake.ended += 1
             tasks.discard(task)
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
     fake = Fake(Endpoint("127.0.0.1", server.sockets[0].getsockname()[1]))
     try:
         yield fake

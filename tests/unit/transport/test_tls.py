@@ -1,0 +1,200 @@
+"""https and grpcs to real TLS servers: whom both clients trust, and what they say of others."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from transport_kit import RPC_LIMITS as LIMITS
+from transport_kit import HttpSite, RpcSite, fake_backend, read_request
+
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.wire import HttpRequest, RpcRequest, joined
+from infergate.transport import tls
+from infergate.transport.base import Endpoint
+from infergate.transport.grpc_client import GrpcUpstream
+from infergate.transport.http_client import AiohttpUpstream
+
+FILES = Path(__file__).parents[2] / "data" / "tls"
+AUTHORITY, STRANGER = FILES / "authority.pem", FILES / "stranger.pem"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+Ask = Callable[[Endpoint], Awaitable[bytes]]
+Client = Callable[[], AbstractAsyncContextManager[Ask]]
+Serve = Callable[[str], AbstractAsyncContextManager[Endpoint]]
+"""Serves with the certificate of this name."""
+Trust = Callable[[Path], None]
+
+
+@pytest.fixture
+def trust(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trust:
+    """Trust a file's certificates and no others."""
+
+    def use(file: Path) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+        monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+
+    return use
+
+
+@asynccontextmanager
+async def https(name: str) -> AsyncIterator[Endpoint]:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            writer.write(OK)
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(FILES / f"{name}.pem", FILES / f"{name}.key")
+    async with fake_backend(script, context) as fake:
+        yield dataclasses.replace(fake.endpoint, tls=True)
+    assert fake.connections <= 1, "a connection is used again"
+
+
+class _Echo(grpc.GenericRpcHandler):
+    def service(self, handler_call_details: object) -> object:
+        async def answer(message: bytes, context: object) -> bytes:
+            return message
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+@asynccontextmanager
+async def grpcs(name: str) -> AsyncIterator[Endpoint]:
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((_Echo(),))
+    pair = ((FILES / f"{name}.key").read_bytes(), (FILES / f"{name}.pem").read_bytes())
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    await server.start()
+    yield Endpoint("127.0.0.1", port, tls=True)
+    await server.stop(0)
+
+
+@asynccontextmanager
+async def ask_https() -> AsyncIterator[Ask]:
+    upstream = AiohttpUpstream(LIMITS)
+
+    async def ask(endpoint: Endpoint) -> bytes:
+        answer = await upstream.exchange(HttpRequest("POST", "/", body=(b"x",)), endpoint, 10)
+        return bytes(joined(answer.body))
+
+    yield ask
+    await upstream.close()
+
+
+@asynccontextmanager
+async def ask_grpcs() -> AsyncIterator[Ask]:
+    upstream = GrpcUpstream(LIMITS)
+
+    async def ask(endpoint: Endpoint) -> bytes:
+        answer = await upstream.exchange(RpcRequest("/t.T/Echo", (b"ok",)), endpoint, 10)
+        return bytes(joined(answer.message))
+
+    yield ask
+    await upstream.close()
+
+
+CARRIERS = pytest.mark.parametrize(
+    ("serve", "client"), [(https, ask_https), (grpcs, ask_grpcs)], ids=["https", "grpcs"]
+)
+
+
+async def refused(ask: Ask, endpoint: Endpoint) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        await ask(endpoint)
+    error = caught.value
+    assert (error.kind, error.origin) == (Kind.CONNECT, Origin.BACKEND)
+    assert error.public == "no TLS connection to the backend could be made"
+    assert endpoint.authority in error.detail
+    return error
+
+
+@CARRIERS
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_trusted_server(serve: Serve, client: Client, trust: Trust, host: str) -> None:
+    trust(AUTHORITY)
+    async with serve("server") as endpoint, client() as ask:
+        for _ in range(3):
+            assert await ask(dataclasses.replace(endpoint, host=host)) == b"ok"
+
+
+@CARRIERS
+async def test_an_untrusted_server(serve: Serve, client: Client, trust: Trust) -> None:
+    trust(STRANGER)
+    async with serve("server") as endpoint, client() as ask:
+        error = await refused(ask, endpoint)
+    assert "CERTIFICATE_VERIFY_FAILED" in error.detail
+
+
+@CARRIERS
+async def test_a_certificate_for_another_name(serve: Serve, client: Client, trust: Trust) -> None:
+    trust(AUTHORITY)
+    async with serve("other") as endpoint, client() as ask:
+        error = await refused(ask, endpoint)
+    assert "mismatch" in error.detail or "Hostname Verification" in error.detail
+
+
+@CARRIERS
+async def test_nobody_is_trusted(
+    serve: Serve, client: Client, trust: Trust, tmp_path: Path
+) -> None:
+    trust(tmp_path / "none")
+    async with serve("server") as endpoint, client() as ask:
+        await refused(ask, endpoint)
+
+
+async def test_https_to_a_server_without_tls(site: HttpSite, trust: Trust) -> None:
+    trust(AUTHORITY)
+    async with ask_https() as ask:
+        error = await refused(ask, dataclasses.replace(site.endpoint, tls=True))
+    assert "SSLError" in error.detail
+
+
+async def test_grpcs_to_a_server_without_tls(
+    site: HttpSite, rpc_site: RpcSite, trust: Trust
+) -> None:
+    trust(AUTHORITY)
+    async with ask_grpcs() as ask:
+        error = await refused(ask, dataclasses.replace(site.endpoint, tls=True))
+        assert "handshake failed" in error.detail
+        with pytest.raises(GatewayError) as caught:
+            await ask(dataclasses.replace(rpc_site.endpoint, tls=True))
+        assert caught.value.kind is Kind.CONNECT
+
+
+async def test_grpcs_to_a_tls_server_without_http2(trust: Trust) -> None:
+    trust(AUTHORITY)
+    async with https("server") as endpoint, ask_grpcs() as ask:
+        await refused(ask, endpoint)
+
+
+# ---- the store
+
+
+def test_authorities_are_those_of_the_context(trust: Trust, tmp_path: Path) -> None:
+    one, two = AUTHORITY.read_bytes(), STRANGER.read_bytes()
+    (tmp_path / "01234567.0").write_bytes(b"subject: a comment\n" + two)
+    (tmp_path / "89abcdef.0").write_bytes(one)
+    (tmp_path / "other.pem").write_bytes((FILES / "server.pem").read_bytes())
+    (tmp_path / "00000000.0").mkdir()
+    trust(AUTHORITY)
+    assert tls.authorities() == one.strip() + b"\n" + two.strip()
+    context = ssl.create_default_context()
+    assert context.get_ca_certs(binary_form=True) == [ssl.PEM_cert_to_DER_cert(one.decode())]
+
+
+def test_several_directories(trust: Trust, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    trust(tmp_path / "none")
+    directories = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
+    for directory, file in zip(directories, (AUTHORITY, STRANGER), strict=False):
+        directory.mkdir()
+        (directory / "01234567.0").write_bytes(file.read_bytes())
+    monkeypatch.setenv("SSL_CERT_DIR", ":".join(map(str, directories)))
+    assert tls.authorities().count(b"BEGIN CERTIFICATE") == 2
