@@ -1,7 +1,8 @@
 """aiohttp's parser, and all that the transports of HTTP take from aiohttp.
 
-*Strategy.* The parser is set to read nothing leniently, to decompress nothing and never to ask for
-a pause: what it has of a body is taken out of it after each read, so its buffer stays empty.
+*Strategy.* The parser is set to decompress nothing and never to ask for a pause: what it has of a
+body is taken out of it after each read, so its buffer stays empty. Requests it reads strictly,
+answers as leniently as aiohttp's client does.
 """
 
 from __future__ import annotations
