@@ -73,8 +73,10 @@ async def grpcs(name: str) -> AsyncIterator[Endpoint]:
     pair = ((FILES / f"{name}.key").read_bytes(), (FILES / f"{name}.pem").read_bytes())
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
     await server.start()
-    yield Endpoint("127.0.0.1", port, tls=True)
-    await server.stop(0)
+    try:
+        yield Endpoint("127.0.0.1", port, tls=True)
+    finally:
+        await server.stop(0)
 
 
 @asynccontextmanager
@@ -85,8 +87,10 @@ async def ask_https() -> AsyncIterator[Ask]:
         answer = await upstream.exchange(HttpRequest("POST", "/", body=(b"x",)), endpoint, 10)
         return bytes(joined(answer.body))
 
-    yield ask
-    await upstream.close()
+    try:
+        yield ask
+    finally:
+        await upstream.close()
 
 
 @asynccontextmanager
@@ -97,8 +101,10 @@ async def ask_grpcs() -> AsyncIterator[Ask]:
         answer = await upstream.exchange(RpcRequest("/t.T/Echo", (b"ok",)), endpoint, 10)
         return bytes(joined(answer.message))
 
-    yield ask
-    await upstream.close()
+    try:
+        yield ask
+    finally:
+        await upstream.close()
 
 
 CARRIERS = pytest.mark.parametrize(
