@@ -37,7 +37,11 @@ _NOT_CONNECTED: Final = (
 _HANDSHAKE = re.compile("handshake|check peer|erification check")
 """How it words what failed after TCP had connected; this chooses a message only."""
 _TOO_LONG: Final = "Received message larger than max"
-_OURSELVES: Final = "Stream removed ("
+_OURSELVES: Final = (
+    "Stream removed (",
+    "No status received",
+    "Compression bit set but no encoding configured",
+)
 """How grpc-core (1.80) begins the words of a status it made up itself."""
 _THEIRS: Final = "SERVER:"
 _EARLY: Final = 0.005
@@ -80,6 +84,8 @@ class GrpcUpstream:
             late = time.monotonic() - started >= timeout - _EARLY
             connected = channel.get_state() is _CONNECTED
             return _told_apart(error, endpoint, late=late, connected=connected)
+        if answer is None:  # status OK, but no message or half of one
+            raise garbage("the backend's answer holds no message", endpoint.authority)
         return RpcResponse((answer,), metadata=grpc_metadata.read(await call.trailing_metadata()))
 
     def _open(self, endpoint: Endpoint) -> tuple[Any, _Methods]:

@@ -370,3 +370,43 @@ async def test_the_port_is_free_after_stop(rpc_upstream: GrpcUpstream) -> None:
     await second.start()
     assert second.address == first.address
     await second.stop(0)
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """RFC 9113, 4.1."""
+    return (
+        len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+    )
+
+
+def _block(*pairs: tuple[bytes, bytes]) -> bytes:
+    """Literal header fields (RFC 7541, 6.2.2)."""
+    return b"".join(b"\0%c%b%c%b" % (len(n), n, len(v), v) for n, v in pairs)
+
+
+_HEADERS = _frame(1, 4, 1, _block((b":status", b"200"), (b"content-type", b"application/grpc")))
+_OK = _frame(1, 5, 1, _block((b"grpc-status", b"0")))
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        _HEADERS + _OK,
+        _HEADERS + _frame(0, 0, 1, b"\0\0\0\0\x09half") + _OK,
+        _HEADERS + _frame(0, 0, 1, b"\0\0\0\0\x01a") + _frame(1, 5, 1, _block((b"x", b"y"))),
+        _HEADERS + _frame(0, 0, 1, b"\1\0\0\0\x01a") + _OK,
+    ],
+    ids=["no message", "half a message", "no status", "compressed without encoding"],
+)
+async def test_an_answer_that_is_no_grpc(rpc_upstream: GrpcUpstream, frames: bytes) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(_frame(4, 0, 0))
+        await reader.readuntil(b"/t.T/Echo")
+        writer.write(frames)
+        await reader.read()
+
+    async with fake_backend(script) as fake:
+        with pytest.raises(GatewayError) as caught:
+            await rpc_upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), fake.endpoint, 10)
+        assert caught.value.kind is Kind.BACKEND_GARBAGE
+        await rpc_upstream.close()
