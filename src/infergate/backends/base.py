@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import Answer, Operation
 
 
@@ -28,3 +29,20 @@ class Backend(Protocol):
     async def close(self) -> None:
         """Let go of connections."""
         ...
+
+
+def named(error: GatewayError, backend: str) -> GatewayError:
+    """``error`` told with the name of the backend it came about with."""
+    return GatewayError(
+        error.kind,
+        f"backend '{backend}': {error.public}",
+        origin=error.origin,
+        detail=error.detail,
+        retry_after=error.retry_after,
+    )
+
+
+def read_wrong(error: GatewayError, backend: str) -> GatewayError:
+    """What was raised while reading an answer of ``backend``: named if it is about the answer,
+    as it is if it is what the backend said."""
+    return named(error, backend) if error.kind is Kind.BACKEND_GARBAGE else error

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
+from infergate.backends.base import named, read_wrong
 from infergate.backends.headers import HeaderRule
 from infergate.codecs.base import Codec, Profile
 from infergate.codecs.profiles import GENERIC, detect
@@ -102,7 +103,11 @@ class RemoteBackend(Generic[Req, Resp]):
     async def perform(self, operation: Operation, call: Call) -> Answer:
         """Translate ``operation``, exchange it, and read the answer."""
         wire = self.codec.build_request(operation, await self.profile(call))
-        return self.codec.parse_response(await self.exchange(wire, call), operation, self._limits)
+        answer = await self.exchange(wire, call)
+        try:
+            return self.codec.parse_response(answer, operation, self._limits)
+        except GatewayError as error:
+            raise read_wrong(error, self.name) from error
 
     async def exchange(self, wire: Req, call: Call) -> Resp:
         """Send ``wire`` to an endpoint and wait for its answer, whatever it is."""
@@ -124,26 +129,19 @@ class RemoteBackend(Generic[Req, Resp]):
             assert call.deadline is not None
             remaining = call.deadline - time.monotonic()
             if remaining <= 0:
-                raise GatewayError(Kind.TIMEOUT, f"backend '{self.name}': the deadline has passed")
+                raise self._late()
             try:
                 return await self._upstream.exchange(wire, endpoint, remaining)
             except GatewayError as error:
-                failure = self._named(error)
+                failure = named(error, self.name)
                 if error.kind is not Kind.CONNECT:
                     raise failure from error
                 refused = failure
         assert refused is not None
         raise refused
 
-    def _named(self, error: GatewayError) -> GatewayError:
-        """A transport's error, told with the backend's name."""
-        return GatewayError(
-            error.kind,
-            f"backend '{self.name}': {error.public}",
-            origin=error.origin,
-            detail=error.detail,
-            retry_after=error.retry_after,
-        )
+    def _late(self) -> GatewayError:
+        return GatewayError(Kind.TIMEOUT, f"backend '{self.name}': the deadline has passed")
 
     async def profile(self, call: Call) -> Profile:
         """What kind of server this is: declared, or asked once and remembered for a while."""
@@ -151,11 +149,21 @@ class RemoteBackend(Generic[Req, Resp]):
             return self._profile or GENERIC
         if self._profile is not None and time.monotonic() < self._profile_until:
             return self._profile
-        async with self._asking:  # one asks, the others wait for what it learns
+        now = time.monotonic()
+        call.tighten(now + self._timeout)
+        assert call.deadline is not None
+        try:
+            async with asyncio.timeout(call.deadline - now):
+                await self._asking.acquire()  # one asks, the others wait for what it learns
+        except TimeoutError:
+            raise self._late() from None
+        try:
             if self._profile is None or time.monotonic() >= self._profile_until:
                 self._profile = await self._detect(call)
                 self._profile_until = time.monotonic() + _PROFILE_LIFETIME
             return self._profile
+        finally:
+            self._asking.release()
 
     async def _detect(self, call: Call) -> Profile:
         question = ServerMetadataRequest()

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
+from infergate.backends.base import read_wrong
 from infergate.codecs.base import Codec, Parsed, Peek, Profile
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
@@ -108,13 +109,16 @@ class Forward(Generic[Req, Resp]):
             call.way = self._otherwise.name
             return await self._otherwise.infer(wire, peek, call)
         answer = await self._backend.exchange(upstream, call)
-        return self._codec.relabel(
-            answer,
-            wire,
-            peek.model if route.rewrite.model else "",
-            (peek.version or route.version) if route.rewrite.version else "",
-            self._limits,
-        )
+        try:
+            return self._codec.relabel(
+                answer,
+                wire,
+                peek.model if route.rewrite.model else "",
+                (peek.version or route.version) if route.rewrite.version else "",
+                self._limits,
+            )
+        except GatewayError as error:
+            raise read_wrong(error, self._bound.backend.name) from error
 
 
 def _trust(wire: Req, limits: Limits) -> Req:

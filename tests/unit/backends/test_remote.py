@@ -159,6 +159,44 @@ async def test_the_profile_is_asked_once_for_all_waiting_requests() -> None:
     assert codec.profiles[1:] == [KSERVE] * 10
 
 
+async def test_who_waits_for_the_profile_waits_no_longer_than_its_own_deadline() -> None:
+    """A server that does not answer must not have requests queue behind each other's timeouts."""
+    silent = asyncio.Event()
+
+    class Silent(FakeUpstream):
+        async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> RpcResponse:
+            await silent.wait()
+            return RpcResponse()
+
+    remote = backend(Silent(), profile=None, timeout=0.05)
+    patient = call()
+    first = asyncio.create_task(remote.profile(patient))
+    await asyncio.sleep(0)
+    for _ in range(2):
+        waiting = call()
+        with pytest.raises(GatewayError, match="backend 'b1': the deadline has passed") as caught:
+            await remote.profile(waiting)
+        assert caught.value.kind is Kind.TIMEOUT
+    silent.set()
+    assert await first == KSERVE
+    assert await remote.profile(call()) == KSERVE
+
+
+@pytest.mark.parametrize("kind", [Kind.BACKEND_GARBAGE, Kind.BACKEND_ERROR])
+async def test_an_answer_that_cannot_be_read_names_the_backend(kind: Kind) -> None:
+    """What the backend said itself is relayed as it is."""
+
+    class Reading(FakeCodec):
+        def parse_response(self, wire: RpcResponse, operation: Operation, limits: Limits) -> Answer:
+            raise GatewayError(kind, "words", origin=Origin.BACKEND, detail="d", retry_after=2.0)
+
+    with pytest.raises(GatewayError) as caught:
+        await backend(FakeUpstream(), Reading()).perform(ServerLiveRequest(), call())
+    told = "backend 'b1': words" if kind is Kind.BACKEND_GARBAGE else "words"
+    assert (caught.value.public, caught.value.kind) == (told, kind)
+    assert (caught.value.detail, caught.value.retry_after) == ("d", 2.0)
+
+
 async def test_a_declared_profile_is_not_asked() -> None:
     codec = FakeCodec()
     upstream = FakeUpstream()
