@@ -9,6 +9,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from faults.peer import Connection
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
     0,
@@ -70,3 +72,54 @@ def frames(read: Callable[[int], bytes]) -> Iterator[Frame]:
         length = int.from_bytes(head[:3], "big")
         kind, flags, stream = struct.unpack(">BBI", head[3:])
         yield Frame(kind, flags, stream & 0x7FFFFFFF, read(length))
+
+
+class Server:
+    """A gRPC backend's end of a connection, by hand."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        connection.read(len(PREFACE))
+        connection.write(frame(SETTINGS, 0, 0))
+        self._frames = frames(connection.read)
+
+    def call(self) -> int:
+        """Wait for the whole of the next call; returns its stream. Raises Gone."""
+        for each in self._frames:
+            if each.kind == SETTINGS and not each.flags & ACK:
+                self._connection.write(frame(SETTINGS, ACK, 0))
+            elif each.kind == PING and not each.flags & ACK:
+                self._connection.write(frame(PING, ACK, 0, each.payload))
+            elif each.kind in (HEADERS, DATA) and each.flags & END_STREAM:
+                return each.stream
+        raise AssertionError("frames end in Gone")
+
+    def send(self, *all_frames: bytes) -> None:
+        self._connection.write(b"".join(all_frames))
+
+    def gone(self) -> None:
+        self._connection.gone()
+
+
+OK_HEADERS = fields((":status", "200"), ("content-type", "application/grpc"))
+
+
+def headers(stream: int, block: bytes = OK_HEADERS) -> bytes:
+    return frame(HEADERS, END_HEADERS, stream, block)
+
+
+def data(stream: int, payload: bytes) -> bytes:
+    return frame(DATA, 0, stream, payload)
+
+
+def trailers(stream: int, *pairs: tuple[str, str]) -> bytes:
+    return frame(HEADERS, END_HEADERS | END_STREAM, stream, fields(*pairs))
+
+
+def answer(stream: int, message_bytes: bytes) -> bytes:
+    """A whole good answer."""
+    return (
+        headers(stream)
+        + data(stream, message(message_bytes))
+        + trailers(stream, ("grpc-status", "0"))
+    )

@@ -160,6 +160,11 @@ class Connection:
     def half_close(self) -> None:
         self._socket.shutdown(socket.SHUT_WR)
 
+    def reset(self) -> None:
+        """Close with a RST instead of a FIN."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
+
     def gone(self) -> None:
         """Wait until the gateway has closed its side."""
         with contextlib.suppress(Gone):
@@ -174,13 +179,46 @@ class Connection:
 
 @dataclass
 class Backend:
-    """Runs ``script`` for each connection; tests change it as they go. ``requests`` holds what
-    scripts noted."""
+    """Runs ``script`` for each connection, a thread each. ``requests`` holds what scripts noted."""
 
     address: str
-    script: Callable[[Connection, Backend], None]
+    script: Script
     connections: int = 0
     requests: list[Any] = field(default_factory=list)
+    _open: dict[Connection, threading.Thread] = field(default_factory=dict)
+
+    def use(self, script: Script) -> None:
+        """Another script, for new connections; returns when the gateway has let go of the old."""
+        self.script = script
+        for connection, thread in tuple(self._open.items()):
+            with contextlib.suppress(OSError):
+                connection.half_close()
+            thread.join(SECONDS)
+            assert not thread.is_alive()
+
+    def accept_from(self, listener: socket.socket) -> None:
+        """Serve until the listener is shut."""
+        while True:
+            try:
+                accepted, _ = listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            connection = Connection(accepted)
+            thread = threading.Thread(target=self._serve, args=(connection, accepted), daemon=True)
+            self._open[connection] = thread
+            thread.start()
+
+    def _serve(self, connection: Connection, accepted: socket.socket) -> None:
+        with accepted, contextlib.suppress(Gone):
+            self.script(connection, self)
+        del self._open[connection]
+
+    def cut(self) -> None:
+        """End all connections, whatever the gateway thinks of it."""
+        for connection, thread in tuple(self._open.items()):
+            connection.cut()
+            thread.join(SECONDS)
 
 
 Script = Callable[[Connection, Backend], None]
@@ -188,31 +226,10 @@ Script = Callable[[Connection, Backend], None]
 
 @contextmanager
 def scripted(script: Script) -> Iterator[Backend]:
-    """A backend on a free port, a thread a connection."""
+    """A backend on a free port."""
     listener = socket.create_server(("127.0.0.1", 0))
     backend = Backend(f"127.0.0.1:{listener.getsockname()[1]}", script)
-    threads: list[threading.Thread] = []
-    open_now: list[Connection] = []
-
-    def serve(accepted: socket.socket) -> None:
-        connection = Connection(accepted)
-        open_now.append(connection)
-        with accepted, contextlib.suppress(Gone):
-            backend.script(connection, backend)
-        open_now.remove(connection)
-
-    def accept() -> None:
-        while True:
-            try:
-                accepted, _ = listener.accept()
-            except OSError:
-                return
-            backend.connections += 1
-            thread = threading.Thread(target=serve, args=(accepted,), daemon=True)
-            threads.append(thread)
-            thread.start()
-
-    accepting = threading.Thread(target=accept, daemon=True)
+    accepting = threading.Thread(target=backend.accept_from, args=(listener,), daemon=True)
     accepting.start()
     try:
         yield backend
@@ -220,10 +237,7 @@ def scripted(script: Script) -> Iterator[Backend]:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         accepting.join()
-        for connection in tuple(open_now):
-            connection.cut()
-        for thread in threads:
-            thread.join(SECONDS)
+        backend.cut()
 
 
 def http_answer(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:

@@ -59,9 +59,10 @@ def descriptors_come_back(pid: int) -> Iterator[None]:
 
 
 def complaints(gateway: Infergate) -> str:
-    """What the log tells of bugs: nothing, one hopes."""
+    """What the log tells of bugs: nothing, one hopes. (Lines of the access log, which are JSON, may
+    tell of a backend's.)"""
     log = gateway.log.read_text(errors="replace")
-    lines = log.splitlines()
+    lines = [line for line in log.splitlines() if not line.startswith("{")]
     return "\n".join(
         line
         for line in lines
