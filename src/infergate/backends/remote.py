@@ -1,7 +1,7 @@
 """A server behind the gateway: a transport and a codec behind the Backend protocol.
 
-*Rule 1.* The shorter of the client's deadline and the route's timeout bounds every exchange and
-travels upstream.
+*Rule 1.* The shorter of the client's deadline and the timeout (the route's; if it has none, the
+backend's) bounds every exchange and travels upstream.
 *Rule 2.* An exchange is tried again only where nothing was sent (CONNECT); anything else may have
 been carried out.
 """
@@ -95,10 +95,7 @@ class RemoteBackend(Generic[Req, Resp]):
         self._balance: Final = RoundRobin(server.endpoints, _ATTEMPTS)
         self._forwarded: Final = HeaderRule(server.forward_headers)
         self._returned: Final = HeaderRule(server.return_headers)
-        self._declared: Final = server.profile
-        self._profile: Profile | None = server.profile
-        self._profile_until = float("inf") if server.profile else 0.0
-        self._asking: Final = asyncio.Lock()
+        self._detection: Final = Detection(server.profile, self._ask_profile)
 
     async def perform(self, operation: Operation, call: Call) -> Answer:
         """Translate ``operation``, exchange it, and read the answer."""
@@ -112,7 +109,7 @@ class RemoteBackend(Generic[Req, Resp]):
     async def exchange(self, wire: Req, call: Call) -> Resp:
         """Send ``wire`` to an endpoint and wait for its answer, whatever it is."""
         began = time.monotonic()
-        call.tighten(began + self._timeout)
+        call.tighten(began + self._allowed(call))
         forwarded = self._forwarded.select(call.headers)
         if forwarded:
             wire = self._headers.add(wire, forwarded)
@@ -140,42 +137,29 @@ class RemoteBackend(Generic[Req, Resp]):
         assert refused is not None
         raise refused
 
+    def _allowed(self, call: Call) -> float:
+        """The route's timeout where it has one, else the backend's."""
+        return self._timeout if call.timeout is None else call.timeout
+
     def _late(self) -> GatewayError:
         return GatewayError(Kind.TIMEOUT, f"backend '{self.name}': the deadline has passed")
 
     async def profile(self, call: Call) -> Profile:
-        """What kind of server this is: declared, or asked once and remembered for a while."""
+        """What kind of server this is, where requests depend on it."""
         if not self.codec.profiled:
-            return self._profile or GENERIC
-        if self._profile is not None and time.monotonic() < self._profile_until:
-            return self._profile
-        now = time.monotonic()
-        call.tighten(now + self._timeout)
-        assert call.deadline is not None
+            return GENERIC
+        call.tighten(time.monotonic() + self._allowed(call))
         try:
-            async with asyncio.timeout(call.deadline - now):
-                await self._asking.acquire()  # one asks, the others wait for what it learns
-        except TimeoutError:
-            raise self._late() from None
-        try:
-            if self._profile is None or time.monotonic() >= self._profile_until:
-                self._profile = await self._detect(call)
-                self._profile_until = time.monotonic() + _PROFILE_LIFETIME
-            return self._profile
-        finally:
-            self._asking.release()
-
-    async def _detect(self, call: Call) -> Profile:
-        question = ServerMetadataRequest()
-        try:
-            wire = self.codec.build_request(question, GENERIC)
-            answer: Any = self.codec.parse_response(
-                await self.exchange(wire, call), question, self._limits
-            )
+            return await self._detection.profile(call)
         except GatewayError as error:
-            if error.kind in _UNREACHED:  # to be asked again by the next request
-                raise
-            return GENERIC  # it answers, but not this: a server we know nothing of
+            raise named(error, self.name) if error.kind is Kind.TIMEOUT else error from error
+
+    async def _ask_profile(self, call: Call) -> Profile:
+        question = ServerMetadataRequest()
+        wire = self.codec.build_request(question, GENERIC)
+        answer = self.codec.parse_response(
+            await self.exchange(wire, call), question, self._limits
+        )
         assert isinstance(answer, ServerMetadata)
         return detect(answer)
 

@@ -21,6 +21,8 @@ class Call:
     peer: str
     started: float
     deadline: float | None = None
+    timeout: float | None = None
+    """The route's, in seconds: it stands for the backend's own."""
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     request_id: str = ""
     protocol: str = ""

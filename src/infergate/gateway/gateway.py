@@ -55,6 +55,7 @@ class Bound:
         call.route = self.route.label
         call.backend = self.backend.name
         call.backend_protocol = self.backend.protocol
+        call.timeout = self.route.timeout
         if self.route.timeout is not None:
             call.tighten(time.monotonic() + self.route.timeout)
 

@@ -128,6 +128,16 @@ async def test_the_shorter_deadline_bounds_the_exchange() -> None:
     assert timeouts[1] <= 5
 
 
+@pytest.mark.parametrize(("timeout", "expected"), [(None, 5), (2.0, 2), (20.0, 20)])
+async def test_a_routes_timeout_stands_for_the_backends(
+    timeout: float | None, expected: float
+) -> None:
+    upstream = FakeUpstream()
+    asked = call(timeout=timeout)
+    await backend(upstream, timeout=5.0).perform(ServerLiveRequest(), asked)
+    assert expected - 1 < upstream.sent[0][2] <= expected
+
+
 async def test_nothing_is_sent_after_the_deadline() -> None:
     upstream = FakeUpstream()
     with pytest.raises(GatewayError) as caught:
