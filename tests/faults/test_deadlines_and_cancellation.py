@@ -1,0 +1,325 @@
+"""Time: whose deadline counts, what travels upstream, and that nobody computes for a client that
+has left. With a real Triton, and with a gRPC server of ours that tells what it was given."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from e2e.running import Infergate, started_infergate
+from faults.payloads import document, tensor
+from faults.peer import Backend, Client, Connection, good_http, post, scripted
+from faults.rpc import INFER, RpcBackend, Status, call, channel, infer_message, rpc_backend
+from faults.watch import SECONDS, alive, complaints, counted, until
+from peers.support.triton import Triton
+
+LONG = 60.0
+"""Seconds that nothing here may really take."""
+ROUNDED = 1.1
+"""gRPC sends a timeout in few digits, rounded up."""
+CONFIG = """
+backends:
+  depot: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"], timeout: 40s}}
+  shop: {{protocol: v2-rest, endpoints: ["http://{rest}"], timeout: 40s, profile: infergate}}
+  ours: {{protocol: builtin}}
+routes:
+  - {{model: short, backend: depot, timeout: 500ms}}
+  - {{model: short-tr, backend: depot, timeout: 500ms, rewrite: {{inputs: {{no: none}}}}}}
+  - {{model: long, backend: depot, timeout: 50s}}
+  - {{model: long-tr, backend: depot, timeout: 50s, rewrite: {{inputs: {{no: none}}}}}}
+  - {{model: plain, backend: depot}}
+  - {{model: rest, backend: shop, timeout: 50s}}
+  - {{model: rest-tr, backend: shop, timeout: 50s, rewrite: {{inputs: {{no: none}}}}}}
+  - {{model: identity, backend: ours}}
+readiness: lenient
+"""
+
+
+def silent_http(connection: Connection, backend: Backend) -> None:
+    """Notes the request, and when the gateway gives it up."""
+    connection.request()
+    backend.requests.append("asked")
+    connection.gone()
+    backend.requests.append("gone")
+
+
+@dataclass(frozen=True)
+class Site:
+    gateway: Infergate
+    rest: Backend
+    channel: grpc.Channel
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[Site, RpcBackend]]:
+    with scripted(silent_http) as rest, rpc_backend() as rpc:
+        config = CONFIG.format(grpc=rpc.address, rest=rest.address)
+        with started_infergate(config) as gateway, channel(gateway.grpc) as made:
+            yield Site(gateway, rest, made), rpc
+            assert alive(gateway)
+            assert complaints(gateway) == ""
+
+
+@pytest.fixture
+def site(running: tuple[Site, RpcBackend]) -> Site:
+    return running[0]
+
+
+@pytest.fixture
+def rpc(running: tuple[Site, RpcBackend]) -> Iterator[RpcBackend]:
+    """As if just started."""
+    backend = running[1]
+    good = RpcBackend.answer
+    backend.answer = good
+    backend.entered, backend.cancelled = threading.Event(), threading.Event()
+    backend.release = threading.Event()
+    backend.remaining.clear()
+    yield backend
+    backend.release.set()
+    backend.answer = good
+
+
+def others(site: Site) -> None:
+    body = document(tensor(), tensor(name="INPUT1"))
+    assert post(site.gateway.http, "/v2/models/identity/infer", body).status == 200
+
+
+# ---- deadlines -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["long", "long-tr"])
+def test_a_clients_shorter_deadline_travels_and_ends_the_call(
+    site: Site, rpc: RpcBackend, model: str
+) -> None:
+    rpc.answer = rpc.wait
+    before = counted(site.gateway, route=model, outcome="ok")
+    status = call(site.channel, infer_message(model), timeout=1.0)
+    assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert rpc.cancelled.wait(SECONDS)
+    (remaining,) = rpc.remaining
+    assert remaining is not None
+    assert 0 < remaining <= 1.0 * ROUNDED
+    assert counted(site.gateway, route=model, outcome="ok") == before
+    others(site)
+
+
+@pytest.mark.parametrize(
+    ("model", "least", "most"), [("long", 40, 50), ("long-tr", 40, 50), ("plain", 20, 40)]
+)
+def test_a_routes_timeout_stands_for_the_backends(
+    site: Site, rpc: RpcBackend, model: str, least: float, most: float
+) -> None:
+    """``plain`` has none of its own; nobody else sets a shorter one."""
+    assert call(site.channel, infer_message(model), timeout=LONG).code is grpc.StatusCode.OK
+    assert post(site.gateway.http, f"/v2/models/{model}/infer", document(tensor())).status == 200
+    assert len(rpc.remaining) == 2
+    for remaining in rpc.remaining:
+        assert remaining is not None
+        assert least < remaining <= most * ROUNDED
+
+
+@pytest.mark.parametrize("model", ["short", "short-tr"])
+def test_a_routes_timeout_wins_over_a_longer_deadline(
+    site: Site, rpc: RpcBackend, model: str
+) -> None:
+    rpc.answer = rpc.wait
+    before = counted(site.gateway, route=model, outcome="timeout")
+    began = time.monotonic()
+    status = call(site.channel, infer_message(model), timeout=LONG)
+    assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "backend 'depot'" in status.details
+    assert time.monotonic() - began >= 0.5
+    assert rpc.cancelled.wait(SECONDS)
+    (remaining,) = rpc.remaining
+    assert remaining is not None
+    assert 0 < remaining <= 0.5 * ROUNDED
+    answer = post(site.gateway.http, f"/v2/models/{model}/infer", document(tensor()))
+    assert answer.status == 504
+    assert "backend 'depot'" in answer.error
+    assert counted(site.gateway, route=model, outcome="timeout") == before + 2
+    others(site)
+
+
+# ---- clients that leave ----------------------------------------------------------------------
+
+
+def http_request(model: str, *more: dict[str, Any]) -> bytes:
+    body = document(tensor(), *more)
+    first = f"POST /v2/models/{model}/infer HTTP/1.1\r\n"
+    return f"{first}Host: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@pytest.mark.parametrize("model", ["long", "long-tr"])
+def test_an_http_client_that_leaves_cancels_the_grpc_call(
+    site: Site, rpc: RpcBackend, model: str
+) -> None:
+    rpc.answer = rpc.wait
+    before = counted(site.gateway, route=model, outcome="cancelled")
+    with Client(site.gateway.http) as client:
+        client.send(http_request(model))
+        assert rpc.entered.wait(SECONDS)
+        others(site)
+        assert not rpc.cancelled.is_set()
+    assert rpc.cancelled.wait(SECONDS)
+    until(lambda: counted(site.gateway, route=model, outcome="cancelled") == before + 1, "counted")
+
+
+@pytest.mark.parametrize("model", ["long", "long-tr"])
+def test_a_grpc_client_that_cancels_cancels_the_grpc_call(
+    site: Site, rpc: RpcBackend, model: str
+) -> None:
+    rpc.answer = rpc.wait
+    before = counted(site.gateway, route=model, outcome="cancelled")
+    pending = site.channel.unary_unary(INFER).future(infer_message(model), timeout=LONG)
+    assert rpc.entered.wait(SECONDS)
+    others(site)
+    assert not rpc.cancelled.is_set()
+    pending.cancel()
+    assert rpc.cancelled.wait(SECONDS)
+    until(lambda: counted(site.gateway, route=model, outcome="cancelled") == before + 1, "counted")
+
+
+@pytest.mark.parametrize("model", ["rest", "rest-tr"])
+@pytest.mark.parametrize("frontend", ["http", "grpc"])
+def test_a_client_that_leaves_closes_the_connection_to_an_http_backend(
+    site: Site, model: str, frontend: str
+) -> None:
+    site.rest.requests.clear()
+    if frontend == "http":
+        client = Client(site.gateway.http)
+        client.send(http_request(model))
+        leave = client.socket.close
+    else:
+        pending = site.channel.unary_unary(INFER).future(infer_message(model), timeout=LONG)
+        leave = pending.cancel
+    until(lambda: site.rest.requests == ["asked"], "it is asked")
+    others(site)
+    leave()
+    until(lambda: site.rest.requests == ["asked", "gone"], "it is given up")
+    until(lambda: "infergate_in_flight_requests 0.0" in site.gateway.metrics(), "none in flight")
+
+
+def test_a_hundred_are_served_beside_one_that_waits(site: Site, rpc: RpcBackend) -> None:
+    """On the same route: the slow one is answered only after all others are."""
+    site.rest.use(good_http)
+    quick = rpc.answer
+    rpc.answer = rpc.wait
+    slow = site.channel.unary_unary(INFER).future(infer_message("long"), timeout=LONG)
+    assert rpc.entered.wait(SECONDS)
+    rpc.answer = quick
+
+    def ask(number: int) -> bool:
+        model = ("long", "long-tr", "rest", "rest-tr")[number % 4]
+        if number % 8 < 4:
+            path = f"/v2/models/{model}/infer"
+            return post(site.gateway.http, path, document(tensor())).status == 200
+        return call(site.channel, infer_message(model)).code is grpc.StatusCode.OK
+
+    with ThreadPoolExecutor(10) as clients:
+        assert all(clients.map(ask, range(100)))
+    assert not slow.done()
+    rpc.release.set()
+    assert slow.result(SECONDS)
+    site.rest.use(silent_http)
+
+
+# ---- a real Triton ---------------------------------------------------------------------------
+
+TRITON = """
+backends:
+  grpc: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}
+routes:
+  - {{model: grpc.short, backend: grpc, timeout: 500ms, rewrite: {{model: slow}}}}
+  - {{model: '/grpc\\.(.+)/', backend: grpc, rewrite: {{model: '\\1'}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def before_triton(triton: Triton) -> Iterator[Infergate]:
+    with started_infergate(TRITON.format(grpc=triton.grpc)) as gateway:
+        yield gateway
+        assert alive(gateway)
+        assert complaints(gateway) == ""
+
+
+def slow_message(model: str, seconds: float) -> bytes:
+    told = pb.ModelInferRequest(model_name=model)
+    told.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+    told.inputs.add(name="SECONDS", datatype="FP32", shape=[1])
+    told.raw_input_contents.extend([b"\x07\0\0\0", np.float32(seconds).tobytes()])
+    return bytes(told.SerializeToString())
+
+
+def cancelled(triton: Triton) -> int:
+    """How many requests of ``slow`` Triton has seen cancelled."""
+    with channel(triton.grpc) as made:
+        status: Status = call(made, slow_message("slow", 0))
+    told = pb.ModelInferResponse.FromString(status.message)
+    names = [output.name for output in told.outputs]
+    return int.from_bytes(told.raw_output_contents[names.index("CANCELLED")], "little")
+
+
+def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
+    """Wait until Triton executes a request of ``slow``: one of our own then has to queue behind
+    it, and is returned."""
+
+    def queued() -> bool:
+        with urllib.request.urlopen(f"http://{triton.metrics}/metrics") as answer:
+            told = answer.read().decode()
+        return 'nv_inference_pending_request_count{model="slow",version="1"} 1' in told
+
+    while True:
+        probe = direct.unary_unary(INFER).future(slow_message("slow", 0), timeout=LONG)
+        until(lambda: probe.done() or (queued() and queued()), "it queues, or is answered")  # noqa: B023
+        if not probe.done():
+            return probe
+
+
+def test_triton_a_clients_deadline_cancels_there(before_triton: Infergate, triton: Triton) -> None:
+    before = cancelled(triton)
+    with channel(before_triton.grpc) as made:
+        status = call(made, slow_message("grpc.slow", LONG), timeout=1.0)
+    assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    until(lambda: cancelled(triton) == before + 1, "Triton has seen it cancelled")
+
+
+def test_triton_a_routes_timeout_cancels_there(before_triton: Infergate, triton: Triton) -> None:
+    before = cancelled(triton)
+    with channel(before_triton.grpc) as made:
+        status = call(made, slow_message("grpc.short", LONG), timeout=LONG)
+    assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    until(lambda: cancelled(triton) == before + 1, "Triton has seen it cancelled")
+
+
+@pytest.mark.parametrize("frontend", ["http", "grpc"])
+def test_triton_a_client_that_leaves_cancels_there(
+    before_triton: Infergate, triton: Triton, frontend: str
+) -> None:
+    """Over gRPC: Triton's own REST does not mind whether its client is still there."""
+    before = cancelled(triton)
+    model = "grpc.slow"
+    with (
+        channel(before_triton.grpc) as made,
+        channel(triton.grpc) as direct,
+        Client(before_triton.http) as client,
+    ):
+        if frontend == "grpc":
+            pending = made.unary_unary(INFER).future(slow_message(model, LONG), timeout=LONG)
+            leave = pending.cancel
+        else:
+            client.send(http_request(model, tensor(name="SECONDS", datatype="FP32", data=[LONG])))
+            leave = client.socket.close
+        probe = works(triton, direct)
+        leave()
+        probe.result(SECONDS)
+        assert cancelled(triton) == before + 1
