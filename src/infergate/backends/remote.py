@@ -8,13 +8,13 @@ been carried out.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from infergate.backends.base import named, read_wrong
+from infergate.backends.detection import Detection
 from infergate.backends.headers import HeaderRule
 from infergate.codecs.base import Codec, Profile
 from infergate.codecs.profiles import GENERIC, detect
@@ -30,8 +30,6 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
 _ATTEMPTS: Final = 2  # HAProxy and Envoy retry a refused connection once
-_UNREACHED: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT, Kind.NO_BACKEND, Kind.OVERLOADED})
-_PROFILE_LIFETIME: Final = 60.0  # seconds; another kind of server may come up on the same address
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +149,13 @@ class RemoteBackend(Generic[Req, Resp]):
         call.tighten(time.monotonic() + self._allowed(call))
         try:
             return await self._detection.profile(call)
-        except GatewayError as error:
-            raise named(error, self.name) if error.kind is Kind.TIMEOUT else error from error
+        except TimeoutError:
+            raise self._late() from None
 
     async def _ask_profile(self, call: Call) -> Profile:
         question = ServerMetadataRequest()
         wire = self.codec.build_request(question, GENERIC)
-        answer = self.codec.parse_response(
-            await self.exchange(wire, call), question, self._limits
-        )
+        answer = self.codec.parse_response(await self.exchange(wire, call), question, self._limits)
         assert isinstance(answer, ServerMetadata)
         return detect(answer)
 

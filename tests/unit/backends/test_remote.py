@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from infergate.backends import detection
 from infergate.backends.remote import RPC_HEADERS, RemoteBackend, Server
 from infergate.codecs.base import Profile
 from infergate.codecs.profiles import GENERIC, KSERVE
@@ -231,6 +232,51 @@ async def test_a_server_that_is_not_reached_is_asked_again() -> None:
     upstream.answer = lambda wire, endpoint: RpcResponse()
     assert await remote.perform(ServerLiveRequest(), call()) == Health(ok=True)
     assert codec.profiles[-1] == KSERVE
+
+
+async def test_a_known_profile_survives_a_server_that_will_not_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codec = FakeCodec()
+    remote = backend(FakeUpstream(), codec, profile=None)
+    monkeypatch.setattr(detection, "_LIFETIME", 0.0)  # every request asks again
+    await remote.perform(ServerLiveRequest(), call())
+    codec.metadata = GatewayError(Kind.TIMEOUT, "no answer", origin=Origin.BACKEND)
+    assert await remote.perform(ServerLiveRequest(), call()) == Health(ok=True)
+    assert codec.profiles[-1] == KSERVE
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"), [(Kind.BAD_REQUEST, 2), (Kind.TIMEOUT, 2), (Kind.NOT_FOUND, 1)]
+)
+async def test_only_a_lasting_answer_is_remembered(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind, asked: int
+) -> None:
+    codec = FakeCodec()
+    codec.metadata = GatewayError(kind, "not now", origin=Origin.BACKEND)
+    upstream = FakeUpstream()
+    remote = backend(upstream, codec, profile=None)
+    monkeypatch.setattr(detection, "_DOUBTFUL", 0.0)
+    await remote.perform(ServerLiveRequest(), call())
+    codec.metadata = ServerMetadata("kserve", "1")
+    await remote.perform(ServerLiveRequest(), call())
+    assert [w.method for w, _, _ in upstream.sent].count("ServerMetadataRequest") == asked
+    assert (codec.profiles[-1] == KSERVE) is (asked == 2)
+
+
+async def test_waiting_for_anothers_question_ends_with_the_own_deadline() -> None:
+    class Silent(FakeUpstream):
+        async def exchange(
+            self, wire: RpcRequest, endpoint: Endpoint, timeout: float
+        ) -> RpcResponse:
+            await asyncio.sleep(timeout)
+            raise GatewayError(Kind.TIMEOUT, "no answer")
+
+    remote = backend(Silent(), FakeCodec(), profile=None, timeout=0.2)
+    answers = await asyncio.gather(
+        *(remote.perform(ServerLiveRequest(), call()) for _ in range(5)), return_exceptions=True
+    )
+    assert [a.kind for a in answers if isinstance(a, GatewayError)] == [Kind.TIMEOUT] * 5
 
 
 async def test_close_closes_the_connections() -> None:
