@@ -1,32 +1,30 @@
 """One line a request, as JSON or text.
 
-*Strategy.* Lines are gathered and written together a moment later: a system call a line costs as
-much as reading a small request. *Rule 1.* What a client sent (model name, id) is always quoted, so
-that no request can forge a line. Tensor data and headers are never logged.
+*Strategy.* A thread of its own writes what has gathered since it last wrote: a reader of the log
+that stops reading stops that thread, and no request.
+*Rule 1.* What a client sent (model name, id) is always quoted, so that no request can forge a line,
+and cut, so that none can fill the disk. Tensor data and headers are never logged.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final
 
 import orjson
 
 from infergate.core.call import Call
 
-_FLUSH_AFTER: Final = 0.05  # seconds a line may wait
+_WAITING: Final = 10_000  # lines that may wait to be written; further ones are dropped
+_EVERY: Final = 0.05  # seconds between two writes: waking a thread a line would cost more than it
+_LAST: Final = 1.0  # seconds the last lines have to be written
 _LONGEST: Final = 256  # characters of a client's string that are kept
-
-
-class Later(Protocol):
-    """The event loop's ``call_later``."""
-
-    def __call__(self, delay: float, callback: Callable[[], None], /) -> object:
-        """Run ``callback`` after ``delay`` seconds."""
-        ...
+_LONGEST_ERROR: Final = 1024  # an error repeats what a client or a backend sent
 
 
 def fields(call: Call, seconds: float, now: float) -> dict[str, object]:
@@ -50,9 +48,9 @@ def fields(call: Call, seconds: float, now: float) -> dict[str, object]:
         "bytes_out": call.bytes_out,
     }
     if call.error:
-        line["error"] = call.error
+        line["error"] = call.error[:_LONGEST_ERROR]
     if call.detail:
-        line["detail"] = call.detail
+        line["detail"] = call.detail[:_LONGEST_ERROR]
     return line
 
 
@@ -85,30 +83,46 @@ FORMATS: Final[dict[str, Callable[[dict[str, object]], bytes]]] = {
 
 
 class AccessLog:
-    """Writes a line a request to ``stream`` (standard output)."""
+    """Writes a line a request to ``stream`` (standard output), from a thread of its own.
+
+    ``dropped`` counts the lines that a reader too slow for them has cost.
+    """
 
     def __init__(
-        self,
-        form: Callable[[dict[str, object]], bytes],
-        later: Later,
-        stream: BinaryIO | None = None,
+        self, form: Callable[[dict[str, object]], bytes], stream: BinaryIO | None = None
     ) -> None:
         self._form: Final = form
-        self._later: Final = later
         self._stream: Final = stream or sys.stdout.buffer
-        self._waiting: list[bytes] = []
+        self._waiting: Final[deque[bytes]] = deque()
+        self._closing: Final = threading.Event()
+        self._writer: Final = threading.Thread(
+            target=self._run, name="infergate-access-log", daemon=True
+        )
+        self.dropped = 0
+        self._writer.start()
 
     def record(self, call: Call, seconds: float, now: float) -> None:
-        """Tell a finished request."""
-        if not self._waiting:
-            self._later(_FLUSH_AFTER, self.flush)
-        self._waiting.append(self._form(fields(call, seconds, now)))
+        """Tell a finished request. Never waits."""
+        if len(self._waiting) >= _WAITING:
+            self.dropped += 1
+        else:
+            self._waiting.append(self._form(fields(call, seconds, now)))
 
-    def flush(self) -> None:
-        """Write what waits. A closed standard output ends the log, not the gateway."""
-        lines, self._waiting = self._waiting, []
+    def close(self) -> None:
+        """Write what waits, for a second at most."""
+        self._closing.set()
+        self._writer.join(_LAST)
+
+    def _run(self) -> None:
         try:
+            while not self._closing.wait(_EVERY):
+                self._write()
+            self._write()
+        except (OSError, ValueError):
+            return  # a closed standard output ends the log, not the gateway
+
+    def _write(self) -> None:
+        lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if lines:
             self._stream.write(b"".join(lines))
             self._stream.flush()
-        except (OSError, ValueError):
-            return

@@ -83,6 +83,11 @@ class Metrics:
             "Bytes of request bodies being served now.",
             registry=self.registry,
         )
+        self.log_dropped: Final = Gauge(
+            "infergate_access_log_dropped_lines",
+            "Lines of the access log dropped because nobody read them, since the start.",
+            registry=self.registry,
+        )
         self._series: Final[dict[tuple[str, ...], _Series]] = {}
         self._outcomes: Final[dict[tuple[str, ...], Counter]] = {}
 

@@ -10,6 +10,8 @@ from typing import Final
 
 _REMEMBERED: Final = 4096
 """Names matched by pattern that are remembered, so that a pattern costs once a name."""
+_LONGEST: Final = 256
+"""Characters of a name that is remembered. Clients choose names: the memory is bounded by both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class RouteTable:
             return known
         hits = self._exact.get(model, []) + [i for i, p in self._patterns if p.fullmatch(model)]
         found = tuple(self.routes[i] for i in sorted(hits))
-        if found:  # unknown names are not remembered: a client could fill the memory with them
+        if found and len(model) <= _LONGEST:  # nor are unknown names worth remembering
             if len(self._matched) >= _REMEMBERED:
                 self._matched.clear()
             self._matched[model] = found

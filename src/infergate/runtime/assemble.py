@@ -69,7 +69,7 @@ class Running:
             await self.listeners["admin"].stop(0)
         await self._close_backends()
         if self.log is not None:
-            self.log.flush()
+            await asyncio.to_thread(self.log.close)
 
     async def _close_backends(self) -> None:
         await asyncio.gather(*(backend.close() for backend in self.gateway.backends))
@@ -89,7 +89,8 @@ def assemble(config: Config) -> Running:
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
     log = None
     if config.log.access:
-        log = AccessLog(FORMATS[config.log.format], asyncio.get_running_loop().call_later)
+        log = AccessLog(FORMATS[config.log.format])
+        metrics.log_dropped.set_function(lambda: log.dropped)
     record = _recorder(metrics, log)
     addresses = compiled.addresses(config)
     listeners: dict[str, Server] = {}

@@ -16,6 +16,7 @@ from typing import Final
 from infergate.config.schema import Config
 from infergate.runtime.assemble import Running, assemble
 from infergate.runtime.banner import banner
+from infergate.runtime.memory import keep_freed_memory
 
 _log = logging.getLogger("infergate")
 _STOP: Final = (signal.SIGTERM, signal.SIGINT)
@@ -26,6 +27,7 @@ def serve(config: Config, source: Path | None) -> int:
 
     Returns 0 after a clean stop. Raises OSError where an address is taken.
     """
+    keep_freed_memory()
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+import threading
 
 import pytest
 
@@ -55,27 +55,41 @@ def test_the_clients_model_name_is_no_label() -> None:
     assert metrics.text().count(b"infergate_requests_total{") == 1
 
 
-class Loop:
-    def __init__(self) -> None:
-        self.callbacks: list[Callable[[], None]] = []
-
-    def later(self, delay: float, callback: Callable[[], None]) -> None:
-        self.callbacks.append(callback)
-
-
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_lines_are_gathered_and_written_together(form: str) -> None:
-    loop, out = Loop(), io.BytesIO()
-    log = AccessLog(FORMATS[form], loop.later, out)
+def test_each_request_is_a_line(form: str) -> None:
+    out = io.BytesIO()
+    log = AccessLog(FORMATS[form], out)
     log.record(finished(), 0.5, 0.0)
     log.record(finished(outcome="timeout", error="too slow", detail="10.0.0.7"), 0.5, 0.0)
-    assert out.getvalue() == b""
-    assert len(loop.callbacks) == 1
-    loop.callbacks[0]()
+    log.close()
     lines = out.getvalue().splitlines()
     assert len(lines) == 2
     assert b"timeout" in lines[1]
     assert b"too slow" in lines[1]
+
+
+def test_a_reader_that_stops_reading_stops_no_request() -> None:
+    class Stuck(io.RawIOBase):
+        """A pipe that nobody reads."""
+
+        def __init__(self) -> None:
+            self.reached = threading.Event()
+            self.freed = threading.Event()
+
+        def write(self, data: object) -> int:
+            self.reached.set()
+            self.freed.wait(20)
+            return 0
+
+    stuck = Stuck()
+    log = AccessLog(FORMATS["json"], stuck)  # type: ignore[arg-type]
+    log.record(finished(), 0.5, 0.0)
+    assert stuck.reached.wait(20)
+    for _ in range(10_100):
+        log.record(finished(), 0.5, 0.0)
+    assert log.dropped == 100
+    stuck.freed.set()
+    log.close()
 
 
 def test_a_json_line_holds_every_field() -> None:
@@ -100,10 +114,15 @@ def test_a_long_name_is_cut() -> None:
     assert len(str(fields(finished(model="m" * 5000), 0.5, 0.0)["model"])) == 256
 
 
+def test_long_errors_are_cut() -> None:
+    line = fields(finished(error="e" * 5000, detail="d" * 5000), 0.5, 0.0)
+    assert len(str(line["error"])) == len(str(line["detail"])) == 1024
+
+
 def test_a_closed_output_does_not_stop_the_gateway() -> None:
     out = io.BytesIO()
-    log = AccessLog(FORMATS["json"], Loop().later, out)
-    log.record(finished(), 0.5, 0.0)
     out.close()
-    log.flush()
-    log.flush()
+    log = AccessLog(FORMATS["json"], out)
+    log.record(finished(), 0.5, 0.0)
+    log.close()
+    log.record(finished(), 0.5, 0.0)
