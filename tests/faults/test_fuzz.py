@@ -1,0 +1,233 @@
+"""Good requests, spoilt: whatever comes is answered, never as the gateway's own failure, and the
+process lives. What fails is to be kept as an example at its test."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as pb
+
+from e2e.running import Infergate, started_infergate
+from faults.peer import Client, post
+from faults.rpc import INFER, call, channel
+from faults.watch import alive, complaints, counted
+
+CONFIG = """
+backends:
+  ours: {protocol: builtin}
+routes:
+  - {model: same, backend: ours, rewrite: {model: identity}}
+  - {model: "*", backend: ours}
+limits: {header_time: 1s, idle_body_time: 1s, body: 1MiB}
+"""
+FUZZ = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+_METHODS = ("ModelInfer", "ModelMetadata", "ModelReady", "RepositoryIndex", "ServerReady")
+
+
+@dataclass(frozen=True)
+class Site:
+    gateway: Infergate
+    channel: grpc.Channel
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with started_infergate(CONFIG) as gateway, channel(gateway.grpc) as made:
+        yield Site(gateway, made)
+        assert alive(gateway)
+        assert complaints(gateway) == ""
+        assert counted(gateway, outcome="internal") == 0
+        assert http_answer(gateway, *GOOD[0]) == 200
+        assert call(made, MESSAGES[0]).code is grpc.StatusCode.OK
+
+
+def _inputs(datatype: str, shape: list[int], data: object) -> list[dict[str, object]]:
+    return [
+        {"name": name, "datatype": datatype, "shape": shape, "data": data}
+        for name in ("INPUT0", "INPUT1")
+    ]
+
+
+def _post(path: str, body: bytes, *lines: str) -> bytes:
+    head = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *lines, "", ""]
+    return "\r\n".join(head).encode() + body
+
+
+_SIZED = [
+    {"name": n, "datatype": "INT16", "shape": [2], "parameters": {"binary_data_size": 4}}
+    for n in ("INPUT0", "INPUT1")
+]
+_BINARY = json.dumps({"inputs": _SIZED, "parameters": {"binary_data_output": True}}).encode()
+_JSON = [
+    {"id": "1", "inputs": _inputs("INT32", [2, 1], [[1], [-2]]), "outputs": [{"name": "OUTPUT0"}]},
+    {"inputs": _inputs("FP32", [3], [0.5, 1e30, -7])},
+    {"inputs": _inputs("BYTES", [2], ["é\\u0000", ""])},
+    {"inputs": _inputs("BOOL", [1], [True]), "parameters": {"x": [1, {"y": None}], "z": 2**64}},
+    {"inputs": [{"name": "IMAGE", "datatype": "FP32", "shape": [1, 8, 8], "data": [1] * 64}],
+     "outputs": [{"name": "SCORES", "parameters": {"classification": 3}}]},
+]  # fmt: skip
+_PATH = "/v2/models/identity/infer"
+GOOD: list[tuple[str, bytes, dict[str, str]]] = [
+    (_PATH, _BINARY + b"abcdwxyz", {"Inference-Header-Content-Length": str(len(_BINARY))}),
+    *((_PATH, json.dumps(each).encode(), {}) for each in _JSON[:4]),
+    ("/v2/models/digits/infer", json.dumps(_JSON[4]).encode(), {}),
+    (_PATH, gzip.compress(json.dumps(_JSON[0]).encode()), {"Content-Encoding": "gzip"}),
+    ("/v2/models/same/infer", b"x" * 16, {"Inference-Header-Content-Length": "0"}),
+    ("/v2/repository/index", b'{"ready":true}', {}),
+]
+
+
+def _message(datatype: str, shape: list[int], raw: bytes) -> bytes:
+    told = pb.ModelInferRequest(model_name="identity", id="i", model_version="1")
+    told.parameters["p"].double_param = 0.5
+    for name in ("INPUT0", "INPUT1"):
+        told.inputs.add(name=name, datatype=datatype, shape=shape)
+        told.raw_input_contents.append(raw)
+    told.outputs.add(name="OUTPUT0").parameters["classification"].int64_param = 2
+    return bytes(told.SerializeToString())
+
+
+def _typed() -> bytes:
+    told = pb.ModelInferRequest(model_name="simple")
+    for name in ("INPUT0", "INPUT1"):
+        made = told.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+        made.contents.int_contents.extend(range(-8, 8))
+    return bytes(told.SerializeToString())
+
+
+MESSAGES = [
+    _message("FP32", [2], bytes(8)),
+    _message("INT64", [1, 1], b"\xff" * 8),
+    _typed(),
+    bytes(pb.ModelMetadataRequest(name="digits", version="1").SerializeToString()),
+]
+
+# ---- ways to spoil bytes ---------------------------------------------------------------------
+
+_PIECES = [
+    b"", b"0", b"-1", b"1e999", b"null", b"NaN", b"{}", b"[]", b'"', b"\\u0000", b"\\ud800",
+    b"\xff", b"[" * 150, b"9" * 400, b"18446744073709551616", b"\r\n", b"\0",
+    b"\xff\xff\xff\xff\x0f", b"\x80" * 11, b"BYTES", b"FP16", b'"data":',
+    b'"shape":[0],', b",", b"%00", b"..",
+]  # fmt: skip
+
+
+@st.composite
+def spoilt(draw: st.DrawFn, wholes: list[bytes]) -> bytes:
+    """One of ``wholes`` with a few pieces cut out, doubled or replaced."""
+    whole = draw(st.sampled_from(wholes))
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(whole)))
+        end = min(len(whole), start + draw(st.integers(0, 20)))
+        piece = draw(
+            st.sampled_from(_PIECES) | st.binary(max_size=8) | st.just(whole[start:end] * 2)
+        )
+        whole = whole[:start] + piece + whole[end:]
+    return whole
+
+
+def http_answer(gateway: Infergate, path: str, body: bytes, headers: dict[str, str]) -> int:
+    return post(gateway.http, path, body, headers).status
+
+
+def fine(status: int) -> bool:
+    """Served, or the client's mistake; 501 is a right request for what is not there."""
+    return status == 200 or 400 <= status < 500 or status == 501
+
+
+@FUZZ
+@given(st.data())
+def test_http_bodies(site: Site, data: st.DataObject) -> None:
+    path, body, headers = data.draw(st.sampled_from(GOOD))
+    changed = data.draw(spoilt([body]))
+    if "Inference-Header-Content-Length" in headers and data.draw(st.booleans()):
+        headers = {"Inference-Header-Content-Length": str(data.draw(st.integers(0, 300)))}
+    assert fine(http_answer(site.gateway, path, changed, headers))
+
+
+@FUZZ
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+    | st.sampled_from(["INPUT0", "INPUT1", "INT8", "BYTES", "FP16"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(
+            ["id", "inputs", "outputs", "parameters", "name", "shape", "datatype", "data",
+             "binary_data_size", "classification"]
+        ), inner, max_size=6),
+    max_leaves=25,
+))  # fmt: skip
+@example({"inputs": [{"name": "INPUT0", "datatype": "INT8", "shape": [], "data": 1}]})
+def test_http_documents(site: Site, document: object) -> None:
+    body = json.dumps(document).encode()
+    assert fine(http_answer(site.gateway, _PATH, body, {}))
+
+
+_WIRES = [
+    _post(path, body, "Connection: close", *(f"{name}: {told}" for name, told in headers.items()))
+    for path, body, headers in GOOD
+]
+
+
+@FUZZ
+@given(wire=spoilt(_WIRES))
+def test_http_bytes(site: Site, wire: bytes) -> None:
+    """The whole request, its head too. One that is not complete we leave after a while."""
+    with Client(site.gateway.http) as client:
+        client.send(wire)
+        client.socket.settimeout(0.1)
+        try:
+            said = client.rest()
+        except TimeoutError:
+            return
+    assert said.startswith(b"HTTP/1.1 "), said
+    for status in re.findall(rb"^HTTP/1\.1 ([0-9]+) ", said, re.MULTILINE):
+        assert fine(int(status)), said
+
+
+@FUZZ
+@given(message=spoilt(MESSAGES), method=st.sampled_from(_METHODS))
+def test_grpc_messages(site: Site, message: bytes, method: str) -> None:
+    status = call(site.channel, message, f"/inference.GRPCInferenceService/{method}")
+    assert status.code in {
+        grpc.StatusCode.OK,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }, status
+
+
+@st.composite
+def infer_requests(draw: st.DrawFn) -> bytes:
+    """A protobuf message in order, that is seldom a request in order."""
+    told = pb.ModelInferRequest(model_name="identity")
+    told.raw_input_contents.extend(draw(st.lists(st.binary(max_size=24), max_size=3)))
+    names = st.sampled_from(["INPUT0", "INPUT1"]) | st.text(max_size=3)
+    for name in draw(st.lists(names, max_size=3)):
+        datatypes = st.sampled_from(["FP32", "INT8", "BYTES", "BF16"]) | st.text(max_size=4)
+        dimensions = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3)
+        made = told.inputs.add(name=name, datatype=draw(datatypes))
+        made.shape.extend(draw(st.lists(dimensions, max_size=4)))
+        elements = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4)
+        made.contents.int_contents.extend(draw(elements))
+    return bytes(told.SerializeToString())
+
+
+@FUZZ
+@given(infer_requests())
+def test_grpc_fields(site: Site, message: bytes) -> None:
+    status = call(site.channel, message, INFER)
+    assert status.code in {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}, status
