@@ -100,9 +100,16 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
     async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
         """Serve ``wire`` by its service."""
         service = self._services.get(wire.method)
-        if service is not None:
-            return await service(wire, call)
-        return await super().respond(wire, call)
+        if service is None:
+            return await super().respond(wire, call)
+        _name(call)
+        call.protocol, call.operation = "grpc", wire.method[1:]
+        answer = await service(wire, call)
+        if answer.code:
+            call.outcome, call.error = Kind.BAD_REQUEST.value, answer.details
+        call.bytes_out = self._finish(answer, call)
+        self._record(call)
+        return answer
 
 
 def _finish_http(answer: HttpResponse, call: Call) -> int:

@@ -40,7 +40,8 @@ from infergate.routing.table import Route, RouteTable
 
 EXTENSIONS: Final = ("binary_tensor_data", "classification", "parameters", "sequence")
 """Extensions of V2 that the gateway carries. What a model does with them is its backend's."""
-_HEALTH_TIME: Final = 2.0  # seconds one backend has to say that it is ready
+_HEALTH_TIME: Final = 2.0  # seconds one backend has to say that it is ready, or what it serves
+_READY: Final = Health(ok=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,45 +137,48 @@ class Gateway:
         """Whether the backends, taken together, can serve. False while draining."""
         if self.draining:
             return False
-        question = ServerReadyRequest()
-        return self._combine(
-            [
-                answer.ok
-                for answer in await self._ask_all(question, call)
-                if isinstance(answer, Health)
-            ]
-        )
+        asked = [self._ask(each, ServerReadyRequest(), call) for each in self.backends]
+        return self._combine([answer == _READY for answer in await asyncio.gather(*asked)])
 
-    async def _ask_all(self, question: Operation, call: Call) -> list[Answer]:
-        """Every backend's answer; one that fails or is slow counts as not ready."""
-
-        async def ask(backend: Backend) -> Answer:
-            own = replace(call, deadline=time.monotonic() + _HEALTH_TIME, returned={})
-            try:
-                return await backend.perform(question, own)
-            except GatewayError:
-                return Health(ok=False)
-
-        return list(await asyncio.gather(*map(ask, self.backends)))
+    async def _ask(self, backend: Backend, question: Operation, call: Call) -> Answer | None:
+        """What ``backend`` answers in a short time; None where it fails or does not."""
+        own = replace(call, deadline=time.monotonic() + _HEALTH_TIME, returned={})
+        try:
+            return await backend.perform(question, own)
+        except GatewayError:
+            return None
 
     async def _index(self, operation: ModelIndexRequest, call: Call) -> ModelIndex:
         """The models clients can name: routes to one model, and what backends list behind
-        patterns."""
-        names: dict[str, ModelIndexEntry] = {}
-        for route in self._table.routes:
-            if route.is_exact:
-                names.setdefault(route.pattern, ModelIndexEntry(route.pattern, route.version))
-        open_to = {r.backend for r in self._table.routes if not (r.is_exact or r.rewrite.model)}
-        for backend in self.backends:
-            if backend.name not in open_to:
-                continue
-            try:
-                listed = await backend.perform(operation, replace(call, returned={}))
-            except GatewayError:
-                continue  # a server without an index serves models all the same
-            assert isinstance(listed, ModelIndex)
-            for entry in listed.models:
-                taken = self._table.find(entry.name, entry.version)
-                if taken is not None and taken.backend == backend.name:
-                    names.setdefault(entry.name, entry)
-        return ModelIndex(tuple(names.values()))
+        patterns (a server without an index serves models all the same)."""
+        exact = [bound for bound in self.bound if bound.route.is_exact]
+        open_to = {
+            bound.backend.name: bound.backend
+            for bound in self.bound
+            if not (bound.route.is_exact or bound.route.rewrite.model)
+        }
+        served, listed = await asyncio.gather(
+            asyncio.gather(*(self._serves(bound, operation, call) for bound in exact)),
+            asyncio.gather(*(self._ask(each, operation, call) for each in open_to.values())),
+        )
+        entries = {
+            (bound.route.pattern, bound.route.version): ModelIndexEntry(
+                bound.route.pattern, bound.route.version
+            )
+            for bound, serves in zip(exact, served, strict=True)
+            if serves
+        }
+        for name, answer in zip(open_to, listed, strict=True):
+            for entry in answer.models if isinstance(answer, ModelIndex) else ():
+                route = self._table.find(entry.name, entry.version)
+                if route is not None and route.backend == name and not route.is_exact:
+                    entries.setdefault((entry.name, entry.version), entry)
+        return ModelIndex(tuple(entries.values()))
+
+    async def _serves(self, bound: Bound, operation: ModelIndexRequest, call: Call) -> bool:
+        """Whether a route to one model belongs in the index."""
+        if not operation.ready_only:
+            return True
+        route = bound.route
+        question = to_backend(ModelReadyRequest(route.pattern, route.version), route)
+        return await self._ask(bound.backend, question, call) == _READY

@@ -185,6 +185,32 @@ async def test_the_index_lists_exact_routes_and_what_patterns_reach() -> None:
     assert [entry.name for entry in told.models] == ["m", "bert-a"]
 
 
+async def test_every_version_of_a_model_is_listed() -> None:
+    listed = ModelIndex(tuple(ModelIndexEntry("m", v, "READY") for v in ("1", "3")))
+    made = gateway(
+        Route("x", "b", "1"), Route("x", "b", "2"), Route("*", "b"), backends=[Memory("b", listed)]
+    )
+    told = await made.perform(ModelIndexRequest(), call())
+    assert isinstance(told, ModelIndex)
+    assert [(e.name, e.version) for e in told.models] == [
+        ("x", "1"),
+        ("x", "2"),
+        ("m", "1"),
+        ("m", "3"),
+    ]
+
+
+async def test_only_models_that_are_ready_are_listed_when_asked() -> None:
+    made = gateway(
+        Route("up", "up"),
+        Route("down", "down"),
+        backends=[Memory("up"), Memory("down", Health(ok=False))],
+    )
+    told = await made.perform(ModelIndexRequest(ready_only=True), call())
+    assert isinstance(told, ModelIndex)
+    assert [e.name for e in told.models] == ["up"]
+
+
 async def test_a_routes_timeout_brings_the_deadline_forward() -> None:
     made, _ = one(timeout=5.0)
     asked = call()
