@@ -159,8 +159,14 @@ def test_check_tells_every_mistake_with_its_line(tmp_path: Path) -> None:
     )
     done = run("--config", str(file), "--check")
     assert done.returncode == 2
-    for words in ("routes.yaml:3", "v2-grpc", "routes.yaml:4", "endpoints", "routes.yaml:6",
-                  "triton"):  # fmt: skip
+    for words in (
+        "routes.yaml:3: backends.triton.protocol",
+        "did you mean 'v2-grpc'",
+        "routes.yaml:4: backends.triton.endpoint",
+        "did you mean 'endpoints'",
+        "routes.yaml:6: routes[0].backend",
+        "did you mean 'triton'",
+    ):
         assert words in done.stderr
 
 
