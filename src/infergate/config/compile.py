@@ -72,6 +72,7 @@ def declared_models(config: schema.Config) -> dict[str, ModelMetadata]:
             platform=model.platform,
             inputs=tuple(map(_tensor, model.inputs)),
             outputs=tuple(map(_tensor, model.outputs)),
+            properties={"max_batch_size": str(model.max_batch_size)},
         )
         for name, model in config.models.items()
     }

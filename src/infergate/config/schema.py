@@ -214,7 +214,8 @@ class ModelConfig(Section):
     """What a model needs that its backend cannot tell."""
 
     max_batch_size: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="The largest batch; 0: shapes have no batch dimension."
+        default=0,
+        description="The largest batch, told in its metadata; 0: shapes have no batch dimension.",
     )
     inputs: tuple[TensorConfig, ...] = Field(default=(), description="Its inputs.")
     outputs: tuple[TensorConfig, ...] = Field(default=(), description="Its outputs.")

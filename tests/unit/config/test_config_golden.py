@@ -50,7 +50,7 @@ def as_json(config: Config) -> dict[str, Any]:
         "limits": dataclasses.asdict(compiled.limits(config)),
         "models": {
             name: {
-                "max_batch_size": config.models[name].max_batch_size,
+                "properties": dict(model.properties),
                 "inputs": [(t.name, t.datatype, t.shape) for t in model.inputs],
                 "outputs": [(t.name, t.datatype, t.shape) for t in model.outputs],
                 "versions": model.versions,
