@@ -1,0 +1,45 @@
+"""docs/fidelity-v2.md: every row names tests, and every test and vector it names is there."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NAMED = re.compile(r"`((?:tests|vectors)/[^`]+)`")
+
+
+def rows() -> list[tuple[str, str]]:
+    """What each row is about, and its last cell."""
+    text = (ROOT / "docs" / "fidelity-v2.md").read_text()
+    cells = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")]
+    return [(row[0].strip(), row[-1]) for row in cells if row[0].strip() != "What"]
+
+
+@cache
+def defined_in(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in ast.walk(tree) if isinstance(node, functions)}
+
+
+@pytest.mark.parametrize(("what", "held_by"), rows(), ids=[what for what, _ in rows()])
+def test_what_holds_a_row_is_there(what: str, held_by: str) -> None:
+    named = NAMED.findall(held_by)
+    assert named, f"nothing holds '{what}'"
+    assert re.sub(NAMED, "", held_by).strip(" ,") == "", "no more than tests and vectors"
+    for name in named:
+        path, _, test = name.partition("::")
+        if path.startswith("vectors/"):
+            assert (ROOT / "tests" / path / "case.json").is_file(), name
+        else:
+            assert test.startswith("test_"), name
+            assert test in defined_in(ROOT / path), name
+
+
+def test_rows_are_told_apart() -> None:
+    about = [what for what, _ in rows()]
+    assert len(about) > 60
+    assert len(set(about)) == len(about)
