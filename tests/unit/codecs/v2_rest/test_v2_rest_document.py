@@ -50,6 +50,14 @@ def test_looking_for_depth_takes_no_more_memory_than_the_text(text: str) -> None
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("end", [b"", b"\\", b'"', b"\n"], ids=["cut", "escape", "quote", "line"])
+def test_a_string_that_does_not_end_is_looked_at_once(end: bytes) -> None:
+    # half a million escaped quotes: looked at from each of them it would take days
+    refused(post(b"[" * 101 + b'"' + b'\\"' * 500_000 + end), "100 levels")
+    refused(post(b'{"inputs":"' + b'\\"' * 500_000 + b"[" * 101 + end), "the JSON is wrong")
+    refused(post(b"[]" * 101 + b'"' + b'\\"' * 500_000 + end), "the JSON is wrong")
+
+
 def test_strings_side_by_side_are_still_strings() -> None:
     deep = "[" * 200
     check_depth(f'["{deep}""{deep}","","{deep}"]'.encode())
