@@ -69,7 +69,7 @@ class Client:
             return b""
 
     def exactly(self, count: int) -> bytes:
-        data = b""
+        data, self._held = self._held, b""
         while len(data) < count:
             more = self.some()
             if not more:

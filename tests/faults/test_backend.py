@@ -155,6 +155,17 @@ def says(*written: bytes, then: Callable[[Connection], None] | None = None) -> S
     return script
 
 
+def answers(whole: bytes) -> Script:
+    """``whole`` to each request, on a connection that stays."""
+
+    def script(connection: Connection, backend: Backend) -> None:
+        while True:
+            connection.request()
+            connection.write(whole)
+
+    return script
+
+
 def _changed(**members: object) -> bytes:
     told = json.loads(GOOD_BODY)
     told["outputs"][0].update(members)
@@ -191,25 +202,25 @@ HTTP: dict[str, tuple[str, Script]] = {
     "zeros": ("backend_garbage", says(bytes(1000))),
     "endless headers": ("backend_garbage", says(HEAD + b"A: " + b"x" * 70_000)),
     "very many headers": ("backend_garbage", says(HEAD + b"A: b\r\n" * 300 + b"\r\n")),
-    "HTML": ("backend_garbage", says(http_answer(b"<html><title>Hi</title></html>"))),
-    "nothing": ("backend_garbage", says(http_answer(b""))),
-    "an array": ("backend_garbage", says(http_answer(b"[]"))),
-    "no outputs": ("backend_garbage", says(http_answer(b'{"model_name":"m"}'))),
-    "204": ("backend_garbage", says(b"HTTP/1.1 204 No Content\r\n\r\n")),
-    "a redirect": ("backend_garbage", says(http_answer(b"", "302 Found", "Location: http://x/\r\n"))),
+    "HTML": ("backend_garbage", answers(http_answer(b"<html><title>Hi</title></html>"))),
+    "nothing": ("backend_garbage", answers(http_answer(b""))),
+    "an array": ("backend_garbage", answers(http_answer(b"[]"))),
+    "no outputs": ("backend_garbage", answers(http_answer(b'{"model_name":"m"}'))),
+    "204": ("backend_garbage", answers(b"HTTP/1.1 204 No Content\r\n\r\n")),
+    "a redirect": ("backend_garbage", answers(http_answer(b"", "302 Found", "Location: http://x/\r\n"))),
     "gzip that is none": (
-        "backend_garbage", says(http_answer(GOOD_BODY, headers="Content-Encoding: gzip\r\n")),
+        "backend_garbage", answers(http_answer(GOOD_BODY, headers="Content-Encoding: gzip\r\n")),
     ),
     "a gzip bomb": (
         "backend_garbage",
-        says(http_answer(gzip.compress(bytes(1 << 20)), headers="Content-Encoding: gzip\r\n")),
+        answers(http_answer(gzip.compress(bytes(1 << 20)), headers="Content-Encoding: gzip\r\n")),
     ),
     "an unknown encoding": (
-        "backend_garbage", says(http_answer(GOOD_BODY, headers="Content-Encoding: br\r\n")),
+        "backend_garbage", answers(http_answer(GOOD_BODY, headers="Content-Encoding: br\r\n")),
     ),
     "a JSON length past the end": (
         "backend_garbage",
-        says(http_answer(GOOD_BODY, headers="Inference-Header-Content-Length: 5000\r\n")),
+        answers(http_answer(GOOD_BODY, headers="Inference-Header-Content-Length: 5000\r\n")),
     ),
     "an announced answer too large": (
         "too_large", says(HEAD + b"Content-Length: %d\r\n\r\n" % (BODY + 1), then=Connection.gone),
@@ -218,14 +229,14 @@ HTTP: dict[str, tuple[str, Script]] = {
         "too_large",
         says(CHUNKED + CHUNK * 4, then=Connection.gone),
     ),
-    "an error under 200": ("backend_error", says(http_answer(b'{"error":"it broke"}'))),
-    "500": ("backend_error", says(http_answer(b'{"error":"it broke"}', "500 X"))),
-    "500 with a traceback": ("backend_error", says(http_answer(TRACEBACK, "500 X"))),
-    "500 with nothing": ("backend_error", says(http_answer(b"", "500 X"))),
-    "503 with HTML": ("no_backend", says(http_answer(b"<html><title>busy</title>", "503 X"))),
-    "429": ("rate_limited", says(http_answer(b'{"error":"full"}', "429 X", "Retry-After: 7\r\n"))),
-    "404": ("not_found", says(http_answer(b'{"error":"no such model"}', "404 X"))),
-    "422 of FastAPI": ("bad_request", says(http_answer(b'{"detail":[{"msg":"SHAPE"}]}', "422 X"))),
+    "an error under 200": ("backend_error", answers(http_answer(b'{"error":"it broke"}'))),
+    "500": ("backend_error", answers(http_answer(b'{"error":"it broke"}', "500 X"))),
+    "500 with a traceback": ("backend_error", answers(http_answer(TRACEBACK, "500 X"))),
+    "500 with nothing": ("backend_error", answers(http_answer(b"", "500 X"))),
+    "503 with HTML": ("no_backend", answers(http_answer(b"<html><title>busy</title>", "503 X"))),
+    "429": ("rate_limited", answers(http_answer(b"full", "429 X", "Retry-After: 7\r\n"))),
+    "404": ("not_found", answers(http_answer(b'{"error":"no such model"}', "404 X"))),
+    "422 of FastAPI": ("bad_request", answers(http_answer(b'{"detail":"SHAPE"}', "422 X"))),
 }  # fmt: skip
 
 
@@ -256,7 +267,7 @@ WRONG_OUTPUTS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("wrong", WRONG_OUTPUTS)
 def test_http_outputs_that_do_not_fit(site: Site, wrong: str) -> None:
-    site.rest.use(says(WRONG_OUTPUTS[wrong]))
+    site.rest.use(answers(WRONG_OUTPUTS[wrong]))
     site.fails("rest.tr", "shop", "backend_garbage")
     site.rest.use(good_http)
     site.good("rest.tr")
@@ -264,7 +275,7 @@ def test_http_outputs_that_do_not_fit(site: Site, wrong: str) -> None:
 
 def test_http_a_forwarded_answer_is_the_backends_word(site: Site) -> None:
     """Its tensors are not read, as if there were no gateway."""
-    site.rest.use(says(WRONG_OUTPUTS["too few elements"]))
+    site.rest.use(answers(WRONG_OUTPUTS["too few elements"]))
     told = json.loads(site.ask_rest("rest.fwd").body)
     assert (told["model_name"], told["outputs"][0]["shape"]) == ("rest.fwd", [2])
     site.rest.use(good_http)
@@ -305,7 +316,7 @@ def test_http_a_connection_that_grew_stale_is_not_used(site: Site) -> None:
 
 def test_http_interim_answers_are_passed_over(site: Site) -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
-    site.rest.use(says(interim + http_answer(GOOD_BODY)))
+    site.rest.use(answers(interim + http_answer(GOOD_BODY)))
     site.good("rest.fwd")
     site.rest.use(good_http)
 
@@ -316,7 +327,7 @@ def test_http_headers_of_the_connection_stay_there(site: Site) -> None:
         "Set-Cookie: a=b\r\nServer: shop\r\nProxy-Authenticate: Basic\r\nTrailer: X-End\r\n"
         "Upgrade: h2c\r\nX-Own: 1\r\nEndpoint-Load-Metrics: cpu=1\r\n"
     )
-    site.rest.use(says(http_answer(GOOD_BODY, headers=own)))
+    site.rest.use(answers(http_answer(GOOD_BODY, headers=own)))
     for model in ("rest.fwd", "rest.tr"):
         told = site.ask_rest(model)
         assert told.status == 200
