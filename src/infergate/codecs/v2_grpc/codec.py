@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from infergate.codecs.base import Capabilities, Parsed, Peek, Profile
 from infergate.codecs.v2_grpc import errors
+from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, most_fields
 from infergate.codecs.v2_grpc.infer_request import read_request, shield_request, write_request
 from infergate.codecs.v2_grpc.infer_response import (
     RAW,
@@ -34,13 +35,13 @@ from infergate.codecs.v2_grpc.scan import (
     strings,
     without,
 )
-from infergate.codecs.v2_grpc.tensors import MOST_FIELDS, explain, most_fields
+from infergate.codecs.v2_grpc.tensors import explain
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
-from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.limits import DEFAULT_LIMITS, KIB, Limits
 from infergate.core.messages import Answer, InferRequest, InferResponse, Operation
 from infergate.core.tensor import Buffer
-from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.core.wire import RpcRequest, RpcResponse, joined, size
 
 # Fields 1, 2 and 3 of both ModelInfer messages; 1 and 2 also of requests about a model.
 _MODEL: Final = 1
@@ -48,6 +49,8 @@ _VERSION: Final = 2
 _ID: Final = 3
 # ModelInferResponse.outputs
 _OUTPUTS: Final = 5
+_MOST_ASKED: Final = 64 * KIB
+"""A request other than an inference: it holds a name and a version."""
 _NAMES: Final = frozenset({_MODEL, _VERSION, _ID})
 _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
     "raw": write_raw,
@@ -88,6 +91,10 @@ class V2Grpc:
         if _operation(wire) is InferRequest:
             return Parsed(read_request(wire.message, limits).request)
         method = BY_PATH[wire.method]
+        if size(wire.message) > _MOST_ASKED:
+            raise GatewayError(
+                Kind.TOO_LARGE, f"the message to {wire.method} is over {_MOST_ASKED} bytes"
+            )
         try:
             message = method.request.FromString(joined(wire.message))
         except DecodeError:

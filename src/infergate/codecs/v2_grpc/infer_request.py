@@ -8,27 +8,27 @@ no server (old Tritons die of it).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from infergate.codecs.v2_grpc.contents import Typed
+from infergate.codecs.v2_grpc.descriptions import cut_contents, most_fields
 from infergate.codecs.v2_grpc.messages import ModelInferRequest
 from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
 from infergate.codecs.v2_grpc.scan import UNDECODABLE, Malformed, prefix, split
 from infergate.codecs.v2_grpc.tensors import (
-    has_elements,
-    most_fields,
     raw_parts,
     read_datatype,
-    read_tensor,
+    read_tensors,
     write_description,
 )
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, RequestedOutput
-from infergate.core.tensor import Buffer, Tensor
+from infergate.core.tensor import Buffer
 from infergate.core.wire import joined
 
 RAW: Final = 7
@@ -38,22 +38,31 @@ _SHARED_MEMORY: Final = "shared_memory_region"
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A request that passed, and its parts: the protobuf ``head`` and the ``raw`` entries."""
+    """A request that passed, and its parts: the protobuf ``head``, the ``raw`` entries, and what
+    there was of typed contents."""
 
     request: InferRequest
     head: Any
     raw: Sequence[memoryview]
+    typed: Sequence[Typed]
 
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> Checked:
-    """The inference asked for by ``message``. Raises BAD_REQUEST or UNSUPPORTED."""
+    """The inference asked for by ``message``. Raises BAD_REQUEST, UNSUPPORTED or TOO_LARGE."""
     try:
         rest, raw = split(joined(message), RAW, most_fields(limits))
-        head = ModelInferRequest.FromString(rest)
+        described, typed = cut_contents(rest, limits)
+        head = ModelInferRequest.FromString(described)
+        return Checked(_read(head, raw, typed, limits), head, raw, typed)
     except Malformed as error:
         raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None
     except DecodeError:
         raise bad_request(f"the ModelInferRequest cannot be read: {UNDECODABLE}") from None
+
+
+def _read(
+    head: Any, raw: Sequence[memoryview], typed: Sequence[Typed], limits: Limits
+) -> InferRequest:
     if not head.model_name:
         raise bad_request("model_name is missing")
     outputs = tuple(
@@ -66,15 +75,23 @@ def read_request(message: Sequence[Buffer], limits: Limits) -> Checked:
             raise GatewayError(
                 Kind.UNSUPPORTED, f"tensor '{described.name}': shared memory is not enabled"
             )
-    request = InferRequest(
+    if raw:
+        _check_raw(head.inputs, raw, typed)
+    datas: Sequence[Buffer | Typed] = raw or typed
+    return InferRequest(
         model=head.model_name,
         version=head.model_version,
         id=head.id,
         parameters=read_parameters(head.parameters),
-        inputs=_read_inputs(head.inputs, raw, limits),
+        inputs=read_tensors(
+            (
+                (message, read_datatype(message.name, message.datatype), data)
+                for message, data in zip(head.inputs, datas, strict=True)
+            ),
+            limits,
+        ),
         outputs=outputs,
     )
-    return Checked(request, head, raw)
 
 
 def _check_names(what: str, names: Sequence[str], limits: Limits) -> None:
@@ -89,21 +106,9 @@ def _check_names(what: str, names: Sequence[str], limits: Limits) -> None:
         seen.add(name)
 
 
-def _read_inputs(
-    inputs: Sequence[Any], raw: Sequence[memoryview], limits: Limits
-) -> tuple[Tensor, ...]:
-    if raw:
-        _check_raw(inputs, raw)
-    datas: Iterable[memoryview | None] = raw or [None] * len(inputs)
-    return tuple(
-        read_tensor(message, read_datatype(message.name, message.datatype), data, limits)
-        for message, data in zip(inputs, datas, strict=True)
-    )
-
-
-def _check_raw(inputs: Sequence[Any], raw: Sequence[memoryview]) -> None:
-    for message in inputs:
-        if has_elements(message):
+def _check_raw(inputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence[Typed]) -> None:
+    for message, contents in zip(inputs, typed, strict=True):
+        if contents.hold_elements():
             raise bad_request(
                 f"tensor '{message.name}': contents are set although the request has "
                 "raw_input_contents"
@@ -121,10 +126,8 @@ def _check_raw(inputs: Sequence[Any], raw: Sequence[memoryview]) -> None:
 def shield_request(message: Sequence[Buffer], limits: Limits) -> Sequence[Buffer]:
     """``message``, checked by :func:`read_request`; the same object but for Rule 1."""
     checked = read_request(message, limits)
-    if not checked.raw or not any(tensor.HasField("contents") for tensor in checked.head.inputs):
+    if not checked.raw or not any(typed.pieces for typed in checked.typed):
         return message
-    for tensor in checked.head.inputs:
-        tensor.ClearField("contents")
     parts: list[Buffer] = [checked.head.SerializeToString(deterministic=True)]
     for entry in checked.raw:
         parts += (prefix(RAW, len(entry)), entry)

@@ -9,28 +9,29 @@ asked, Triton raw with one entry an output.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from infergate.codecs.v2_grpc.contents import Typed
+from infergate.codecs.v2_grpc.descriptions import cut_contents, most_fields
 from infergate.codecs.v2_grpc.messages import ModelInferResponse
 from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
 from infergate.codecs.v2_grpc.scan import Malformed, split
 from infergate.codecs.v2_grpc.tensors import (
+    Described,
     can_be_typed,
-    has_elements,
-    most_fields,
     raw_parts,
     read_datatype,
-    read_tensor,
+    read_tensors,
     write_description,
     write_typed,
 )
 from infergate.core.errors import GatewayError, garbage
 from infergate.core.limits import Limits
 from infergate.core.messages import InferResponse
-from infergate.core.tensor import Buffer, Tensor
+from infergate.core.tensor import Buffer
 from infergate.core.wire import joined
 
 RAW: Final = 6
@@ -41,8 +42,9 @@ def read_response(message: Sequence[Buffer], limits: Limits) -> InferResponse:
     """The answer in a backend's ``message``. Raises BACKEND_GARBAGE."""
     try:
         rest, raw = split(joined(message), RAW, most_fields(limits))
-        head = ModelInferResponse.FromString(rest)
-        outputs = _read_outputs(head.outputs, raw, limits)
+        described, typed = cut_contents(rest, limits)
+        head = ModelInferResponse.FromString(described)
+        outputs = read_tensors(_described(head.outputs, raw, typed), limits)
     except (Malformed, DecodeError) as error:
         raise garbage("the backend's ModelInferResponse cannot be read", str(error)) from None
     except GatewayError as error:
@@ -56,29 +58,25 @@ def read_response(message: Sequence[Buffer], limits: Limits) -> InferResponse:
     )
 
 
-def _read_outputs(
-    outputs: Sequence[Any], raw: Sequence[memoryview], limits: Limits
-) -> tuple[Tensor, ...]:
+def _described(
+    outputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence[Typed]
+) -> Iterator[Described]:
     """In a mixture the raw entries belong, in order, to the outputs without typed contents; where
     there is one entry an output, an output's own entry comes first if it holds anything."""
-    entries = list(raw)
-    if len(raw) != len(outputs):
-        untyped = [index for index, output in enumerate(outputs) if not has_elements(output)]
+    if len(raw) == len(outputs):
+        contents: list[Buffer | Typed] = [
+            entry if len(entry) or not own.hold_elements() else own
+            for entry, own in zip(raw, typed, strict=True)
+        ]
+    else:
+        contents = list(typed)
+        untyped = [index for index, own in enumerate(typed) if not own.hold_elements()]
         if len(raw) not in (0, len(untyped)):
             raise garbage(f"{len(raw)} raw_output_contents for {len(outputs)} outputs")
-        by_index = dict(zip(untyped, raw, strict=False))
-        return tuple(
-            _read_output(output, by_index.get(index), limits)
-            for index, output in enumerate(outputs)
-        )
-    return tuple(
-        _read_output(output, entry if len(entry) or not has_elements(output) else None, limits)
-        for output, entry in zip(outputs, entries, strict=True)
-    )
-
-
-def _read_output(message: Any, data: memoryview | None, limits: Limits) -> Tensor:
-    return read_tensor(message, read_datatype(message.name, message.datatype.upper()), data, limits)
+        for index, entry in zip(untyped, raw, strict=False):
+            contents[index] = entry
+    for message, each in zip(outputs, contents, strict=True):
+        yield message, read_datatype(message.name, message.datatype.upper()), each
 
 
 def _head(response: InferResponse) -> Any:

@@ -9,7 +9,7 @@ memoryviews of the message; the rest goes to the protobuf runtime.
 *Rule 2.* What protobuf's own parsers refuse is refused: tags over 5 bytes, field number 0, lengths
 over 2^31-1, varints over 10 bytes. Groups, which proto3 does not have, are refused too.
 *Rule 3.* The number of top-level fields is capped, so that a body of two-byte fields costs no more
-than an honest one.
+than an honest one. Fields inside others are counted together, by an :class:`Allowance`.
 
 Reference: https://protobuf.dev/programming-guides/encoding/
 """
@@ -28,7 +28,8 @@ FIXED32: Final = 5
 _FIXED_SIZES: Final = {FIXED64: 8, FIXED32: 4}
 
 _TAG_BYTES: Final = 5
-_VARINT_BYTES: Final = 10
+VARINT_BYTES: Final = 10
+LENGTH_BYTES: Final = 5
 _LARGEST_LENGTH: Final = 2**31 - 1
 
 UNDECODABLE: Final = "a field inside another is cut short, or a text is not UTF-8"
@@ -60,7 +61,7 @@ def fields(data: Buffer, most: int) -> Iterator[Field]:
         tag = data[position]
         position += 1
         if tag > 0x7F:
-            tag, position = _varint(data, start, _TAG_BYTES)
+            tag, position = varint(data, start, _TAG_BYTES)
         number, wire_type = tag >> 3, tag & 7
         if not 0 < number < 2**29:
             raise Malformed(f"field number {number} at byte {start} is out of range")
@@ -69,7 +70,7 @@ def fields(data: Buffer, most: int) -> Iterator[Field]:
                 length = data[position]
                 position += 1
             else:
-                length, position = _varint(data, position, _TAG_BYTES)
+                length, position = varint(data, position, LENGTH_BYTES)
             if length > _LARGEST_LENGTH:
                 raise Malformed(f"field {number} at byte {start} is longer than 2 GiB")
             value, position = position, position + length
@@ -80,16 +81,38 @@ def fields(data: Buffer, most: int) -> Iterator[Field]:
         yield Field(number, wire_type, start, value, position)
 
 
+class Allowance:
+    """How many fields inside others, of one message, may be looked at."""
+
+    __slots__ = ("_left", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._left = self._most = most
+
+    def spend(self) -> None:
+        """One more. Raises Malformed when there were too many."""
+        self._left -= 1
+        if self._left < 0:
+            raise Malformed(f"its fields hold more than {self._most} fields")
+
+
+def counted(data: Buffer, allowance: Allowance) -> Iterator[Field]:
+    """The fields of ``data``, which is a field of a message with this ``allowance``."""
+    for field in fields(data, len(data)):
+        allowance.spend()
+        yield field
+
+
 def _skip(data: Buffer, position: int, number: int, wire_type: int) -> int:
     """Where the value at ``position`` ends, which may be past the end of ``data``."""
     if wire_type == VARINT:
-        return _varint(data, position, _VARINT_BYTES)[1]
+        return varint(data, position, VARINT_BYTES)[1]
     if wire_type in _FIXED_SIZES:
         return position + _FIXED_SIZES[wire_type]
     raise Malformed(f"field {number} has wire type {wire_type}, which proto3 does not use")
 
 
-def _varint(data: Buffer, position: int, longest: int) -> tuple[int, int]:
+def varint(data: Buffer, position: int, longest: int) -> tuple[int, int]:
     """The varint at ``position`` and where it ends."""
     value = 0
     for index, byte in enumerate(data[position : position + longest]):

@@ -11,23 +11,18 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from infergate.codecs.v2_grpc.contents import FORMS, read_contents, write_contents
+from infergate.codecs.v2_grpc.contents import FORMS, Typed, read_contents, write_contents
 from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
 from infergate.codecs.v2_grpc.scan import prefix
 from infergate.core.datatypes import BY_NAME, Datatype
-from infergate.core.errors import bad_request
+from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
-from infergate.core.tensor import Buffer, Tensor, check_data, check_shape
+from infergate.core.tensor import MOST_BYTES_ELEMENTS, Buffer, Tensor, check_data, check_shape
 
 _SHOWN: Final = 80
-MOST_FIELDS: Final = 65536
-"""Top-level fields that are ever looked at: about 50 ms of the interpreter's time."""
 
-
-def most_fields(limits: Limits) -> int:
-    """How many top-level fields an honest message within ``limits`` may have: for each tensor
-    its description, the request for an output, its raw entry and a parameter, and a few names."""
-    return min(4 * limits.tensors + 16, MOST_FIELDS)
+Described = tuple[Any, Datatype, Buffer | Typed]
+"""A description, its datatype, and its raw or typed contents."""
 
 
 def read_datatype(name: str, spelled: str) -> Datatype:
@@ -38,27 +33,38 @@ def read_datatype(name: str, spelled: str) -> Datatype:
     return datatype
 
 
-def read_tensor(message: Any, datatype: Datatype, data: Buffer | None, limits: Limits) -> Tensor:
-    """The tensor described by ``message`` with raw ``data``, or its typed contents if None."""
-    name = message.name
-    shape = check_shape(name, message.shape, limits)
-    if data is None:
-        data = _typed(message, datatype, shape)
-    check_data(name, datatype, shape, data)
-    return Tensor(name, datatype, shape, data, read_parameters(message.parameters))
+def read_tensors(described: Iterable[Described], limits: Limits) -> tuple[Tensor, ...]:
+    """The tensors of one message. The limit of BYTES elements is for all of them together: a
+    thousand small tensors of a million elements each would hold the interpreter for minutes.
+
+    Raises Malformed, BAD_REQUEST and TOO_LARGE.
+    """
+    tensors: list[Tensor] = []
+    elements = 0
+    for message, datatype, contents in described:
+        name = message.name
+        shape = check_shape(name, message.shape, limits)
+        if datatype is Datatype.BYTES:
+            elements += math.prod(shape)
+            if elements > MOST_BYTES_ELEMENTS:
+                raise GatewayError(
+                    Kind.TOO_LARGE,
+                    f"tensor '{name}': shape {list(shape)} makes it {elements} BYTES elements in "
+                    f"the message, the limit is {MOST_BYTES_ELEMENTS}",
+                )
+        data = _typed(name, datatype, shape, contents) if isinstance(contents, Typed) else contents
+        check_data(name, datatype, shape, data)
+        tensors.append(Tensor(name, datatype, shape, data, read_parameters(message.parameters)))
+    return tuple(tensors)
 
 
-def _typed(message: Any, datatype: Datatype, shape: tuple[int, ...]) -> Buffer:
-    if not has_elements(message):
-        if math.prod(shape):
-            raise bad_request(f"tensor '{message.name}': it has neither raw nor typed contents")
+def _typed(name: str, datatype: Datatype, shape: tuple[int, ...], typed: Typed) -> Buffer:
+    expected = math.prod(shape)
+    if not typed.hold_elements():
+        if expected:
+            raise bad_request(f"tensor '{name}': it has neither raw nor typed contents")
         return b""
-    return read_contents(message.name, datatype, message.contents)
-
-
-def has_elements(message: Any) -> bool:
-    """Whether typed contents hold anything. An empty ``contents`` message is as good as none."""
-    return message.HasField("contents") and bool(message.contents.ListFields())
+    return read_contents(name, datatype, expected, typed)
 
 
 def write_description(message: Any, tensor: Tensor) -> None:

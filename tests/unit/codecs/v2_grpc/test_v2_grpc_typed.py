@@ -1,0 +1,333 @@
+"""Typed contents against the protobuf runtime, and messages cheap to write but dear to read."""
+
+import struct
+import tracemalloc
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as pb
+
+from infergate.codecs.v2_grpc import PLUGIN, contents, infer_request, tensors, varints
+from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, MOST_HEAD
+from infergate.codecs.v2_grpc.scan import Allowance, Malformed, fields, prefix, string_field
+from infergate.core.datatypes import NUMPY, Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS, MIB
+from infergate.core.messages import InferRequest
+from infergate.core.tensor import Tensor, pack_bytes
+from infergate.core.wire import RpcRequest, RpcResponse
+
+CODEC = PLUGIN.make({})
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+FORMS = {datatype: form for datatype, form in contents.FORMS.items() if form.dtype}
+
+
+def message(field: bytes, *, shape: int = 1, datatype: str = "INT64") -> bytes:
+    """A request whose one input has ``field`` besides name, datatype and shape."""
+    described = pb.ModelInferRequest.InferInputTensor(name="X", datatype=datatype, shape=[shape])
+    body = described.SerializeToString() + field
+    return string_field(1, "m") + prefix(5, len(body)) + body
+
+
+def typed(inside: bytes) -> bytes:
+    return prefix(5, len(inside)) + inside
+
+
+def read(data: bytes) -> Tensor:
+    operation = CODEC.parse_request(RpcRequest(INFER, (data,)), DEFAULT_LIMITS).operation
+    assert isinstance(operation, InferRequest)
+    return operation.inputs[0]
+
+
+def refusal(data: bytes) -> GatewayError:
+    wire = RpcRequest(INFER, (data,))
+    with pytest.raises(GatewayError) as shielded:
+        CODEC.shield(wire, DEFAULT_LIMITS)
+    with pytest.raises(GatewayError) as caught:
+        CODEC.parse_request(wire, DEFAULT_LIMITS)
+    assert (shielded.value.kind, shielded.value.public) == (caught.value.kind, caught.value.public)
+    return caught.value
+
+
+def peak(act: Callable[[], Any]) -> int:
+    """Bytes that ``act`` took at its worst."""
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+# ---- counted before it is converted
+
+
+@pytest.mark.parametrize(
+    ("inside", "datatype", "told"),
+    [
+        (b"\x42\x00" * 300_000, "BYTES", "the data holds more"),
+        (prefix(3, 600_000) + b"\1" * 600_000, "INT64", "int64_contents holds 600000"),
+        (prefix(5, 600_000) + b"\x81\1" * 300_000, "UINT64", "uint64_contents holds 300000"),
+        (prefix(1, 600_000) + b"\1" * 600_000, "BOOL", "bool_contents holds 600000"),
+    ],
+    ids=["bytes", "ints", "long-ints", "bools"],
+)
+def test_elements_that_the_shape_does_not_announce_are_not_converted(
+    inside: bytes, datatype: str, told: str
+) -> None:
+    data = message(typed(inside), datatype=datatype)
+
+    def act() -> None:
+        error = refusal(data)
+        assert error.kind is Kind.BAD_REQUEST
+        assert "'X'" in error.public
+        assert told in error.public
+
+    assert peak(act) < 2.5 * len(data)  # the mask that counts them, and room
+
+
+def test_the_protobuf_runtime_never_sees_typed_contents(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    runtime = infer_request.ModelInferRequest
+
+    class Watched:
+        @staticmethod
+        def FromString(data: bytes) -> Any:  # noqa: N802 - protobuf's name
+            seen.append(len(data))
+            return runtime.FromString(data)
+
+    monkeypatch.setattr(infer_request, "ModelInferRequest", Watched)
+    inside = prefix(6, 400_000) + bytes(400_000)
+    assert len(read(message(typed(inside), shape=100_000, datatype="FP32")).data) == 400_000
+    assert seen
+    assert max(seen) < 100
+
+
+def test_typed_floats_are_not_copied() -> None:
+    data = message(typed(prefix(6, 8) + bytes(8)), shape=2, datatype="FP32")
+    view = read(data).data
+    assert isinstance(view, memoryview)
+    assert view.obj is data
+
+
+MANY = MOST_FIELDS + 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        message(b"\x22\x00" * MANY),
+        message(b"\x0a\x00" * MANY),
+        message(b"\x18\x01" * MANY),
+        message(b"\x78\x00" * MANY),
+        message(b"\x2a\x00" * MANY),
+        message(typed(b"\x18\x01" * MANY)),
+        message(typed(b"\x78\x00" * MANY)),
+        message(typed(b"\x78\x00" * MANY), datatype="BYTES"),
+        message(b"") + prefix(6, 2 * MANY) + b"\x12\x00" * MANY,
+        message(b"\x22\x00" * (MANY // 2)) + prefix(6, MANY + 1) + b"\x12\x00" * (MANY // 2 + 1),
+    ],
+    ids=[
+        "parameters",
+        "names",
+        "dimensions",
+        "unknown",
+        "contents",
+        "elements",
+        "unknown-in-contents",
+        "unknown-in-bytes",
+        "parameters-of-an-output",
+        "together",
+    ],
+)
+def test_fields_inside_fields_are_counted_over_the_message(data: bytes) -> None:
+    error = refusal(data)
+    assert error.kind is Kind.BAD_REQUEST
+    assert f"more than {MOST_FIELDS} fields" in error.public
+
+
+def test_many_dimensions_never_reach_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(infer_request, "ModelInferRequest", None)
+    error = refusal(message(prefix(3, 641) + b"\1" * 641))
+    assert error.kind is Kind.BAD_REQUEST
+    assert "more than 64 dimensions" in error.public
+
+
+def test_names_shapes_and_parameters_are_limited_but_not_tensors() -> None:
+    request = pb.ModelInferRequest(model_name="m")
+    request.parameters["p"].string_param = "x" * (MOST_HEAD + 1)
+    error = refusal(request.SerializeToString())
+    assert error.kind is Kind.TOO_LARGE
+    assert str(MOST_HEAD) in error.public
+    size = MOST_HEAD + MIB
+    inside = prefix(6, size) + bytes(size)
+    assert len(read(message(typed(inside), shape=size // 4, datatype="FP32")).data) == size
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_bytes_elements_are_limited_over_all_tensors(
+    raw: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensors, "MOST_BYTES_ELEMENTS", 10)
+    request = pb.ModelInferRequest(model_name="m")
+    for name in "XYZ":
+        tensor = request.inputs.add(name=name, datatype="BYTES", shape=[5])
+        if raw:
+            request.raw_input_contents.append(pack_bytes([b""] * 5))
+        else:
+            tensor.contents.bytes_contents.extend([b""] * 5)
+    error = refusal(request.SerializeToString())
+    assert error.kind is Kind.TOO_LARGE
+    assert "'Z'" in error.public
+    assert "10" in error.public
+
+
+@pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ServerLive", "RepositoryIndex"])
+def test_a_request_for_no_inference_is_small(method: str) -> None:
+    wire = RpcRequest(f"/inference.GRPCInferenceService/{method}", (b"\x7a\x00" * 40_000,))
+    for act in (CODEC.peek, lambda wire: CODEC.parse_request(wire, DEFAULT_LIMITS)):
+        with pytest.raises(GatewayError) as caught:
+            act(wire)
+        assert caught.value.kind is Kind.TOO_LARGE
+
+
+def test_an_answer_is_weighed_too() -> None:
+    body = string_field(1, "Y") + string_field(2, "INT64") + b"\x18\x01"
+    body += typed(prefix(3, 400_000) + b"\1" * 400_000)
+    wire = RpcResponse((prefix(5, len(body)) + body,))
+
+    def act() -> None:
+        with pytest.raises(GatewayError, match=r"'Y'.* holds 400000") as caught:
+            CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
+        assert caught.value.kind is Kind.BACKEND_GARBAGE
+
+    assert peak(act) < 2.5 * len(body)
+
+
+# ---- as the protobuf runtime reads
+
+
+@given(st.data(), st.sampled_from(sorted(FORMS, key=lambda datatype: datatype.value)))
+def test_integers_however_they_are_written(data: st.DataObject, datatype: Datatype) -> None:
+    form = FORMS[datatype]
+    bounds = {"<i4": (-(2**31), 2**31 - 1), "<i8": (-(2**63), 2**63 - 1), "<u4": (0, 2**32 - 1)}
+    low, high = bounds.get(form.dtype, (0, 2**64 - 1))
+    values = st.booleans() if datatype is Datatype.BOOL else st.integers(low, high)
+    lists = data.draw(st.lists(st.lists(values, max_size=5), max_size=4))
+    pieces = []
+    for some in lists:
+        packed = pb.InferTensorContents(**{form.field: some}).SerializeToString()
+        pieces.append(typed(packed if data.draw(st.booleans()) else unpacked(form.number, packed)))
+    wanted = [value for some in lists for value in some]
+    wire = message(b"".join(pieces), shape=len(wanted), datatype=datatype.value)
+    theirs = pb.ModelInferRequest.FromString(wire).inputs[0].contents
+    assert list(getattr(theirs, form.field)) == wanted
+    narrow = np.array(wanted, dtype=form.dtype).astype(NUMPY[datatype])
+    if narrow.tolist() == wanted:
+        assert bytes(read(wire).data) == narrow.tobytes()
+    else:
+        assert f"out of range for {datatype.value}" in refusal(wire).public
+
+
+def unpacked(number: int, packed: bytes) -> bytes:
+    """The integers of a packed field as one field each."""
+    if not packed:
+        return b""
+    body = packed[2:]
+    ends = [0, *(index + 1 for index, byte in enumerate(body) if byte < 0x80)]
+    return b"".join(bytes((number << 3,)) + body[a:b] for a, b in pairwise(ends))
+
+
+@given(st.lists(st.lists(st.sampled_from((b"", b"a", b"b" * 127, b"c" * 128, b"d" * 300)))))
+def test_bytes_in_any_pieces(lists: list[list[bytes]]) -> None:
+    pieces = [typed(pb.InferTensorContents(bytes_contents=p).SerializeToString()) for p in lists]
+    wanted = [element for piece in lists for element in piece]
+    wire = message(b"".join(pieces), shape=len(wanted), datatype="BYTES")
+    assert bytes(read(wire).data) == pack_bytes(wanted)
+
+
+@pytest.mark.parametrize("count", [1, varints._SLICE, 3 * varints._SLICE + 1])
+@pytest.mark.parametrize("top", [1, 2**7, 2**21 + 5, 2**63, 2**64 - 1])
+def test_long_runs(count: int, top: int) -> None:
+    values = [(index * 7919) % top if index % 3 else top for index in range(count)]
+    packed = pb.InferTensorContents(uint64_contents=values).SerializeToString()
+    (only,) = fields(packed, 1)
+    run = packed[only.value :]
+    assert varints.count(run) == count
+    assert varints.read(run, count, "<u8").tolist() == values
+
+
+FIELDS = st.sampled_from(
+    (
+        b"\x0a\x02\x80\x00",
+        b"\x0a\x05\x80\x80\x80\x80\x10",
+        b"\x12\x05\x85\x80\x80\x80\x10",
+        b"\x1a\x0a" + b"\xff" * 9 + b"\x02",
+        b"\x1a\x0b" + b"\xff" * 10 + b"\x01",
+        b"\x1a\x01\x80",
+        b"\x1a\x00",
+        b"\x18\x05",
+        b"\x1d\x05\x00\x00\x00",
+        b"\x32\x05aaaaa",
+        b"\x35" + struct.pack("<f", 0.5),
+        b"\x32\x04" + struct.pack("<f", -0.0),
+        b"\x39" + struct.pack("<d", 0.5),
+        b"\x42\x00",
+        b"\x42\x80\x00",
+        b"\xc2\x00\x01z",
+        b"\x42\x01x",
+        b"\x40\x01",
+        b"\x7a\x01x",
+        b"\x42\x05x",
+        b"\x42",
+        b"\x1a",
+    )
+)
+
+
+@given(
+    st.one_of(st.lists(FIELDS, max_size=4).map(b"".join), st.binary(max_size=24)),
+    st.sampled_from(sorted(contents.FORMS, key=lambda datatype: datatype.value)),
+)
+@example(b"\x42\x80\x80\x80\x80\x80\x00", Datatype.BYTES)
+def test_what_the_runtime_reads_we_read_alike_and_nothing_else(
+    inside: bytes, datatype: Datatype
+) -> None:
+    form = contents.FORMS[datatype]
+    try:
+        theirs = pb.InferTensorContents.FromString(inside)
+    except DecodeError:
+        theirs = None
+    wanted = list(getattr(theirs, form.field)) if theirs else []
+    piece = contents.Typed((memoryview(inside),), Allowance(100))
+    try:
+        holds = piece.hold_elements()
+        found = contents.read_contents("X", datatype, len(wanted), piece)
+    except Malformed as error:
+        # groups, and lengths of six bytes, which protobuf's other parsers refuse as well
+        told = str(error)
+        assert theirs is None or "wire type" in told or "at byte" in told
+        return
+    except GatewayError as error:
+        if theirs is None:
+            return
+        others = [one.name for one, _ in theirs.ListFields() if one.name != form.field]
+        assert others or "out of range" in error.public  # noqa: PT017
+        return
+    if datatype is Datatype.BYTES and theirs is None:
+        return
+    assert theirs is not None
+    assert holds == bool(theirs.ListFields())
+    if datatype is Datatype.BYTES:
+        assert bytes(found) == pack_bytes(wanted)
+    elif form.element == 0:
+        assert np.frombuffer(found, dtype=NUMPY[datatype]).tolist() == wanted
+    else:
+        letter = {4: "f", 8: "d"}[datatype.itemsize]
+        assert bytes(found) == struct.pack(f"<{len(wanted)}{letter}", *wanted)
