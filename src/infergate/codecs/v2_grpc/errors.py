@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Final, NoReturn
 
 from infergate.core.errors import GatewayError, Kind, Origin
@@ -49,6 +50,10 @@ KINDS: Final[dict[int, Kind]] = {
 }
 """What a backend's status means. A code gRPC does not define is a BACKEND_ERROR."""
 
+_TOO_LARGE = re.compile("message (larger than max|exceeds)", re.IGNORECASE)
+"""How grpc-core, Go ("received message larger than max"), Java ("gRPC message exceeds maximum
+size") and .NET word the RESOURCE_EXHAUSTED that no retry will help against."""
+
 # grpc-message is percent-encoded into a header, at worst three bytes for one, and clients turn
 # metadata over 8 KiB away.
 _DETAILS_BYTES: Final = 2000
@@ -70,9 +75,12 @@ def build_error(error: GatewayError) -> RpcResponse:
 
 def raise_status(wire: RpcResponse) -> NoReturn:
     """Raise a backend's status; its message is relayed."""
+    kind = KINDS.get(wire.code, Kind.BACKEND_ERROR)
+    if kind is Kind.OVERLOADED and _TOO_LARGE.search(wire.details):
+        kind = Kind.TOO_LARGE
     after = wire.metadata.get(_RETRY_AFTER, "")
     raise GatewayError(
-        KINDS.get(wire.code, Kind.BACKEND_ERROR),
+        kind,
         wire.details or f"the backend answered with gRPC status {wire.code} and no message",
         origin=Origin.BACKEND,
         retry_after=float(after) if after.isascii() and after.isdigit() else None,

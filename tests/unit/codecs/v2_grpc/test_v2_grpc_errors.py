@@ -88,6 +88,36 @@ def test_a_backends_status_is_relayed(code: int, read: Any) -> None:
     assert caught.value.origin is Origin.BACKEND
 
 
+@pytest.mark.parametrize("read", [CODEC.parse_response, relabelled])
+@pytest.mark.parametrize(
+    ("details", "kind"),
+    [
+        ("SERVER: Received message larger than max (5 vs. 4)", Kind.TOO_LARGE),
+        ("SERVER: Sent message larger than max (5 vs. 4)", Kind.TOO_LARGE),
+        ("grpc: received message larger than max (5 vs. 4)", Kind.TOO_LARGE),
+        ("gRPC message exceeds maximum size 4194304: 5118829", Kind.TOO_LARGE),
+        ("Received message exceeds the maximum configured message size.", Kind.TOO_LARGE),
+        ("Exceeds maximum queue size", Kind.OVERLOADED),
+        ("", Kind.OVERLOADED),
+    ],
+)
+def test_a_message_too_large_for_the_backend_invites_no_retry(
+    details: str, kind: Kind, read: Any
+) -> None:
+    with pytest.raises(GatewayError) as caught:
+        read(RpcResponse(code=8, details=details), InferRequest("m"), DEFAULT_LIMITS)
+    assert caught.value.kind is kind
+    told = CODEC.build_error(caught.value, None)
+    assert told.code == (8 if kind is Kind.TOO_LARGE else 14)
+
+
+def test_only_what_is_exhausted_is_too_large() -> None:
+    wire = RpcResponse(code=13, details="message larger than max")
+    with pytest.raises(GatewayError) as caught:
+        CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
+    assert caught.value.kind is Kind.BACKEND_ERROR
+
+
 def test_a_status_without_a_message_names_its_code() -> None:
     with pytest.raises(GatewayError, match="gRPC status 13"):
         CODEC.parse_response(RpcResponse(code=13), ServerLiveRequest(), DEFAULT_LIMITS)
