@@ -185,8 +185,8 @@ class V2Grpc:
     def relabel(
         self, wire: RpcResponse, asked: RpcRequest, model: str, version: str, limits: Limits
     ) -> RpcResponse:
-        """The bytes as they came, but for names that differ and typed contents, which are turned
-        raw (Rule 1 of ``infer_response``)."""
+        """The bytes as they came, but for names that differ, an id that is not the client's, and
+        typed contents, which are turned raw (Rule 1 of ``infer_response``)."""
         if wire.code:
             errors.raise_status(wire)
         message = joined(wire.message)
@@ -195,10 +195,12 @@ class V2Grpc:
                 wire = RpcResponse(write_raw(read_response(wire.message, limits)))
                 message = joined(wire.message)
             names = strings(message, _NAMES, most_fields(limits))
-            wanted = {_MODEL: model, _VERSION: version}
-            if not names.get(_ID):  # "if specified, this identifier must be returned"
-                wanted[_ID] = _strings(joined(asked.message), frozenset({_ID})).get(_ID, "")
-            changed = {n: text for n, text in wanted.items() if text and text != names.get(n)}
+            wanted = {
+                number: text for number, text in ((_MODEL, model), (_VERSION, version)) if text
+            }
+            # "If specified, this identifier must be returned"; MLServer invents one where none was.
+            wanted[_ID] = _strings(joined(asked.message), frozenset({_ID})).get(_ID, "")
+            changed = {n: text for n, text in wanted.items() if text != names.get(n, "")}
             if not changed:
                 return RpcResponse(wire.message)
             rest = without(message, frozenset(changed), most_fields(limits))

@@ -364,6 +364,22 @@ def test_an_id_the_backend_did_not_return_is_returned() -> None:
     assert (message.model_name, message.model_version, message.id) == ("m", "1", "id")
 
 
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("theirs", ["uuid-1", "", "mine"])
+@pytest.mark.parametrize("ours", ["mine", ""])
+def test_the_id_is_the_clients_own_or_none(ours: str, theirs: str, typed: bool) -> None:
+    asked = RAW.build_request(InferRequest("m", id=ours), GENERIC)
+    form = {"contents": {"int_contents": [1]}} if typed else {}
+    output = pb.ModelInferResponse.InferOutputTensor(name="Y", datatype="INT8", shape=[1], **form)
+    answer = answered(id=theirs, outputs=[output], raw_output_contents=[] if typed else [b"\1"])
+    told = RAW.relabel(answer, asked, "", "", LIMITS)
+    message = pb.ModelInferResponse.FromString(bytes(joined(told.message)))
+    assert (message.model_name, message.model_version, message.id) == ("m", "1", ours)
+    assert message.raw_output_contents == [b"\1"]
+    if ours == theirs and not typed:
+        assert told.message is answer.message
+
+
 def test_typed_answers_are_turned_raw_for_tritonclient() -> None:
     output = {"name": "Y", "datatype": "INT32", "shape": [2], "contents": {"int_contents": [1, 2]}}
     told = RAW.relabel(answered(outputs=[output]), HONEST, "", "", LIMITS)
