@@ -123,7 +123,8 @@ class BackendConfig(Section):
         default=(),
         description="Where it is, at least one URL: http:// or https:// (with a path before /v2 if "
         "need be; the port defaults to 80 or 443) for v2-rest, grpc:// or grpcs:// with a port for "
-        "v2-grpc, none for builtin.",
+        "v2-grpc, none for builtin. https and grpcs trust the system's certificates, or those that "
+        "SSL_CERT_FILE and SSL_CERT_DIR name.",
     )
     timeout: PositiveDuration = Field(
         default=30.0, description="For one request, where its route says nothing else."
