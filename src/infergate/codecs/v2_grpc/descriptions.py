@@ -61,7 +61,7 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[Typed]]:
         if field.wire_type != DELIMITED:
             continue
         if field.number == _TENSORS:
-            contents, rest = _part(view[field.value : field.end], limits, allowance)
+            contents, rest = _part(len(typed), view[field.value : field.end], limits, allowance)
             typed.append(Typed(contents, allowance))
             if contents:
                 runs += (
@@ -85,9 +85,9 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[Typed]]:
 
 
 def _part(
-    description: memoryview, limits: Limits, allowance: Allowance
+    index: int, description: memoryview, limits: Limits, allowance: Allowance
 ) -> tuple[list[memoryview], list[memoryview]]:
-    """The pieces of its typed contents, and what is left."""
+    """The pieces of the typed contents of tensor ``index``, and what is left of it."""
     contents: list[memoryview] = []
     rest: list[memoryview] = []
     kept = shape = 0
@@ -101,6 +101,8 @@ def _part(
         elif field.number == _SHAPE:
             shape += field.end - field.value
             if shape > _DIMENSION_BYTES * limits.rank:
-                raise Malformed(f"a shape has more than {limits.rank} dimensions, the limit")
+                raise Malformed(
+                    f"the shape of tensor {index} has over {limits.rank} dimensions, the limit"
+                )
     rest.append(description[kept:])
     return contents, rest

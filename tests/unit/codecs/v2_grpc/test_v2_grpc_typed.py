@@ -156,7 +156,7 @@ def test_many_dimensions_never_reach_the_runtime(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(infer_request, "ModelInferRequest", None)
     error = refusal(message(prefix(3, 641) + b"\1" * 641))
     assert error.kind is Kind.BAD_REQUEST
-    assert "more than 64 dimensions" in error.public
+    assert "tensor 0 has over 64 dimensions" in error.public
 
 
 def test_names_shapes_and_parameters_are_limited_but_not_tensors() -> None:
