@@ -412,6 +412,6 @@ def test_deep_json_and_many_brackets(gateway: Infergate) -> None:
     with growing_at_most(gateway.pid, 64 * MIB):
         for whole in (b"[" * (4 * MIB), b"[]" * MIB, b'{"a":' * MIB, b"[[],[]," * MIB):
             answer = post(gateway.http, PATH, whole)
-            assert answer.status == 400
-            assert re.search("nested|character", answer.error)
+            assert answer.status in {400, 413}
+            assert re.search("nested|character|arrays", answer.error)
             good(gateway)
