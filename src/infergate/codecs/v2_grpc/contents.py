@@ -159,14 +159,13 @@ def _read_integers(
 
 
 def _read_bytes(name: str, form: _Form, expected: int, typed: Typed) -> bytes:
-    """There may be a million elements: nothing is made for each but its two parts, and they are
-    not counted against the allowance."""
+    """There may be a million elements: one part is made for each, and they are not counted
+    against the allowance."""
     parts: list[bytes] = []
-    most = 2 * expected
     for piece in typed.pieces:
         data = bytes(piece)  # slices of bytes are cheaper than views
         position, end = 0, len(data)
-        while position < end and len(parts) <= most:
+        while position < end and len(parts) <= expected:
             if data[position] != _BYTES_TAG:
                 typed.allowance.spend()
                 other = next(fields(piece[position:], 1))
@@ -183,8 +182,7 @@ def _read_bytes(name: str, form: _Form, expected: int, typed: Typed) -> bytes:
                     position = start + length
                 if position > end:
                     raise Malformed(f"an element of {form.field} runs past its end")
-            parts.append(_pack(position - start))
-            parts.append(data[start:position])
+            parts.append(_pack(position - start) + data[start:position])
     return b"".join(parts)
 
 
