@@ -9,7 +9,8 @@ everything wrong, for its error message. Both kinds of node are read by the same
 proxies of it live, and an exception's traceback may hold one.
 *Rule 2.* A name twice in an object that is read is an error: Triton takes the first, Python
 servers the last, so one request could mean two things.
-*Rule 3.* Nesting is counted before parsing, at most :data:`DEEPEST` levels.
+*Rule 3.* Nesting is counted before parsing, at most :data:`DEEPEST` levels, and so are arrays and
+objects, at most :data:`MOST_NESTED`: all that costs much more than its bytes are these.
 *Rule 4.* null stands for absent.
 """
 
@@ -24,13 +25,16 @@ from typing import Any, Final
 import numpy as np
 import simdjson
 
-from infergate.core.errors import bad_request
+from infergate.core.errors import GatewayError, Kind, bad_request
 
 Node = Any
 """A scalar, or an object or array of either parser."""
 
 DEEPEST: Final = 100
 """Levels of nesting (Triton: 100)."""
+MOST_NESTED: Final = 1 << 18
+"""Arrays and objects in one document. Each that becomes a Python object costs up to 1 µs, though
+its text may have 3 bytes. Triton has no such bound."""
 _BRACKETS: Final = b"[]{}"
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
@@ -52,9 +56,12 @@ class Literal(str):
     __slots__ = ()
 
 
+_LITERALS: Final = {word: Literal(word) for word in ("NaN", "Infinity", "-Infinity")}
+
+
 def read(text: bytes) -> Node:
     """The document in ``text``. Raises BAD_REQUEST with the place of the mistake."""
-    check_depth(text)
+    check_nesting(text)
     try:
         return simdjson.Parser().parse(text)
     except (ValueError, RuntimeError):
@@ -78,7 +85,7 @@ def _read_again(text: bytes) -> Node:
 def read_tolerantly(text: bytes) -> Node:
     """The document in a server's answer. Triton writes BYTES that are not UTF-8 as they are into
     JSON strings: such bytes become lone surrogates (PEP 383), which ``elements`` turns back."""
-    check_depth(text)
+    check_nesting(text)
     try:
         return simdjson.Parser().parse(text)
     except (ValueError, RuntimeError):
@@ -88,15 +95,16 @@ def read_tolerantly(text: bytes) -> Node:
 def load(text: str | bytes) -> Node:
     """The document in ``text`` by the standard library. Raises BAD_REQUEST."""
     try:
-        return json.loads(text, object_pairs_hook=Members, parse_constant=Literal)
+        return json.loads(text, object_pairs_hook=Members, parse_constant=_LITERALS.__getitem__)
     except json.JSONDecodeError as error:
         raise bad_request(f"the JSON is wrong at character {error.pos}: {error.msg}") from None
     except ValueError as error:  # an integer of thousands of digits
         raise bad_request(f"the JSON is wrong: {error}") from None
 
 
-def check_depth(text: bytes) -> None:
-    """Rule 3. Raises BAD_REQUEST. Documents with few brackets in all pay two quick scans."""
+def check_nesting(text: bytes) -> None:
+    """Rule 3. Raises BAD_REQUEST, TOO_LARGE. Documents with few brackets in all pay
+    two quick scans."""
     if _has_few(text, b"[") and _has_few(text, b"{"):
         return
     if b"\\" in text:
@@ -104,6 +112,11 @@ def check_depth(text: bytes) -> None:
     # two quotes side by side, of one string or of two, change nothing about what lies outside
     structure = text.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
     outside = b"".join(structure.split(b'"')[::2])
+    if len(outside) > 2 * MOST_NESTED:
+        raise GatewayError(
+            Kind.TOO_LARGE,
+            f"the JSON holds over {MOST_NESTED} arrays and objects; data may be sent flat",
+        )
     level = 0
     for start in range(0, len(outside), _BLOCK):
         block = np.frombuffer(outside, np.uint8, min(_BLOCK, len(outside) - start), start)
@@ -183,11 +196,15 @@ def _check_text(text: str, path: str) -> None:
 def parameters(node: Node, path: str) -> dict[str, Any]:
     """The object ``node`` as plain Python values. Raises BAD_REQUEST."""
     if isinstance(node, simdjson.Object):
-        _checked_names(list(node.keys()), path)
-        found: dict[str, Any] = node.as_dict()
-        if any(isinstance(value, (dict, list)) for value in found.values()):
-            return _plain_members(load(node.mini), path)
-        return found
+        text: bytes = node.mini  # type: ignore[assignment]  # the stubs say str
+        if text.count(b"{") == 1:
+            _checked_names(list(node.keys()), path)
+            return node.as_dict()
+        try:
+            held: dict[str, Any] = json.loads(text, object_pairs_hook=_without_twins)
+        except _TwinsError:
+            return _plain_members(load(text), path)  # raises, naming the object
+        return held
     if isinstance(node, Members):
         found = _plain_members(node, path)
         _check_text(json.dumps(found, ensure_ascii=False), path)
@@ -195,16 +212,34 @@ def parameters(node: Node, path: str) -> dict[str, Any]:
     raise bad_request(f"{path} must be an object, not {kind(node)}")
 
 
+class _TwinsError(Exception):
+    """Somewhere inside, an object has a name twice."""
+
+
+def _without_twins(told: list[tuple[str, Any]]) -> dict[str, Any]:
+    held = dict(told)
+    if len(held) < len(told):
+        raise _TwinsError
+    return held
+
+
+_SURE: Final = frozenset({str, int, bool, type(None)})
+"""Types of values that need no second look: a float may be infinite."""
+
+
 def _plain_members(node: Members, path: str) -> dict[str, Any]:
     _checked_names([name for name, _ in node], path)
-    return {name: _plain(value, f"{path}.{shown(name)}") for name, value in node}
+    return {
+        name: value if type(value) in _SURE else _plain(value, f"{path}.{shown(name)}")
+        for name, value in node
+    }
 
 
 def _plain(node: Node, path: str) -> Any:
     if isinstance(node, Members):
         return _plain_members(node, path)
     if isinstance(node, list):
-        return [_plain(item, path) for item in node]
+        return [item if type(item) in _SURE else _plain(item, path) for item in node]
     if isinstance(node, Literal) or (isinstance(node, float) and math.isinf(node)):
         raise bad_request(f"{path} is no number that JSON has")
     return node

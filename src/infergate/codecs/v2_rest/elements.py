@@ -6,10 +6,13 @@ element at fault or finds what simdjson cannot carry: NaN and Infinity, as liter
 Writing, orjson prints numpy arrays itself.
 
 *Rule 1.* Numbers are never coerced: an integer type takes integers in its range, BOOL takes
-booleans, BYTES takes strings. Float types take any number, rounded to the nearest, ties to even;
-a finite number that rounds to infinity is an error.
+booleans, BYTES takes strings. Float types take any number: read as FP64, as every JSON reader
+does, and rounded from there to the nearest, ties to even; a finite number that rounds to infinity
+is an error.
 *Rule 2.* Data may be nested or flat; the count must be what the shape announces. How it is nested
 is not compared with the shape (nor does Triton).
+*Rule 3.* What is walked in Python is walked no further than one element beyond what the shape
+announces.
 """
 
 from __future__ import annotations
@@ -17,19 +20,21 @@ from __future__ import annotations
 import base64
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
+from typing import Literal as OneOf
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 import simdjson
 
-from infergate.codecs.v2_rest.document import Node, is_array, kind, shown
+from infergate.codecs.v2_rest.document import Literal, Node, is_array, kind, shown
 from infergate.core.datatypes import INTEGERS, NUMPY, Datatype
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.tensor import (
+    MOST_BYTES_ELEMENTS,
     Buffer,
     Tensor,
     bf16_from_float32,
@@ -78,13 +83,12 @@ def read_elements(
         if values is not None:
             _check_count(name, shape, values.size)
             return values.view(np.uint8).data
-        node = node.as_list()
-    flat = list(_flattened(node))
+    if datatype is Datatype.BYTES and math.prod(shape) > MOST_BYTES_ELEMENTS:
+        check_data(name, datatype, shape, b"")  # raises, before anything is walked
+    flat = _flattened(node, math.prod(shape))
     _check_count(name, shape, len(flat))
     if datatype is Datatype.BYTES:
-        data = pack_bytes(_encoded(name, flat, reading))
-        check_data(name, datatype, shape, data)
-        return data
+        return pack_bytes(_encoded(name, flat, reading))
     if datatype is Datatype.BOOL:
         values = _booleans(name, flat)
     elif datatype in INTEGERS:
@@ -95,10 +99,11 @@ def read_elements(
 
 
 def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
-    if count != math.prod(shape):
+    announced = math.prod(shape)
+    if count != announced:
         raise bad_request(
-            f"tensor '{name}': shape {list(shape)} announces {math.prod(shape)} elements, "
-            f"the data holds {count}"
+            f"tensor '{name}': shape {list(shape)} announces {announced} elements, "
+            f"the data holds {'more' if count > announced else count}"
         )
 
 
@@ -106,7 +111,7 @@ def _copied_out(datatype: Datatype, node: simdjson.Array) -> Array | None:
     """The array's numbers in ``datatype``; None where not all of them are, or fit."""
     if datatype in (Datatype.BOOL, Datatype.BYTES):
         return None
-    of_type: Literal["d", "u", "i"] = "d"
+    of_type: OneOf["d", "u", "i"] = "d"
     if datatype in INTEGERS:
         of_type = "u" if datatype is Datatype.UINT64 else "i"
     try:
@@ -132,12 +137,32 @@ _BOUNDS: Final = {
 _WIDE: Final = {"d": "<f8", "u": "<u8", "i": "<i8"}
 
 
-def _flattened(node: Node) -> Iterator[Node]:
-    for item in node:
-        if type(item) is list:
-            yield from _flattened(item)
+def _flattened(node: Node, most: int) -> list[Node]:
+    """The elements of the array ``node`` at whatever depth; some beyond ``most``, and no further,
+    where there are more."""
+    flat: list[Node] = []
+    pending = [iter((node,))]
+    while pending:
+        for item in pending[-1]:
+            if type(item) not in _ARRAYS:
+                flat.append(item)
+            elif len(item) > most - len(flat):  # too many, unless they are empty arrays
+                pending.append(iter(item))
+                break
+            else:
+                listed = list(item)
+                if not _ARRAYS.isdisjoint(map(type, listed)):
+                    pending.append(iter(listed))
+                    break
+                flat += listed
+            if len(flat) > most:
+                return flat
         else:
-            yield item
+            pending.pop()
+    return flat
+
+
+_ARRAYS: Final = frozenset({simdjson.Array, list})
 
 
 def _wrong(name: str, index: int, value: Node, wanted: str) -> GatewayError:
@@ -146,14 +171,13 @@ def _wrong(name: str, index: int, value: Node, wanted: str) -> GatewayError:
     return bad_request(f"tensor '{name}': element {index} is {said}, {wanted}")
 
 
-def _encoded(name: str, flat: list[Node], reading: Reading) -> Iterator[bytes]:
-    for index, value in enumerate(flat):
-        if type(value) is not str:
-            raise _wrong(name, index, value, "BYTES takes strings")
-        try:
-            yield value.encode("utf-8", reading.errors)
-        except UnicodeEncodeError:
-            raise _wrong(name, index, value, "with half a surrogate pair") from None
+def _encoded(name: str, flat: list[Node], reading: Reading) -> list[bytes]:
+    _check_types(name, flat, frozenset({str}), "BYTES takes strings")
+    try:
+        return [value.encode("utf-8", reading.errors) for value in flat]
+    except UnicodeEncodeError as error:
+        index = flat.index(error.object)
+        raise _wrong(name, index, flat[index], "with half a surrogate pair") from None
 
 
 def _check_types(name: str, flat: list[Node], allowed: frozenset[type], wanted: str) -> None:
@@ -178,39 +202,31 @@ def _integers(name: str, datatype: Datatype, flat: list[Node]) -> Array:
 
 
 def _floats(name: str, datatype: Datatype, flat: list[Node], reading: Reading) -> Array:
-    told = flat if _NUMBERS.issuperset(map(type, flat)) else None
-    if told is None or max(map(abs, told), default=0) > _GREATEST:
-        told = _walked(name, datatype, flat, reading.specials)
-    values = ROUND[datatype](np.array(told, "<f8"))
+    """Numbers, and words for what is no number."""
+    wanted = f"{datatype.value} takes numbers"
+    words = [value for value in flat if type(value) not in _NUMBERS]
+    told = flat
+    if words:
+        _check_types(name, flat, _NUMBERS | _WORDS, wanted)
+        unknown = set(words).difference(reading.specials)
+        if unknown:
+            index = next(i for i, value in enumerate(flat) if value in unknown)
+            raise _wrong(name, index, flat[index], wanted)
+        specials = reading.specials
+        told = [value if type(value) in _NUMBERS else specials[value] for value in flat]
+    try:
+        values = ROUND[datatype](np.array(told, "<f8"))
+    except OverflowError:
+        index = next(i for i, v in enumerate(told) if type(v) is int and abs(v) > _GREATEST)
+        raise _wrong(name, index, told[index], f"beyond {datatype.value}") from None
     for index in _overflown(datatype, values).tolist():
-        if math.isfinite(told[index]):
-            raise _wrong(name, index, told[index], f"beyond {datatype.value}")
+        if type(flat[index]) in _NUMBERS:
+            raise _wrong(name, index, flat[index], f"beyond {datatype.value}")
     return values
 
 
-def _walked(
-    name: str, datatype: Datatype, flat: list[Node], specials: Mapping[str | None, float]
-) -> list[float]:
-    """Numbers and ``specials`` as floats."""
-    told: list[float] = []
-    for index, value in enumerate(flat):
-        if type(value) is float and not math.isinf(value):
-            told.append(value)
-        elif type(value) is int:
-            try:
-                told.append(float(value))
-            except OverflowError:
-                raise _wrong(name, index, value, f"beyond {datatype.value}") from None
-        elif (value is None or isinstance(value, str)) and value in specials:
-            told.append(specials[value])
-        elif type(value) is float:
-            raise _wrong(name, index, value, f"beyond {datatype.value}")
-        else:
-            raise _wrong(name, index, value, f"{datatype.value} takes numbers")
-    return told
-
-
-_NUMBERS: Final = frozenset({int, float})
+_NUMBERS: Final[frozenset[type]] = frozenset({int, float})
+_WORDS: Final[frozenset[type]] = frozenset({str, Literal, type(None)})
 _GREATEST: Final = sys.float_info.max
 
 # ---- rounding ---------------------------------------------------------------------------------

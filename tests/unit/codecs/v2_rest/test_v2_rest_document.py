@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 from v2_rest_wires import CODEC, ok, one, parse, post, refused
 
-from infergate.codecs.v2_rest.document import check_depth
+from infergate.codecs.v2_rest.document import MOST_NESTED, check_nesting
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import InferRequest, InferResponse
@@ -36,7 +36,7 @@ def test_brackets_that_do_not_nest() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[" * (4 << 20), '""' * (2 << 20) + "[" * 200, "[]" * 100_000 + "[" * 101],
+    ["[" * (1 << 18), '""' * (2 << 20) + "[" * 200, "[]" * 100_000 + "[" * 101],
     ids=["brackets", "quotes", "deep in a later block"],
 )
 def test_looking_for_depth_takes_no_more_memory_than_the_text(text: str) -> None:
@@ -44,7 +44,7 @@ def test_looking_for_depth_takes_no_more_memory_than_the_text(text: str) -> None
     tracemalloc.start()
     try:
         with pytest.raises(GatewayError, match="100 levels"):
-            check_depth(body)
+            check_nesting(body)
         assert tracemalloc.get_traced_memory()[1] < 3 * len(body) + (8 << 20)
     finally:
         tracemalloc.stop()
@@ -60,13 +60,22 @@ def test_a_string_that_does_not_end_is_looked_at_once(end: bytes) -> None:
 
 def test_strings_side_by_side_are_still_strings() -> None:
     deep = "[" * 200
-    check_depth(f'["{deep}""{deep}","","{deep}"]'.encode())
+    check_nesting(f'["{deep}""{deep}","","{deep}"]'.encode())
     with pytest.raises(GatewayError, match="100 levels"):
-        check_depth(f'["","",""{deep}'.encode())
+        check_nesting(f'["","",""{deep}'.encode())
 
 
 def test_brackets_closed_too_often() -> None:
     refused(post("]" * 300 + "[" * 300), "character 0")
+
+
+@pytest.mark.parametrize("item", ["[]", "{}", '["]"]'])
+def test_as_many_arrays_and_objects_as_there_may_be(item: str) -> None:
+    text = f"[{','.join([item] * (MOST_NESTED - 1))}]"
+    check_nesting(text.encode())
+    with pytest.raises(GatewayError, match="262144 arrays and objects") as caught:
+        check_nesting(f"[{text}]".encode())
+    assert caught.value.kind is Kind.TOO_LARGE
 
 
 @pytest.mark.parametrize("beside", ["1", "NaN"])

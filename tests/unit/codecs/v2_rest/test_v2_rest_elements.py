@@ -1,6 +1,7 @@
 """Tensor data in JSON, read and written."""
 
 import math
+import tracemalloc
 from fractions import Fraction
 
 import numpy as np
@@ -11,7 +12,8 @@ from v2_rest_wires import CODEC, body, ok, one, parse_one, post, refused
 
 from infergate.codecs.base import Parsed
 from infergate.codecs.v2_rest import PLUGIN
-from infergate.codecs.v2_rest.elements import ROUND
+from infergate.codecs.v2_rest.document import read
+from infergate.codecs.v2_rest.elements import REQUEST, ROUND, read_elements
 from infergate.core.datatypes import INTEGERS, NUMPY, Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
@@ -114,6 +116,44 @@ def test_data_that_is_no_array() -> None:
     refused(one("BYTES", [1], '"a"'), "a string")
     assert parse_one("BYTES", [], '"a"').numpy().item() == b"a"
     refused(one("FP32", [], "[]"), "1 elements", "holds 0")
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "data", "kind"),
+    [
+        ("BOOL", [1], "[" * 90 + "[" + "true," * 500_000 + "true]" + "]" * 90, Kind.BAD_REQUEST),
+        ("BOOL", [1], "[[true,true," + "[true]," * 100_000 + "true]]", Kind.BAD_REQUEST),
+        ("BOOL", [0, 500_000], "[" + "true," * 500_000 + "true]", Kind.BAD_REQUEST),
+        ("BYTES", [7], "[" + '"",' * 500_000 + '""]', Kind.BAD_REQUEST),
+        ("BYTES", [1 << 21], "[" + '"",' * ((1 << 21) - 1) + '""]', Kind.TOO_LARGE),
+        ("BOOL", [0, 9], "[" + "[]," * 200_000 + "{}]", Kind.BAD_REQUEST),
+    ],
+    ids=["deep", "ragged", "empty", "strings", "too many", "empty arrays"],
+)
+def test_no_more_is_walked_than_the_shape_announces(
+    datatype: str, shape: list[int], data: str, kind: Kind
+) -> None:
+    node = read(data.encode())
+    tracemalloc.start()
+    try:
+        with pytest.raises(GatewayError, match="'X'") as caught:
+            read_elements("X", Datatype(datatype), tuple(shape), node, REQUEST)
+        assert caught.value.kind is kind
+        # a list of the elements, or of the arrays, would take at least 8 bytes for each
+        assert tracemalloc.get_traced_memory()[1] < 1 << 18
+    finally:
+        tracemalloc.stop()
+
+
+def test_arrays_among_elements_keep_their_order() -> None:
+    data = '[["a","b"],"c",[],["d",["e",[["f"]]],"g"],[[]],"h"]'
+    strings = parse_one("BYTES", [8], data).numpy().tolist()
+    assert b"".join(strings) == b"abcdefgh"
+    assert parse_one("BOOL", [3, 0], "[[],[],[]]").data == b""
+    beside = data.replace('"a"', '"a",NaN')
+    refused(one("BYTES", [9], beside), "element 1 is a number")
+    refused(one("BYTES", [7], data), "holds more")
+    refused(one("BYTES", [9], data), "holds 8")
 
 
 def written(tensor: Tensor, non_finite: str = "literal") -> bytes:
