@@ -25,6 +25,7 @@ from infergate.codecs.v2_grpc.tensors import (
     read_tensors,
     write_description,
 )
+from infergate.core.classification import class_count
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, RequestedOutput
@@ -70,6 +71,8 @@ def _read(
     )
     _check_names("input", [tensor.name for tensor in head.inputs], limits)
     _check_names("output", [output.name for output in outputs], limits)
+    for output in outputs:
+        class_count(output)
     for described in (*head.inputs, *head.outputs):
         if _SHARED_MEMORY in described.parameters:
             raise GatewayError(

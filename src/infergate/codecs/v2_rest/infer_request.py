@@ -4,6 +4,7 @@
 over JSON. (Triton ignores the latter where outputs are listed; the extension's text does not.)
 *Rule 2.* A length header of 0 is a raw request: no JSON, the body is the model's only input.
 *Rule 3.* Tensors in shared memory are refused: regions belong to a host, a gateway is another.
+*Rule 4.* A wrong ``classification`` is refused here: Triton calls it its own error (500).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from infergate.codecs.v2_rest.tensors import (
     write_parameters,
     write_tensor,
 )
+from infergate.core.classification import class_count
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
@@ -136,7 +138,9 @@ def _read_output(node: Node, path: str) -> tuple[RequestedOutput, bool | None]:
     parameters = read_parameters(told, path)
     _refuse_shared(parameters, path)
     binary, parameters = _flag(parameters, BINARY, f"{path}.parameters")
-    return RequestedOutput(required_name(told, path), parameters), binary
+    output = RequestedOutput(required_name(told, path), parameters)
+    class_count(output)
+    return output, binary
 
 
 def _refuse_shared(parameters: Parameters, path: str) -> None:

@@ -24,6 +24,7 @@ from infergate.core.messages import (
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
+    RequestedOutput,
     ServerLiveRequest,
     TensorMetadata,
 )
@@ -274,6 +275,17 @@ def test_the_number_of_tensors_is_limited() -> None:
     with pytest.raises(GatewayError, match="3 inputs, the limit is 2"):
         RAW.parse_request(wire, limits)
     RAW.parse_request(wire, replace(limits, tensors=3))
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, "2"])
+def test_classification_asks_for_some_classes(count: Any) -> None:
+    output = RequestedOutput("Y", {"classification": count})
+    wire = RAW.build_request(InferRequest("m", outputs=(output,)), GENERIC)
+    for act in (RAW.parse_request, RAW.shield):
+        error = refused(wire, act, LIMITS)
+        assert error is not None
+        assert error.kind is Kind.BAD_REQUEST
+        assert "'Y'" in error.public
 
 
 def test_an_empty_shape_in_typed_contents_holds_one_element() -> None:
