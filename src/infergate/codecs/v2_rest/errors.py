@@ -73,6 +73,9 @@ KIND: Final[Mapping[int, Kind]] = {
 409), 5xx BACKEND_ERROR, the rest is no answer to anything we ask."""
 
 _MOST_DETAIL: Final = 20_000
+_HEAD: Final = 4096
+"""Characters of an HTML page in which its title is looked for: a title that begins and does not end
+is looked for to the end from each beginning."""
 _TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
@@ -113,7 +116,7 @@ def _message(text: str) -> str:
         if told:
             return told
     if text.startswith("<"):
-        title = _TITLE.search(text)
+        title = _TITLE.search(text[:_HEAD])
         return " ".join(title.group(1).split()) if title else ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:

@@ -221,6 +221,8 @@ def raw_deflate(data: bytes) -> bytes:
         ("", PLAIN),
         ("GZIP", gzip.compress(PLAIN)),
         ("x-gzip", gzip.compress(PLAIN)),
+        ("gzip", gzip.compress(PLAIN[:5]) + gzip.compress(b"") + gzip.compress(PLAIN[5:])),
+        ("gzip", b"".join(gzip.compress(bytes([byte])) for byte in PLAIN)),
         ("deflate", zlib.compress(PLAIN)),
         ("deflate", raw_deflate(PLAIN)),
     ],
@@ -232,6 +234,12 @@ def test_encodings_undone(encoding: str, data: bytes) -> None:
     assert (body(shielded), shielded.headers) == (PLAIN, {"x-other": "1"})
 
 
+@pytest.mark.parametrize("count", ["0", "-1", "1.5", "true", '"2"', "[1]"])
+def test_classification_asks_for_some_classes(count: str) -> None:
+    outputs = f'[{{"name":"Y","parameters":{{"classification":{count}}}}}]'
+    refused(post(f'{{"inputs":[],"outputs":{outputs}}}'), "'Y'", "classification")
+
+
 @pytest.mark.parametrize("encoding", ["br", "gzip, deflate", "x" * 500])
 def test_other_encodings(encoding: str) -> None:
     refused(post(PLAIN, content_encoding=encoding), kind=Kind.UNSUPPORTED_ENCODING)
@@ -240,6 +248,38 @@ def test_other_encodings(encoding: str) -> None:
 @pytest.mark.parametrize("data", [b"", b"x", zlib.compress(PLAIN)[:-1], raw_deflate(PLAIN) + b"!"])
 def test_corrupt_deflate(data: bytes) -> None:
     refused(post(data, content_encoding="deflate"), "deflate body")
+
+
+def test_answers_in_several_gzip_members() -> None:
+    text = b'{"model_name":"m","outputs":[]}'
+    packed = gzip.compress(text[:9]) + gzip.compress(text[9:])
+    read = CODEC.parse_response(
+        ok(packed, content_encoding="gzip"), InferRequest("m"), DEFAULT_LIMITS
+    )
+    assert read == InferResponse("m")
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (gzip.compress(PLAIN) + gzip.compress(PLAIN)[:-1], "ends too early"),
+        (gzip.compress(PLAIN) + b"\x1f\x8b" * 9, "corrupt"),
+        (gzip.compress(PLAIN) + b"\x1f", "1 bytes follow"),
+        (gzip.compress(PLAIN) + zlib.compress(PLAIN), "bytes follow"),
+        # 300 000 members: each costs more than its bytes
+        (gzip.compress(b"") * 300_000, "bytes follow"),
+    ],
+    ids=["cut", "corrupt", "a byte", "zlib", "too many"],
+)
+def test_what_is_wrong_after_the_first_gzip_member(data: bytes, told: str) -> None:
+    refused(post(data, content_encoding="gzip"), told)
+
+
+def test_members_share_the_limit() -> None:
+    member = gzip.compress(b" " * 900)
+    with pytest.raises(GatewayError) as caught:
+        CODEC.parse_request(post(member * 2, content_encoding="gzip"), Limits(body=1000))
+    assert caught.value.kind is Kind.TOO_LARGE
 
 
 def test_a_bomb_is_stopped_at_the_limit() -> None:
@@ -475,6 +515,8 @@ def test_kind_of_a_status(status: int, kind: Kind) -> None:
         ("Traceback (most recent call last):\n  File x\nKeyError: 'a'\n\n", "KeyError: 'a'"),
         ("<html><TITLE> Bad\n gateway</TITLE>", "Bad gateway"),
         ("<p>", "the backend answered HTTP 500"),
+        ("<title>" * 11_000, "the backend answered HTTP 500"),
+        ("<p>" + " " * 4096 + "<title>late</title>", "the backend answered HTTP 500"),
         ("  ", "the backend answered HTTP 500"),
         ("{" + '"a":' * 3000, ("{" + '"a":' * 3000)[:2000]),
     ],
