@@ -18,6 +18,7 @@ BAD_REQUEST: Final = 400
 TIMED_OUT: Final = 408
 URI_TOO_LONG: Final = 414
 HEADERS_TOO_LARGE: Final = 431
+NOT_IMPLEMENTED: Final = 501
 
 HOP_BY_HOP: Final = frozenset(
     {
@@ -108,6 +109,21 @@ def check_fields(fields: Sequence[tuple[bytes, bytes]], limits: Limits) -> None:
 def is_host(value: str) -> bool:
     """Whether ``value`` may stand in a Host field (RFC 9112, 3.2: 400 if not). It may be empty."""
     return _HOST.fullmatch(value) is not None
+
+
+def check_codings(value: str) -> None:
+    """Raises HeadError where Transfer-Encoding names any coding but one ``chunked``: a body that
+    is taken for what it is not (RFC 9112, 6.1)."""
+    codings = [coding.strip().lower() for coding in value.split(",")]
+    unknown = [coding for coding in codings if coding not in {"", "chunked"}]
+    if unknown:
+        raise HeadError(
+            NOT_IMPLEMENTED,
+            f"the transfer coding {unknown[0]!r} is not served here",
+            Kind.UNSUPPORTED,
+        )
+    if codings.count("chunked") > 1:
+        raise HeadError(BAD_REQUEST, "the body is chunked twice")
 
 
 def lowered(items: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -74,6 +74,8 @@ class Incoming:
         """Let it in, or raise GatewayError."""
         announced = int(self.wire.headers.get("content-length", 0))
         _check(message, announced, self._limits)
+        if self._chunked:
+            http_head.check_codings(self.wire.headers["transfer-encoding"])
         admission.admit(announced)
         self._admission = admission
         self._reserved = announced

@@ -120,6 +120,8 @@ async def test_target_length(site: HttpSite, length: int, status: int) -> None:
         HEAD + b"Content-Length: 2x\r\n\r\nab",
         HEAD + b"Content-Length: 99999999999999999999999\r\n\r\nab",
         HEAD + b"Transfer-Encoding: gzip\r\n\r\nab",
+        HEAD + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabXX",
     ],
@@ -131,6 +133,24 @@ async def test_what_is_not_http_is_refused(site: HttpSite, wire: bytes) -> None:
     assert (answer.status, answer.headers["connection"]) == (400, "close")
     assert answer.headers["content-type"] == "refusal"
     assert await peer.ended()
+    await peer.close()
+    await site.good()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"transfer-encoding: identity , Chunked\r\n",
+    ],
+)
+async def test_a_transfer_coding_that_is_not_known(site: HttpSite, lines: bytes) -> None:
+    """Taken for plain bytes, the body would be another than the client sent (RFC 9112, 6.1)."""
+    peer = await site.connect()
+    await peer.send(HEAD + lines + b"\r\n2\r\nab\r\n0\r\n\r\n")
+    answer = await peer.answer()
+    assert (answer.status, b"transfer coding" in answer.body) == (501, True)
+    assert not site.app.calls
     await peer.close()
     await site.good()
 
