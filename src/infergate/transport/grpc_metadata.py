@@ -11,6 +11,7 @@ import binascii
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
+from urllib.parse import unquote
 
 _BINARY: Final = "-bin"
 _OURS: Final = ("grpc-", ":")
@@ -19,6 +20,7 @@ _CONNECTION: Final = frozenset(
     {"user-agent", "te", "content-type", "content-length", "connection", "host", "accept-encoding"}
 )
 """Names that concern one connection or one encoding, so are not passed on."""
+_ADDRESSED: Final = frozenset({"ipv4", "ipv6"})
 _NAME = re.compile("[0-9a-z_.-]+")
 _VALUE = re.compile("[\x20-\x7e]*")
 """gRPC over HTTP/2, "Custom-Metadata": ASCII values only."""
@@ -51,6 +53,13 @@ def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
         except (binascii.Error, ValueError):
             continue
     return tuple(pairs)
+
+
+def read_peer(told: str) -> str:
+    """A peer (to grpc ``ipv4:127.0.0.1:1``, ``ipv6:%5B::1%5D:1``, ``unix:/path``) as the HTTP
+    transport spells it: ``host:port`` with IPv6 in brackets, or ``unix``."""
+    scheme, _, rest = told.partition(":")
+    return unquote(rest) if scheme in _ADDRESSED else scheme
 
 
 def _to_text(value: bytes) -> str:

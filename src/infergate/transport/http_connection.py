@@ -27,7 +27,7 @@ from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport import http_answer, http_head
-from infergate.transport.base import HttpApp
+from infergate.transport.base import Address, HttpApp
 from infergate.transport.guard import Admission
 from infergate.transport.http_incoming import Incoming
 from infergate.transport.http_parser import (
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "unix")
+        self._peer = str(Address(*peer[:2])) if isinstance(peer, tuple) else "unix"
         self._host.opened(self)
         if self._host.stopping:  # accepted in the moment the listener closed
             transport.abort()

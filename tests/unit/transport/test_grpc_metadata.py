@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,3 +31,17 @@ def test_what_is_written() -> None:
 def test_binary_values_go_there_and_back(values: dict[str, bytes]) -> None:
     text = grpc_metadata.read(values.items())
     assert dict(grpc_metadata.write(text)) == values
+
+
+@pytest.mark.parametrize(
+    ("told", "peer"),
+    [
+        ("ipv4:127.0.0.1:51234", "127.0.0.1:51234"),
+        ("ipv6:%5B::1%5D:51234", "[::1]:51234"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:5", "[fe80::1%eth0]:5"),
+        ("unix:", "unix"),
+        ("unix:/run/x.sock", "unix"),
+    ],
+)
+def test_a_peer_is_spelled_as_over_http(told: str, peer: str) -> None:
+    assert grpc_metadata.read_peer(told) == peer

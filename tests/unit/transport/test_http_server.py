@@ -35,6 +35,24 @@ async def test_a_real_client(site: HttpSite) -> None:
     assert len({call.peer for call in site.app.calls}) == 1, "one connection, kept alive"
 
 
+@pytest.mark.parametrize(
+    ("peername", "peer"),
+    [(("127.0.0.1", 5), "127.0.0.1:5"), (("::1", 5, 0, 0), "[::1]:5"), ("", "unix")],
+)
+async def test_a_peer_is_spelled_as_over_grpc(
+    site: HttpSite, peername: object, peer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket says who the client is: the rest of the way is a real one."""
+    known = "asyncio.selector_events._SelectorSocketTransport.get_extra_info"
+    monkeypatch.setattr(known, lambda *_: peername)
+    client = await site.connect()
+    await client.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    await client.answer()
+    assert site.app.calls[-1].peer == peer
+    monkeypatch.undo()
+    await client.close()
+
+
 async def test_repeated_headers_are_joined(site: HttpSite) -> None:
     peer = await site.connect()
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nX-A: 1\r\nx-a: 2\r\nB: caf\xe9\r\n\r\n")
