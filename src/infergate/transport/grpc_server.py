@@ -7,10 +7,11 @@ whether it exists is for the application to say.
 
 from __future__ import annotations
 
-import errno
+import asyncio
 import functools
 import logging
 import os
+import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Final
@@ -24,6 +25,7 @@ from infergate.core.limits import KIB, Limits
 from infergate.core.wire import RpcRequest, RpcResponse, joined
 from infergate.transport import grpc_metadata
 from infergate.transport.base import Address, RpcApp, StreamHandler
+from infergate.transport.grpc_stream import until
 from infergate.transport.guard import Admission
 
 log = logging.getLogger(__name__)
@@ -45,9 +47,8 @@ class GrpcServer:
     def __init__(self, address: Address, app: RpcApp, limits: Limits, admission: Admission) -> None:
         self._wanted = address
         self._bound = address
-        self._app = app
         self._limits = limits
-        self._admission = admission
+        self._methods = _Methods(app, admission)
         self._server: Any = None
 
     @property
@@ -58,23 +59,38 @@ class GrpcServer:
     async def start(self) -> None:
         """Bind and accept. Raises OSError where the address is taken."""
         server = grpc.aio.server(options=_options(self._limits))
-        server.add_generic_rpc_handlers((_Methods(self._app, self._admission),))
+        server.add_generic_rpc_handlers((self._methods,))
         try:
             port = server.add_insecure_port(str(self._wanted))
         except RuntimeError as error:  # grpcio keeps the reason to itself
             await server.stop(None)
-            raise OSError(
-                errno.EADDRINUSE, f"{os.strerror(errno.EADDRINUSE)}: {self._wanted}"
-            ) from error
+            raise await _why_not(self._wanted, str(error)) from error
         self._bound = Address(self._wanted.host, port)
         await server.start()
         self._server = server
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let calls finish for ``grace`` seconds, then cancel them."""
+        """Stop accepting, let calls finish for ``grace`` seconds, then cancel them. Streams hear
+        no more from their clients, so that those that wait for them end at once."""
+        self._methods.over.set()
         server, self._server = self._server, None
         if server is not None:
             await server.stop(grace)
+
+
+async def _why_not(address: Address, told: str) -> OSError:
+    """Why ``address`` cannot be bound: asyncio is asked to, which says what the system said. Where
+    it can, as when the port has just become free, that is as grpcio ``told``."""
+    try:
+        probe = await asyncio.get_running_loop().create_server(
+            asyncio.Protocol, address.host, address.port, start_serving=False
+        )
+    except OSError as error:
+        if error.errno is None or isinstance(error, socket.gaierror):
+            return error
+        return OSError(error.errno, f"{os.strerror(error.errno)}: {address}")
+    probe.close()
+    return OSError(f"{told}: {address}")
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
@@ -94,11 +110,12 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """All methods, known and unknown."""
+    """All methods, known and unknown. ``over`` is set when the server stops."""
 
     def __init__(self, app: RpcApp, admission: Admission) -> None:
         self._app = app
         self._admission = admission
+        self.over = asyncio.Event()
         self._unary = functools.lru_cache(_METHODS)(self._make_unary)
 
     def service(self, handler_call_details: Any) -> Any:
@@ -144,11 +161,12 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         async def answer(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
             call = _call_of(context)
             try:
-                self._admission.admit(0)
+                self._admission.admit_stream()
             except GatewayError as error:
                 _end(context, self._refusal(error, method, call))
                 return
-            responses = handler(messages, call)
+            asked = until(messages, self.over)
+            responses = handler(asked, call)
             try:
                 async for response in responses:
                     if response.code:
@@ -161,9 +179,10 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
                 log.exception("streaming %s failed", method)
                 _end(context, self._refusal(_internal(), method, call))
             finally:
-                self._admission.release(0)
+                self._admission.release_stream()
                 if isinstance(responses, AsyncGenerator):
                     await responses.aclose()
+                await asked.aclose()
 
         return answer
 
@@ -183,7 +202,7 @@ def _call_of(context: Any) -> Call:
     now = time.monotonic()
     remaining: float | None = context.time_remaining()
     return Call(
-        peer=context.peer(),
+        peer=grpc_metadata.read_peer(context.peer()),
         started=now,
         deadline=None if remaining is None else now + remaining,
         headers=grpc_metadata.read(context.invocation_metadata() or ()),

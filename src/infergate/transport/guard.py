@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 
-_RETRY_AFTER = 1.0
+MOST_STREAMS: Final = 1024
+"""Streams of a process, which may stay open for hours. A connection has at most
+``limits.streams``: HTTP/2 sees to that."""
+_RETRY_AFTER: Final = 1.0
 
 
 class Admission:
-    """Counts requests being served and the bytes of their bodies; pure arithmetic.
+    """Counts requests being served, the bytes of their bodies, and streams; pure arithmetic.
 
-    Every ``admit`` or ``grow`` that returns is undone by one ``release`` of the same request.
+    Every ``admit`` or ``grow`` that returns is undone by one ``release`` of the same request, every
+    ``admit_stream`` by one ``release_stream``. Streams are no requests: a thousand idle watchers
+    of health must not keep inferences out.
     """
 
-    __slots__ = ("_most_bytes", "_most_requests", "bytes", "requests")
+    __slots__ = ("_most_bytes", "_most_requests", "bytes", "requests", "streams")
 
     def __init__(self, limits: Limits) -> None:
         self._most_requests = limits.in_flight
@@ -23,29 +30,39 @@ class Admission:
         """Requests being served now."""
         self.bytes = 0
         """Bytes of their bodies, those announced and still on their way included."""
+        self.streams = 0
+        """Streams open now."""
 
     def admit(self, size: int) -> None:
         """Count one more request of ``size`` bytes. Raises OVERLOADED, and counts nothing."""
         if self.requests >= self._most_requests:
-            raise GatewayError(
-                Kind.OVERLOADED,
-                f"the gateway is serving its limit of {self._most_requests} requests",
-                retry_after=_RETRY_AFTER,
-            )
+            raise _full(f"{self._most_requests} requests")
         self.grow(size)
         self.requests += 1
 
     def grow(self, size: int) -> None:
         """Count ``size`` more bytes of an admitted request. Raises OVERLOADED, counts nothing."""
         if self.bytes + size > self._most_bytes:
-            raise GatewayError(
-                Kind.OVERLOADED,
-                f"the gateway is serving its limit of {self._most_bytes} bytes of requests",
-                retry_after=_RETRY_AFTER,
-            )
+            raise _full(f"{self._most_bytes} bytes of requests")
         self.bytes += size
 
     def release(self, size: int) -> None:
         """A request that came to ``size`` bytes is done."""
         self.requests -= 1
         self.bytes -= size
+
+    def admit_stream(self) -> None:
+        """Count one more stream. Raises OVERLOADED, and counts nothing."""
+        if self.streams >= MOST_STREAMS:
+            raise _full(f"{MOST_STREAMS} streams")
+        self.streams += 1
+
+    def release_stream(self) -> None:
+        """A stream has ended."""
+        self.streams -= 1
+
+
+def _full(what: str) -> GatewayError:
+    return GatewayError(
+        Kind.OVERLOADED, f"the gateway is serving its limit of {what}", retry_after=_RETRY_AFTER
+    )

@@ -80,7 +80,7 @@ async def serve_grpc() -> AsyncIterator[RpcServe]:
 
             async def stop() -> None:
                 await server.stop(0)
-                assert (admission.requests, admission.bytes) == (0, 0)
+                assert (admission.requests, admission.bytes, admission.streams) == (0, 0, 0)
 
             stack.push_async_callback(stop)
             return RpcSite(server, app, admission)

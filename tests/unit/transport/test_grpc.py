@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import dataclasses
+import errno
+import re
 import time
 
 import grpc
@@ -14,6 +16,7 @@ from transport_kit import RPC_LIMITS, RpcEcho, RpcServe, RpcSite, fake_backend, 
 
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.wire import RpcRequest, joined
+from infergate.transport import guard
 from infergate.transport.base import Address, Endpoint
 from infergate.transport.grpc_client import GrpcUpstream
 from infergate.transport.grpc_server import GrpcServer
@@ -46,7 +49,7 @@ async def test_there_and_back(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> 
     assert call.deadline is not None
     assert before + 3 < call.deadline < time.monotonic() + 5.5
     assert call.bytes_in == 2
-    assert call.peer.startswith("ipv4:127.0.0.1:")
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", call.peer)
     headers = dict(call.headers)
     assert headers.pop("user-agent").startswith("grpc-python-asyncio/")
     assert headers == {"x-a": "1", "x-b-bin": "AP8"}
@@ -188,6 +191,30 @@ async def test_a_taken_port(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> No
     assert (await rpc_upstream.exchange(ask("Echo"), rpc_site.endpoint, 5)).code == 0
 
 
+async def test_an_address_of_another_machine() -> None:
+    other = GrpcServer(Address("192.0.2.1", 0), RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
+    with pytest.raises(OSError, match=r"Cannot assign requested address: 192\.0\.2\.1:0") as caught:
+        await other.start()
+    assert caught.value.errno == errno.EADDRNOTAVAIL
+
+
+async def test_an_address_that_is_free_by_the_time_it_is_asked_about(
+    rpc_site: RpcSite, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(address: Address) -> None:
+        raise RuntimeError(f"Failed to bind to address {address}")
+
+    other = GrpcServer(_local(unused_tcp_port), RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
+    with monkeypatch.context() as patch:
+        server = grpc.aio.server()
+        patch.setattr(server, "add_insecure_port", refuse)
+        patch.setattr(grpc.aio, "server", lambda **_: server)
+        with pytest.raises(OSError, match=f"Failed to bind .*:{unused_tcp_port}"):
+            await other.start()
+    await other.start()
+    await other.stop(0)
+
+
 # ---- streams
 
 
@@ -197,7 +224,7 @@ async def test_a_stream(rpc_site: RpcSite) -> None:
         for message in (b"a", b"b"):
             await stream.write(message)
             assert await stream.read() == message + b"!"
-        assert rpc_site.admission.requests == 1
+        assert (rpc_site.admission.streams, rpc_site.admission.requests) == (1, 0)
         await stream.done_writing()
         assert await stream.read() is grpc.aio.EOF
     assert rpc_site.app.calls[0].deadline is not None
@@ -227,15 +254,49 @@ async def test_a_stream_whose_client_leaves(rpc_site: RpcSite) -> None:
         stream.cancel()
         async with asyncio.timeout(10):
             await rpc_site.app.left.wait()
-            await until(lambda: not rpc_site.admission.requests)
+            await until(lambda: not rpc_site.admission.streams)
 
 
-async def test_a_stream_when_overloaded(serve_grpc: RpcServe) -> None:
-    site = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=0))
+async def test_streams_have_a_bound_of_their_own(
+    serve_grpc: RpcServe, rpc_upstream: GrpcUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "MOST_STREAMS", 1)
+    site = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
     async with grpc.aio.insecure_channel(site.endpoint.authority) as channel:
+        first = channel.stream_stream("/t.T/Stream")(timeout=30)
+        await first.write(b"a")
+        assert await first.read() == b"a!"
+        assert (site.admission.streams, site.admission.requests) == (1, 0)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channel.stream_stream("/t.T/Stream")().read()
-    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            await channel.stream_stream("/t.T/Stream")(timeout=30).read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "limit of 1 streams" in (caught.value.details() or "")
+        # A stream takes no request's place, however long it stays.
+        assert (await rpc_upstream.exchange(ask("Echo"), site.endpoint, 5)).code == 0
+        await first.done_writing()
+        assert await first.read() is grpc.aio.EOF
+        await until(lambda: not site.admission.streams)
+
+
+async def test_streams_that_wait_for_their_clients_do_not_hold_the_drain(
+    serve_grpc: RpcServe, rpc_upstream: GrpcUpstream
+) -> None:
+    site = await serve_grpc(RPC_LIMITS)
+    async with grpc.aio.insecure_channel(site.endpoint.authority) as channel:
+        stream = channel.stream_stream("/t.T/Stream")()
+        await stream.write(b"a")
+        assert await stream.read() == b"a!"
+        waiting = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait"), site.endpoint, 300))
+        await site.app.entered.wait()
+        stopping = asyncio.ensure_future(site.server.stop(300))
+        async with asyncio.timeout(20):
+            assert await stream.read() is grpc.aio.EOF
+            assert await stream.code() is grpc.StatusCode.OK
+            assert not waiting.done()  # a request is waited for
+            site.app.release.set()
+            assert (await waiting).code == 0
+            await stopping
+    assert site.admission.streams == 0
 
 
 # ---- backends that misbehave
@@ -346,8 +407,8 @@ async def test_what_a_client_is_told_after_the_grace() -> None:
     async with grpc.aio.insecure_channel(str(server.address)) as channel:
         asking = channel.unary_unary("/t.T/Wait")(b"")
         stream = channel.stream_stream("/t.T/Stream")()
-        await stream.write(b"a")
-        assert await stream.read() == b"a!"
+        await stream.write(b"stay")
+        await app.staying.wait()
         await app.entered.wait()
         await server.stop(0.01)
         for ending in (asking, stream.read()):

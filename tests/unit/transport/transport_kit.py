@@ -212,6 +212,7 @@ class RpcEcho:
         self.release = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.left = asyncio.Event()
+        self.staying = asyncio.Event()
         self.calls: list[Call] = []
 
     async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
@@ -259,6 +260,9 @@ class RpcEcho:
                     yield RpcResponse(code=3, details="enough", metadata={"x-why": "because"})
                 elif message == b"bug":
                     raise ZeroDivisionError("secret")
+                elif message == b"stay":
+                    self.staying.set()
+                    await self.release.wait()
                 yield RpcResponse((message, b"!"))
         finally:
             self.left.set()
