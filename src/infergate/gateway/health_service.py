@@ -7,43 +7,46 @@ All services stand and fall together here: they share the same backends.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from infergate.core.call import Call
+from infergate.core.limits import KIB
+from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.gateway.readiness import Readiness
 
 SERVING: Final = 1
 NOT_SERVING: Final = 2
 SERVICE_UNKNOWN: Final = 3
 _INVALID_ARGUMENT: Final = 3
 _NOT_FOUND: Final = 5
+_LONGEST: Final = 64 * KIB
+"""Bytes of a request, which holds one name: longer ones are not worth parsing."""
 
 
 class Health:
-    """Answers for ``services`` with one readiness, asked from ``ready`` each time."""
+    """Answers for ``services`` with one ``readiness``."""
 
     def __init__(
         self,
         message: Callable[[str], Any],
         services: Sequence[str],
-        ready: Callable[[], Awaitable[bool]],
-        changed: Callable[[], Awaitable[object]],
+        readiness: Readiness,
     ) -> None:
         self._request: Final = message("grpc.health.v1.HealthCheckRequest")
         self._response: Final = message("grpc.health.v1.HealthCheckResponse")
         self._statuses: Final = message("grpc.health.v1.HealthListResponse")
         self._services: Final = ("", *services)
-        self._ready: Final = ready
-        self._changed: Final = changed
+        self._readiness: Final = readiness
 
     async def check(self, wire: RpcRequest, call: Call) -> RpcResponse:
         """The status now."""
         del call
         try:
-            service = self._request.FromString(joined(wire.message)).service
+            service = self._service(joined(wire.message))
         except DecodeError:
             return _malformed()
         if service not in self._services:
@@ -60,11 +63,12 @@ class Health:
         return RpcResponse((answer.SerializeToString(deterministic=True),))
 
     async def watch(self, messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[RpcResponse]:
-        """The status now and at each change, until the client goes away."""
+        """The status now and at each change, until the client goes away or the gateway drains:
+        NOT_SERVING is the last that a watcher hears, and its stream does not hold the drain."""
         del call
         async for message in messages:
             try:
-                service = self._request.FromString(message).service
+                service = self._service(message)
             except DecodeError:
                 yield _malformed()
                 return
@@ -75,10 +79,18 @@ class Health:
                 if status != told:
                     yield self._told(status)
                     told = status
-                await self._changed()
+                if self._readiness.draining and status != SERVING:
+                    return
+                await self._readiness.changed()
+
+    def _service(self, message: Buffer) -> str:
+        if len(message) > _LONGEST:
+            raise DecodeError
+        name: str = self._request.FromString(message).service
+        return name
 
     async def _status(self) -> int:
-        return SERVING if await self._ready() else NOT_SERVING
+        return SERVING if await self._readiness.ready() else NOT_SERVING
 
     def _told(self, status: int) -> RpcResponse:
         return RpcResponse((self._response(status=status).SerializeToString(),))

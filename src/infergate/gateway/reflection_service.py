@@ -13,11 +13,14 @@ from typing import Any, Final, Protocol
 from google.protobuf.message import DecodeError
 
 from infergate.core.call import Call
+from infergate.core.limits import KIB
 from infergate.core.wire import RpcResponse
 
 _INVALID_ARGUMENT: Final = 3
 _NOT_FOUND: Final = 5
 _UNIMPLEMENTED: Final = 12
+_LONGEST: Final = 64 * KIB
+"""Bytes of a request, which holds one name and comes back in the answer."""
 
 
 class Schema(Protocol):
@@ -53,13 +56,18 @@ class Reflection:
         del call
         async for message in messages:
             try:
-                asked = self._request.FromString(message)
+                asked = self._read(message)
             except DecodeError:
                 yield RpcResponse(
                     code=_INVALID_ARGUMENT, details="the ServerReflectionRequest cannot be read"
                 )
                 return
             yield RpcResponse((self._answer(asked).SerializeToString(deterministic=True),))
+
+    def _read(self, message: bytes) -> Any:
+        if len(message) > _LONGEST:
+            raise DecodeError
+        return self._request.FromString(message)
 
     def _answer(self, asked: Any) -> Any:
         answer = self._response(valid_host=asked.host, original_request=asked)

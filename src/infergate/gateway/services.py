@@ -12,6 +12,7 @@ from typing import Final
 from infergate.core.call import Call
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.gateway.health_service import Health
+from infergate.gateway.readiness import Readiness
 from infergate.gateway.reflection_service import Reflection, Schema
 from infergate.transport.base import StreamHandler
 
@@ -31,19 +32,10 @@ class OwnServices:
     streams: Mapping[str, StreamHandler]
 
 
-def own_services(
-    schema: Schema,
-    services: Sequence[str],
-    ready: Callable[[], Awaitable[bool]],
-    changed: Callable[[], Awaitable[object]],
-) -> OwnServices:
-    """Health and reflection for a listener that serves ``services`` (full names).
-
-    ``ready`` tells whether the gateway can serve now. ``changed`` returns when that may have
-    changed; Watch asks ``ready`` again each time.
-    """
+def own_services(schema: Schema, services: Sequence[str], readiness: Readiness) -> OwnServices:
+    """Health and reflection for a listener that serves ``services`` (full names)."""
     every = (*services, HEALTH, *REFLECTIONS)
-    health = Health(schema.message, every, ready, changed)
+    health = Health(schema.message, every, readiness)
     streams: dict[str, StreamHandler] = {f"/{HEALTH}/Watch": health.watch}
     for name in REFLECTIONS:
         package = name.rpartition(".")[0]

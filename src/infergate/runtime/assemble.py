@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from infergate.backends.base import Backend
@@ -24,6 +23,7 @@ from infergate.core.limits import Limits
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
+from infergate.gateway.readiness import Readiness
 from infergate.gateway.services import own_services
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.metrics import Metrics
@@ -35,7 +35,6 @@ from infergate.transport.guard import Admission
 from infergate.transport.http_client import AiohttpUpstream
 from infergate.transport.http_server import AiohttpServer
 
-_WATCH_EVERY: Final = 5.0  # seconds: the interval of active health checks elsewhere
 _COMBINE: Final = {"strict": all, "lenient": any}
 
 
@@ -45,6 +44,7 @@ class Running:
 
     config: Config
     gateway: Gateway
+    readiness: Readiness
     listeners: Mapping[str, Server]
     log: AccessLog | None
 
@@ -61,8 +61,14 @@ class Running:
                 raise OSError(f"listeners.{name}: cannot listen on {where}: {error}") from error
             started.append(listener)
 
+    def drain(self) -> None:
+        """Fail readiness, for every protocol; whoever watches it is told at once."""
+        self.gateway.draining = True
+        self.readiness.drain()
+
     async def stop(self, grace: float) -> None:
         """Stop accepting, let requests finish for ``grace`` seconds, close everything."""
+        self.drain()
         data = [server for name, server in self.listeners.items() if name != "admin"]
         await asyncio.gather(*(server.stop(grace) for server in data))
         if "admin" in self.listeners:  # last: it tells how the drain goes
@@ -84,6 +90,7 @@ def assemble(config: Config) -> Running:
         compiled.declared_models(config),
         _COMBINE[config.readiness],
     )
+    readiness = Readiness(gateway.is_ready)
     metrics, admission = Metrics(), Admission(limits)
     metrics.in_flight.set_function(lambda: admission.requests)
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
@@ -99,14 +106,14 @@ def assemble(config: Config) -> Running:
         listeners["http"] = AiohttpServer(addresses["http"], http, limits, admission)
     if "grpc" in addresses:
         frontends = _frontends(Carrier.GRPC, config, gateway, limits)
-        own = own_services(SCHEMA, tuple(frontends), partial(_is_ready, gateway), _while)
+        own = own_services(SCHEMA, tuple(frontends), readiness)
         rpc = RpcDispatch(frontends, own.unary, own.streams, record)
         listeners["grpc"] = GrpcServer(addresses["grpc"], rpc, limits, admission)
     if "admin" in addresses:
         # Not admitted with the rest: a full gateway must still tell that it is full.
-        admin = Admin(metrics, gateway.is_ready)
+        admin = Admin(metrics, lambda _: readiness.ready())
         listeners["admin"] = AiohttpServer(addresses["admin"], admin, limits, Admission(limits))
-    return Running(config, gateway, listeners, log)
+    return Running(config, gateway, readiness, listeners, log)
 
 
 def _frontends(
@@ -140,15 +147,6 @@ def _backend(name: str, config: BackendConfig, limits: Limits) -> Backend:
             return RemoteBackend(server, codec, AiohttpUpstream(limits), HTTP_HEADERS, limits)
         case Carrier.GRPC:
             return RemoteBackend(server, codec, GrpcUpstream(limits), RPC_HEADERS, limits)
-
-
-async def _is_ready(gateway: Gateway) -> bool:
-    return await gateway.is_ready(Call(peer="", started=time.monotonic()))
-
-
-async def _while() -> None:
-    """How often health's Watch looks again; backends do not tell when they change."""
-    await asyncio.sleep(_WATCH_EVERY)
 
 
 def _recorder(metrics: Metrics, log: AccessLog | None) -> Callable[[Call], None]:

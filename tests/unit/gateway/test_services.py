@@ -13,6 +13,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from infergate.codecs.protos import SCHEMA
 from infergate.core.call import Call
 from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.gateway.readiness import Readiness
 from infergate.gateway.services import HEALTH, REFLECTIONS, OwnServices, own_services
 
 V2 = "inference.GRPCInferenceService"
@@ -23,12 +24,16 @@ ListResponse = SCHEMA.message("grpc.health.v1.HealthListResponse")
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
 
-class Readiness:
-    """A switch: ``changed`` returns after each ``turn``."""
+class Switch(Readiness):
+    """``changed`` returns after each ``turn``."""
 
     def __init__(self) -> None:
+        super().__init__(self.told)
         self.is_ready = True
         self._turns: asyncio.Queue[None] = asyncio.Queue()
+
+    async def told(self, call: Call) -> bool:
+        raise NotImplementedError
 
     async def ready(self) -> bool:
         return self.is_ready
@@ -42,7 +47,7 @@ class Readiness:
 
 
 def made(readiness: Readiness) -> OwnServices:
-    return own_services(SCHEMA, (V2,), readiness.ready, readiness.changed)
+    return own_services(SCHEMA, (V2,), readiness)
 
 
 class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -99,7 +104,7 @@ async def check(channel: grpc.aio.Channel, service: str) -> int:
 
 
 async def test_check_tells_readiness_of_the_server_and_its_services() -> None:
-    readiness = Readiness()
+    readiness = Switch()
     async with served(made(readiness)) as channel:
         for service in ("", V2, HEALTH, *REFLECTIONS):
             assert await check(channel, service) == SERVING
@@ -112,7 +117,7 @@ async def test_check_tells_readiness_of_the_server_and_its_services() -> None:
 
 
 async def test_list_tells_every_service() -> None:
-    async with served(made(Readiness())) as channel:
+    async with served(made(Switch())) as channel:
         answer = await channel.unary_unary(f"/{HEALTH}/List")(b"", timeout=30)
     statuses = ListResponse.FromString(answer).statuses
     assert {name: entry.status for name, entry in statuses.items()} == dict.fromkeys(
@@ -121,7 +126,7 @@ async def test_list_tells_every_service() -> None:
 
 
 async def test_watch_tells_the_status_now_and_each_change_once() -> None:
-    readiness = Readiness()
+    readiness = Switch()
     async with served(made(readiness)) as channel:
         call = channel.unary_stream(f"/{HEALTH}/Watch")(b"", timeout=30)
         statuses = (CheckResponse.FromString(message).status async for message in call)
@@ -135,7 +140,7 @@ async def test_watch_tells_the_status_now_and_each_change_once() -> None:
 
 
 async def test_watch_of_an_unknown_service_stays_open() -> None:
-    readiness = Readiness()
+    readiness = Switch()
     async with served(made(readiness)) as channel:
         asked = CheckRequest(service="nosuch").SerializeToString()
         call = channel.unary_stream(f"/{HEALTH}/Watch")(asked, timeout=30)
@@ -145,8 +150,62 @@ async def test_watch_of_an_unknown_service_stays_open() -> None:
         call.cancel()
 
 
+async def test_draining_is_told_to_every_watcher_and_ends_its_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("infergate.gateway.readiness.EVERY", 3600.0)
+    asked = []
+
+    async def ask(call: Call) -> bool:
+        asked.append(call)
+        return True
+
+    readiness = Readiness(ask, lambda: 0.0)
+    async with served(made(readiness)) as channel, asyncio.timeout(20):
+        named = [CheckRequest(service=name).SerializeToString() for name in ["", V2] * 20]
+        watch = channel.unary_stream(f"/{HEALTH}/Watch")
+        calls = [watch(message) for message in named]
+        for call in calls:
+            assert CheckResponse.FromString(await call.read()).status == SERVING
+        stranger = watch(CheckRequest(service="nosuch").SerializeToString())
+        assert CheckResponse.FromString(await stranger.read()).status == SERVICE_UNKNOWN
+        readiness.drain()
+        for call in calls:
+            assert CheckResponse.FromString(await call.read()).status == NOT_SERVING
+        for call in (*calls, stranger):
+            assert await call.read() is grpc.aio.EOF
+            assert await call.code() is grpc.StatusCode.OK
+        late = watch(b"")
+        assert CheckResponse.FromString(await late.read()).status == NOT_SERVING
+        assert await late.read() is grpc.aio.EOF
+    assert len(asked) == 1
+
+
+async def test_draining_while_a_status_is_on_its_way_is_told_after_it() -> None:
+    async def ask(call: Call) -> bool:
+        return True
+
+    readiness = Readiness(ask)
+    watching = made(readiness).streams[f"/{HEALTH}/Watch"](each([b""]), CALL)
+    statuses = []
+    async with asyncio.timeout(20):
+        async for answer in watching:
+            statuses.append(CheckResponse.FromString(bytes(joined(answer.message))).status)
+            readiness.drain()
+    assert statuses == [SERVING, NOT_SERVING]
+
+
+async def test_requests_too_long_for_a_name_are_not_parsed() -> None:
+    services = made(Switch())
+    long = b"\x7a\x00" * 40_000  # unknown fields: well-formed
+    answer = await services.unary[f"/{HEALTH}/Check"](RpcRequest("", (long,)), CALL)
+    assert answer.code == 3
+    for method, handler in services.streams.items():
+        assert [item.code async for item in handler(each([long]), CALL)] == [3], method
+
+
 async def test_malformed_messages_are_invalid_arguments() -> None:
-    services = made(Readiness())
+    services = made(Switch())
     answer = await services.unary[f"/{HEALTH}/Check"](RpcRequest("", (b"\x0a\x7f",)), CALL)
     assert answer.code == 3
     for method, handler in services.streams.items():
@@ -155,7 +214,7 @@ async def test_malformed_messages_are_invalid_arguments() -> None:
 
 
 async def test_a_stream_without_a_message_has_no_answer() -> None:
-    for handler in made(Readiness()).streams.values():
+    for handler in made(Switch()).streams.values():
         assert [item async for item in handler(each([]), CALL)] == []
 
 
@@ -182,7 +241,7 @@ async def reflect(channel: grpc.aio.Channel, service: str, *asked: dict[str, Any
 
 @pytest.mark.parametrize("service", REFLECTIONS)
 async def test_a_client_can_build_every_service_from_reflection_alone(service: str) -> None:
-    async with served(made(Readiness())) as channel:
+    async with served(made(Switch())) as channel:
         (listed,) = await reflect(channel, service, {"list_services": "*", "host": "h"})
         assert listed.valid_host == "h"
         names = [one.name for one in listed.list_services_response.service]
@@ -206,7 +265,7 @@ async def test_files_by_name_and_by_any_symbol(service: str) -> None:
             "inference.ModelInferRequest.model_name",
         )
     ]
-    async with served(made(Readiness())) as channel:
+    async with served(made(Switch())) as channel:
         answers = await reflect(channel, service, *asked)
     for answer in answers:
         (file,) = answer.file_descriptor_response.file_descriptor_proto
@@ -215,7 +274,7 @@ async def test_files_by_name_and_by_any_symbol(service: str) -> None:
 
 @pytest.mark.parametrize("service", REFLECTIONS)
 async def test_what_cannot_be_answered_is_an_error_and_the_stream_goes_on(service: str) -> None:
-    async with served(made(Readiness())) as channel:
+    async with served(made(Switch())) as channel:
         answers = await reflect(
             channel,
             service,

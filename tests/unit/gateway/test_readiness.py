@@ -1,0 +1,154 @@
+"""One question at a time, a short memory, and one waiting for all who wait."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from infergate.core.call import Call
+from infergate.gateway import readiness as module
+from infergate.gateway.readiness import EVERY, MEMORY, Readiness
+
+
+class Backends:
+    """Counts the questions; each waits at the gate."""
+
+    def __init__(self) -> None:
+        self.is_ready = True
+        self.asked = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def ask(self, call: Call) -> bool:
+        self.asked += 1
+        await self.gate.wait()
+        return self.is_ready
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not met():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_a_storm_of_probes_is_one_question() -> None:
+    backends = Backends()
+    backends.gate.clear()
+    readiness = Readiness(backends.ask, Clock())
+    storm = [asyncio.ensure_future(readiness.ready()) for _ in range(100)]
+    await until(lambda: backends.asked == 1)
+    backends.gate.set()
+    assert await asyncio.gather(*storm) == [True] * 100
+    assert backends.asked == 1
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+async def test_an_answer_is_good_for_a_moment(is_ready: bool) -> None:
+    backends, clock = Backends(), Clock()
+    backends.is_ready = is_ready
+    readiness = Readiness(backends.ask, clock)
+    assert await readiness.ready() is is_ready
+    backends.is_ready = not is_ready
+    clock.now += MEMORY * 0.9
+    assert await readiness.ready() is is_ready
+    clock.now += MEMORY * 0.2
+    assert await readiness.ready() is not is_ready
+    assert backends.asked == 2
+
+
+async def test_at_most_two_questions_a_second() -> None:
+    backends, clock = Backends(), Clock()
+    readiness = Readiness(backends.ask, clock)
+    for _ in range(1000):
+        await readiness.ready()
+        clock.now += 0.01
+    assert backends.asked <= 20
+
+
+async def test_where_the_one_who_asks_goes_away_the_next_asks() -> None:
+    backends = Backends()
+    backends.gate.clear()
+    readiness = Readiness(backends.ask, Clock())
+    first = asyncio.ensure_future(readiness.ready())
+    await until(lambda: backends.asked == 1)
+    second = asyncio.ensure_future(readiness.ready())
+    await asyncio.sleep(0)
+    first.cancel()
+    await until(lambda: backends.asked == 2)
+    backends.gate.set()
+    assert await second
+    assert first.cancelled()
+
+
+async def test_all_who_wait_share_one_timer_and_one_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timers: list[tuple[float, Callable[[], None]]] = []
+    loop = asyncio.get_running_loop()
+    real = loop.call_later
+
+    def call_later(delay: float, callback: Any, *arguments: Any) -> asyncio.TimerHandle:
+        if delay == EVERY:
+            timers.append((delay, callback))
+        return real(delay, callback, *arguments)
+
+    monkeypatch.setattr(loop, "call_later", call_later)
+    backends, clock = Backends(), Clock()
+    readiness = Readiness(backends.ask, clock)
+    told: list[bool] = []
+
+    async def watch() -> None:
+        await readiness.changed()
+        told.append(await readiness.ready())
+
+    watchers = [asyncio.ensure_future(watch()) for _ in range(50)]
+    await until(lambda: len(timers) == 1)
+    watchers.pop().cancel()
+    await asyncio.sleep(0)
+    timers[0][1]()
+    await asyncio.gather(*watchers)
+    assert told == [True] * 49
+    assert (backends.asked, len(timers)) == (1, 1)  # nobody waits: nothing goes on
+    again = asyncio.ensure_future(watch())
+    await until(lambda: len(timers) == 2)
+    readiness.drain()
+    await again
+    assert told[-1] is False
+
+
+async def test_draining_wakes_who_waits_and_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EVERY", 3600.0)
+    backends = Backends()
+    readiness = Readiness(backends.ask, Clock())
+    assert await readiness.ready()
+    waiting = [asyncio.ensure_future(readiness.changed()) for _ in range(3)]
+    await asyncio.sleep(0)
+    readiness.drain()
+    readiness.drain()
+    async with asyncio.timeout(10):
+        await asyncio.gather(*waiting)
+        await readiness.changed()
+    assert readiness.draining
+    assert not await readiness.ready()
+    assert backends.asked == 1
+
+
+async def test_an_answer_that_comes_after_draining_began_is_no() -> None:
+    backends = Backends()
+    backends.gate.clear()
+    readiness = Readiness(backends.ask, Clock())
+    asking = [asyncio.ensure_future(readiness.ready()) for _ in range(2)]
+    await until(lambda: backends.asked == 1)
+    readiness.drain()
+    backends.gate.set()
+    assert await asyncio.gather(*asking) == [False, False]
+    assert backends.asked == 1
