@@ -114,7 +114,8 @@ class Codec(Protocol[Req, Resp]):
     # ---- same protocol on both sides
     def shield(self, wire: Req, limits: Limits) -> Req:
         """``wire`` checked as by ``parse_request`` but not decoded, in a form any server takes
-        (content encodings undone)."""
+        (content encodings undone). A codec may give back a subclass of ``Req`` that tells
+        ``readdress`` and ``relabel`` what was learnt."""
         ...
 
     def readdress(self, wire: Req, model: str, version: str, profile: Profile) -> Req | None:
@@ -126,8 +127,9 @@ class Codec(Protocol[Req, Resp]):
         ...
 
     def relabel(self, wire: Resp, asked: Req, model: str, version: str, limits: Limits) -> Resp:
-        """The backend's answer to an inference as the answer to ``asked``, named ``model`` and
-        ``version`` (empty: as the backend said). Raises the backend's error like
+        """The backend's answer to an inference as the answer to ``asked`` (what ``shield`` gave;
+        the client's message where that was not called), named ``model`` and ``version`` (empty:
+        as the backend said). The id is the client's own. Raises the backend's error like
         ``parse_response``."""
         ...
 

@@ -112,7 +112,7 @@ class Forward(Generic[Req, Resp]):
         try:
             return self._codec.relabel(
                 answer,
-                wire,
+                checked,
                 peek.model if route.rewrite.model else "",
                 (peek.version or route.version) if route.rewrite.version else "",
                 self._limits,

@@ -181,13 +181,13 @@ class V2Rest:
     def readdress(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """None where the request is binary and the server takes JSON only."""
+        """None where the server does not take the request in its form."""
         return forwarding.readdress(wire, model, version, profile)
 
     def relabel(
         self, wire: HttpResponse, asked: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
-        """The names are replaced in place; compressed as ``asked`` accepts."""
+        """Names and id are replaced in place; compressed as ``asked`` accepts."""
         names = {"model": model, "version": version}
         return forwarding.relabel(wire, asked, names, limits, self._compress_min)
 

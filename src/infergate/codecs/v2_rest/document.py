@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -139,7 +139,17 @@ def _has_few(text: bytes, bracket: bytes) -> bool:
 
 
 def members(node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
-    """Those members of the object ``node`` that are ``known`` and not null.
+    """Those members of the object ``node`` that are ``known`` and not null (Rule 4)."""
+    return present(named(node, path, known))
+
+
+def present(told: Mapping[str, Node]) -> dict[str, Node]:
+    """Rule 4."""
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def named(node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
+    """Those members of the object ``node`` that are ``known``, null included.
 
     ``path`` names the node in errors. Raises BAD_REQUEST where it is no object, or where a name
     comes twice, known or not.
@@ -147,14 +157,12 @@ def members(node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
     if isinstance(node, simdjson.Object):
         names = _checked_names(list(node.keys()), path)
         # only known names are looked up: a look-up walks the object
-        found = {name: node[name] for name in known if name in names}
-    elif isinstance(node, Members):
+        return {name: node[name] for name in known if name in names}
+    if isinstance(node, Members):
         _checked_names([name for name, _ in node], path)
         found = dict(node)
-        found = {name: found[name] for name in known if name in found}
-    else:
-        raise bad_request(f"{path} must be an object, not {kind(node)}")
-    return {name: value for name, value in found.items() if value is not None}
+        return {name: found[name] for name in known if name in found}
+    raise bad_request(f"{path} must be an object, not {kind(node)}")
 
 
 def _checked_names(names: list[str], path: str) -> set[str]:

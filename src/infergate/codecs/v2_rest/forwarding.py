@@ -1,9 +1,12 @@
 """V2 REST on both sides: the message goes on, its tensors untouched.
 
 *Rule 1.* A request is checked by the very function that parses it; what it was decoded to is
-dropped, its bytes go on.
-*Rule 2.* An answer is looked at as far as its names, which every server writes first. Its tensors
-are the backend's word to the client, as if there were no gateway.
+dropped, its bytes go on. What else was learnt of it goes with them.
+*Rule 2.* An answer is looked at as far as its names, which every server writes first, and names
+that differ are replaced in place. Its tensors are the backend's word to the client, as if there
+were no gateway.
+*Rule 3.* What does not fit Rule 2, and what is not JSON because its text is not UTF-8 (Triton's
+BYTES), is read and written anew, as a translated answer is.
 """
 
 from __future__ import annotations
@@ -11,73 +14,85 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
-from infergate.codecs.base import Profile
+from infergate.codecs.base import Parsed, Profile
+from infergate.codecs.v2_rest.elements import NON_FINITE
 from infergate.codecs.v2_rest.encodings import decoded
 from infergate.codecs.v2_rest.errors import JSON_TYPE
-from infergate.codecs.v2_rest.infer_request import infer_path, read_body
+from infergate.codecs.v2_rest.forms import Form
+from infergate.codecs.v2_rest.infer_request import Wanted, infer_path, read_body
 from infergate.codecs.v2_rest.infer_response import (
     answer_body,
     blamed,
     compressed,
     read_response,
+    write_response,
 )
 from infergate.codecs.v2_rest.paths import locate
 from infergate.codecs.v2_rest.tensors import BINARY_TYPE, HEADER, json_length
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import Limits
-from infergate.core.messages import InferRequest
+from infergate.core.messages import InferRequest, RawInferRequest
 from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse
 
 _MEMBER: Final = re.compile(
-    rb'\s*+"(id|model_name|model_version)"\s*+:\s*+("(?:[^"\\]++|\\.)*+"|null)\s*+([,}])',
-    re.DOTALL,
+    rb'\s*+"(id|model_name|model_version)"\s*+:\s*+("(?:[^"\\]++|\\.)*+"|null)\s*+,', re.DOTALL
 )
-_OUTPUTS: Final = re.compile(rb'\s*+"(?:outputs|parameters)"\s*+:')
-_TWO_PLACES: Final = (re.compile(rb'"binary_data_output"'), re.compile(rb'"outputs"'))
+_REST: Final = re.compile(rb'\s*+"(outputs|parameters)"\s*+:')
+_OUTPUTS: Final = re.compile(rb'"outputs"')
+_NAMED: Final = re.compile(rb'"(?:id|model_name|model_version)"')
 _START: Final = re.compile(rb"\s*+\{")
-_BINARY_ONLY: Final = re.compile(rb'"(?:FP16|BF16|NaN|-?Infinity)"')
-_NAMES: Final = {"model": b"model_name", "version": b"model_version"}
+_NAMES: Final = {"model": b"model_name", "version": b"model_version", "id": b"id"}
+_SPACE: Final = b" \t\r\n"
+_TAIL: Final = 64
+"""Bytes at the end of an answer's JSON in which its last two brackets are looked for."""
 
 
-def shield_inference(wire: HttpRequest, limits: Limits) -> HttpRequest:
+@dataclass(slots=True)
+class CheckedRequest(HttpRequest):
+    """A request that passed: its ``forms``, the client's own ``id``, and how it wants its answer
+    (``Parsed.reply``)."""
+
+    forms: frozenset[Form] = frozenset()
+    id: str = ""
+    reply: Wanted | None = None
+
+
+def shield_inference(wire: HttpRequest, limits: Limits) -> CheckedRequest:
     """``wire`` checked, its content encoding undone."""
     body = decoded(wire.headers, wire.body, limits)
     place = locate(wire.path)
-    read_body(wire, body, place.model, place.version, limits)
+    found = read_body(wire, body, place.model, place.version, limits)
     headers = {name: value for name, value in wire.headers.items() if name != "content-encoding"}
-    return HttpRequest(wire.method, wire.path, wire.query, headers, (body,))
+    operation = found.parsed.operation
+    assert isinstance(operation, InferRequest | RawInferRequest)
+    return CheckedRequest(
+        wire.method,
+        wire.path,
+        wire.query,
+        headers,
+        (body,),
+        found.forms,
+        operation.id,
+        found.parsed.reply,
+    )
 
 
 def readdress(wire: HttpRequest, model: str, version: str, profile: Profile) -> HttpRequest | None:
     """``wire`` to another model. None where it must be translated: where it holds binary data
-    that ``profile`` does not take, or JSON that only becomes acceptable as binary data."""
-    if HEADER in wire.headers:
-        if not profile.binary:
-            return None
-    elif profile.binary and _needs_binary(wire):
+    that ``profile`` does not take, or was found to hold a form that it takes for another thing."""
+    if HEADER in wire.headers and not profile.binary:
         return None
-    if profile.binary and _asks_in_two_places(wire):
+    forms = wire.forms if isinstance(wire, CheckedRequest) else frozenset()
+    if Form.NULL in forms or (forms and profile.binary):
         return None
     path = infer_path(model, version, profile)
     encoding = {k: v for k, v in wire.headers.items() if k == "content-encoding"}
     # an encoding is still there only on a route whose requests are not checked
     return HttpRequest("POST", path, "", {**_carried(wire.headers), **encoding}, wire.body)
-
-
-def _needs_binary(wire: HttpRequest) -> bool:
-    """Whether the JSON may hold what Triton and KServe take as binary data only. Where a string
-    happens to be spelt so, the request is translated for nothing."""
-    return _BINARY_ONLY.search(joined(wire.body)) is not None
-
-
-def _asks_in_two_places(wire: HttpRequest) -> bool:
-    """Whether outputs are listed beside ``binary_data_output``, which Triton then does not heed."""
-    body = joined(wire.body)
-    end = json_length(wire.headers[HEADER]) if HEADER in wire.headers else len(body)
-    return all(word.search(body, 0, end) for word in _TWO_PLACES)
 
 
 def _carried(headers: Mapping[str, str]) -> dict[str, str]:
@@ -91,6 +106,9 @@ def _carried(headers: Mapping[str, str]) -> dict[str, str]:
     return {"content-type": JSON_TYPE}
 
 
+# ---- the answer ---------------------------------------------------------------------------------
+
+
 def relabel(
     wire: HttpResponse,
     asked: HttpRequest,
@@ -98,9 +116,14 @@ def relabel(
     limits: Limits,
     compress_min: int,
 ) -> HttpResponse:
-    """The backend's answer, under ``names`` ("model", "version") where these are not empty."""
+    """The backend's answer, under ``names`` ("model", "version") where these are not empty, with
+    the id of ``asked`` or, where that has none, without one; as it came, if ``asked`` was not
+    checked."""
     body = answer_body(wire, limits)
     headers = _carried(wire.headers)
+    told = {key: name for key, name in names.items() if name}
+    if isinstance(asked, CheckedRequest):
+        told["id"] = asked.id
     try:
         length = json_length(headers[HEADER]) if HEADER in headers else len(body)
         if length > len(body):
@@ -110,64 +133,105 @@ def relabel(
         found = _leading(body, length)
     except GatewayError as error:
         raise blamed(error) from None
-    if found is None:  # an error under 200, or names in an unusual order: the slow way finds out
-        read_response(wire, InferRequest(""), limits)
-        parts = _renamed_by_parsing(body, length, names)
-    else:
-        parts = _spliced(body, names, found)
+    if found is None or not _is_text(body, length):
+        return _rebuilt(wire, asked, names, limits, compress_min)
+    parts = _spliced(body, told, found)
     if HEADER in headers:
         headers[HEADER] = str(length + sum(map(len, parts)) - len(body))
     return compressed(headers, parts, asked.headers.get("accept-encoding", ""), compress_min)
 
 
-def _leading(body: Buffer, end: int) -> dict[bytes, tuple[int, int]] | None:
-    """Where the values of the names stand that lead the object in ``body``; None where what
-    follows them is not ``outputs`` or ``parameters``. Raises BAD_REQUEST for what is no object."""
+def _leading(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | None:
+    """The names that lead the object in ``body``; None where there may be others behind
+    ``outputs``, or none of that. Raises BAD_REQUEST for what is no object."""
     start = _START.match(body, 0, end)
     if start is None:
         raise bad_request("it is not a JSON object")
-    found: dict[bytes, tuple[int, int]] = {}
+    found: dict[bytes, re.Match[bytes]] = {}
     place = start.end()
     while member := _MEMBER.match(body, place, end):
-        if member[1] in found or member[3] == b"}":
+        if member[1] in found:
             return None
-        found[bytes(member[1])] = member.span(2)
+        found[bytes(member[1])] = member
         place = member.end()
-    return found if _OUTPUTS.match(body, place, end) else None
+    rest = _REST.match(body, place, end)
+    if rest is None or not _ends_in_array(body, end):
+        return None
+    if rest[1] == b"parameters":
+        outputs = _OUTPUTS.search(body, place, end)
+        if outputs is None or _NAMED.search(body, place, outputs.start()):
+            return None
+    return found
+
+
+def _ends_in_array(body: Buffer, end: int) -> bool:
+    """Whether the object ends in an array, as one does that ends in ``outputs``: a name is none."""
+    tail = bytes(memoryview(body)[max(0, end - _TAIL) : end])
+    return tail.translate(None, _SPACE).endswith(b"]}")
+
+
+def _is_text(body: Buffer, length: int) -> bool:
+    text = body if length == len(body) else bytes(memoryview(body)[:length])
+    if isinstance(text, bytes) and text.isascii():
+        return True
+    try:
+        str(text, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _spliced(
-    body: Buffer, names: Mapping[str, str], found: Mapping[bytes, tuple[int, int]]
+    body: Buffer, told: Mapping[str, str], found: Mapping[bytes, re.Match[bytes]]
 ) -> list[Buffer]:
-    told = {_NAMES[which]: json.dumps(name).encode() for which, name in names.items() if name}
-    changed = {
-        found[key]: text
-        for key, text in told.items()
-        if key in found and body[slice(*found[key])] != text
-    }
-    added = b"".join(b'"%b":%b,' % (key, text) for key, text in told.items() if key not in found)
-    if not changed and not added:
+    """``body`` with the names ``told``; an empty one (the id) is left out."""
+    changed: list[tuple[int, int, bytes]] = []
+    added = b""
+    for which, name in told.items():
+        key = _NAMES[which]
+        text = json.dumps(name).encode()
+        member = found.get(key)
+        if member is None:
+            added += b'"%b":%b,' % (key, text) if name else b""
+        elif not name:
+            changed.append((*member.span(), b""))
+        elif member[2] != text:
+            changed.append((*member.span(2), text))
+    start = _START.match(body)
+    assert start is not None  # _leading has met it
+    if added:
+        changed.append((start.end(), start.end(), added))
+    if not changed:
         return [body]
     view = memoryview(body)
     head: list[Buffer] = []
     place = 0
-    if added:
-        start = _START.match(body)
-        assert start is not None  # _leading has met it
-        place = start.end()
-        head += (view[:place], added)
-    for (begin, end), text in sorted(changed.items()):
+    for begin, end, text in sorted(changed):
         head += (view[place:begin], text)
         place = end
     return [b"".join(head), view[place:]]
 
 
-def _renamed_by_parsing(body: Buffer, length: int, names: Mapping[str, str]) -> list[Buffer]:
-    told = {_NAMES[which].decode(): name for which, name in names.items() if name}
-    if not told:
-        return [body]
-    view = memoryview(body)
-    document = json.loads(bytes(view[:length]).decode("utf-8-sig", "surrogateescape"))
-    document.update(told)
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    return [text.encode("utf-8", "surrogateescape"), view[length:]]
+def _rebuilt(
+    wire: HttpResponse,
+    asked: HttpRequest,
+    names: Mapping[str, str],
+    limits: Limits,
+    compress_min: int,
+) -> HttpResponse:
+    """Rule 3, in the form that ``asked`` wants or, if it was not checked, that the backend chose.
+    Raises the backend's error, or BACKEND_GARBAGE."""
+    operation = InferRequest(locate(asked.path).model)
+    answer = read_response(wire, operation, limits)
+    if isinstance(asked, CheckedRequest):
+        identity, reply = asked.id, asked.reply
+    else:
+        accept = asked.headers.get("accept-encoding", "")
+        identity, reply = answer.id, Wanted({}, HEADER in wire.headers, accept)
+    named = replace(
+        answer,
+        model=names["model"] or answer.model,
+        version=names["version"] or answer.version,
+        id=identity,
+    )
+    return write_response(named, Parsed(operation, reply), NON_FINITE["literal"], compress_min)

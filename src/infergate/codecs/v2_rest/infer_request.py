@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from infergate.codecs.base import Parsed, Profile
-from infergate.codecs.v2_rest.document import Node, items, kind, members, read, shown, string
+from infergate.codecs.v2_rest.document import Node, items, kind, read, shown, string
 from infergate.codecs.v2_rest.elements import (
     NON_FINITE,
     REQUEST,
@@ -23,6 +23,7 @@ from infergate.codecs.v2_rest.elements import (
 )
 from infergate.codecs.v2_rest.encodings import decoded
 from infergate.codecs.v2_rest.errors import JSON_TYPE
+from infergate.codecs.v2_rest.forms import Form
 from infergate.codecs.v2_rest.paths import model_path
 from infergate.codecs.v2_rest.tensors import (
     BINARY_SIZE,
@@ -30,6 +31,7 @@ from infergate.codecs.v2_rest.tensors import (
     HEADER,
     Blobs,
     Side,
+    Source,
     dump,
     json_length,
     read_parameters,
@@ -71,47 +73,53 @@ class Wanted:
 # ---- read -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A request, and in which forms it was told."""
+
+    parsed: Parsed
+    forms: frozenset[Form]
+
+
 def read_request(wire: HttpRequest, model: str, version: str, limits: Limits) -> Parsed:
     """The inference of ``model`` that ``wire`` asks for. Raises what the client did wrong."""
-    return read_body(wire, decoded(wire.headers, wire.body, limits), model, version, limits)
+    return read_body(wire, decoded(wire.headers, wire.body, limits), model, version, limits).parsed
 
 
-def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits: Limits) -> Parsed:
+def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits: Limits) -> Read:
     """:func:`read_request` with the body's encoding undone."""
     accept = wire.headers.get("accept-encoding", "")
     told = wire.headers.get(HEADER)
     if told is not None and json_length(told) == 0:
-        return Parsed(
-            RawInferRequest(model, version, data=body),
-            Wanted({}, otherwise=True, accept_encoding=accept),
-        )
+        wanted = Wanted({}, otherwise=True, accept_encoding=accept)
+        return Read(Parsed(RawInferRequest(model, version, data=body), wanted), frozenset())
     if not body:
         raise bad_request("the body is empty")
     cut = split(wire.headers, body, limits)
-    top = members(read(cut.json), "the body", _FIELDS)
+    source = Source(_SIDE, Blobs(cut.binary), limits)
+    top = source.members(read(cut.json), "the body", _FIELDS)
     if "inputs" not in top:
         raise bad_request("inputs is missing")
-    blobs = Blobs(cut.binary)
     inputs = read_tensors(
-        top["inputs"], "inputs", lambda node, path: _read_input(node, path, blobs, limits), limits
+        top["inputs"], "inputs", lambda node, path: _read_input(node, path, source), limits
     )
-    blobs.finish()
+    source.blobs.finish()
     parameters = read_parameters(top, "")
     otherwise, parameters = _flag(parameters, BINARY_OUTPUT, "parameters")
     outputs: dict[str, RequestedOutput] = {}
     named: dict[str, bool] = {}
     for index, item in enumerate(items(top.get("outputs", []), "outputs", limits.tensors)):
-        output, binary = _read_output(item, f"outputs[{index}]")
+        output, binary = _read_output(item, f"outputs[{index}]", source)
         if output.name in outputs:
             raise bad_request(f"outputs has '{shown(output.name)}' twice")
         outputs[output.name] = output
         if binary is not None:
             named[output.name] = binary
+    if outputs and otherwise is not None:
+        source.forms.add(Form.TWO_PLACES)
     identity = string(top.get("id", ""), "id")
-    return Parsed(
-        InferRequest(model, version, identity, parameters, inputs, tuple(outputs.values())),
-        Wanted(named, otherwise or False, accept),
-    )
+    request = InferRequest(model, version, identity, parameters, inputs, tuple(outputs.values()))
+    return Read(Parsed(request, Wanted(named, otherwise or False, accept)), frozenset(source.forms))
 
 
 def _known_datatype(spelt: str) -> Datatype | None:
@@ -127,14 +135,14 @@ def _no_data(name: str, shape: tuple[int, ...], parameters: Parameters) -> Buffe
 _SIDE: Final = Side(REQUEST, _known_datatype, _no_data)
 
 
-def _read_input(node: Node, path: str, blobs: Blobs, limits: Limits) -> Tensor:
-    tensor = read_tensor(node, path, blobs, _SIDE, limits)
+def _read_input(node: Node, path: str, source: Source) -> Tensor:
+    tensor = read_tensor(node, path, source)
     _refuse_shared(tensor.parameters, f"tensor '{shown(tensor.name)}'")
     return tensor
 
 
-def _read_output(node: Node, path: str) -> tuple[RequestedOutput, bool | None]:
-    told = members(node, path, ("name", "parameters"))
+def _read_output(node: Node, path: str, source: Source) -> tuple[RequestedOutput, bool | None]:
+    told = source.members(node, path, ("name", "parameters"))
     parameters = read_parameters(told, path)
     _refuse_shared(parameters, path)
     binary, parameters = _flag(parameters, BINARY, f"{path}.parameters")

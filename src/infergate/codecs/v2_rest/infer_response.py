@@ -23,6 +23,7 @@ from infergate.codecs.v2_rest.tensors import (
     HEADER,
     Blobs,
     Side,
+    Source,
     dump,
     read_parameters,
     read_tensor,
@@ -127,11 +128,9 @@ def read_response(
             raise _told_error(top) if "error" in top else bad_request("outputs is missing")
         # Triton gives no length where every binary output is empty
         blobs = Blobs(memoryview(b"") if cut.binary is None else cut.binary)
+        source = Source(_SIDE, blobs, limits)
         outputs = read_tensors(
-            top["outputs"],
-            "outputs",
-            lambda node, path: read_tensor(node, path, blobs, _SIDE, limits),
-            limits,
+            top["outputs"], "outputs", lambda node, path: read_tensor(node, path, source), limits
         )
         blobs.finish()
         answer = InferResponse(

@@ -10,14 +10,24 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
-from infergate.codecs.v2_rest.document import Node, items, kind, members, parameters, shown, string
+from infergate.codecs.v2_rest.document import (
+    Node,
+    items,
+    kind,
+    named,
+    parameters,
+    present,
+    shown,
+    string,
+)
 from infergate.codecs.v2_rest.elements import Reading, read_elements
+from infergate.codecs.v2_rest.forms import Form, is_binary_only
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
@@ -136,9 +146,28 @@ class Side:
     without_data: Callable[[str, tuple[int, ...], Parameters], Buffer]
 
 
-def read_tensor(node: Node, path: str, blobs: Blobs, side: Side, limits: Limits) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One message that is being read. The forms it is found to hold are added to ``forms``."""
+
+    side: Side
+    blobs: Blobs
+    limits: Limits
+    forms: set[Form] = field(default_factory=set)
+
+    def members(self, node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
+        """``document.members``, noting null."""
+        told = named(node, path, known)
+        found = present(told)
+        if len(found) < len(told):
+            self.forms.add(Form.NULL)
+        return found
+
+
+def read_tensor(node: Node, path: str, source: Source) -> Tensor:
     """One tensor, checked. Raises BAD_REQUEST naming the field or the tensor."""
-    told = members(node, path, _FIELDS)
+    side = source.side
+    told = source.members(node, path, _FIELDS)
     name = required_name(told, path)
     spelt = string(_required(told, "datatype", path), f"{path}.datatype")
     datatype = side.datatype(spelt)
@@ -146,11 +175,11 @@ def read_tensor(node: Node, path: str, blobs: Blobs, side: Side, limits: Limits)
         raise bad_request(
             f"tensor '{shown(name)}': datatype '{shown(spelt)}' is not known ({_KNOWN})"
         )
-    dimensions = items(_required(told, "shape", path), f"{path}.shape", limits.rank)
+    dimensions = items(_required(told, "shape", path), f"{path}.shape", source.limits.rank)
     for dimension in dimensions:
         if type(dimension) is not int:
             raise bad_request(f"{path}.shape must hold integers, not {kind(dimension)}")
-    shape = check_shape(name, dimensions, limits)
+    shape = check_shape(name, dimensions, source.limits)
     held: Parameters = read_parameters(told, path)
     if BINARY_SIZE in held:
         size = held[BINARY_SIZE]
@@ -161,10 +190,12 @@ def read_tensor(node: Node, path: str, blobs: Blobs, side: Side, limits: Limits)
         if "data" in told:
             raise bad_request(f"tensor '{name}' has both data and {BINARY_SIZE}")
         held = {key: value for key, value in held.items() if key != BINARY_SIZE}
-        data = blobs.take(name, size)
+        data = source.blobs.take(name, size)
         check_data(name, datatype, shape, data)
     elif "data" in told:
         data = _read_data(name, datatype, shape, told["data"], side.reading)
+        if is_binary_only(datatype, data):
+            source.forms.add(Form.BINARY_ONLY)
     else:
         data = side.without_data(name, shape, held)
     return Tensor(name, datatype, shape, data, held)

@@ -6,6 +6,7 @@ import json
 import pytest
 from v2_rest_wires import CODEC, body, ok, post
 
+from infergate.codecs.base import Profile
 from infergate.codecs.profiles import KSERVE, MLSERVER, TRITON
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
@@ -16,8 +17,15 @@ OUTPUTS = '"outputs":[{"name":"Y","datatype":"INT8","shape":[1],"data":[ 1 ]}]'
 HEADER = "inference-header-content-length"
 
 
-def relabel(wire: HttpResponse, model: str = "new", version: str = "2") -> HttpResponse:
-    return CODEC.relabel(wire, ASKED, model, version, DEFAULT_LIMITS)
+def relabel(
+    wire: HttpResponse, model: str = "new", version: str = "2", asked: HttpRequest = ASKED
+) -> HttpResponse:
+    return CODEC.relabel(wire, asked, model, version, DEFAULT_LIMITS)
+
+
+def asking(identity: str, more: str = "") -> HttpRequest:
+    """A request that has been checked."""
+    return CODEC.shield(post(f'{{"id":"{identity}","inputs":[]{more}}}'), DEFAULT_LIMITS)
 
 
 def test_readdress_keeps_the_message_and_drops_the_connection() -> None:
@@ -45,23 +53,70 @@ def test_binary_requests_are_not_forwarded_to_json_servers() -> None:
     assert CODEC.readdress(post("{}"), "a", "", MLSERVER) is not None
 
 
-@pytest.mark.parametrize("word", ['"FP16"', '"BF16"', '"NaN"', '"-Infinity"'])
-def test_json_that_servers_take_as_binary_only_is_translated(word: str) -> None:
-    wire = post(f'{{"datatype": {word}}}')
-    assert CODEC.readdress(wire, "a", "", TRITON) is None
-    assert CODEC.readdress(wire, "a", "", MLSERVER) is not None  # which takes no binary either
+def passes(
+    text: str, profile: Profile, head: str = "", data: bytes = b"", validate: bool = True
+) -> bool:
+    """Whether the request goes on as it stands."""
+    headers = {"inference_header_content_length": head} if head else {}
+    wire = post(text.encode() + data, **headers)
+    checked = CODEC.shield(wire, DEFAULT_LIMITS) if validate else wire
+    return CODEC.readdress(checked, "a", "", profile) is not None
 
 
-@pytest.mark.parametrize("header", [{}, {HEADER: "77"}])
-def test_the_form_triton_does_not_heed_is_translated(header: dict[str, str]) -> None:
+def with_data(datatype: str, data: str) -> str:
+    return f'{{"inputs":[{{"name":"X","datatype":"{datatype}","shape":[1],"data":[{data}]}}]}}'
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data"),
+    [("FP16", "1"), ("BF16", "1"), ("FP32", '"NaN"'), ("FP32", "NaN"), ("FP64", '"-Infinity"')],
+)
+def test_json_that_servers_take_as_binary_only_is_translated(datatype: str, data: str) -> None:
+    text = with_data(datatype, data)
+    assert not passes(text, TRITON)
+    assert not passes(text, TRITON, str(len(text)))
+    assert passes(text, MLSERVER)  # which takes no binary either
+    assert passes(text, TRITON, validate=False)
+
+
+def test_what_only_looks_like_it_goes_on() -> None:
+    assert passes(with_data("BYTES", '"NaN"'), TRITON)
+    assert passes(with_data("BYTES", '"FP16"'), TRITON)
+    assert passes(with_data("BYTES", '"binary_data_output and outputs"'), TRITON)
+    binary = with_data("FP16", "").replace('"data":[]', '"parameters":{"binary_data_size":2}')
+    assert passes(binary, TRITON, str(len(binary)), b"\0\x7c")
+
+
+def test_the_form_triton_does_not_heed_is_translated() -> None:
     text = '{"parameters":{"binary_data_output":true},"outputs":[{"name":"Y"}],"inputs":[]}'
-    assert len(text) == 77 + 2
-    wire = HttpRequest("POST", "/v2/models/a/infer", "", header, [text.encode()])
-    assert CODEC.readdress(wire, "a", "", TRITON) is None
-    without = HttpRequest(
-        "POST", "/v2/models/a/infer", "", header, [text.replace('"outputs"', '"others"').encode()]
-    )
-    assert CODEC.readdress(without, "a", "", TRITON) is not None
+    assert not passes(text, TRITON)
+    assert not passes(text, TRITON, str(len(text)))
+    assert passes(text, MLSERVER)
+    assert passes(text.replace('"outputs"', '"others"'), TRITON)
+    assert passes(text.replace("binary_data_output", "other"), TRITON)
+
+
+NULLS = (
+    '{"id":null,"inputs":[]}',
+    '{"parameters":null,"inputs":[]}',
+    '{"outputs":null,"inputs":[]}',
+    '{"inputs":[],"outputs":[{"name":"Y","parameters":null}]}',
+    with_data("INT8", "1").replace('"data"', '"parameters":null,"data"'),
+)
+
+
+@pytest.mark.parametrize("beside", ["1", "NaN"])
+@pytest.mark.parametrize("text", NULLS)
+def test_null_for_a_member_is_translated(text: str, beside: str) -> None:
+    text = text.replace("{", f'{{"x":{beside},', 1)
+    assert not passes(text, TRITON)
+    assert not passes(text, MLSERVER)
+    assert passes(text, TRITON, validate=False)
+
+
+def test_null_elsewhere_goes_on() -> None:
+    assert passes('{"unknown":null,"parameters":{"a":null},"inputs":[]}', TRITON)
+    assert passes('{"id":"null","inputs":[]}', TRITON)
 
 
 def test_an_unchecked_request_keeps_its_encoding() -> None:
@@ -108,16 +163,73 @@ def test_nothing_to_rename() -> None:
     assert b'"model_name":"new"' in body(relabel(wire, "new", ""))
 
 
-def test_unusual_order_is_parsed() -> None:
-    text = f'{{{OUTPUTS},"note":NaN,"model_name":"m"}}'
-    assert relabel(ok("{" + '"other":1,' + text[1:]), "", "").body[0] != b""
-    out = relabel(ok('{"other":"é",' + text[1:]))
-    told = json.loads(body(out))
-    assert (told["model_name"], told["model_version"], told["other"]) == ("new", "2", "é")
-    assert "NaN" in body(out).decode()
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"other":"é","model_name":"m","id":"i",OUT}',
+        '{OUT,"note":NaN,"model_name":"m","id":"i"}',
+        '{"model_name":"m",OUT,"id":"i"}\r\n ',
+        '{"model_name":"m",OUT, "model_version" : null , "id":"i" }',
+        '{"model_name":"m","parameters":{},"id":"i",OUT}',
+        '{"parameters":{},"id":"i","model_name":"m",OUT}',
+    ],
+)
+def test_names_elsewhere_are_found_by_parsing(text: str) -> None:
+    wire = ok(text.replace("OUT", OUTPUTS))
+    told = json.loads(body(relabel(wire, asked=asking("mine"))))
+    assert (told["id"], told["model_name"], told["model_version"]) == ("mine", "new", "2")
+    assert body(relabel(wire, asked=asking("mine"))).count(b"model_name") == 1
+    assert told["outputs"] == [{"name": "Y", "datatype": "INT8", "shape": [1], "data": [1]}]
+    unnamed = json.loads(body(relabel(wire, "", "", asking(""))))
+    assert ("id" in unnamed, unnamed["model_name"]) == (False, "m")
+    unchecked = json.loads(body(relabel(wire, "", "")))
+    assert (unchecked["id"], unchecked["model_name"]) == ("i", "m")
+
+
+def test_a_name_twice_in_an_answer() -> None:
     twice = f'{{"model_name":"a","model_name":"b",{OUTPUTS}}}'
     with pytest.raises(GatewayError, match="twice"):
         relabel(ok(twice))
+
+
+def test_a_model_that_the_backend_does_not_name_is_the_one_asked_for() -> None:
+    told = json.loads(body(relabel(ok(f'{{"other":1,{OUTPUTS}}}'), "", "")))
+    assert told["model_name"] == "m"
+
+
+@pytest.mark.parametrize("ours", ["mine", ""])
+@pytest.mark.parametrize("theirs", ['"uuid-1"', '"mine"', "null", None])
+@pytest.mark.parametrize("first", [True, False])
+def test_the_id_is_the_clients_own_or_none(ours: str, theirs: str | None, first: bool) -> None:
+    names = ['"model_name":"m"']
+    if theirs is not None:
+        names.insert(0 if first else 1, f' "id" : {theirs} ')
+    text = f"{{{','.join(names)},{OUTPUTS}}}"
+    out = body(relabel(ok(text), "", "", asking(ours)))
+    told = json.loads(out, object_pairs_hook=list)
+    assert dict(told).get("id", "") == ours
+    assert len(told) == len(dict(told))
+    assert OUTPUTS.encode() in out  # untouched
+    if theirs == '"mine"' == f'"{ours}"':
+        assert out == text.encode()
+    assert body(relabel(ok(text), "", "")) == text.encode()  # an unchecked route's stays
+
+
+def test_bytes_that_are_not_utf8_are_told_as_translated() -> None:
+    tensor = b'{"name":"Y","datatype":"BYTES","shape":[1],"data":["\xff"]}'
+    text = b'{"model_name":"m","outputs":[%b]}' % tensor
+    told = json.loads(body(relabel(ok(text), asked=asking("i"))))
+    assert (told["id"], told["model_name"]) == ("i", "new")
+    (output,) = told["outputs"]
+    assert (output["data"], output["parameters"]) == (["/w=="], {"content_type": "base64"})
+    binary = asking("i", ',"parameters":{"binary_data_output":true}')
+    out = relabel(ok(text), asked=binary)
+    assert body(out).endswith(b"\x01\0\0\0\xff")
+    assert int(out.headers[HEADER]) == len(body(out)) - 5
+    # what follows the JSON need not be text
+    head = text.replace(b'"data":["\xff"]', b'"parameters":{"binary_data_size":5}')
+    answer = HttpResponse(200, {HEADER: str(len(head))}, [head + b"\x01\0\0\0\xff"])
+    assert body(relabel(answer, "", "", asking(""))) == body(HttpResponse(200, {}, answer.body))
 
 
 @pytest.mark.parametrize("lead", ["", '"other":1,'], ids=["spliced", "parsed"])
@@ -136,7 +248,7 @@ def test_binary_answers_keep_their_blobs(lead: str) -> None:
 
 
 def test_answers_are_decoded_and_encoded_for_each_side() -> None:
-    text = f'{{"model_name":"m","pad":"{"x" * 500}",{OUTPUTS}}}'.encode()
+    text = f'{{"model_name":"m","parameters":{{"pad":"{"x" * 500}"}},{OUTPUTS}}}'.encode()
     wire = HttpResponse(200, {"content-encoding": "gzip"}, [gzip.compress(text)])
     plain = relabel(wire, "", "")
     assert (body(plain), plain.headers) == (text, {"content-type": "application/json"})
