@@ -208,6 +208,37 @@ routes:
 """
 
 
+def test_readiness_fails_before_anything_stops_and_a_second_signal_ends_at_once(
+    tmp_path: Path,
+) -> None:
+    ports = free_ports(3)
+    file = tmp_path / "routes.yaml"
+    file.write_text(
+        f"listeners:\n  http: {{address: '127.0.0.1:{ports[0]}'}}\n"
+        f"  grpc: {{address: '127.0.0.1:{ports[1]}'}}\n"
+        f"  admin: {{address: '127.0.0.1:{ports[2]}'}}\n"
+        f"drain: {{delay: 60s, timeout: 60s}}\n{DEMO}"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "infergate", "--config", str(file)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    while "admin" not in process.stdout.readline():
+        assert process.poll() is None
+    data, admin = f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[2]}"
+    assert get(admin, "/readyz")[0] == 200
+    os.kill(process.pid, signal.SIGTERM)
+    deadline = time.monotonic() + 20
+    while get(admin, "/readyz")[0] != 503:
+        assert time.monotonic() < deadline
+    assert infer(data, "identity") == 200
+    assert get(data, "/v2/health/ready")[0] == 400
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(20) == 0
+    process.stdout.close()
+
+
 def test_sigterm_lets_a_request_finish_and_exits_cleanly(triton: Triton, tmp_path: Path) -> None:
     ports = free_ports(3)
     file = tmp_path / "routes.yaml"

@@ -52,7 +52,9 @@ async def _serve(config: Config, source: Path | None) -> int:
     draining = asyncio.create_task(_drain(running, config))
     again = asyncio.create_task(stops.get())
     await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
-    if not draining.done():
+    if draining.done():
+        draining.result()  # a failure of the drain is a failure of the process
+    else:
         _log.info("a second signal: ending at once")
         draining.cancel()
         await asyncio.gather(draining, return_exceptions=True)
@@ -64,7 +66,7 @@ async def _serve(config: Config, source: Path | None) -> int:
 
 
 async def _drain(running: Running, config: Config) -> None:
-    running.gateway.draining = True
+    running.drain()
     await asyncio.sleep(config.drain.delay)
     await running.stop(config.drain.timeout)
 
