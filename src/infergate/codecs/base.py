@@ -45,7 +45,6 @@ class Peek:
     operation: type[Operation]
     model: str = ""
     version: str = ""
-    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,8 @@ class Profile:
     """V2 REST: takes and gives tensors in the binary extension."""
     versions: bool = True
     """Takes a model version (KServe refuses any over REST)."""
+    lists_models: bool = False
+    """V2 REST: tells its models by ``GET /v2/models``; it has no repository index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Codec(Protocol[Req, Resp]):
 
     # ---- towards clients
     def peek(self, wire: Req) -> Peek:
-        """Operation, model, version and id. Raises NOT_FOUND, METHOD_NOT_ALLOWED, BAD_REQUEST."""
+        """Operation, model and version. Raises NOT_FOUND, METHOD_NOT_ALLOWED, BAD_REQUEST."""
         ...
 
     def parse_request(self, wire: Req, limits: Limits) -> Parsed:

@@ -12,8 +12,8 @@ TRITON: Final = Profile("triton", binary=True)
 INFERGATE: Final = Profile("infergate", binary=True)
 MLSERVER: Final = Profile("mlserver")
 # KServe takes the binary extension though its metadata does not list it; it answers any version
-# in a REST path with 501.
-KSERVE: Final = Profile("kserve", binary=True, versions=False)
+# in a REST path with 501, and has a list of models of its own.
+KSERVE: Final = Profile("kserve", binary=True, versions=False, lists_models=True)
 
 BY_NAME: Final = {p.name: p for p in (GENERIC, TRITON, INFERGATE, MLSERVER, KSERVE)}
 _BINARY_EXTENSION: Final = "binary_tensor_data"

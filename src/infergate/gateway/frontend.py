@@ -107,7 +107,7 @@ class Forward(Generic[Req, Resp]):
         )
         if upstream is None:  # this server does not take that form of the protocol
             call.way = self._otherwise.name
-            return await self._otherwise.infer(wire, peek, call)
+            return await self._otherwise.infer(checked, peek, call)
         answer = await self._backend.exchange(upstream, call)
         try:
             return self._codec.relabel(

@@ -43,7 +43,7 @@ class LineCodec:
         if words[0] == "ready":
             return Peek(ModelReadyRequest, words[1])
         if words[0] == "infer":
-            return Peek(InferRequest, words[1], words[2], words[3])
+            return Peek(InferRequest, words[1], words[2])
         raise bad_request("no such verb")
 
     def parse_request(self, wire: RpcRequest, limits: Limits) -> Parsed:
@@ -52,7 +52,7 @@ class LineCodec:
         if peek.operation is ModelReadyRequest:
             return Parsed(ModelReadyRequest(peek.model))
         self.shield(wire, limits)
-        return Parsed(InferRequest(peek.model, peek.version, peek.id))
+        return Parsed(InferRequest(peek.model, peek.version, wire.method.split(" ")[3]))
 
     def build_response(self, answer: Answer, parsed: Parsed) -> RpcResponse:
         return RpcResponse([repr(answer).encode()])

@@ -79,10 +79,10 @@ class V2Grpc:
         operation = _operation(wire)
         message = joined(wire.message)
         if operation is InferRequest:
-            names = _strings(message, _NAMES)
+            names = _strings(message, frozenset({_MODEL, _VERSION}))
             if not names.get(_MODEL):
                 raise bad_request("model_name is missing")
-            return Peek(operation, names[_MODEL], names.get(_VERSION, ""), names.get(_ID, ""))
+            return Peek(operation, names[_MODEL], names.get(_VERSION, ""))
         asked = self.parse_request(wire, DEFAULT_LIMITS).operation
         return Peek(operation, getattr(asked, "model", ""), getattr(asked, "version", ""))
 

@@ -10,13 +10,10 @@ Sources: the V2 seed specification, its binary tensor data extension, and how se
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from typing import Any, Final, assert_never
 
 from infergate.codecs.base import Capabilities, Carrier, CodecPlugin, Parsed, Peek, Profile
-from infergate.codecs.profiles import KSERVE
 from infergate.codecs.v2_rest import errors, forwarding, metadata
 from infergate.codecs.v2_rest.document import read_tolerantly
 from infergate.codecs.v2_rest.elements import NON_FINITE
@@ -29,7 +26,7 @@ from infergate.codecs.v2_rest.infer_response import (
     write_response,
 )
 from infergate.codecs.v2_rest.paths import INDEX, NAMES, find, model_path
-from infergate.codecs.v2_rest.tensors import HEADER, check_json_size
+from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
@@ -50,11 +47,8 @@ from infergate.core.messages import (
     ServerMetadataRequest,
     ServerReadyRequest,
 )
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse
 
-_ID: Final = re.compile(rb'\s*+\{\s*+"id"\s*+:\s*+("(?:[^"\\]++|\\.)*+")', re.DOTALL)
-_LONGEST_ID: Final = 4096
-"""Bytes at a body's start in which ``peek`` looks for the id."""
 _DEFAULT_COMPRESS_MIN: Final = 256
 
 
@@ -79,11 +73,9 @@ class V2Rest:
     # ---- towards clients
 
     def peek(self, wire: HttpRequest) -> Peek:
-        """Operation, model and version from the path; the id where it leads the body, as clients
-        write it, and the body is not compressed."""
+        """The path tells all."""
         place = find(wire.method, wire.path)
-        identity = _leading_id(wire) if place.operation is InferRequest else ""
-        return Peek(place.operation, place.model, place.version, identity)
+        return Peek(place.operation, place.model, place.version)
 
     def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed:
         """Raises NOT_FOUND for a path, METHOD_NOT_ALLOWED, and what is wrong with the body."""
@@ -192,21 +184,6 @@ class V2Rest:
         return forwarding.relabel(wire, asked, names, limits, self._compress_min)
 
 
-def _leading_id(wire: HttpRequest) -> str:
-    body = joined(wire.body)
-    if wire.headers.get(HEADER) == "0":
-        return ""
-    match = _ID.match(body, 0, _LONGEST_ID)
-    if match is None:
-        return ""
-    try:
-        identity: str = json.loads(match[1])
-        identity.encode()
-    except ValueError:  # parse_request will say what is wrong
-        return ""
-    return identity
-
-
 def _get(path: str) -> HttpRequest:
     return HttpRequest("GET", path)
 
@@ -219,7 +196,7 @@ def _model_path(
 
 def _index(operation: ModelIndexRequest, profile: Profile) -> HttpRequest:
     """The repository extension's index (Triton, MLServer, infergate), or KServe's list."""
-    if profile.name == KSERVE.name:
+    if profile.lists_models:
         return _get(NAMES)
     body = b'{"ready":true}' if operation.ready_only else b"{}"  # MLServer: 422 without a body
     return HttpRequest("POST", INDEX, "", {"content-type": errors.JSON_TYPE}, [body])

@@ -82,7 +82,6 @@ def test_binary_request_round_trip(request: InferRequest) -> None:
     assert same(parsed.operation, request)
     assert all(parsed.reply.is_binary(output.name) for output in request.outputs)
     assert request.outputs or parsed.reply.is_binary("any")
-    assert CODEC.peek(wire).id == request.id
 
 
 @settings(deadline=None)
