@@ -35,6 +35,7 @@ from infergate.core.messages import (
     ServerReadyRequest,
 )
 from infergate.gateway.raw import resolve_raw
+from infergate.gateway.readiness import Readiness
 from infergate.gateway.rename import to_backend, to_client
 from infergate.routing.table import Route, RouteTable
 
@@ -82,7 +83,7 @@ class Gateway:
         self._table: Final = table
         self._of: Final = {id(bound.route): bound for bound in self.bound}
         self._combine: Final = combine
-        self.draining = False
+        self.readiness: Final = Readiness(self._is_ready)
 
     def bind(self, model: str, version: str, call: Call) -> Bound:
         """The route of ``model`` and its backend, noted on ``call``. Raises NOT_FOUND."""
@@ -103,7 +104,7 @@ class Gateway:
             case ServerLiveRequest():
                 return Health(ok=True)
             case ServerReadyRequest():
-                return Health(ok=await self.is_ready(call))
+                return Health(ok=await self.readiness.ready())
             case ServerMetadataRequest():
                 return ServerMetadata("infergate", __version__, EXTENSIONS)
             case ModelIndexRequest():
@@ -133,10 +134,8 @@ class Gateway:
         self.bind(operation.model, operation.version, call)
         return replace(declared, name=operation.model)
 
-    async def is_ready(self, call: Call) -> bool:
-        """Whether the backends, taken together, can serve. False while draining."""
-        if self.draining:
-            return False
+    async def _is_ready(self, call: Call) -> bool:
+        """Whether the backends, taken together, can serve."""
         asked = [self._ask(each, ServerReadyRequest(), call) for each in self.backends]
         return self._combine([answer == _READY for answer in await asyncio.gather(*asked)])
 

@@ -78,6 +78,9 @@ class Metrics:
         self.in_flight: Final = Gauge(
             "infergate_in_flight_requests", "Requests being served now.", registry=self.registry
         )
+        self.streams: Final = Gauge(
+            "infergate_open_streams", "gRPC streams open now.", registry=self.registry
+        )
         self.in_flight_bytes: Final = Gauge(
             "infergate_in_flight_bytes",
             "Bytes of request bodies being served now.",

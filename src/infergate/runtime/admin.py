@@ -19,12 +19,13 @@ _TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
 class Admin:
     """``/metrics`` for Prometheus, ``/healthz`` (the process lives), ``/readyz`` (it can serve)."""
 
-    def __init__(self, metrics: Metrics, ready: Callable[[Call], Awaitable[bool]]) -> None:
+    def __init__(self, metrics: Metrics, ready: Callable[[], Awaitable[bool]]) -> None:
         self._metrics: Final = metrics
         self._ready: Final = ready
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
         """Answer one admin request."""
+        del call
         if wire.method not in {"GET", "HEAD"}:
             return HttpResponse(
                 405, {**_TEXT, "allow": "GET, HEAD"}, [b"only GET is served here\n"]
@@ -37,7 +38,7 @@ class Admin:
             case "/healthz":
                 return HttpResponse(200, _TEXT, [b"ok\n"])
             case "/readyz":
-                if await self._ready(call):
+                if await self._ready():
                     return HttpResponse(200, _TEXT, [b"ready\n"])
                 return HttpResponse(503, _TEXT, [b"not ready\n"])
             case "/":

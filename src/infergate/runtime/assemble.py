@@ -23,7 +23,6 @@ from infergate.core.limits import Limits
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
-from infergate.gateway.readiness import Readiness
 from infergate.gateway.services import own_services
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.metrics import Metrics
@@ -44,7 +43,6 @@ class Running:
 
     config: Config
     gateway: Gateway
-    readiness: Readiness
     listeners: Mapping[str, Server]
     log: AccessLog | None
 
@@ -63,8 +61,7 @@ class Running:
 
     def drain(self) -> None:
         """Fail readiness, for every protocol; whoever watches it is told at once."""
-        self.gateway.draining = True
-        self.readiness.drain()
+        self.gateway.readiness.drain()
 
     async def stop(self, grace: float) -> None:
         """Stop accepting, let requests finish for ``grace`` seconds, close everything."""
@@ -90,9 +87,9 @@ def assemble(config: Config) -> Running:
         compiled.declared_models(config),
         _COMBINE[config.readiness],
     )
-    readiness = Readiness(gateway.is_ready)
     metrics, admission = Metrics(), Admission(limits)
     metrics.in_flight.set_function(lambda: admission.requests)
+    metrics.streams.set_function(lambda: admission.streams)
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
     log = None
     if config.log.access:
@@ -106,14 +103,14 @@ def assemble(config: Config) -> Running:
         listeners["http"] = AiohttpServer(addresses["http"], http, limits, admission)
     if "grpc" in addresses:
         frontends = _frontends(Carrier.GRPC, config, gateway, limits)
-        own = own_services(SCHEMA, tuple(frontends), readiness)
+        own = own_services(SCHEMA, tuple(frontends), gateway.readiness)
         rpc = RpcDispatch(frontends, own.unary, own.streams, record)
         listeners["grpc"] = GrpcServer(addresses["grpc"], rpc, limits, admission)
     if "admin" in addresses:
         # Not admitted with the rest: a full gateway must still tell that it is full.
-        admin = Admin(metrics, lambda _: readiness.ready())
+        admin = Admin(metrics, gateway.readiness.ready)
         listeners["admin"] = AiohttpServer(addresses["admin"], admin, limits, Admission(limits))
-    return Running(config, gateway, readiness, listeners, log)
+    return Running(config, gateway, listeners, log)
 
 
 def _frontends(

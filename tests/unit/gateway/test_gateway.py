@@ -161,7 +161,7 @@ async def test_readiness_strict_and_lenient(combine: Any, expected: bool) -> Non
 
 async def test_a_draining_gateway_is_not_ready() -> None:
     made, _ = one()
-    made.draining = True
+    made.readiness.drain()
     assert await made.perform(ServerReadyRequest(), call()) == Health(ok=False)
 
 

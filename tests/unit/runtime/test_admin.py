@@ -13,7 +13,7 @@ from infergate.runtime.admin import Admin
 
 
 def admin(*, ready: bool = True) -> Admin:
-    async def is_ready(call: Call) -> bool:
+    async def is_ready() -> bool:
         return ready
 
     return Admin(Metrics(), is_ready)

@@ -48,8 +48,8 @@ async def test_watchers_and_reflection_end_when_the_drain_begins() -> None:
 
 async def test_draining_fails_every_readiness() -> None:
     running = assemble(parse(CONFIG, "routes.yaml", {}))
-    assert await running.readiness.ready()
+    assert await running.gateway.readiness.ready()
     running.drain()
-    assert running.gateway.draining
-    assert not await running.readiness.ready()
+    assert running.gateway.readiness.draining
+    assert not await running.gateway.readiness.ready()
     await running.stop(0)
