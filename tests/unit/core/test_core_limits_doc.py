@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from infergate.backends.builtin import accumulate
+from infergate.codecs.v2_rest import document, encodings
 from infergate.core import classification, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
 
@@ -25,6 +26,9 @@ def test_each_limit_has_a_row_with_its_default(field: str) -> None:
 def test_bounds_that_are_not_configured() -> None:
     assert {name: bound for name, bound in ROWS.items() if "." in name} == {
         "core.tensor.MOST_BYTES_ELEMENTS": tensor.MOST_BYTES_ELEMENTS,
+        "codecs.v2_rest.document.DEEPEST": document.DEEPEST,
+        "codecs.v2_rest.document.MOST_NESTED": document.MOST_NESTED,
+        "codecs.v2_rest.encodings.MOST_MEMBERS": encodings.MOST_MEMBERS,
         "core.classification.MOST_CLASSES": classification.MOST_CLASSES,
         "backends.builtin.accumulate.MOST_SEQUENCES": accumulate.MOST_SEQUENCES,
         "backends.builtin.accumulate.IDLE_SECONDS": accumulate.IDLE_SECONDS,

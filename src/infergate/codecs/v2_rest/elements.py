@@ -20,31 +20,28 @@ from __future__ import annotations
 import base64
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from typing import Literal as OneOf
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 import simdjson
 
 from infergate.codecs.v2_rest.document import Literal, Node, is_array, kind, shown
+from infergate.codecs.v2_rest.rounding import ROUND, Array, overflown
 from infergate.core.datatypes import INTEGERS, NUMPY, Datatype
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.tensor import (
     MOST_BYTES_ELEMENTS,
     Buffer,
     Tensor,
-    bf16_from_float32,
     check_data,
     float32_from_bf16,
     pack_bytes,
     unpack_bytes,
 )
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,7 @@ def _copied_out(datatype: Datatype, node: simdjson.Array) -> Array | None:
     wide = np.frombuffer(buffer, _WIDE[of_type])
     if of_type == "d":
         values = ROUND[datatype](wide)
-        return values if _overflown(datatype, values).size == 0 else None
+        return values if overflown(datatype, values).size == 0 else None
     if wide.dtype != NUMPY[datatype] and wide.size:
         low, high = _BOUNDS[datatype]
         if wide.min() < low or wide.max() > high:
@@ -219,7 +216,7 @@ def _floats(name: str, datatype: Datatype, flat: list[Node], reading: Reading) -
     except OverflowError:
         index = next(i for i, v in enumerate(told) if type(v) is int and abs(v) > _GREATEST)
         raise _wrong(name, index, told[index], f"beyond {datatype.value}") from None
-    for index in _overflown(datatype, values).tolist():
+    for index in overflown(datatype, values).tolist():
         if type(flat[index]) in _NUMBERS:
             raise _wrong(name, index, flat[index], f"beyond {datatype.value}")
     return values
@@ -228,55 +225,6 @@ def _floats(name: str, datatype: Datatype, flat: list[Node], reading: Reading) -
 _NUMBERS: Final[frozenset[type]] = frozenset({int, float})
 _WORDS: Final[frozenset[type]] = frozenset({str, Literal, type(None)})
 _GREATEST: Final = sys.float_info.max
-
-# ---- rounding ---------------------------------------------------------------------------------
-
-
-def _same(values: Array) -> Array:
-    return values
-
-
-def _to_float32(values: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return values.astype("<f4")
-
-
-def _to_float16(values: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return values.astype("<f2")
-
-
-def _to_bfloat16(values: Array) -> Array:
-    """Rounded once. float64 → float32 → bfloat16, each to nearest, would round twice and miss ties,
-    so the first step rounds to odd: inexact results keep a set last bit, which the second step
-    sees as "not a tie"."""
-    narrow = _to_float32(values)
-    bits = narrow.view("<u4").copy()
-    with np.errstate(invalid="ignore"):
-        exact = narrow.astype("<f8")
-        inexact = (exact != values) & ~np.isnan(values)
-        bits -= inexact & (np.abs(exact) > np.abs(values))  # towards zero
-    bits |= inexact
-    return np.ascontiguousarray(bf16_from_float32(bits.view("<f4")))
-
-
-ROUND: Final[Mapping[Datatype, Callable[[Array], Array]]] = {
-    Datatype.FP64: _same,
-    Datatype.FP32: _to_float32,
-    Datatype.FP16: _to_float16,
-    Datatype.BF16: _to_bfloat16,
-}
-
-
-def _overflown(datatype: Datatype, values: Array) -> npt.NDArray[np.intp]:
-    """Where ``values`` are infinite."""
-    if datatype is Datatype.BF16:
-        return np.flatnonzero((values & 0x7FFF) == 0x7F80)
-    infinite = np.isinf(values)
-    return np.flatnonzero(infinite) if infinite.any() else _NOWHERE
-
-
-_NOWHERE: Final = np.empty(0, np.intp)
 
 # ---- writing ----------------------------------------------------------------------------------
 

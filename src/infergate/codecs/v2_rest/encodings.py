@@ -16,7 +16,7 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZLIB: Final = 15
 _RAW: Final = -15
 _CHUNK: Final = 64 * 1024
-_MOST_MEMBERS: Final = 4096
+MOST_MEMBERS: Final = 4096
 """Of one gzip body. ``bgzip`` ends a member every 64 KiB, so the largest body has a quarter."""
 _LEVEL: Final = 1
 """Tensors hardly shrink further at higher levels, which cost many times more."""
@@ -62,7 +62,7 @@ def _inflated(data: Buffer, window: int, encoding: str, limits: Limits) -> bytes
     place = 0
     room = limits.body
     pieces: list[bytes] = []
-    for _ in range(_MOST_MEMBERS):
+    for _ in range(MOST_MEMBERS):
         inflater = zlib.decompressobj(window)
         while not inflater.eof:
             chunk = view[place : place + _CHUNK]

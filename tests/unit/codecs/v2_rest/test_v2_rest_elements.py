@@ -13,7 +13,8 @@ from v2_rest_wires import CODEC, body, ok, one, parse_one, post, refused
 from infergate.codecs.base import Parsed
 from infergate.codecs.v2_rest import PLUGIN
 from infergate.codecs.v2_rest.document import read
-from infergate.codecs.v2_rest.elements import REQUEST, ROUND, read_elements
+from infergate.codecs.v2_rest.elements import REQUEST, read_elements
+from infergate.codecs.v2_rest.rounding import ROUND
 from infergate.core.datatypes import INTEGERS, NUMPY, Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
