@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from infergate.backends.builtin import accumulate
+from infergate.codecs.v2_grpc import descriptions
 from infergate.codecs.v2_rest import document, encodings
 from infergate.core import classification, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
+from infergate.transport import guard
 
 PAGE = (Path(__file__).parents[3] / "docs" / "limits.md").read_text(encoding="utf-8")
 ROWS = {
@@ -26,6 +28,9 @@ def test_each_limit_has_a_row_with_its_default(field: str) -> None:
 def test_bounds_that_are_not_configured() -> None:
     assert {name: bound for name, bound in ROWS.items() if "." in name} == {
         "core.tensor.MOST_BYTES_ELEMENTS": tensor.MOST_BYTES_ELEMENTS,
+        "codecs.v2_grpc.descriptions.MOST_FIELDS": descriptions.MOST_FIELDS,
+        "codecs.v2_grpc.descriptions.MOST_HEAD": descriptions.MOST_HEAD,
+        "transport.guard.MOST_STREAMS": guard.MOST_STREAMS,
         "codecs.v2_rest.document.DEEPEST": document.DEEPEST,
         "codecs.v2_rest.document.MOST_NESTED": document.MOST_NESTED,
         "codecs.v2_rest.encodings.MOST_MEMBERS": encodings.MOST_MEMBERS,
