@@ -32,6 +32,7 @@ class Detection:
 
     def __init__(self, declared: Profile | None, ask: Callable[[Call], Awaitable[Profile]]) -> None:
         self._known = declared
+        self._learnt = False
         self._until = float("inf") if declared else 0.0
         self._ask: Final = ask
         self._asking: Final = asyncio.Lock()
@@ -57,10 +58,13 @@ class Detection:
         own = replace(call, returned={})
         own.tighten(time.monotonic() + _PATIENCE)
         try:
-            return await self._ask(own), _LIFETIME
+            found = await self._ask(own)
         except GatewayError as error:
-            if self._known is not None:
+            if self._known is not None and self._learnt:
                 return self._known, _LIFETIME
-            if error.kind in _UNREACHED or own.deadline == call.deadline:
+            late = error.kind is Kind.TIMEOUT and own.deadline == call.deadline
+            if late or error.kind in _UNREACHED:
                 raise
             return GENERIC, _LIFETIME if error.kind in _LASTING else _DOUBTFUL
+        self._learnt = True
+        return found, _LIFETIME

@@ -129,6 +129,22 @@ def count_bytes(name: str, data: Buffer, most: int) -> int:
     return count
 
 
+def add_bytes_elements(name: str, shape: tuple[int, ...], so_far: int) -> int:
+    """``so_far`` and the BYTES elements that ``shape`` announces. Raises TOO_LARGE.
+
+    The limit is for all tensors of a message together: a thousand tensors of a million elements
+    each would hold the interpreter for minutes.
+    """
+    elements = so_far + math.prod(shape)
+    if elements > MOST_BYTES_ELEMENTS:
+        raise GatewayError(
+            Kind.TOO_LARGE,
+            f"tensor '{name}': shape {list(shape)} makes it {elements} BYTES elements in "
+            f"the message, the limit is {MOST_BYTES_ELEMENTS}",
+        )
+    return elements
+
+
 def check_shape(name: str, shape: Sequence[Any], limits: Limits) -> tuple[int, ...]:
     """``shape`` as a tuple of dimensions >= 0. Raises BAD_REQUEST naming the tensor."""
     if len(shape) > limits.rank:

@@ -20,6 +20,8 @@ Record = Callable[[Call], None]
 """Told of every finished request."""
 Service = Callable[[RpcRequest, Call], Awaitable[RpcResponse]]
 """A unary gRPC method of the gateway's own."""
+_REFUSALS: Final = {5: Kind.NOT_FOUND}
+"""The gRPC codes by which the gateway's own services refuse; any other is a bad request."""
 _LONGEST_ID: Final = 128
 _boot: Final = os.urandom(6).hex()
 _numbers: Final = itertools.count(1)
@@ -52,8 +54,12 @@ class Dispatch(Generic[Req, Resp]):
     async def respond(self, wire: Req, call: Call) -> Resp:
         """Serve ``wire`` by the frontend that claims its path."""
         _name(call)
+        return await self._told(self._frontend(wire).respond(wire, call), call)
+
+    async def _told(self, answering: Awaitable[Resp], call: Call) -> Resp:
+        """The answer, recorded."""
         try:
-            answer = await self._frontend(wire).respond(wire, call)
+            answer = await answering
         except BaseException:  # the client went away: only log and metrics are told
             call.outcome = Kind.CANCELLED.value
             self._record(call)
@@ -103,13 +109,16 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         if service is None:
             return await super().respond(wire, call)
         _name(call)
-        call.protocol, call.operation = "grpc", wire.method[1:]
-        answer = await service(wire, call)
-        if answer.code:
-            call.outcome, call.error = Kind.BAD_REQUEST.value, answer.details
-        call.bytes_out = self._finish(answer, call)
-        self._record(call)
-        return answer
+        return await self._told(_serve(service, wire, call), call)
+
+
+async def _serve(service: Service, wire: RpcRequest, call: Call) -> RpcResponse:
+    call.protocol, call.operation = "grpc", wire.method[1:]
+    answer = await service(wire, call)
+    if answer.code:
+        call.outcome = _REFUSALS.get(answer.code, Kind.BAD_REQUEST).value
+        call.error = answer.details
+    return answer
 
 
 def _finish_http(answer: HttpResponse, call: Call) -> int:

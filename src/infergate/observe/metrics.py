@@ -88,7 +88,7 @@ class Metrics:
         )
         self.log_dropped: Final = Gauge(
             "infergate_access_log_dropped_lines",
-            "Lines of the access log dropped because nobody read them, since the start.",
+            "Lines of the access log dropped since the start, because nobody read them.",
             registry=self.registry,
         )
         self._series: Final[dict[tuple[str, ...], _Series]] = {}

@@ -309,7 +309,10 @@ class Connection(asyncio.Protocol):
         self._held.clear()
         self._timer.set(_LINGER)
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:  # the client has reset the connection meanwhile
+                self._transport.abort()
 
     # ---- time, and the end of the server
 

@@ -264,6 +264,25 @@ async def test_only_a_lasting_answer_is_remembered(
     assert (codec.profiles[-1] == KSERVE) is (asked == 2)
 
 
+async def test_a_short_deadline_does_not_make_the_question_the_answer() -> None:
+    codec = FakeCodec()
+    codec.metadata = GatewayError(Kind.NOT_FOUND, "no such path", origin=Origin.BACKEND)
+    remote = backend(FakeUpstream(), codec, profile=None, timeout=1.0)
+    assert await remote.perform(ServerLiveRequest(), call()) == Health(ok=True)
+
+
+async def test_a_guess_never_becomes_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = FakeCodec()
+    codec.metadata = GatewayError(Kind.BACKEND_ERROR, "not now", origin=Origin.BACKEND)
+    remote = backend(FakeUpstream(), codec, profile=None)
+    monkeypatch.setattr(detection, "_DOUBTFUL", 0.0)
+    for _ in range(3):
+        await remote.perform(ServerLiveRequest(), call())
+    codec.metadata = ServerMetadata("kserve", "1")
+    await remote.perform(ServerLiveRequest(), call())
+    assert codec.profiles[-1] == KSERVE
+
+
 async def test_waiting_for_anothers_question_ends_with_the_own_deadline() -> None:
     class Silent(FakeUpstream):
         async def exchange(

@@ -12,6 +12,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.tensor import (
     MOST_BYTES_ELEMENTS,
+    add_bytes_elements,
     check_data,
     check_shape,
     count_bytes,
@@ -89,6 +90,14 @@ def test_products_do_not_overflow(shape: tuple[int, ...]) -> None:
 def test_more_bytes_elements_than_can_be_walked_are_too_large(shape: tuple[int, ...]) -> None:
     with pytest.raises(GatewayError, match=r"tensor 't'.*the limit is") as caught:
         check_data("t", Datatype.BYTES, shape, b"")
+    assert caught.value.kind is Kind.TOO_LARGE
+
+
+def test_bytes_elements_add_up_over_a_message() -> None:
+    half = add_bytes_elements("a", (MOST_BYTES_ELEMENTS // 2,), 0)
+    assert add_bytes_elements("b", (MOST_BYTES_ELEMENTS // 2,), half) == MOST_BYTES_ELEMENTS
+    with pytest.raises(GatewayError, match="tensor 'c'") as caught:
+        add_bytes_elements("c", (1,), MOST_BYTES_ELEMENTS)
     assert caught.value.kind is Kind.TOO_LARGE
 
 

@@ -81,6 +81,32 @@ def test_a_refusal_is_recorded() -> None:
     assert (records[0].protocol, records[0].outcome) == ("api", "too_large")
 
 
+@pytest.mark.parametrize(("code", "outcome"), [(5, "not_found"), (3, "bad_request")])
+async def test_refusals_of_own_services_are_recorded(code: int, outcome: str) -> None:
+    records: list[Call] = []
+
+    async def check(wire: RpcRequest, call: Call) -> RpcResponse:
+        return RpcResponse(code=code, details="no")
+
+    frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b""]))}
+    dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, records.append)
+    await dispatch.respond(RpcRequest("/h.Health/Check"), call())
+    assert [record.outcome for record in records] == [outcome]
+
+
+async def test_a_check_that_is_cancelled_is_recorded() -> None:
+    records: list[Call] = []
+
+    async def check(wire: RpcRequest, call: Call) -> RpcResponse:
+        raise asyncio.CancelledError
+
+    frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b""]))}
+    dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, records.append)
+    with pytest.raises(asyncio.CancelledError):
+        await dispatch.respond(RpcRequest("/h.Health/Check"), call())
+    assert [record.outcome for record in records] == ["cancelled"]
+
+
 async def test_rpc_services_of_the_gateway_come_first() -> None:
     records: list[Call] = []
 

@@ -15,9 +15,9 @@ from infergate.codecs.v2_grpc.contents import FORMS, Typed, read_contents, write
 from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
 from infergate.codecs.v2_grpc.scan import prefix
 from infergate.core.datatypes import BY_NAME, Datatype
-from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
-from infergate.core.tensor import MOST_BYTES_ELEMENTS, Buffer, Tensor, check_data, check_shape
+from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data, check_shape
 
 _SHOWN: Final = 80
 
@@ -34,8 +34,7 @@ def read_datatype(name: str, spelled: str) -> Datatype:
 
 
 def read_tensors(described: Iterable[Described], limits: Limits) -> tuple[Tensor, ...]:
-    """The tensors of one message. The limit of BYTES elements is for all of them together: a
-    thousand small tensors of a million elements each would hold the interpreter for minutes.
+    """The tensors of one message.
 
     Raises Malformed, BAD_REQUEST and TOO_LARGE.
     """
@@ -45,13 +44,7 @@ def read_tensors(described: Iterable[Described], limits: Limits) -> tuple[Tensor
         name = message.name
         shape = check_shape(name, message.shape, limits)
         if datatype is Datatype.BYTES:
-            elements += math.prod(shape)
-            if elements > MOST_BYTES_ELEMENTS:
-                raise GatewayError(
-                    Kind.TOO_LARGE,
-                    f"tensor '{name}': shape {list(shape)} makes it {elements} BYTES elements in "
-                    f"the message, the limit is {MOST_BYTES_ELEMENTS}",
-                )
+            elements = add_bytes_elements(name, shape, elements)
         data = _typed(name, datatype, shape, contents) if isinstance(contents, Typed) else contents
         check_data(name, datatype, shape, data)
         tensors.append(Tensor(name, datatype, shape, data, read_parameters(message.parameters)))

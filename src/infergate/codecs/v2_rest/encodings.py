@@ -80,6 +80,8 @@ def _inflated(data: Buffer, window: int, encoding: str, limits: Limits) -> bytes
         place -= len(inflater.unused_data)
         if window != _GZIP or bytes(view[place : place + 2]) != _GZIP_MAGIC:
             break
+    else:
+        raise bad_request(f"the {encoding} body has more than {MOST_MEMBERS} members")
     if place < len(view):
         raise bad_request(f"{len(view) - place} bytes follow the end of the {encoding} body")
     return b"".join(pieces)

@@ -41,9 +41,13 @@ from infergate.core.wire import HttpRequest, HttpResponse
 _MEMBER: Final = re.compile(
     rb'\s*+"(id|model_name|model_version)"\s*+:\s*+("(?:[^"\\]++|\\.)*+"|null)\s*+,', re.DOTALL
 )
-_REST: Final = re.compile(rb'\s*+"(outputs|parameters)"\s*+:')
-_OUTPUTS: Final = re.compile(rb'"outputs"')
-_NAMED: Final = re.compile(rb'"(?:id|model_name|model_version)"')
+_REST: Final = re.compile(
+    rb'\s*+(?:"parameters"\s*+:\s*+'
+    rb'(?:null|\{(?:[^{}\[\]"]++|"(?:[^"\\]++|\\.)*+")*+\})\s*+,\s*+)?+'
+    rb'"outputs"\s*+:',
+    re.DOTALL,
+)
+"""Flat parameters, where there are any, and then the outputs."""
 _START: Final = re.compile(rb"\s*+\{")
 _NAMES: Final = {"model": b"model_name", "version": b"model_version", "id": b"id"}
 _SPACE: Final = b" \t\r\n"
@@ -154,13 +158,8 @@ def _leading(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | None:
             return None
         found[bytes(member[1])] = member
         place = member.end()
-    rest = _REST.match(body, place, end)
-    if rest is None or not _ends_in_array(body, end):
+    if _REST.match(body, place, end) is None or not _ends_in_array(body, end):
         return None
-    if rest[1] == b"parameters":
-        outputs = _OUTPUTS.search(body, place, end)
-        if outputs is None or _NAMED.search(body, place, outputs.start()):
-            return None
     return found
 
 

@@ -36,6 +36,7 @@ from infergate.core.tensor import (
     Buffer,
     Parameters,
     Tensor,
+    add_bytes_elements,
     check_data,
     check_shape,
 )
@@ -146,14 +147,16 @@ class Side:
     without_data: Callable[[str, tuple[int, ...], Parameters], Buffer]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Source:
-    """One message that is being read. The forms it is found to hold are added to ``forms``."""
+    """One message that is being read. The forms it is found to hold are added to ``forms``, the
+    BYTES elements its shapes announce to ``bytes_elements``."""
 
     side: Side
     blobs: Blobs
     limits: Limits
     forms: set[Form] = field(default_factory=set)
+    bytes_elements: int = 0
 
     def members(self, node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
         """``document.members``, noting null."""
@@ -180,6 +183,8 @@ def read_tensor(node: Node, path: str, source: Source) -> Tensor:
         if type(dimension) is not int:
             raise bad_request(f"{path}.shape must hold integers, not {kind(dimension)}")
     shape = check_shape(name, dimensions, source.limits)
+    if datatype is Datatype.BYTES:
+        source.bytes_elements = add_bytes_elements(name, shape, source.bytes_elements)
     held: Parameters = read_parameters(told, path)
     if BINARY_SIZE in held:
         size = held[BINARY_SIZE]

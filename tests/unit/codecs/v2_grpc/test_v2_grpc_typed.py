@@ -13,9 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from infergate.codecs.v2_grpc import PLUGIN, contents, infer_request, tensors, varints
+from infergate.codecs.v2_grpc import PLUGIN, contents, infer_request, varints
 from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, MOST_HEAD
 from infergate.codecs.v2_grpc.scan import Allowance, Malformed, fields, prefix, string_field
+from infergate.core import tensor
 from infergate.core.datatypes import NUMPY, Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, MIB
@@ -174,14 +175,14 @@ def test_names_shapes_and_parameters_are_limited_but_not_tensors() -> None:
 def test_bytes_elements_are_limited_over_all_tensors(
     raw: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensors, "MOST_BYTES_ELEMENTS", 10)
+    monkeypatch.setattr(tensor, "MOST_BYTES_ELEMENTS", 10)
     request = pb.ModelInferRequest(model_name="m")
     for name in "XYZ":
-        tensor = request.inputs.add(name=name, datatype="BYTES", shape=[5])
+        described = request.inputs.add(name=name, datatype="BYTES", shape=[5])
         if raw:
             request.raw_input_contents.append(pack_bytes([b""] * 5))
         else:
-            tensor.contents.bytes_contents.extend([b""] * 5)
+            described.contents.bytes_contents.extend([b""] * 5)
     error = refusal(request.SerializeToString())
     assert error.kind is Kind.TOO_LARGE
     assert "'Z'" in error.public

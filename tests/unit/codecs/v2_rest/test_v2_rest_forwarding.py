@@ -276,3 +276,14 @@ def test_bad_answers_are_not_passed_on(wire: HttpResponse, kind: Kind) -> None:
     with pytest.raises(GatewayError) as caught:
         relabel(wire)
     assert caught.value.kind is kind
+
+
+@pytest.mark.parametrize(
+    "parameters", ["{}", '{"a":1,"b":"x}[{"}', '{"outputs":1}', '{"a":{"outputs":[]}}', '{"a":[1]}']
+)
+def test_parameters_before_outputs_never_double_a_name(parameters: str) -> None:
+    text = f'{{"model_name":"m","parameters":{parameters},"id":"srv",{OUTPUTS}}}'
+    told = json.loads(body(relabel(ok(text))), object_pairs_hook=list)
+    names = [name for name, _ in told]
+    assert len(set(names)) == len(names)
+    assert dict(told)["model_name"] == "new"

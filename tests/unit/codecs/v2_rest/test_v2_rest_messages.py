@@ -289,7 +289,7 @@ def test_answers_in_several_gzip_members() -> None:
         (gzip.compress(PLAIN) + b"\x1f", "1 bytes follow"),
         (gzip.compress(PLAIN) + zlib.compress(PLAIN), "bytes follow"),
         # 300 000 members: each costs more than its bytes
-        (gzip.compress(b"") * 300_000, "bytes follow"),
+        (gzip.compress(b"") * 300_000, "more than 4096 members"),
     ],
     ids=["cut", "corrupt", "a byte", "zlib", "too many"],
 )
@@ -613,3 +613,25 @@ def test_an_empty_output_without_data() -> None:
     assert CODEC.parse_response(wire, RawInferRequest("m"), DEFAULT_LIMITS) == InferResponse(
         "m", outputs=(Tensor("Y", Datatype.FP32, (0, 2), b""),)
     )
+
+
+def test_bytes_elements_are_limited_over_all_tensors() -> None:
+    """Each tensor alone is within the limit; together they would hold the event loop."""
+    count = 2**19 + 1
+    size = 4 * count
+    inputs = ",".join(
+        f'{{"name":"{name}","shape":[{count}],"datatype":"BYTES",'
+        f'"parameters":{{"binary_data_size":{size}}}}}'
+        for name in ("A", "B")
+    )
+    head = f'{{"inputs":[{inputs}]}}'.encode()
+    wire = HttpRequest(
+        "POST",
+        "/v2/models/m/infer",
+        "",
+        {"inference-header-content-length": str(len(head))},
+        [head + bytes(2 * size)],
+    )
+    with pytest.raises(GatewayError, match="tensor 'B'") as caught:
+        CODEC.parse_request(wire, DEFAULT_LIMITS)
+    assert caught.value.kind is Kind.TOO_LARGE
