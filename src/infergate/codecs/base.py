@@ -3,8 +3,8 @@
 *Strategy.* A codec is pure: no I/O, no clock, no logging, no asyncio. The frontend uses
 ``peek``, ``parse_request``, ``build_response`` and ``build_error``; the backend uses
 ``build_request`` and ``parse_response``. Where both sides spell the same protocol and the route
-renames no tensor, the gateway uses ``shield``, ``readdress`` and ``relabel`` instead and no tensor
-is decoded.
+renames no tensor, the gateway uses ``shield``, ``readdress`` and ``relabel`` of a
+:class:`Forwarding` codec instead and no tensor is decoded.
 
 *Rule 1.* Any bytes parse, or raise :class:`GatewayError`; nothing else escapes.
 *Rule 2.* What ``parse_request`` returns obeys Rule 1 of ``core.tensor``; ``shield`` refuses
@@ -17,12 +17,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
-from infergate.core.messages import Answer, Operation
+from infergate.core.messages import Answer, ModelMetadata, Operation
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -56,6 +56,20 @@ class Parsed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An inference that only the model's metadata makes whole: its message leaves out names,
+    datatypes or shapes.
+
+    ``finish`` makes it an :class:`Parsed` inference; it is pure, and raises what the client did
+    wrong. It may be called again, with newer metadata. The metadata is in the client's names.
+    """
+
+    model: str
+    version: str
+    finish: Callable[[ModelMetadata], Parsed]
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Facts about a kind of server that its protocol's specification does not settle."""
 
@@ -81,17 +95,19 @@ class Codec(Protocol[Req, Resp]):
 
     name: str
     caps: Capabilities
-    forwards: bool
-    """Whether ``readdress``/``relabel`` may be used with the options this codec was made with."""
     profiled: bool
     """Whether requests to a backend depend on its :class:`Profile`."""
+    described: bool
+    """Whether ``build_request`` and ``parse_response`` need the model's metadata for inferences."""
+    streams: frozenset[str]
+    """gRPC methods whose stream carries requests, each answered in turn like a unary one."""
 
     # ---- towards clients
     def peek(self, wire: Req) -> Peek:
         """Operation, model and version. Raises NOT_FOUND, METHOD_NOT_ALLOWED, BAD_REQUEST."""
         ...
 
-    def parse_request(self, wire: Req, limits: Limits) -> Parsed:
+    def parse_request(self, wire: Req, limits: Limits) -> Parsed | Unfinished:
         """The operation that ``wire`` asks for. Raises what the client did wrong."""
         ...
 
@@ -104,15 +120,34 @@ class Codec(Protocol[Req, Resp]):
         ...
 
     # ---- towards backends
-    def build_request(self, operation: Operation, profile: Profile) -> Req:
-        """The wire form of ``operation``. Raises UNSUPPORTED for what this protocol lacks."""
+    def build_request(
+        self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
+    ) -> Req:
+        """The wire form of ``operation``. Raises UNSUPPORTED for what this protocol lacks,
+        BAD_REQUEST for what contradicts ``model``: metadata in the backend's names, given for
+        inferences where this codec is ``described``."""
         ...
 
-    def parse_response(self, wire: Resp, operation: Operation, limits: Limits) -> Answer:
-        """The answer in ``wire``; raises the backend's error, or BACKEND_GARBAGE."""
+    def parse_response(
+        self,
+        wire: Resp,
+        operation: Operation,
+        limits: Limits,
+        model: ModelMetadata | None = None,
+    ) -> Answer:
+        """The answer in ``wire``; raises the backend's error, or BACKEND_GARBAGE. ``model`` as for
+        ``build_request``."""
         ...
 
-    # ---- same protocol on both sides
+
+@runtime_checkable
+class Forwarding(Protocol[Req, Resp]):
+    """What a codec has besides whose messages can go on as they came, where both sides spell its
+    protocol."""
+
+    forwards: bool
+    """Whether they may with the options this codec was made with."""
+
     def shield(self, wire: Req, limits: Limits) -> Req:
         """``wire`` checked as by ``parse_request`` but not decoded, in a form any server takes
         (content encodings undone). A codec may give back a subclass of ``Req`` that tells

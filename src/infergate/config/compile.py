@@ -73,6 +73,7 @@ def declared_models(config: schema.Config) -> dict[str, ModelMetadata]:
             inputs=tuple(map(_tensor, model.inputs)),
             outputs=tuple(map(_tensor, model.outputs)),
             properties={"max_batch_size": str(model.max_batch_size)},
+            max_batch_size=model.max_batch_size,
         )
         for name, model in config.models.items()
     }

@@ -84,7 +84,73 @@ class RawInferRequest:
     data: Buffer = b""
 
 
-ModelOperation = ModelReadyRequest | ModelMetadataRequest | InferRequest
+@dataclass(frozen=True, slots=True)
+class ModelConfigRequest:
+    """How a server is set up to serve a model (Triton's configuration of it)."""
+
+    model: str
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatusRequest:
+    """Everything about the server and its models, or about one ``model``, in one answer (the
+    legacy API's status)."""
+
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoadRequest:
+    """Load a model, or load it again."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUnloadRequest:
+    """Unload a model."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemoryStatusRequest:
+    """Which shared memory regions are registered? An empty ``name`` means all."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemoryRegisterRequest:
+    """Register ``size`` bytes from ``offset`` of the region that the system calls ``key``.
+
+    ``device`` and ``handle`` are of memory on a GPU (CUDA IPC), which has no ``key``.
+    """
+
+    name: str
+    key: str = ""
+    offset: int = 0
+    size: int = 0
+    device: int | None = None
+    handle: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemoryUnregisterRequest:
+    """Forget a region; an empty ``name`` means all."""
+
+    name: str = ""
+
+
+ModelOperation = ModelReadyRequest | ModelMetadataRequest | ModelConfigRequest | InferRequest
+ControlOperation = (
+    ModelLoadRequest
+    | ModelUnloadRequest
+    | SharedMemoryStatusRequest
+    | SharedMemoryRegisterRequest
+    | SharedMemoryUnregisterRequest
+)
 Operation = (
     ServerLiveRequest
     | ServerReadyRequest
@@ -92,8 +158,11 @@ Operation = (
     | ModelIndexRequest
     | ModelReadyRequest
     | ModelMetadataRequest
+    | ModelConfigRequest
+    | ServerStatusRequest
     | InferRequest
     | RawInferRequest
+    | ControlOperation
 )
 
 OPERATIONS: Final[dict[type, str]] = {
@@ -103,6 +172,13 @@ OPERATIONS: Final[dict[type, str]] = {
     ModelIndexRequest: "model_index",
     ModelReadyRequest: "model_ready",
     ModelMetadataRequest: "model_metadata",
+    ModelConfigRequest: "model_config",
+    ServerStatusRequest: "server_status",
+    ModelLoadRequest: "model_load",
+    ModelUnloadRequest: "model_unload",
+    SharedMemoryStatusRequest: "shared_memory_status",
+    SharedMemoryRegisterRequest: "shared_memory_register",
+    SharedMemoryUnregisterRequest: "shared_memory_unregister",
     InferRequest: "infer",
     RawInferRequest: "infer",
 }
@@ -142,7 +218,8 @@ class ModelMetadata:
     """The answer to :class:`ModelMetadataRequest`.
 
     ``parameters`` (MLServer) and ``properties`` (Open Inference Protocol) share a field number
-    on the wire and are kept apart here.
+    on the wire and are kept apart here. Where ``max_batch_size`` is over 0 the first dimension of
+    every shape is the batch; 0 means that shapes are the whole; None that it was not told.
     """
 
     name: str
@@ -152,6 +229,16 @@ class ModelMetadata:
     outputs: tuple[TensorMetadata, ...] = ()
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
     properties: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    max_batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The answer to :class:`ModelConfigRequest`. ``settings`` are named and nested as in Triton's
+    ``model_config.proto`` told as JSON."""
+
+    name: str
+    settings: Parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,4 +269,55 @@ class InferResponse:
     outputs: tuple[Tensor, ...] = ()
 
 
-Answer = Health | ServerMetadata | ModelMetadata | ModelIndex | InferResponse
+@dataclass(frozen=True, slots=True)
+class ModelStatus:
+    """One model of a :class:`ServerStatus`: what it is, and each of its versions."""
+
+    metadata: ModelMetadata
+    versions: tuple[ModelIndexEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """The answer to :class:`ServerStatusRequest`."""
+
+    name: str
+    version: str
+    ready: bool
+    models: tuple[ModelStatus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemoryRegion:
+    """A registered region; see :class:`SharedMemoryRegisterRequest`."""
+
+    name: str
+    key: str = ""
+    offset: int = 0
+    size: int = 0
+    device: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemoryStatus:
+    """The answer to :class:`SharedMemoryStatusRequest`."""
+
+    regions: tuple[SharedMemoryRegion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The answer to an operation that changes something: it was done."""
+
+
+Answer = (
+    Health
+    | ServerMetadata
+    | ModelMetadata
+    | ModelConfig
+    | ModelIndex
+    | ServerStatus
+    | SharedMemoryStatus
+    | Done
+    | InferResponse
+)

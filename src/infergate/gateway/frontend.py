@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from infergate.backends.base import read_wrong
-from infergate.codecs.base import Codec, Parsed, Peek, Profile
+from infergate.codecs.base import Codec, Forwarding, Parsed, Peek, Profile
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
@@ -68,7 +68,8 @@ class Translate(Generic[Req, Resp]):
     async def infer(self, wire: Req, peek: Peek, call: Call) -> Resp:
         """Parse, perform, build."""
         del peek
-        parsed: Parsed = self._codec.parse_request(wire, self._limits)
+        parsed = self._codec.parse_request(wire, self._limits)
+        assert isinstance(parsed, Parsed)
         answer = await self._gateway.perform(parsed.operation, call)
         return self._codec.build_response(answer, parsed)
 
@@ -80,7 +81,7 @@ class Forward(Generic[Req, Resp]):
 
     def __init__(
         self,
-        codec: Codec[Req, Resp],
+        codec: Forwarding[Req, Resp],
         bound: Bound,
         backend: Exchanging,
         otherwise: Translate[Req, Resp],
@@ -142,6 +143,7 @@ class Frontend(Generic[Req, Resp]):
         backend = bound.backend
         if (
             isinstance(backend, Exchanging)
+            and isinstance(self.codec, Forwarding)
             and backend.codec.name == self.codec.name
             and self.codec.forwards
             and not bound.route.rewrite.renames_tensors

@@ -10,16 +10,18 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import Final
 
 from infergate import __version__
 from infergate.backends.base import Backend
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
+    OPERATIONS,
     Answer,
     Health,
     InferRequest,
+    ModelConfigRequest,
     ModelIndex,
     ModelIndexEntry,
     ModelIndexRequest,
@@ -117,10 +119,10 @@ class Gateway:
                 return await self._on_model(resolve_raw(operation, described), call)
             case ModelMetadataRequest():
                 return await self._metadata(operation, call)
-            case ModelReadyRequest() | InferRequest():
+            case ModelReadyRequest() | ModelConfigRequest() | InferRequest():
                 return await self._on_model(operation, call)
             case _:
-                assert_never(operation)
+                raise GatewayError(Kind.UNSUPPORTED, f"{OPERATIONS[type(operation)]} is not served")
 
     async def _on_model(self, operation: ModelOperation, call: Call) -> Answer:
         bound = self.bind(operation.model, operation.version, call)

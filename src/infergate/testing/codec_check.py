@@ -9,15 +9,28 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from infergate.codecs.base import Carrier, Codec, CodecPlugin, Profile
+from infergate.codecs.base import (
+    Carrier,
+    Codec,
+    CodecPlugin,
+    Forwarding,
+    Parsed,
+    Profile,
+)
 from infergate.codecs.profiles import GENERIC
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import Answer, InferRequest, InferResponse, Operation
+from infergate.core.messages import (
+    Answer,
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    Operation,
+)
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
 from infergate.testing import samples
 from infergate.testing.canonical import text
-from infergate.testing.vectors import body_of, with_body
+from infergate.testing.vectors import body_of, finished, with_body
 
 Carries = Callable[[Any], Any]
 """What a protocol makes of a canonical value: the value itself, or without what it cannot tell."""
@@ -50,7 +63,7 @@ def check_codec(
     assert codec.caps.datatypes, "a codec carries at least one datatype"
     _check_errors(codec, plugin.carrier)
     for operation, answer in _exchanges(codec):
-        asked = check.build(operation)
+        asked = check.build(operation, samples.description(operation, answer))
         if asked is not None:
             check.exchange(operation, asked, answer)
             check.hostile(operation, asked, answer)
@@ -81,10 +94,10 @@ class _Check:
     profile: Profile
     carries: Carries
 
-    def build(self, operation: Operation) -> Any:
+    def build(self, operation: Operation, model: ModelMetadata | None) -> Any:
         """The request for ``operation``; None where the protocol has none and says UNSUPPORTED."""
         try:
-            asked = self.codec.build_request(operation, self.profile)
+            asked = self.codec.build_request(operation, self.profile, model)
         except GatewayError as error:
             if error.kind is not Kind.UNSUPPORTED:
                 raise AssertionError(f"{operation} is refused with {error!r}") from error
@@ -95,7 +108,12 @@ class _Check:
     def exchange(self, operation: Operation, asked: Any, answer: Answer) -> None:
         """Request and answer arrive as they were; ``peek`` and ``shield`` agree with the parser."""
         codec = self.codec
-        parsed = codec.parse_request(asked, DEFAULT_LIMITS)
+        model = samples.description(operation, answer)
+
+        def read_request(wire: Any) -> Parsed:
+            return finished(codec.parse_request(wire, DEFAULT_LIMITS), model)
+
+        parsed = read_request(asked)
         _assert_same("request", self.carries(operation), parsed.operation)
         peek = codec.peek(asked)
         assert peek.operation is type(parsed.operation), f"peek sees {peek.operation}"
@@ -103,29 +121,35 @@ class _Check:
             assert getattr(peek, name) == getattr(parsed.operation, name, ""), f"peek: {name}"
         answered = codec.build_response(answer, parsed)
         assert isinstance(answered, _RESPONSES[self.carrier]), type(answered)
-        read = codec.parse_response(answered, operation, DEFAULT_LIMITS)
+        read = codec.parse_response(answered, operation, DEFAULT_LIMITS, model)
         _assert_same("answer", self.carries(answer), read)
+        if not isinstance(codec, Forwarding):
+            return
         shielded = codec.shield(asked, DEFAULT_LIMITS)
         _assert_same(
             "shielded request",
             parsed.operation,
-            codec.parse_request(shielded, DEFAULT_LIMITS).operation,
+            read_request(shielded).operation,
         )
         if codec.forwards and isinstance(parsed.operation, InferRequest):
             assert isinstance(read, InferResponse)
-            self.forwarding(shielded, parsed.operation, answered, read)
+            self.forwarding(codec, shielded, parsed.operation, answered, read)
 
     def forwarding(
-        self, asked: Any, operation: InferRequest, answered: Any, answer: InferResponse
+        self,
+        codec: Forwarding[Any, Any],
+        asked: Any,
+        operation: InferRequest,
+        answered: Any,
+        answer: InferResponse,
     ) -> None:
         """``readdress`` and ``relabel`` change names only."""
-        codec = self.codec
         readdressed = codec.readdress(asked, "other", "9", self.profile)
         if readdressed is not None:
             _assert_same(
                 "readdressed request",
                 replace(operation, model="other", version="9"),
-                codec.parse_request(readdressed, DEFAULT_LIMITS).operation,
+                finished(codec.parse_request(readdressed, DEFAULT_LIMITS), None).operation,
             )
         renamed: tuple[dict[str, Any], ...] = ({}, {"model": "other", "version": "9"})
         for names in renamed:
@@ -141,21 +165,29 @@ class _Check:
     def hostile(self, operation: Operation, asked: Any, answer: Answer) -> None:
         """Any bytes parse or raise GatewayError; ``shield`` and the parser refuse the same."""
         codec = self.codec
-        forwarded = codec.forwards and isinstance(operation, InferRequest)
-        answered = codec.build_response(answer, codec.parse_request(asked, DEFAULT_LIMITS))
+        forwarding = codec if isinstance(codec, Forwarding) else None
+        if forwarding and not (forwarding.forwards and isinstance(operation, InferRequest)):
+            forwarding = None
+        model = samples.description(operation, answer)
+
+        def read_request(wire: Any) -> Parsed:
+            return finished(codec.parse_request(wire, DEFAULT_LIMITS), model)
+
+        answered = codec.build_response(answer, read_request(asked))
         for body in samples.hostile(bytes(joined(body_of(asked)))):
             wire: Any = with_body(asked, (body,))
             _refused(codec.peek, wire)
-            refused = _refused(codec.parse_request, wire, DEFAULT_LIMITS)
-            shielded = _refused(codec.shield, wire, DEFAULT_LIMITS)
-            assert refused == shielded, f"parse_request and shield differ on {body[:200]!r}"
-            if forwarded:
-                _refused(codec.readdress, wire, "other", "9", self.profile)
+            refused = _refused(read_request, wire)
+            if isinstance(codec, Forwarding):
+                shielded = _refused(codec.shield, wire, DEFAULT_LIMITS)
+                assert refused == shielded, f"parse_request and shield differ on {body[:200]!r}"
+            if forwarding:
+                _refused(forwarding.readdress, wire, "other", "9", self.profile)
         for body in samples.hostile(bytes(joined(body_of(answered)))):
             wire = with_body(answered, (body,))
-            _refused(codec.parse_response, wire, operation, DEFAULT_LIMITS)
-            if forwarded:
-                _refused(codec.relabel, wire, asked, "other", "9", DEFAULT_LIMITS)
+            _refused(codec.parse_response, wire, operation, DEFAULT_LIMITS, model)
+            if forwarding:
+                _refused(forwarding.relabel, wire, asked, "other", "9", DEFAULT_LIMITS)
 
 
 def _refused(act: Callable[..., Any], *arguments: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from infergate.core.datatypes import Datatype
@@ -93,6 +93,23 @@ EXCHANGES: Final[tuple[tuple[Operation, Answer], ...]] = (
     ),
 )
 """Each operation other than an inference, with an answer."""
+
+
+def description(operation: Operation, answer: Answer) -> ModelMetadata | None:
+    """The metadata of a model that answers the inference ``operation`` with ``answer``."""
+    if not isinstance(operation, InferRequest) or not isinstance(answer, InferResponse):
+        return None
+
+    def told(tensors: Iterable[Tensor]) -> tuple[TensorMetadata, ...]:
+        return tuple(TensorMetadata(t.name, t.datatype.value, t.shape) for t in tensors)
+
+    return ModelMetadata(
+        operation.model,
+        (answer.version or "1",),
+        inputs=told(operation.inputs),
+        outputs=told(answer.outputs),
+        max_batch_size=0,
+    )
 
 
 def hostile(honest: bytes) -> Iterator[bytes]:

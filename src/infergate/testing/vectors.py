@@ -10,6 +10,7 @@ A case is a folder ``<protocol>/<case>/`` with a wire file and ``case.json``::
      "both_ways": true,          # building gives the wire file's bytes again (default false)
      "asks": {"type": ...},      # side response: the operation that is answered
      "profile": "triton",        # side request, both ways: the kind of server (default triton)
+     "model": {"type": "ModelMetadata", ...},   # for protocols whose messages need it
      "options": {}}              # what the codec is made with
 
 ``wire.http`` is an HTTP/1.1 message: start line, header lines, an empty line, all ending in CRLF,
@@ -26,18 +27,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from infergate.codecs.base import Codec, Parsed
+from infergate.codecs.base import Codec, Parsed, Unfinished
 from infergate.codecs.profiles import BY_NAME
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, Limits
-from infergate.core.messages import Answer, Operation
+from infergate.core.messages import Answer, ModelMetadata, Operation
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
 from infergate.testing.canonical import from_json, text
 
 Wire = HttpRequest | HttpResponse | RpcRequest | RpcResponse
 _KEYS: Final = frozenset(
-    ("about", "source", "side", "canonical", "error", "both_ways", "asks", "profile", "options")
+    (
+        "about",
+        "source",
+        "side",
+        "canonical",
+        "error",
+        "both_ways",
+        "asks",
+        "profile",
+        "model",
+        "options",
+    )
 )
 
 
@@ -63,6 +75,7 @@ class Vector:
     both_ways: bool = False
     asks: Operation | None = None
     profile: str = "triton"
+    model: ModelMetadata | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -104,6 +117,7 @@ def _vector(folder: Path, case: dict[str, Any]) -> Vector:
         both_ways=case.get("both_ways", False),
         asks=from_json(case["asks"]) if "asks" in case else None,
         profile=case.get("profile", "triton"),
+        model=from_json(case["model"]) if "model" in case else None,
         options=case.get("options", {}),
     )
 
@@ -189,10 +203,18 @@ def _outcome(
 ) -> Operation | Answer | GatewayError:
     try:
         if vector.asks is None:
-            return codec.parse_request(wire, limits).operation
-        return codec.parse_response(wire, vector.asks, limits)
+            return finished(codec.parse_request(wire, limits), vector.model).operation
+        return codec.parse_response(wire, vector.asks, limits, vector.model)
     except GatewayError as error:
         return error
+
+
+def finished(parsed: Parsed | Unfinished, model: ModelMetadata | None) -> Parsed:
+    """``parsed``, made whole by ``model`` where it needs that. Raises what the client did wrong."""
+    if isinstance(parsed, Parsed):
+        return parsed
+    assert model is not None, f"the message to '{parsed.model}' needs the model's metadata"
+    return parsed.finish(model)
 
 
 def _deliveries(wire: Wire) -> Iterable[tuple[str, Wire]]:
@@ -222,7 +244,8 @@ def _check_built(codec: Codec[Any, Any], vector: Vector) -> None:
     if vector.error is not None:
         raise AssertionError(f"{vector}: an error has no way back")
     if vector.asks is None:
-        built = codec.build_request(vector.canonical, BY_NAME[vector.profile])  # type: ignore[arg-type]
+        profile = BY_NAME[vector.profile]
+        built = codec.build_request(vector.canonical, profile, vector.model)  # type: ignore[arg-type]
     else:
         built = codec.build_response(vector.canonical, Parsed(vector.asks))  # type: ignore[arg-type]
     wanted = _starts(vector.wire)

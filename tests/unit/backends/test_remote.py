@@ -34,17 +34,23 @@ B = Endpoint("b", 2)
 class FakeCodec:
     name = "fake"
     profiled = True
+    described = False
+    streams: frozenset[str] = frozenset()
     forwards = True
 
     def __init__(self) -> None:
         self.profiles: list[Profile] = []
         self.metadata: Answer | GatewayError = ServerMetadata("kserve", "1")
 
-    def build_request(self, operation: Operation, profile: Profile) -> RpcRequest:
+    def build_request(
+        self, operation: Operation, profile: Profile, model: object = None
+    ) -> RpcRequest:
         self.profiles.append(profile)
         return RpcRequest(type(operation).__name__)
 
-    def parse_response(self, wire: RpcResponse, operation: Operation, limits: Limits) -> Answer:
+    def parse_response(
+        self, wire: RpcResponse, operation: Operation, limits: Limits, model: object = None
+    ) -> Answer:
         if isinstance(operation, ServerMetadataRequest):
             if isinstance(self.metadata, GatewayError):
                 raise self.metadata
@@ -198,7 +204,9 @@ async def test_an_answer_that_cannot_be_read_names_the_backend(kind: Kind) -> No
     """What the backend said itself is relayed as it is."""
 
     class Reading(FakeCodec):
-        def parse_response(self, wire: RpcResponse, operation: Operation, limits: Limits) -> Answer:
+        def parse_response(
+            self, wire: RpcResponse, operation: Operation, limits: Limits, model: object = None
+        ) -> Answer:
             raise GatewayError(kind, "words", origin=Origin.BACKEND, detail="d", retry_after=2.0)
 
     with pytest.raises(GatewayError) as caught:

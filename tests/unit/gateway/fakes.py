@@ -32,6 +32,8 @@ class LineCodec:
     """``infer MODEL VERSION ID`` or ``ready MODEL``; answers are ``repr`` of what they tell."""
 
     profiled = False
+    described = False
+    streams: frozenset[str] = frozenset()
     forwards = True
 
     def __init__(self, name: str = "line") -> None:

@@ -48,14 +48,14 @@ class ErrorsOfAnotherCarrier(Sound):
 
 
 class RefusesWithTheWrongKind(Sound):
-    def build_request(self, operation: Any, profile: Any) -> Any:
+    def build_request(self, operation: Any, profile: Any, model: object = None) -> Any:
         if isinstance(operation, ModelIndexRequest):
             raise bad_request("no index")
         return super().build_request(operation, profile)
 
 
 class BuildsAnotherCarrier(Sound):
-    def build_request(self, operation: Any, profile: Any) -> Any:
+    def build_request(self, operation: Any, profile: Any, model: object = None) -> Any:
         return HttpRequest("GET", "/")
 
 
@@ -68,7 +68,7 @@ class LosesTheId(Sound):
 
 
 class LosesAnOutput(Sound):
-    def parse_response(self, wire: Any, operation: Any, limits: Any) -> Any:
+    def parse_response(self, wire: Any, operation: Any, limits: Any, model: object = None) -> Any:
         answer = super().parse_response(wire, operation, limits)
         return replace(answer, outputs=answer.outputs[:1]) if is_inference(answer) else answer
 
@@ -145,7 +145,9 @@ def test_what_a_protocol_cannot_carry_may_be_declared() -> None:
             super().__init__()
             self.forwards = False
 
-        def parse_response(self, wire: Any, operation: Any, limits: Any) -> Any:
+        def parse_response(
+            self, wire: Any, operation: Any, limits: Any, model: object = None
+        ) -> Any:
             answer = super().parse_response(wire, operation, limits)
             return replace(answer, id="") if is_inference(answer) else answer
 

@@ -36,11 +36,15 @@ class Ready:
             raise bad_request("the model has no name")
         return Parsed(ModelReadyRequest(name))
 
-    def build_request(self, operation: ModelReadyRequest, profile: Profile) -> HttpRequest:
+    def build_request(
+        self, operation: ModelReadyRequest, profile: Profile, model: object = None
+    ) -> HttpRequest:
         headers = {"x-profile": profile.name}
         return HttpRequest("POST", "/ready", "q=1", headers, (operation.model.encode(),))
 
-    def parse_response(self, wire: HttpResponse, operation: Operation, limits: Limits) -> Answer:
+    def parse_response(
+        self, wire: HttpResponse, operation: Operation, limits: Limits, model: object = None
+    ) -> Answer:
         return Health(ok=self.join(wire.body) == b"yes")
 
     def build_response(self, answer: Health, parsed: Parsed) -> HttpResponse:

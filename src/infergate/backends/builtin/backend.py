@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from typing import Final, assert_never
+from typing import Final
 
 from infergate import __version__
 from infergate.backends.builtin.accumulate import Accumulate
@@ -18,6 +18,7 @@ from infergate.backends.builtin.repeat import Repeat
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import (
+    OPERATIONS,
     Answer,
     Health,
     InferRequest,
@@ -75,7 +76,12 @@ class BuiltinBackend:
                 raise GatewayError(
                     Kind.INTERNAL, "the gateway names a bare tensor before a backend sees it"
                 )
-        assert_never(operation)
+            case _:
+                raise GatewayError(
+                    Kind.UNSUPPORTED,
+                    f"embedded models know nothing of {OPERATIONS[type(operation)]}",
+                    origin=Origin.BACKEND,
+                )
 
     async def stream(
         self, operation: InferRequest, call: Call

@@ -85,6 +85,7 @@ class Signature:
             inputs=self.inputs,
             outputs=self.outputs,
             properties={"max_batch_size": str(self.max_batch_size), **self.properties},
+            max_batch_size=self.max_batch_size,
         )
 
     def accept(self, request: InferRequest) -> dict[str, Tensor]:

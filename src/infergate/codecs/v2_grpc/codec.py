@@ -39,7 +39,13 @@ from infergate.codecs.v2_grpc.tensors import explain
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
 from infergate.core.limits import DEFAULT_LIMITS, KIB, Limits
-from infergate.core.messages import Answer, InferRequest, InferResponse, Operation
+from infergate.core.messages import (
+    Answer,
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    Operation,
+)
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, joined, size
 
@@ -64,6 +70,8 @@ class V2Grpc:
     name: str = "v2-grpc"
     caps: Capabilities = Capabilities(datatypes=frozenset(Datatype))
     profiled: bool = False
+    described: bool = False
+    streams: frozenset[str] = frozenset()
 
     def __init__(self, contents: str = "raw") -> None:
         if contents not in _WRITERS:
@@ -128,9 +136,11 @@ class V2Grpc:
 
     # ---- towards backends
 
-    def build_request(self, operation: Operation, profile: Profile) -> RpcRequest:
+    def build_request(
+        self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
+    ) -> RpcRequest:
         """Tensors always raw: every server takes that."""
-        del profile
+        del profile, model
         try:
             if isinstance(operation, InferRequest):
                 return RpcRequest(INFER, write_request(operation))
@@ -144,8 +154,15 @@ class V2Grpc:
         except ValueError as error:
             raise bad_request(f"V2 gRPC: {explain(error)}") from None
 
-    def parse_response(self, wire: RpcResponse, operation: Operation, limits: Limits) -> Answer:
+    def parse_response(
+        self,
+        wire: RpcResponse,
+        operation: Operation,
+        limits: Limits,
+        model: ModelMetadata | None = None,
+    ) -> Answer:
         """Raises the backend's status, or BACKEND_GARBAGE."""
+        del model
         if wire.code:
             errors.raise_status(wire)
         if isinstance(operation, InferRequest):

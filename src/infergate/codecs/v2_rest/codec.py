@@ -11,7 +11,7 @@ Sources: the V2 seed specification, its binary tensor data extension, and how se
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 from infergate.codecs.base import Capabilities, Carrier, CodecPlugin, Parsed, Peek, Profile
 from infergate.codecs.v2_rest import errors, forwarding, metadata
@@ -28,7 +28,7 @@ from infergate.codecs.v2_rest.infer_response import (
 from infergate.codecs.v2_rest.paths import INDEX, NAMES, find, model_path
 from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.messages import (
     Answer,
@@ -59,6 +59,8 @@ class V2Rest:
     name: str = "v2-rest"
     caps: Capabilities = Capabilities(datatypes=frozenset(Datatype))
     profiled: bool = True
+    described: bool = False
+    streams: frozenset[str] = frozenset()
 
     def __init__(
         self, non_finite: str = "literal", compress_min: int = _DEFAULT_COMPRESS_MIN
@@ -108,7 +110,7 @@ class V2Rest:
                 response: HttpResponse = write(answer)
                 return response
             case _:
-                assert_never(answer)
+                raise GatewayError(Kind.UNSUPPORTED, f"V2 REST cannot tell {type(answer).__name__}")
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
         """``{"error": …}`` under the status of the error's kind."""
@@ -116,8 +118,11 @@ class V2Rest:
 
     # ---- towards backends
 
-    def build_request(self, operation: Operation, profile: Profile) -> HttpRequest:
+    def build_request(
+        self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
+    ) -> HttpRequest:
         """Raises UNSUPPORTED for what JSON, or the server, cannot take."""
+        del model
         match operation:
             case InferRequest():
                 return write_request(operation, profile)
@@ -136,10 +141,19 @@ class V2Rest:
             case ServerReadyRequest():
                 return _get("/v2/health/ready")
             case _:
-                assert_never(operation)
+                raise GatewayError(
+                    Kind.UNSUPPORTED, f"V2 REST has no request for {type(operation).__name__}"
+                )
 
-    def parse_response(self, wire: HttpResponse, operation: Operation, limits: Limits) -> Answer:
+    def parse_response(
+        self,
+        wire: HttpResponse,
+        operation: Operation,
+        limits: Limits,
+        model: ModelMetadata | None = None,
+    ) -> Answer:
         """Raises the backend's error, or BACKEND_GARBAGE."""
+        del model
         if isinstance(operation, InferRequest | RawInferRequest):
             return read_response(wire, operation, limits)
         if _says_no(wire.status, operation):
@@ -154,10 +168,9 @@ class V2Rest:
                     return metadata.read_server(read_tolerantly(body))
                 case ModelMetadataRequest():
                     return metadata.read_model(read_tolerantly(body))
-                case ModelIndexRequest():
-                    return metadata.read_index(read_tolerantly(body))
                 case _:
-                    assert_never(operation)
+                    assert isinstance(operation, ModelIndexRequest)
+                    return metadata.read_index(read_tolerantly(body))
         except GatewayError as error:
             raise blamed(error) from None
 

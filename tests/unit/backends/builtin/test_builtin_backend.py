@@ -81,6 +81,7 @@ async def test_metadata_of_simple(backend: BuiltinBackend) -> None:
             TensorMetadata("OUTPUT1", "INT32", (-1, 16)),
         ),
         properties={"max_batch_size": "8"},
+        max_batch_size=8,
     )
 
 
