@@ -149,7 +149,7 @@ class _Check:
             _assert_same(
                 "readdressed request",
                 replace(operation, model="other", version="9"),
-                finished(codec.parse_request(readdressed, DEFAULT_LIMITS), None).operation,
+                finished(self.codec.parse_request(readdressed, DEFAULT_LIMITS), None).operation,
             )
         renamed: tuple[dict[str, Any], ...] = ({}, {"model": "other", "version": "9"})
         for names in renamed:
@@ -159,7 +159,7 @@ class _Check:
             _assert_same(
                 "relabelled answer",
                 replace(answer, **names),
-                codec.parse_response(relabelled, operation, DEFAULT_LIMITS),
+                self.codec.parse_response(relabelled, operation, DEFAULT_LIMITS),
             )
 
     def hostile(self, operation: Operation, asked: Any, answer: Answer) -> None:
