@@ -16,6 +16,16 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from infergate.codecs.base import Capabilities, Parsed, Peek, Profile
+from infergate.codecs.protos.scan import (
+    DELIMITED,
+    UNDECODABLE,
+    Malformed,
+    fields,
+    string_field,
+    strings,
+    without,
+)
+from infergate.codecs.protos.statuses import raise_status
 from infergate.codecs.v2_grpc import errors
 from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, most_fields
 from infergate.codecs.v2_grpc.infer_request import read_request, shield_request, write_request
@@ -26,15 +36,6 @@ from infergate.codecs.v2_grpc.infer_response import (
     write_typed_where_possible,
 )
 from infergate.codecs.v2_grpc.methods import BY_OPERATION, BY_PATH, INFER, OPERATIONS
-from infergate.codecs.v2_grpc.scan import (
-    DELIMITED,
-    UNDECODABLE,
-    Malformed,
-    fields,
-    string_field,
-    strings,
-    without,
-)
 from infergate.codecs.v2_grpc.tensors import explain
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
@@ -164,7 +165,7 @@ class V2Grpc:
         """Raises the backend's status, or BACKEND_GARBAGE."""
         del model
         if wire.code:
-            errors.raise_status(wire)
+            raise_status(wire)
         if isinstance(operation, InferRequest):
             return read_response(wire.message, limits)
         method = BY_OPERATION[type(operation)]
@@ -205,7 +206,7 @@ class V2Grpc:
         """The bytes as they came, but for names that differ, an id that is not the client's, and
         typed contents, which are turned raw (Rule 1 of ``infer_response``)."""
         if wire.code:
-            errors.raise_status(wire)
+            raise_status(wire)
         message = joined(wire.message)
         try:
             if _may_be_typed(message, limits):

@@ -19,9 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from infergate.codecs.v2_grpc import varints
-from infergate.codecs.v2_grpc.messages import InferTensorContents
-from infergate.codecs.v2_grpc.scan import (
+from infergate.codecs.protos.scan import (
     DELIMITED,
     FIXED32,
     FIXED64,
@@ -35,6 +33,8 @@ from infergate.codecs.v2_grpc.scan import (
     prefix,
     varint,
 )
+from infergate.codecs.v2_grpc import varints
+from infergate.codecs.v2_grpc.messages import InferTensorContents
 from infergate.core.datatypes import NUMPY, Datatype
 from infergate.core.errors import bad_request
 from infergate.core.tensor import Buffer, unpack_bytes

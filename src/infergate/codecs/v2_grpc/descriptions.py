@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from infergate.codecs.v2_grpc.contents import Typed
-from infergate.codecs.v2_grpc.scan import (
+from infergate.codecs.protos.scan import (
     DELIMITED,
     Allowance,
     Malformed,
@@ -22,6 +21,7 @@ from infergate.codecs.v2_grpc.scan import (
     fields,
     prefix,
 )
+from infergate.codecs.v2_grpc.contents import Typed
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB, Limits
 from infergate.core.tensor import Buffer

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from infergate.codecs.protos.scan import UNDECODABLE, Malformed, prefix, split
 from infergate.codecs.v2_grpc.contents import Typed
 from infergate.codecs.v2_grpc.descriptions import cut_contents, most_fields
 from infergate.codecs.v2_grpc.messages import ModelInferRequest
 from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
-from infergate.codecs.v2_grpc.scan import UNDECODABLE, Malformed, prefix, split
 from infergate.codecs.v2_grpc.tensors import (
     raw_parts,
     read_datatype,

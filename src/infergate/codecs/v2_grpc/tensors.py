@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from infergate.codecs.protos.scan import prefix
 from infergate.codecs.v2_grpc.contents import FORMS, Typed, read_contents, write_contents
 from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
-from infergate.codecs.v2_grpc.scan import prefix
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import bad_request
 from infergate.core.limits import Limits

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from infergate.codecs.v2_grpc.scan import VARINT_BYTES, Malformed
+from infergate.codecs.protos.scan import VARINT_BYTES, Malformed
 from infergate.core.tensor import Buffer
 
 _LAST: Final = 0x80

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from infergate.codecs.profiles import GENERIC
+from infergate.codecs.protos.statuses import KINDS
 from infergate.codecs.v2_grpc import PLUGIN
-from infergate.codecs.v2_grpc.errors import CODES, KINDS
+from infergate.codecs.v2_grpc.errors import CODES
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import InferRequest, RawInferRequest, ServerLiveRequest

@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
+from infergate.codecs.protos.scan import Allowance, Malformed, fields, prefix, string_field
 from infergate.codecs.v2_grpc import PLUGIN, contents, infer_request, varints
 from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, MOST_HEAD
-from infergate.codecs.v2_grpc.scan import Allowance, Malformed, fields, prefix, string_field
 from infergate.core import tensor
 from infergate.core.datatypes import NUMPY, Datatype
 from infergate.core.errors import GatewayError, Kind

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from infergate.codecs.v2_grpc.scan import (
+from infergate.codecs.protos.scan import (
     Malformed,
     fields,
     prefix,

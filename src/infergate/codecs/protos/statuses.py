@@ -1,0 +1,50 @@
+"""What a backend's gRPC status means."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NoReturn
+
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.wire import RpcResponse
+
+RETRY_AFTER: Final = "retry-after"
+"""Metadata: whole seconds."""
+
+KINDS: Final[dict[int, Kind]] = {
+    1: Kind.CANCELLED,  # CANCELLED
+    2: Kind.BACKEND_ERROR,  # UNKNOWN
+    3: Kind.BAD_REQUEST,  # INVALID_ARGUMENT
+    4: Kind.TIMEOUT,  # DEADLINE_EXCEEDED
+    5: Kind.NOT_FOUND,  # NOT_FOUND
+    6: Kind.BAD_REQUEST,  # ALREADY_EXISTS
+    7: Kind.FORBIDDEN,  # PERMISSION_DENIED
+    8: Kind.OVERLOADED,  # RESOURCE_EXHAUSTED
+    9: Kind.BAD_REQUEST,  # FAILED_PRECONDITION: MLServer's 422
+    10: Kind.BACKEND_ERROR,  # ABORTED
+    11: Kind.BAD_REQUEST,  # OUT_OF_RANGE
+    12: Kind.UNSUPPORTED,  # UNIMPLEMENTED
+    13: Kind.BACKEND_ERROR,  # INTERNAL
+    14: Kind.NO_BACKEND,  # UNAVAILABLE
+    15: Kind.BACKEND_ERROR,  # DATA_LOSS
+    16: Kind.UNAUTHENTICATED,  # UNAUTHENTICATED
+}
+"""What a backend's status means. A code gRPC does not define is a BACKEND_ERROR."""
+
+_TOO_LARGE = re.compile("message (larger than max|exceeds)", re.IGNORECASE)
+"""How grpc-core, Go ("received message larger than max"), Java ("gRPC message exceeds maximum
+size") and .NET word the RESOURCE_EXHAUSTED that no retry will help against."""
+
+
+def raise_status(wire: RpcResponse) -> NoReturn:
+    """Raise a backend's status; its message is relayed."""
+    kind = KINDS.get(wire.code, Kind.BACKEND_ERROR)
+    if kind is Kind.OVERLOADED and _TOO_LARGE.search(wire.details):
+        kind = Kind.TOO_LARGE
+    after = wire.metadata.get(RETRY_AFTER, "")
+    raise GatewayError(
+        kind,
+        wire.details or f"the backend answered with gRPC status {wire.code} and no message",
+        origin=Origin.BACKEND,
+        retry_after=float(after) if after.isascii() and after.isdigit() else None,
+    )
