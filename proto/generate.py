@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 COMMITTED = HERE.parent / "src" / "infergate" / "codecs" / "protos" / "schema.binpb"
 SOURCES = (
     "open_inference.proto",
+    "legacy_inference_server.proto",
     "grpc_health.proto",
     "grpc_reflection.proto",
     "grpc_reflection_v1alpha.proto",

@@ -51,4 +51,4 @@ class Schema:
 
 
 SCHEMA: Final = Schema(files(__name__).joinpath("schema.binpb").read_bytes())
-"""The V2 inference service, grpc.health.v1, grpc.reflection.v1 and v1alpha."""
+"""The V2 and the legacy inference service, grpc.health.v1, grpc.reflection.v1 and v1alpha."""

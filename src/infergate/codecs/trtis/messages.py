@@ -1,0 +1,37 @@
+"""The message classes of package ``nvidia.inferenceserver``, from the private pool."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from infergate.codecs.protos import SCHEMA
+
+SERVICE: Final = "nvidia.inferenceserver.GRPCService"
+
+
+def _message(name: str) -> Any:
+    return SCHEMA.message(f"nvidia.inferenceserver.{name}")
+
+
+InferRequestHeader: Final = _message("InferRequestHeader")
+InferResponseHeader: Final = _message("InferResponseHeader")
+RequestStatus: Final = _message("RequestStatus")
+ServerStatus: Final = _message("ServerStatus")
+ModelRepositoryIndex: Final = _message("ModelRepositoryIndex")
+SharedMemoryStatus: Final = _message("SharedMemoryStatus")
+StatusRequest: Final = _message("StatusRequest")
+StatusResponse: Final = _message("StatusResponse")
+HealthRequest: Final = _message("HealthRequest")
+HealthResponse: Final = _message("HealthResponse")
+ModelControlRequest: Final = _message("ModelControlRequest")
+ModelControlResponse: Final = _message("ModelControlResponse")
+SharedMemoryControlRequest: Final = _message("SharedMemoryControlRequest")
+SharedMemoryControlResponse: Final = _message("SharedMemoryControlResponse")
+RepositoryRequest: Final = _message("RepositoryRequest")
+RepositoryResponse: Final = _message("RepositoryResponse")
+InferRequest: Final = _message("InferRequest")
+InferResponse: Final = _message("InferResponse")
+
+CODES: Final[dict[str, int]] = dict(
+    RequestStatus.DESCRIPTOR.fields_by_name["code"].enum_type.values_by_name.items()
+)

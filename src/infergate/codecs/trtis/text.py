@@ -1,0 +1,113 @@
+"""Protobuf's text form: as the C++ servers print it, and as they read it.
+
+*Strategy.* Reading is the library's (``text_format``): the whole grammar, about 1 µs a byte.
+Clients send the same header again and again, so what short ones say is remembered. Printing is
+written here: the library's floats look different (``8.0`` where C++ prints ``8``).
+
+*Rule 1.* A message that was read may be in the memory: nobody changes it.
+*Rule 2.* What is printed is ASCII without control characters: it can stand in a header.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from google.protobuf import text_format
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.text_encoding import CEscape
+
+LONGEST_REMEMBERED: Final = 2048
+"""Characters. 256 requests and as many answers with a message of each are under 8 MiB."""
+_REMEMBERED: Final = 512
+_ESCAPES: Final = re.compile(
+    r"(?:[^\\]++|\\(?:[abfnrtv\\'\"]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])"
+    r"|x[0-9A-Fa-f]|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}))*+"
+)
+"""Text whose backslashes are C++'s. The library takes others as Python would, with a warning."""
+
+
+def read(kind: Any, text: str) -> Any:
+    """The message of class ``kind`` that ``text`` says; not to be changed. Raises ValueError."""
+    if len(text) > LONGEST_REMEMBERED:
+        return _read(kind, text)
+    return _remembered(kind, text)
+
+
+def _read(kind: Any, text: str) -> Any:
+    if "\\" in text and _ESCAPES.fullmatch(text) is None:
+        raise ValueError("it holds a wrong escape sequence")
+    try:
+        return text_format.Parse(text, kind())
+    except text_format.ParseError as error:
+        raise ValueError(str(error)) from None
+
+
+_remembered: Final = functools.lru_cache(maxsize=_REMEMBERED)(_read)
+
+
+def line(message: Any) -> str:
+    """C++ ``ShortDebugString``: all on one line."""
+    return " ".join(text for _, text in _lines(message, 0))
+
+
+def lines(message: Any) -> str:
+    """C++ ``DebugString``: a line for each field, indented by two spaces a level."""
+    return "".join(f"{'  ' * depth}{text}\n" for depth, text in _lines(message, 0))
+
+
+def _lines(message: Any, depth: int) -> Iterator[tuple[int, str]]:
+    for field, value in message.ListFields():  # in the order of the fields' numbers
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            yield from _entries(field, value, depth)
+        else:
+            for each in value if field.is_repeated else (value,):
+                yield from _field(field, each, depth)
+
+
+def _entries(field: Any, entries: Any, depth: int) -> Iterator[tuple[int, str]]:
+    """A map's entries, in the order of their keys."""
+    key, value = field.message_type.fields
+    for each in sorted(entries):
+        yield depth, f"{field.name} {{"
+        yield from _field(key, each, depth + 1)
+        yield from _field(value, entries[each], depth + 1)
+        yield depth, "}"
+
+
+def _field(field: Any, value: Any, depth: int) -> Iterator[tuple[int, str]]:
+    if field.message_type is None:
+        yield depth, f"{field.name}: {_scalar(field, value)}"
+    else:
+        yield depth, f"{field.name} {{"
+        yield from _lines(value, depth + 1)
+        yield depth, "}"
+
+
+def _scalar(field: Any, value: Any) -> str:
+    match field.cpp_type:
+        case FieldDescriptor.CPPTYPE_STRING:
+            return f'"{escaped(value)}"'
+        case FieldDescriptor.CPPTYPE_ENUM:
+            known = field.enum_type.values_by_number.get(value)
+            return str(value) if known is None else str(known.name)
+        case FieldDescriptor.CPPTYPE_BOOL:
+            return "true" if value else "false"
+        case FieldDescriptor.CPPTYPE_FLOAT:
+            return spell_float(value)
+    return str(value)
+
+
+def escaped(value: str | bytes) -> str:
+    """``value`` as C++ escapes strings: quotes, backslashes, and all bytes that do not print."""
+    return CEscape(value, as_utf8=False)
+
+
+def spell_float(value: float) -> str:
+    """C++ ``SimpleFtoa``: six digits where they tell this float from its neighbours, else nine."""
+    short = f"{value:.6g}"
+    with np.errstate(over="ignore"):
+        return short if np.float32(short) == np.float32(value) else f"{value:.9g}"

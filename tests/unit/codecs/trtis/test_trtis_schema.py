@@ -1,0 +1,65 @@
+"""Our legacy .proto against the fields that the servers' last release had."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+
+from infergate.codecs.protos import SCHEMA
+
+PUBLISHED = Path(__file__).with_name("fields_v1.15.0.txt").read_text("utf-8").splitlines()
+PACKAGE = "nvidia.inferenceserver"
+
+
+def facts(file: Any) -> set[str]:
+    """Everything declared, in the words of the published list (whose files are five)."""
+    found: set[str] = set()
+    for message in file.message_type:
+        found |= of_message(message, message.name)
+    for enum in file.enum_type:
+        found |= {f"enum {enum.name}.{each.name}={each.number}" for each in enum.value}
+    for service in file.service:
+        for method in service.method:
+            taken, given = (
+                t.removeprefix(f".{PACKAGE}.") for t in (method.input_type, method.output_type)
+            )
+            streams = "stream " if method.client_streaming else ""
+            found.add(f"rpc {service.name}.{method.name}({streams}{taken}) -> {streams}{given}")
+    return found
+
+
+def of_message(message: Any, name: str) -> set[str]:
+    found = {f"message {name}"}
+    for field in message.field:
+        kind = field.type_name.removeprefix(f".{PACKAGE}.")
+        kind = kind or Field.Type.Name(field.type).removeprefix("TYPE_").lower()
+        repeated = "repeated " if field.label == Field.LABEL_REPEATED else ""
+        one = ""
+        if field.HasField("oneof_index"):
+            one = f" oneof:{message.oneof_decl[field.oneof_index].name}"
+        found.add(f"{name}.{field.name}={field.number} {repeated}{kind}{one}")
+    for enum in message.enum_type:
+        found |= {f"enum {name}.{enum.name}.{each.name}={each.number}" for each in enum.value}
+    for nested in message.nested_type:
+        found |= of_message(nested, f"{name}.{nested.name}")
+    return found
+
+
+def test_every_field_is_the_servers() -> None:
+    (raw,) = SCHEMA.files_declaring(f"{PACKAGE}.GRPCService")
+    ours = facts(descriptor_pb2.FileDescriptorProto.FromString(raw))
+    published = {line.partition(" ")[2] for line in PUBLISHED}
+    theirs = {fact for fact in published if not re.match("package ", fact)}
+    regions = "SharedMemoryControlResponse.Status.shared_memory_region={} repeated "
+    # what they send, and read, is not what they published
+    assert ours - theirs == {regions.format(2) + "SharedMemoryRegion"}
+    assert theirs - ours == {regions.format(1) + "SharedMemoryRegion"}
+
+
+def test_the_file_has_a_name_of_its_own() -> None:
+    (raw,) = SCHEMA.files_declaring(f"{PACKAGE}.InferRequest")
+    file = descriptor_pb2.FileDescriptorProto.FromString(raw)
+    assert file.name == "legacy_inference_server.proto"
+    assert not file.dependency

@@ -1,0 +1,183 @@
+"""The text form against everything captured of the real server, and against hostile text."""
+
+import math
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trtis_captures import HTTP, Exchange
+
+from infergate.codecs.trtis import text
+from infergate.codecs.trtis.messages import (
+    InferRequestHeader,
+    InferResponseHeader,
+    ModelRepositoryIndex,
+    RequestStatus,
+    ServerStatus,
+)
+
+KINDS = {"nv-status": RequestStatus, "nv-inferresponse": InferResponseHeader}
+HEADERS = [
+    (each.name, name, each.response.headers[name])
+    for each in HTTP
+    for name in KINDS
+    if name in each.response.headers
+]
+TRAILED = [
+    each
+    for each in HTTP
+    if "nv-inferresponse" in each.response.headers and b"model_name: " in each.response.body
+]
+STATUSES = [each for each in HTTP if each.response.body.startswith(b"id: ")]
+INDEXES = [each for each in HTTP if each.response.body.startswith(b"models {")]
+
+
+def test_there_is_something_to_compare() -> None:
+    assert len(HEADERS) > 180
+    assert len(TRAILED) > 40
+    assert len(STATUSES) > 10
+    assert INDEXES
+
+
+@pytest.mark.parametrize(("case", "name", "told"), HEADERS)
+def test_a_header_is_printed_as_it_was_read(case: str, name: str, told: str) -> None:
+    assert text.line(text.read(KINDS[name], told)) == told
+
+
+@pytest.mark.parametrize("case", TRAILED, ids=str)
+def test_a_trailer_is_printed_as_it_was_read(case: Exchange) -> None:
+    body = case.response.body
+    told = body[body.index(b"model_name: ") :].decode()
+    assert text.lines(text.read(InferResponseHeader, told)) == told
+
+
+@pytest.mark.parametrize("case", STATUSES, ids=str)
+def test_a_status_is_printed_as_it_was_read(case: Exchange) -> None:
+    told = case.response.body.decode()
+    assert text.lines(text.read(ServerStatus, told)) == told
+
+
+@pytest.mark.parametrize("case", INDEXES, ids=str)
+def test_an_index_is_printed_as_it_was_read(case: Exchange) -> None:
+    told = case.response.body.decode()
+    assert text.lines(text.read(ModelRepositoryIndex, told)) == told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (8.0, "8"),
+        (0.7, "0.7"),
+        (0.1 + 0.2, "0.3"),
+        (1e6, "1e+06"),
+        (16777216.0, "16777216"),
+        (1 / 3, "0.333333343"),
+        (1e-10, "1e-10"),
+        (-2.5, "-2.5"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (math.nan, "nan"),
+    ],
+)
+def test_floats_read_as_from_cpp(value: float, told: str) -> None:
+    message = InferResponseHeader()
+    message.output.add().batch_classes.add().cls.add().value = value
+    assert text.line(message) == f"output {{ batch_classes {{ cls {{ value: {told} }} }} }}"
+
+
+def test_bool_and_an_enum_of_no_name() -> None:
+    message = ServerStatus(ready_state=77)  # type: ignore[call-arg]
+    message.model_status["m"].config.input.add(allow_ragged_batch=True)
+    assert text.line(message) == (
+        'model_status { key: "m" value { config { input { allow_ragged_batch: true } } } } '
+        "ready_state: 77"
+    )
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_strings_are_printable_ascii_and_come_back(value: str) -> None:
+    told = text.line(RequestStatus(msg=value))
+    assert told.isascii()
+    assert told.isprintable()
+    assert text.read(RequestStatus, told).msg == value
+
+
+def test_what_was_read_before_is_remembered() -> None:
+    told = 'batch_size: 1 input { name: "remembered" }'
+    assert text.read(InferRequestHeader, told) is text.read(InferRequestHeader, told)
+    long = told + " #" + "x" * text.LONGEST_REMEMBERED
+    assert text.read(InferRequestHeader, long) is not text.read(InferRequestHeader, long)
+
+
+@pytest.mark.parametrize("escape", ["n", "t", "0", "7", "47", "303\\251", "x41", "u00e9", "\\"])
+def test_an_escape_is_read(escape: str) -> None:
+    read = text.read(InferRequestHeader, f'input {{ name: "\\{escape}" }}')
+    assert text.read(InferRequestHeader, text.line(read)) == read
+    assert len(read.input[0].name) == 1
+
+
+@pytest.mark.parametrize(
+    "escape", ["q", "8", "777", "400", "N{DASH}", "xg", "u00e", "ud800", "303"]
+)
+def test_a_wrong_escape_is_refused(escape: str) -> None:
+    assert not outcome(f'input {{ name: "\\{escape}" }}')
+
+
+LONG = 16_000
+HOSTILE = [
+    "[" * LONG,
+    "input <" * (LONG // 7),
+    "input {" * (LONG // 7),
+    "input {}" * (LONG // 8),
+    "output { cls {} } " * (LONG // 18),
+    "dims:" * (LONG // 5),
+    "input { dims: [" + "1," * (LONG // 2) + "1] }",
+    "batch_size: " + "9" * LONG,
+    "id: 0x" + "f" * LONG,
+    "id: -" + " " * LONG,
+    "-" * LONG,
+    '"' * LONG,
+    "'a'" * (LONG // 3),
+    'input { name: "' + "\\x" * (LONG // 2) + '" }',
+    'input { name: "\\777" }',
+    'input { name: "\\ud800" }',
+    "\ud800",
+    "\0",
+    "#" * LONG,
+    " " * LONG,
+    "[a.b/c] { }",
+    "id: 1 id: 2",
+    "batch_size: 4294967296",
+    "batch_size: 1.5",
+]
+
+
+@pytest.mark.parametrize("told", HOSTILE, ids=lambda told: repr(told[:20]))
+def test_hostile_text_is_read_or_refused_in_little_time(told: str) -> None:
+    began = time.perf_counter()
+    outcome(told)
+    assert time.perf_counter() - began < 1
+
+
+@given(
+    st.text(max_size=60)
+    | st.lists(
+        st.sampled_from(
+            r"""input output { } < > [ ] : ; , dims 1 - # 0x1 " ' name batch_size cls count \ id 1e9 é""".split()
+        ),
+        max_size=20,
+    ).map(" ".join)
+)
+def test_any_text(told: str) -> None:
+    outcome(told)
+
+
+def outcome(told: str) -> bool:
+    """Whether ``told`` is read; then it reads the same when it is printed."""
+    try:
+        message = text.read(InferRequestHeader, told)
+    except ValueError:
+        return False
+    assert text.read(InferRequestHeader, text.line(message)) == message
+    return True
