@@ -4,7 +4,9 @@ served meanwhile, and what it cost is given back."""
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import time
 import zlib
 from collections.abc import Iterator
@@ -14,7 +16,16 @@ import pytest
 from e2e.running import Infergate, started_infergate
 from faults.h2 import PREFACE
 from faults.peer import Client, post
-from faults.watch import alive, complaints, counted, descriptors_come_back, growing_at_most, until
+from faults.watch import (
+    SECONDS,
+    alive,
+    children,
+    complaints,
+    counted,
+    descriptors_come_back,
+    growing_at_most,
+    until,
+)
 
 HEADERS = 4096
 COUNT = 20
@@ -43,6 +54,12 @@ def body(identity: str = "", elements: int = 1) -> bytes:
     return json.dumps({"id": identity, "inputs": inputs}).encode()
 
 
+def _dear(elements: int) -> bytes:
+    told = {"name": "INPUT0", "datatype": "FP32", "shape": [elements], "data": []}
+    data = "[" + "0," * (elements - 1) + "NaN]"
+    return json.dumps({"inputs": [told]}).replace("[]", data).encode()
+
+
 GOOD = body()
 CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(GOOD), GOOD)
 
@@ -52,10 +69,15 @@ def head(*lines: str, length: int | None = len(GOOD), path: str = PATH) -> bytes
     return "".join(f"{line}\r\n" for line in (f"POST {path} HTTP/1.1", *own, *lines, "")).encode()
 
 
+DEAR = _dear(2 * MIB)
+"""Long to read: floats with a NaN among them are read one by one."""
+
+
 @pytest.fixture(scope="module")
 def running() -> Iterator[Infergate]:
     with started_infergate(CONFIG) as gateway:
         assert post(gateway.http, PATH, GOOD).status == 200  # what it opens once is open now
+        assert post(gateway.http, PATH, body(elements=200_000)).status == 200
         yield gateway
         assert alive(gateway)
         assert complaints(gateway) == ""
@@ -406,6 +428,42 @@ def test_a_bomb_is_refused_and_never_inflated(
         good(gateway)
     assert answer.status == 413
     assert str(8 * MIB) in answer.error
+
+
+def test_json_that_takes_long_to_read_keeps_nobody_waiting(gateway: Infergate) -> None:
+    with Client(gateway.http) as client:
+        client.send(head(length=len(DEAR)) + DEAR)
+        for _ in range(3):
+            good(gateway)
+        client.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.socket.recv(1)
+        client.socket.settimeout(SECONDS)
+        answer = client.answer()
+    assert answer.status == 200
+    assert answer.body.rstrip(b"]}").endswith(b",NaN")
+
+
+def test_a_helper_that_dies_takes_its_one_request_along() -> None:
+    with started_infergate(CONFIG) as gateway:
+        with Client(gateway.http) as client:
+            client.send(head(length=len(DEAR)) + DEAR)
+            client.socket.setblocking(False)
+            while not (began := _received(client)):
+                for helper in children(gateway.pid):
+                    os.kill(helper, signal.SIGKILL)
+                good(gateway)
+            assert began.startswith(b"HTTP/1.1 500 ")
+        until(lambda: post(gateway.http, PATH, DEAR).status == 200, "another helper serves")
+        assert 1 <= counted(gateway, outcome="internal") <= 3
+        assert "a process beside ended with -9" in gateway.log.read_text()
+
+
+def _received(client: Client) -> bytes:
+    try:
+        return client.socket.recv(4096)
+    except BlockingIOError:
+        return b""
 
 
 def test_deep_json_and_many_brackets(gateway: Infergate) -> None:

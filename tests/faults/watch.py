@@ -50,6 +50,12 @@ def growing_at_most(pid: int, size: int) -> Iterator[None]:
     assert grown <= size, f"grew by {grown} bytes"
 
 
+def children(pid: int) -> list[int]:
+    """The processes that this one has started."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
 @contextmanager
 def descriptors_come_back(pid: int) -> Iterator[None]:
     """What the block makes the process open is closed again soon after."""

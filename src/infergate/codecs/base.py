@@ -26,6 +26,7 @@ from infergate.core.messages import Answer, ModelMetadata, Operation
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
+Req_contra = TypeVar("Req_contra", contravariant=True)
 
 
 class Carrier(enum.Enum):
@@ -80,6 +81,10 @@ class Profile:
     """Takes a model version (KServe refuses any over REST)."""
     lists_models: bool = False
     """V2 REST: tells its models by ``GET /v2/models``; it has no repository index."""
+    classifies: bool = False
+    """V2: answers with classes where an output's parameter ``classification`` asks for them."""
+    tells_config: bool = False
+    """V2: tells a model's configuration, its largest batch for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,9 @@ class Capabilities:
 
     datatypes: frozenset[Datatype]
     streaming: bool = False
+    classifies: bool = False
+    """Every server of the protocol answers with classes where an output asks for them; else it is
+    its :class:`Profile` that tells."""
 
 
 class Codec(Protocol[Req, Resp]):
@@ -96,7 +104,8 @@ class Codec(Protocol[Req, Resp]):
     name: str
     caps: Capabilities
     profiled: bool
-    """Whether requests to a backend depend on its :class:`Profile`."""
+    """Whether requests to a backend depend on its :class:`Profile`. Else it is not asked for, and
+    the codec is given what is known of it, which may be nothing (``GENERIC``)."""
     described: bool
     """Whether ``build_request`` and ``parse_response`` need the model's metadata for inferences."""
     streams: frozenset[str]
@@ -167,6 +176,20 @@ class Forwarding(Protocol[Req, Resp]):
         the client's message where that was not called), named ``model`` and ``version`` (empty:
         as the backend said). The id is the client's own. Raises the backend's error like
         ``parse_response``."""
+        ...
+
+
+@runtime_checkable
+class Textual(Protocol[Req_contra]):
+    """What a codec has besides whose messages may hold much text, which is dear to read and write.
+    Such a codec, what it is given and what it makes of long text can be pickled."""
+
+    def text_in(self, wire: Req_contra) -> int:
+        """Bytes of text that reading the request ``wire`` goes through, at most. Never raises."""
+        ...
+
+    def text_out(self, answer: Answer, parsed: Parsed) -> int:
+        """Bytes of tensors that ``build_response`` would write as text."""
         ...
 
 

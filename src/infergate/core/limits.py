@@ -16,7 +16,10 @@ class Limits:
     body: int = 64 * MIB
     """A request or answer, and what a compressed one may inflate to (Triton HTTP: 64 MiB)."""
     json: int = 32 * MIB
-    """The JSON part of a body: parsing it holds the interpreter, 2 to 90 ms a MiB."""
+    """The JSON part of a body."""
+    json_inline: int = 256 * KIB
+    """JSON that the serving process reads and writes itself; longer is done by another, for it
+    holds the interpreter 2 to 90 ms a MiB."""
     headers: int = 16 * KIB
     """All header lines or metadata of one request (Caddy, h11: 16 KiB)."""
     header_count: int = 100

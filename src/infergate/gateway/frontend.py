@@ -9,16 +9,16 @@ where both sides spell the same protocol and the route renames no tensor, *trans
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from infergate.backends.base import read_wrong
-from infergate.codecs.base import Codec, Forwarding, Parsed, Peek, Profile
+from infergate.codecs.base import Codec, Forwarding, Parsed, Peek, Profile, Unfinished
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.messages import OPERATIONS, InferRequest
 from infergate.gateway.gateway import Bound, Gateway
+from infergate.gateway.labour import Aside, Labour
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -60,18 +60,31 @@ class Translate(Generic[Req, Resp]):
 
     name: Final = "translate"
 
-    def __init__(self, codec: Codec[Req, Resp], gateway: Gateway, limits: Limits) -> None:
-        self._codec: Final = codec
+    def __init__(self, labour: Labour[Req, Resp], gateway: Gateway) -> None:
+        self._labour: Final = labour
         self._gateway: Final = gateway
-        self._limits: Final = limits
 
     async def infer(self, wire: Req, peek: Peek, call: Call) -> Resp:
         """Parse, perform, build."""
         del peek
-        parsed = self._codec.parse_request(wire, self._limits)
-        assert isinstance(parsed, Parsed)
+        parsed = await self._labour.parse(wire, call)
+        if isinstance(parsed, Unfinished):
+            parsed = await self._finished(parsed, call)
         answer = await self._gateway.perform(parsed.operation, call)
-        return self._codec.build_response(answer, parsed)
+        return await self._labour.build(answer, parsed, call)
+
+    async def _finished(self, unfinished: Unfinished, call: Call) -> Parsed:
+        """``unfinished`` made whole. What contradicts the metadata may contradict old metadata
+        only, so it is looked at again before the client is refused."""
+        model, version = unfinished.model, unfinished.version
+        known = await self._gateway.describe(model, version, call)
+        try:
+            return unfinished.finish(known)
+        except GatewayError:
+            newer = await self._gateway.describe(model, version, call, newer=True)
+            if newer == known:
+                raise
+        return unfinished.finish(newer)
 
 
 class Forward(Generic[Req, Resp]):
@@ -82,24 +95,23 @@ class Forward(Generic[Req, Resp]):
     def __init__(
         self,
         codec: Forwarding[Req, Resp],
+        labour: Labour[Req, Resp],
         bound: Bound,
         backend: Exchanging,
         otherwise: Translate[Req, Resp],
-        limits: Limits,
     ) -> None:
         self._codec: Final = codec
+        self._labour: Final = labour
         self._bound: Final = bound
         self._backend: Final = backend
         self._otherwise: Final = otherwise
-        self._limits: Final = limits
-        self._shield: Final[Callable[[Req, Limits], Req]] = (
-            codec.shield if bound.route.validate else _trust
-        )
 
     async def infer(self, wire: Req, peek: Peek, call: Call) -> Resp:
         """Check, readdress, exchange, relabel."""
-        checked = self._shield(wire, self._limits)
         route = self._bound.route
+        checked = wire
+        if route.validate:  # else the operator vouches for this route's clients
+            checked = await self._labour.read(self._codec.shield, wire, call)
         upstream = self._codec.readdress(
             checked,
             route.backend_model(peek.model),
@@ -116,30 +128,32 @@ class Forward(Generic[Req, Resp]):
                 checked,
                 peek.model if route.rewrite.model else "",
                 (peek.version or route.version) if route.rewrite.version else "",
-                self._limits,
+                self._labour.limits,
             )
         except GatewayError as error:
             raise read_wrong(error, self._bound.backend.name) from error
 
 
-def _trust(wire: Req, limits: Limits) -> Req:
-    """``validate: false``: the operator vouches for this route's clients."""
-    del limits
-    return wire
-
-
 class Frontend(Generic[Req, Resp]):
     """Answers one protocol's requests."""
 
-    def __init__(self, codec: Codec[Req, Resp], gateway: Gateway, limits: Limits) -> None:
+    def __init__(
+        self,
+        codec: Codec[Req, Resp],
+        gateway: Gateway,
+        limits: Limits,
+        aside: Aside | None = None,
+    ) -> None:
+        """``aside`` is where long text is read and written; None: here."""
         self.codec: Final = codec
         self._gateway: Final = gateway
-        self._translate: Final = Translate(codec, gateway, limits)
+        self._labour: Final = Labour(codec, limits, aside)
+        self._translate: Final = Translate(self._labour, gateway)
         self._ways: Final[dict[Bound, Way[Req, Resp]]] = {
-            bound: self._choose(bound, limits) for bound in gateway.bound
+            bound: self._choose(bound) for bound in gateway.bound
         }
 
-    def _choose(self, bound: Bound, limits: Limits) -> Way[Req, Resp]:
+    def _choose(self, bound: Bound) -> Way[Req, Resp]:
         backend = bound.backend
         if (
             isinstance(backend, Exchanging)
@@ -148,7 +162,7 @@ class Frontend(Generic[Req, Resp]):
             and self.codec.forwards
             and not bound.route.rewrite.renames_tensors
         ):
-            return Forward(self.codec, bound, backend, self._translate, limits)
+            return Forward(self.codec, self._labour, bound, backend, self._translate)
         return self._translate
 
     async def respond(self, wire: Req, call: Call) -> Resp:

@@ -27,6 +27,7 @@ from infergate.gateway.services import own_services
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.metrics import Metrics
 from infergate.runtime.admin import Admin
+from infergate.runtime.aside import Pool
 from infergate.transport.base import Server
 from infergate.transport.grpc_client import GrpcUpstream
 from infergate.transport.grpc_server import GrpcServer
@@ -45,6 +46,7 @@ class Running:
     gateway: Gateway
     listeners: Mapping[str, Server]
     log: AccessLog | None
+    aside: Pool | None
 
     async def start(self) -> None:
         """Bind every listener, or none: raises OSError naming the address that is taken."""
@@ -71,6 +73,8 @@ class Running:
         if "admin" in self.listeners:  # last: it tells how the drain goes
             await self.listeners["admin"].stop(0)
         await self._close_backends()
+        if self.aside is not None:
+            await self.aside.close()
         if self.log is not None:
             await asyncio.to_thread(self.log.close)
 
@@ -96,13 +100,14 @@ def assemble(config: Config) -> Running:
         log = AccessLog(FORMATS[config.log.format])
         metrics.log_dropped.set_function(lambda: log.dropped)
     record = _recorder(metrics, log)
+    aside = Pool(config.helpers) if config.helpers else None
     addresses = compiled.addresses(config)
     listeners: dict[str, Server] = {}
     if "http" in addresses:
-        http = HttpDispatch(_frontends(Carrier.HTTP, config, gateway, limits), record)
+        http = HttpDispatch(_frontends(Carrier.HTTP, config, gateway, limits, aside), record)
         listeners["http"] = AiohttpServer(addresses["http"], http, limits, admission)
     if "grpc" in addresses:
-        frontends = _frontends(Carrier.GRPC, config, gateway, limits)
+        frontends = _frontends(Carrier.GRPC, config, gateway, limits, aside)
         own = own_services(SCHEMA, tuple(frontends), gateway.readiness)
         rpc = RpcDispatch(frontends, own.unary, own.streams, record)
         listeners["grpc"] = GrpcServer(addresses["grpc"], rpc, limits, admission)
@@ -110,18 +115,19 @@ def assemble(config: Config) -> Running:
         # Not admitted with the rest: a full gateway must still tell that it is full.
         admin = Admin(metrics, gateway.readiness.ready)
         listeners["admin"] = AiohttpServer(addresses["admin"], admin, limits, Admission(limits))
-    return Running(config, gateway, listeners, log)
+    return Running(config, gateway, listeners, log, aside)
 
 
 def _frontends(
-    carrier: Carrier, config: Config, gateway: Gateway, limits: Limits
+    carrier: Carrier, config: Config, gateway: Gateway, limits: Limits, aside: Pool | None
 ) -> dict[str, Frontend[Any, Any]]:
     """The frontends of one carrier, by what they claim."""
     options = compiled.frontend_options(config)
     frontends: dict[str, Frontend[Any, Any]] = {}
     for plugin in plugins().values():
         if plugin.carrier is carrier:
-            frontend = Frontend(plugin.make(options.get(plugin.name, {})), gateway, limits)
+            codec = plugin.make(options.get(plugin.name, {}))
+            frontend = Frontend(codec, gateway, limits, aside)
             frontends.update(dict.fromkeys(plugin.claims, frontend))
     return frontends
 

@@ -1,0 +1,173 @@
+"""The processes beside, and who may use which.
+
+*Strategy.* Each place in the pool starts its process when it is first used, and again where that
+has died. A process does one job at a time; who finds none free waits in line. Answers come in by
+callbacks of the pipe, so no task waits for them, and a job whose caller went away ends by itself.
+*Rule 1.* What a caller asked is never done twice: a process that dies takes its job with it.
+*Rule 2.* A place is free again when its answer was taken out of the arena, and not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import MIB
+from infergate.runtime.aside.parcel import HEAD, Arena, pack, unpack
+
+T = TypeVar("T")
+_KEPT: Final = 16 * MIB
+"""How long an arena may stay between jobs."""
+
+
+class Pool:
+    """``most`` processes (over 0); implements :class:`infergate.gateway.labour.Aside`."""
+
+    def __init__(self, most: int) -> None:
+        self._places: Final = [_Place(self._freed) for _ in range(most)]
+        self._free: Final[asyncio.LifoQueue[_Place]] = asyncio.LifoQueue()
+        for place in self._places:
+            self._free.put_nowait(place)
+
+    async def run(self, deadline: float | None, function: Callable[..., T], *arguments: Any) -> T:
+        """``function(*arguments)`` by another process; all of it is pickled.
+
+        Raises what it raises (GatewayError, else RuntimeError), TIMEOUT at ``deadline`` (of
+        ``time.monotonic``, which is the loop's clock), INTERNAL where the process died.
+        """
+        try:
+            async with asyncio.timeout_at(deadline):
+                place = await self._free.get()
+                value = await place.do((function, arguments))
+        except TimeoutError:
+            raise GatewayError(
+                Kind.TIMEOUT, "the deadline passed before the message was read or written"
+            ) from None
+        return cast("T", value)
+
+    def _freed(self, place: _Place) -> None:
+        self._free.put_nowait(place)
+
+    async def close(self) -> None:
+        """End all processes, whatever they are at."""
+        await asyncio.gather(*(place.end() for place in self._places))
+
+
+class _Place:
+    """Room for one process. ``freed`` is called after each ``do``, whatever became of it."""
+
+    def __init__(self, freed: Callable[[_Place], None]) -> None:
+        self._freed: Final = freed
+        self._process: _Process | None = None
+
+    async def do(self, job: Any) -> Any:
+        try:
+            process = await self._living()
+            answer = process.send(job, lambda: self._freed(self))
+        except BaseException:
+            self._freed(self)
+            raise
+        return await answer
+
+    async def _living(self) -> _Process:
+        if self._process is None or self._process.lost.done():
+            self._process = None
+            self._process = await _start()
+        return self._process
+
+    async def end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            await self._process.lost
+
+
+async def _start() -> _Process:
+    arena = Arena.new()
+    try:
+        _, process = await asyncio.get_running_loop().subprocess_exec(
+            lambda: _Process(arena),
+            sys.executable,
+            "-m",
+            "infergate.runtime.aside.process",
+            str(arena.fd),
+            pass_fds=(arena.fd,),
+            stderr=None,  # this process's own
+        )
+    except BaseException:
+        arena.close()
+        raise
+    return process
+
+
+class _Process(asyncio.SubprocessProtocol):
+    """A process beside, as this one sees it. ``lost`` is done when it is no more."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena: Final = arena
+        self._received: Final = bytearray()
+        self._answer: asyncio.Future[Any] | None = None
+        self.lost: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+
+    def send(self, job: Any, taken: Callable[[], None]) -> asyncio.Future[Any]:
+        """The answer to ``job``. ``taken`` is called when it is here, or will never be."""
+        pickled, end = pack(job, self._arena)
+        jobs = self._transport.get_pipe_transport(0)
+        assert isinstance(jobs, asyncio.WriteTransport)
+        jobs.write(HEAD.pack(len(pickled), self._arena.size, end) + pickled)
+        self._answer = asyncio.get_running_loop().create_future()
+        self._taken = taken
+        return self._answer
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        del fd  # the only one
+        received = self._received
+        received += data
+        if len(received) < HEAD.size:
+            return
+        length, size, _ = HEAD.unpack_from(received)
+        if len(received) < HEAD.size + length:
+            return
+        self._arena.follow(size)
+        value, error = unpack(received[HEAD.size :], self._arena, bytes)
+        received.clear()
+        if self._arena.size > _KEPT:
+            self._arena.resize(_KEPT)
+        self._settle(value, error)
+
+    def process_exited(self) -> None:
+        self._transport.close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        del exc
+        self._arena.close()
+        self.lost.set_result(None)
+        if self._answer is not None:
+            self._settle(
+                None,
+                GatewayError(
+                    Kind.INTERNAL,
+                    "internal error",
+                    detail=f"a process beside ended with {self._transport.get_returncode()}",
+                ),
+            )
+
+    def _settle(self, value: Any, error: BaseException | None) -> None:
+        answer, self._answer = self._answer, None
+        assert answer is not None
+        if not answer.done():  # the caller may have gone away
+            if error is None:
+                answer.set_result(value)
+            else:
+                answer.set_exception(error)
+        self._taken()
+
+    def kill(self) -> None:
+        """End it at once: it keeps nothing."""
+        self._transport.close()

@@ -1,0 +1,220 @@
+"""Work done by another process: what goes there, what comes back, and what a death costs.
+
+What is done there must be found by name, so the functions are of the standard library or codecs'.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.codecs.base import Parsed
+from infergate.codecs.v2_rest import PLUGIN
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import DEFAULT_LIMITS, MIB
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.tensor import Tensor
+from infergate.core.wire import HttpRequest, joined
+from infergate.runtime.aside import Pool
+from infergate.runtime.aside.parcel import Arena, pack, unpack
+from infergate.testing import Vector, load
+from infergate.testing.canonical import text
+
+CODEC: Any = PLUGIN.make({})
+VECTORS = Path(__file__).parents[2] / "vectors" / "v2-rest"
+
+
+@pytest_asyncio.fixture
+async def pool() -> AsyncIterator[Pool]:
+    made = Pool(1)
+    yield made
+    await made.close()
+
+
+def process(pool: Pool) -> Any:
+    return pool._places[0]._process
+
+
+# ---- parcels
+
+
+@pytest.fixture
+def arena() -> Any:
+    made = Arena.new()
+    yield made
+    made.close()
+
+
+@given(
+    st.lists(
+        st.sampled_from([0, 1, 1000, 16383, 16384, 100_000, 1_000_000]).map(os.urandom)
+        | st.integers()
+        | st.text(),
+        max_size=6,
+    )
+)
+def test_what_is_unpacked_is_what_was_packed(values: list[Any]) -> None:
+    arena = Arena.new()
+    try:
+        pickled, end = pack(values, arena)
+        assert len(pickled) < 150_000
+        assert unpack(bytearray(pickled), arena, bytes) == values
+        again, _ = pack(values, arena, end)  # beside the first
+        assert unpack(again, arena, bytes) == values
+        assert unpack(pickled, arena, bytes) == values
+    finally:
+        arena.close()
+
+
+def test_an_error_is_packed_whole(arena: Arena) -> None:
+    error = GatewayError(
+        Kind.OVERLOADED, "told", origin=Origin.BACKEND, detail="not told", retry_after=1.5
+    )
+    found = unpack(pack(error, arena)[0], arena, bytes)
+    assert type(found) is GatewayError
+    assert vars(found) == vars(error)
+
+
+def test_views_and_mappings_are_packed(arena: Arena) -> None:
+    value = {"view": memoryview(b"short"), "mapping": MappingProxyType({"a": 1})}
+    found = unpack(pack(value, arena)[0], arena, bytes)
+    assert found == {"view": b"short", "mapping": {"a": 1}}
+    assert type(found["mapping"]) is MappingProxyType
+
+
+# ---- the pool
+
+
+async def test_a_function_is_done_elsewhere(pool: Pool) -> None:
+    assert await pool.run(None, os.getpid) not in (os.getpid(), None)
+    assert await pool.run(None, pow, 2, 10) == 1024
+
+
+async def test_long_buffers_go_there_and_come_back(pool: Pool) -> None:
+    long = os.urandom(5 * MIB)
+    assert await pool.run(None, bytes.__add__, b"and ", long) == b"and " + long
+    assert await pool.run(None, bytes, memoryview(long)[1:-1]) == long[1:-1]
+
+
+async def test_an_arena_does_not_stay_long(pool: Pool) -> None:
+    long = bytes(40 * MIB)
+    assert await pool.run(None, len, long) == len(long)
+    assert os.fstat(process(pool)._arena.fd).st_size == 16 * MIB
+    assert await pool.run(None, bytes, long) == long
+
+
+async def test_what_a_function_raises_is_raised_here(pool: Pool) -> None:
+    wrong = HttpRequest("POST", "/v2/models/m/infer", "", {}, (b'{"inputs": 3}',))
+    with pytest.raises(GatewayError, match="inputs must be an array") as caught:
+        await pool.run(None, CODEC.parse_request, wrong, DEFAULT_LIMITS)
+    assert caught.value.kind is Kind.BAD_REQUEST
+    with pytest.raises(RuntimeError, match="ValueError: invalid literal"):
+        await pool.run(None, int, "x")
+
+
+async def test_what_is_printed_there_is_no_answer(pool: Pool) -> None:
+    assert await pool.run(None, print, "noise") is None
+    assert await pool.run(None, pow, 3, 2) == 9
+
+
+async def test_a_death_costs_one_job(pool: Pool) -> None:
+    with pytest.raises(GatewayError, match="internal error") as caught:
+        await pool.run(None, os._exit, 3)
+    assert caught.value.kind is Kind.INTERNAL
+    assert "ended with 3" in caught.value.detail
+    assert await pool.run(None, pow, 3, 2) == 9
+    os.kill(process(pool)._transport.get_pid(), signal.SIGKILL)
+    await process(pool).lost
+    assert await pool.run(None, pow, 3, 3) == 27
+
+
+async def test_signals_to_the_group_are_not_for_it(pool: Pool) -> None:
+    pid = await pool.run(None, os.getpid)
+    os.kill(pid, signal.SIGTERM)
+    os.kill(pid, signal.SIGINT)
+    assert await pool.run(None, os.getpid) == pid
+
+
+async def test_it_ends_with_the_process_that_asks(pool: Pool) -> None:
+    await pool.run(None, os.getpid)
+    process(pool)._transport.get_pipe_transport(0).close()
+    await asyncio.wait_for(process(pool).lost, 30)
+
+
+async def test_the_deadline_holds_in_line_and_at_work(pool: Pool) -> None:
+    began = time.monotonic()
+    for _ in range(2):  # the first is at work for ever, the second in line
+        with pytest.raises(GatewayError, match="deadline") as caught:
+            await pool.run(began + 0.01, time.sleep, 3600)
+        assert caught.value.kind is Kind.TIMEOUT
+
+
+async def test_a_caller_that_goes_away_leaves_the_place_in_order(pool: Pool) -> None:
+    first = asyncio.create_task(pool.run(None, time.sleep, 0.2))
+    while process(pool) is None or process(pool)._answer is None:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    first.cancel()
+    in_line = asyncio.create_task(pool.run(None, pow, 2, 3))
+    await asyncio.sleep(0)
+    in_line.cancel()
+    assert await pool.run(None, pow, 2, 5) == 32
+
+
+async def test_jobs_that_wait_are_all_done(pool: Pool) -> None:
+    powers = await asyncio.gather(*(pool.run(None, pow, 2, n) for n in range(20)))
+    assert powers == [2**n for n in range(20)]
+
+
+async def test_closing_ends_what_is_at_work() -> None:
+    pool = Pool(2)
+    at_work = asyncio.create_task(pool.run(None, time.sleep, 3600))
+    while all(place._process is None for place in pool._places):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await pool.close()
+    with pytest.raises(GatewayError, match="internal error"):
+        await at_work
+
+
+# ---- codecs that say their messages may hold much text
+
+
+async def test_every_vector_is_read_there_as_here(pool: Pool) -> None:
+    for vector in load(VECTORS):
+        if not isinstance(vector.wire, HttpRequest):
+            continue
+        codec = PLUGIN.make(vector.options)
+        assert await _read(pool, codec, vector) == await _read(None, codec, vector), vector
+
+
+async def _read(pool: Pool | None, codec: Any, vector: Vector) -> str:
+    try:
+        if pool is None:
+            parsed = codec.parse_request(vector.wire, DEFAULT_LIMITS)
+        elif codec.text_in(vector.wire):
+            parsed = await pool.run(None, codec.parse_request, vector.wire, DEFAULT_LIMITS)
+        else:
+            parsed = codec.parse_request(vector.wire, DEFAULT_LIMITS)
+    except GatewayError as error:
+        return repr(error)
+    return (
+        f"{text(parsed.operation)} {parsed.reply}" if isinstance(parsed, Parsed) else "unfinished"
+    )
+
+
+async def test_a_long_answer_is_written_there_as_here(pool: Pool) -> None:
+    tensor = Tensor("OUT", Datatype.FP32, (50_000,), os.urandom(200_000))
+    answer, asked = InferResponse("m", outputs=(tensor,)), Parsed(InferRequest("m"))
+    here = CODEC.build_response(answer, asked)
+    there = await pool.run(None, CODEC.build_response, answer, asked)
+    assert joined(there.body) == joined(here.body)
+    assert (there.status, there.headers) == (here.status, here.headers)
