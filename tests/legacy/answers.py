@@ -1,0 +1,70 @@
+"""What the server answers, whatever the transport: health, status, control, and who it is."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+from legacy.inference import Inference
+from legacy.levels import Behaviour
+from legacy.messages import Messages
+from legacy.models import Refused, Repository
+
+_INITIALIZING, _READY = 1, 2
+
+
+class Answers:
+    """One server's state, shared by its transports."""
+
+    def __init__(self, behaviour: Behaviour, server_id: str) -> None:
+        self.behaviour = behaviour
+        self.messages = Messages(behaviour.level)
+        self.repository = Repository(self.messages, behaviour)
+        self.inference = Inference(self.messages, behaviour, self.repository)
+        self._id = server_id
+        self._ids = itertools.count(1)
+        self._started = time.monotonic_ns()
+
+    def status(self, refused: Refused | None = None) -> Any:
+        """The RequestStatus of the next request."""
+        code = refused.code if refused else "SUCCESS"
+        return self.messages.RequestStatus(
+            code=code,
+            msg=refused.told if refused else "",
+            server_id=self._id,
+            request_id=next(self._ids),
+        )
+
+    def ready(self, mode: str) -> bool:
+        """Whether the server is ``live`` or ``ready``."""
+        return mode == "live" or not self.behaviour.not_ready
+
+    def server_status(self, model: str) -> Any:
+        """Of one model, or of all for an empty name. Statistics are not kept. Raises Refused."""
+        told = self.messages.ServerStatus(
+            id=self._id,
+            version=f"{self.behaviour.level}.0",
+            uptime_ns=time.monotonic_ns() - self._started,
+            ready_state=_INITIALIZING if self.behaviour.not_ready else _READY,
+        )
+        loaded = self.repository.loaded
+        if model and model not in loaded:
+            raise Refused("INVALID_ARG", f"no status available for unknown model '{model}'")
+        for name in [model] if model else sorted(loaded):
+            told.model_status[name].CopyFrom(loaded[name])
+        return told
+
+    def index(self) -> Any:
+        """The ModelRepositoryIndex."""
+        entries = [{"name": name} for name in self.repository.names()]
+        return self.messages.ModelRepositoryIndex(models=entries)
+
+    def register(self, _name: str, key: str) -> None:
+        """There is no shared memory here. Raises Refused."""
+        raise Refused("INTERNAL", f"Unable to open shared memory region: '{key}'")
+
+    def register_cuda(self, name: str) -> None:
+        """Raises Refused."""
+        told = f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
+        raise Refused("INVALID_ARG", told)

@@ -1,0 +1,95 @@
+"""What a real server (v1.9.0) and its real client were heard saying.
+
+A line of each ``captures/*.jsonl`` is one case; its bytes are written as latin-1 text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).with_name("captures")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """An HTTP exchange; ``response`` is empty where the server closed without a reply."""
+
+    name: str
+    request: bytes
+    response: bytes
+    closed: bool
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Call:
+    """A gRPC call: the messages, serialized, and how it ended."""
+
+    name: str
+    method: str
+    requests: tuple[bytes, ...]
+    responses: tuple[bytes, ...]
+    code: str
+    details: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Talk:
+    """One TCP connection of the real client. Its name is protocol_scenario.connection."""
+
+    name: str
+    sent: bytes
+    received: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def exchanges(kind: str = "http") -> list[Exchange]:
+    """All HTTP exchanges, in their order; ``http_explicit`` are those with explicit control."""
+    return [
+        Exchange(each["name"], _bytes(each["request"]), _bytes(each["response"]), each["closed"])
+        for each in _lines(kind)
+    ]
+
+
+def calls() -> list[Call]:
+    """All gRPC calls, in their order."""
+    return [
+        Call(
+            each["name"],
+            each["method"],
+            tuple(map(_bytes, each["requests"])),
+            tuple(map(_bytes, each["responses"])) if each["code"] == "OK" else (),
+            each["code"],
+            each["details"],
+        )
+        for each in _lines("grpc")
+    ]
+
+
+def talks(protocol: str) -> list[Talk]:
+    """All connections of the real client over ``http`` or ``grpc``, in their order."""
+    return [
+        Talk(each["name"], _bytes(each["sent"]), _bytes(each["received"]))
+        for each in _lines("client")
+        if each["name"].startswith(protocol)
+    ]
+
+
+def _lines(name: str) -> Iterator[Any]:
+    with (_FOLDER / f"{name}.jsonl").open() as lines:
+        yield from map(json.loads, lines)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("latin-1")

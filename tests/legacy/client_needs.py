@@ -1,0 +1,224 @@
+"""What the real client insists on, held against any server's answers to its recorded requests.
+
+*Strategy.* The real server's recorded answer tells what the client must learn; how it is told may
+differ: other headers, header case, the order of outputs, ids, statistics, the form of the trailer
+where it is not asked in binary. Each difference that the client or its user would notice is a
+line of text; none is what a test wants.
+
+A field that the client's messages do not have breaks it, so parsing here knows v1.9's only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError, Message
+
+from legacy.messages import Messages, short_debug_string
+from legacy.replay import Response, Stream
+
+_MESSAGES = Messages("1.9")
+
+
+def http_differences(
+    requests: list[bytes], expected: list[Response], given: list[Response]
+) -> list[str]:
+    """What the client would notice over HTTP; lists run along each other."""
+    if len(given) != len(expected):
+        return [f"{len(given)} responses to {len(expected)} requests"]
+    return [
+        f"{request.split(b' HTTP')[0].decode()}: {each}"
+        for request, theirs, ours in zip(requests, expected, given, strict=True)
+        for each in _http(request.split(b" ")[1].decode(), theirs, ours)
+    ]
+
+
+def _http(target: str, expected: Response, given: Response) -> Iterator[str]:
+    kind = target.split("/")[2].partition("?")[0]
+    if kind == "health":
+        if (given.code == 200) != (expected.code == 200):
+            yield f"code {given.code}"
+        return
+    status = _text(given, "NV-Status", "RequestStatus")
+    if status is None:
+        yield f"no NV-Status that it can read: {given.header('NV-Status')!r}"
+        return
+    yield from _same_status(_text(expected, "NV-Status", "RequestStatus"), status)
+    if status.code != 1 or expected.code != 200:
+        return
+    if given.code != 200:
+        yield f"code {given.code} with success"
+    elif kind == "infer":
+        yield from _inferred(expected, given)
+    elif kind in _BODIES and expected.body:
+        name, differences = _BODIES[kind]
+        message = _binary(name, given.body)
+        if message is None:
+            yield f"no {name} that it can read"
+        else:
+            yield from differences(_binary(name, expected.body), message)
+
+
+def _inferred(expected: Response, given: Response) -> Iterator[str]:
+    header = _text(given, "NV-InferResponse", "InferResponseHeader")
+    if header is None or not header.model_name:
+        yield f"no NV-InferResponse that it can read: {given.header('NV-InferResponse')!r}"
+        return
+    theirs = _text(expected, "NV-InferResponse", "InferResponseHeader")
+    yield from _same_response(theirs, header)
+    ours, trailer = _cut(header, given.body)
+    wanted, _ = _cut(theirs, expected.body)
+    yield from _same("raw outputs", wanted, ours)
+    told = _binary("InferResponseHeader", trailer)
+    if not trailer or told != header:
+        yield "no trailer that says the same as NV-InferResponse"
+
+
+def _cut(header: Any, body: bytes) -> tuple[dict[str, bytes], bytes]:
+    raw = {}
+    for output in header.output:
+        size = output.raw.batch_byte_size
+        raw[output.name], body = body[:size], body[size:]
+    return raw, body
+
+
+def grpc_differences(
+    paths: dict[int, str], expected: dict[int, Stream], given: dict[int, Stream]
+) -> list[str]:
+    """What the client would notice over gRPC; calls by the number of their stream."""
+    return [
+        f"{paths[number]} {number}: {each}"
+        for number, theirs in expected.items()
+        for each in _grpc(paths[number].rpartition("/")[2], theirs, given.get(number, Stream()))
+    ]
+
+
+def _grpc(method: str, expected: Stream, given: Stream) -> Iterator[str]:
+    yield from _same("grpc-status", expected.fields.get("grpc-status"), _ended_with(given))
+    yield from _same("messages", len(expected.messages), len(given.messages))
+    kind = f"{method.removeprefix('Stream')}Response"
+    for theirs, ours in zip(expected.messages, given.messages, strict=False):
+        wanted, told = _binary(kind, theirs), _binary(kind, ours)
+        if told is None:
+            yield f"no {kind} that it can read"
+            continue
+        yield from _same_status(wanted.request_status, told.request_status)
+        yield from _GRPC.get(kind, _nothing)(wanted, told)
+
+
+def _ended_with(stream: Stream) -> str | None:
+    return stream.fields.get("grpc-status") if stream.ended else "not ended"
+
+
+def _infer_response(expected: Any, given: Any) -> Iterator[str]:
+    if expected.meta_data.model_name:
+        yield from _same_response(expected.meta_data, given.meta_data)
+    else:
+        yield from _same("id", expected.meta_data.id, given.meta_data.id)
+    yield from _same("raw outputs", _named(expected), _named(given))
+
+
+def _named(response: Any) -> dict[str, bytes]:
+    """The client takes raw_output by the index of the output."""
+    names = [output.name for output in response.meta_data.output]
+    return dict(zip(names, response.raw_output, strict=True))
+
+
+def _status_response(expected: Any, given: Any) -> Iterator[str]:
+    yield from _same_models(expected.server_status, given.server_status)
+
+
+def _repository_response(expected: Any, given: Any) -> Iterator[str]:
+    yield from _same_index(expected.index, given.index)
+
+
+def _health_response(expected: Any, given: Any) -> Iterator[str]:
+    yield from _same("health", expected.health, given.health)
+
+
+def _nothing(_expected: Any, _given: Any) -> Iterator[str]:
+    return iter(())
+
+
+_Differences = Callable[[Any, Any], Iterator[str]]
+_GRPC: dict[str, _Differences] = {
+    "InferResponse": _infer_response,
+    "StatusResponse": _status_response,
+    "RepositoryResponse": _repository_response,
+    "HealthResponse": _health_response,
+}
+
+
+def _same_status(expected: Any, given: Any) -> Iterator[str]:
+    yield from _same("code", expected.code, given.code)
+    yield from _same("msg", expected.msg, given.msg)
+
+
+def _same_response(expected: Any, given: Any) -> Iterator[str]:
+    for name in ("model_name", "model_version", "batch_size", "id"):
+        yield from _same(name, getattr(expected, name), getattr(given, name))
+    yield from _same("outputs", _outputs(expected), _outputs(given))
+
+
+def _outputs(header: Any) -> dict[str, bytes]:
+    return {output.name: short_debug_string(output) for output in header.output}
+
+
+def _same_models(expected: Any, given: Any) -> Iterator[str]:
+    """What the client uses of a status: of each model the greatest batch, inputs and outputs."""
+    if expected.id and not given.id:
+        yield "a status without the server's id"
+    for name, theirs in expected.model_status.items():
+        if name not in given.model_status:
+            yield f"no status of {name}"
+            continue
+        ours = given.model_status[name].config
+        yield from _same(f"{name}: tensors", _tensors(theirs.config), _tensors(ours))
+        yield from _same(
+            f"{name}: max_batch_size", theirs.config.max_batch_size, ours.max_batch_size
+        )
+
+
+def _tensors(config: Any) -> list[tuple[str, int, list[int]]]:
+    return [
+        (tensor.name, tensor.data_type, list(tensor.dims))
+        for tensor in [*config.input, *config.output]
+    ]
+
+
+def _same_index(expected: Any, given: Any) -> Iterator[str]:
+    missing = {model.name for model in expected.models} - {model.name for model in given.models}
+    if missing:
+        yield f"not in the index: {sorted(missing)}"
+
+
+_BODIES: dict[str, tuple[str, _Differences]] = {
+    "status": ("ServerStatus", _same_models),
+    "repository": ("ModelRepositoryIndex", _same_index),
+}
+
+
+def _same(what: str, expected: object, given: object) -> Iterator[str]:
+    if expected != given:
+        yield f"{what} {given!r}, not {expected!r}"
+
+
+def _text(response: Response, header: str, kind: str) -> Any:
+    """A header's message; None where there is none or the client cannot read it."""
+    text = response.header(header)
+    if text is None:
+        return None
+    try:
+        return text_format.Parse(text, getattr(_MESSAGES, kind)())
+    except text_format.ParseError:
+        return None
+
+
+def _binary(kind: str, data: bytes) -> Any:
+    try:
+        message: Message = getattr(_MESSAGES, kind).FromString(data)
+    except DecodeError:
+        return None
+    return message

@@ -1,0 +1,238 @@
+"""An inference as the real server checks, runs and answers it, for both transports.
+
+*Strategy.* ``checked`` holds a request header against the model's config, in the order of the real
+server's checks and with its words. A transport then brings the data, each in its own way and with
+its own messages: ``split`` cuts an HTTP body, ``joined`` takes gRPC's raw inputs. ``answered`` runs
+the model and makes the response header and one piece of raw data for each output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from legacy.levels import Behaviour
+from legacy.messages import Messages
+from legacy.models import (
+    DTYPES,
+    STRING,
+    Refused,
+    Repository,
+    Sequence,
+    Tensor,
+    label_of,
+    seconds,
+)
+
+_START, _END = 1, 2
+_UINT64 = 1 << 64
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input that passed the checks. ``size`` is of the whole batch, in bytes."""
+
+    name: str
+    dims: tuple[int, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A request header that passed the checks; ``inputs`` are in the order of the request."""
+
+    config: Any
+    version: int
+    header: Any
+    inputs: tuple[Input, ...]
+
+
+class Inference:
+    """Inferences with the models of a repository."""
+
+    def __init__(self, messages: Messages, behaviour: Behaviour, repository: Repository) -> None:
+        self._messages = messages
+        self._behaviour = behaviour
+        self._repository = repository
+        self._type_names = messages.pool.FindEnumTypeByName(
+            "nvidia.inferenceserver.DataType"
+        ).values_by_number
+
+    def checked(self, model: str, version: int, header: Any) -> Checked:
+        """Raises Refused."""
+        config, found = self._repository.find(model, version)
+        _check_batch(config, header.batch_size)
+        if len(header.input) != len(config.input):
+            raise _wrong(
+                f"expected {len(config.input)} inputs but got {len(header.input)} inputs"
+                f" for model '{config.name}'"
+            )
+        inputs = tuple(_input(config, header.batch_size, each) for each in header.input)
+        self._check_outputs(config, header)
+        for each in [*header.input, *header.output]:
+            if each.HasField("shared_memory"):
+                told = f"shared memory block '{each.shared_memory.name}' not found in manager"
+                raise Refused("NOT_FOUND", told, late=True)
+        return Checked(config, found, header, inputs)
+
+    def _check_outputs(self, config: Any, header: Any) -> None:
+        known = {each.name for each in config.output}
+        seen: set[str] = set()
+        for output in header.output:
+            if output.name not in known:
+                raise _wrong(
+                    f"unexpected inference output '{output.name}' for model '{config.name}'"
+                )
+            if output.name in seen and self._behaviour.refuses_repeated_outputs:
+                raise _wrong(f"output '{output.name}' already requested")
+            seen.add(output.name)
+
+    def split(self, checked: Checked, body: bytes) -> dict[str, Tensor]:
+        """The inputs that an HTTP body holds. Raises Refused."""
+        at, inputs = 0, {}
+        for each in checked.inputs:
+            left = len(body) - at
+            if left < each.size:
+                raise _wrong(
+                    f"unexpected size for input '{each.name}', expecting"
+                    f" {each.size - left} bytes for model '{checked.config.name}'",
+                    late=True,
+                )
+            inputs[each.name] = Tensor(each.dims, body[at : at + each.size])
+            at += each.size
+        if at < len(body):
+            told = f"unexpected additional input data for model '{checked.config.name}'"
+            raise _wrong(told, late=True)
+        if len(inputs) < len(checked.inputs):
+            raise Refused("INVALID_ARG", "an input is given twice", untold=True)
+        return inputs
+
+    def joined(self, checked: Checked, raw_inputs: Many[bytes]) -> dict[str, Tensor]:
+        """The inputs that a gRPC message holds; those of one name are added up. Raises Refused."""
+        given: dict[str, bytes] = {}
+        for index, each in enumerate(checked.inputs):
+            if index >= len(raw_inputs):
+                raise _wrong(
+                    f"expected tensor data for at least {index} inputs but got only"
+                    f" {len(raw_inputs)} sets of data for model '{checked.config.name}'"
+                )
+            given[each.name] = given.get(each.name, b"") + raw_inputs[index]
+        for each in checked.inputs:
+            if len(given[each.name]) != each.size:
+                raise _wrong(
+                    f"unexpected size {len(given[each.name])} for input '{each.name}',"
+                    f" expecting {each.size} for model '{checked.config.name}'"
+                )
+        return {each.name: Tensor(each.dims, given[each.name]) for each in checked.inputs}
+
+    async def answered(
+        self, checked: Checked, inputs: dict[str, Tensor]
+    ) -> tuple[Any, list[bytes]]:
+        """The response header, and for each of its outputs the raw data: none for classes.
+
+        Raises Refused.
+        """
+        asked = checked.header
+        flags = asked.flags
+        sequence = Sequence(asked.correlation_id, bool(flags & _START), bool(flags & _END))
+        outputs = self._repository.work(checked.config, inputs, sequence)
+        if pause := seconds(checked.config) + self._behaviour.delay_ms / 1000:
+            await asyncio.sleep(pause)
+        header = self._messages.InferResponseHeader(
+            id=asked.id,
+            model_name=checked.config.name,
+            model_version=checked.version,
+            batch_size=asked.batch_size,
+        )
+        raw = [
+            self._output(checked, each, outputs[each.name], header.output.add())
+            for each in self._ordered(asked.output)
+        ]
+        return header, raw
+
+    def _ordered(self, outputs: Iterable[Any]) -> list[Any]:
+        given = list(outputs)
+        return given[::-1] if self._behaviour.reversed_outputs else given
+
+    def _output(self, checked: Checked, asked: Any, tensor: Tensor, told: Any) -> bytes:
+        told.name = asked.name
+        if asked.cls.count:
+            self._classify(checked, asked, tensor, told)
+            return b""
+        told.raw.dims[:] = tensor.dims
+        told.raw.batch_byte_size = len(tensor.data)
+        # v1.9.0 answers no bytes to a class output of count 0, and a header that tells of them.
+        return b"" if asked.HasField("cls") and self._behaviour.level == "1.9" else tensor.data
+
+    def _classify(self, checked: Checked, asked: Any, tensor: Tensor, told: Any) -> None:
+        (output,) = (each for each in checked.config.output if each.name == asked.name)
+        name = self._type_names[output.data_type].name
+        if name in {"TYPE_BOOL", "TYPE_FP16", "TYPE_STRING"}:
+            raise _wrong(
+                f"class result not available for output '{asked.name}' due to unsupported"
+                f" type '{name}'"
+            )
+        label = label_of(checked.config, output)
+        batch = np.frombuffer(tensor.data, DTYPES[output.data_type])
+        for scores in batch.reshape(checked.header.batch_size, -1):
+            classes = told.batch_classes.add()
+            for index in np.argsort(-scores.astype("f8"), kind="stable")[: asked.cls.count]:
+                classes.cls.add(idx=index, value=float(scores[index]), label=label(index))
+
+
+def _wrong(told: str, *, late: bool = False) -> Refused:
+    return Refused("INVALID_ARG", told, late=late)
+
+
+def _check_batch(config: Any, size: int) -> None:
+    told = f"inference request batch-size must be {{}} for '{config.name}'"
+    if size < 1:
+        raise _wrong(told.format(">= 1"))
+    if size > max(1, config.max_batch_size):
+        raise _wrong(told.format(f"<= {config.max_batch_size}"))
+
+
+def _input(config: Any, batch: int, asked: Any) -> Input:
+    known = {each.name: each for each in config.input}
+    of_model = f"for model '{config.name}'"
+    if asked.name not in known:
+        raise _wrong(f"unexpected inference input '{asked.name}' {of_model}")
+    described = known[asked.name]
+    if not asked.dims and -1 in described.dims:
+        raise _wrong(
+            f"model supports variable-size for input '{asked.name}', request must specify"
+            f" input shape {of_model}"
+        )
+    if asked.dims and not _fits(described.dims, asked.dims):
+        raise _wrong(
+            f"unexpected shape for input '{asked.name}' {of_model}."
+            f" Expected {_dims(described.dims)}, got {_dims(asked.dims)}"
+        )
+    dims = tuple(asked.dims or described.dims)
+    if described.data_type == STRING:
+        return Input(asked.name, dims, asked.batch_byte_size)
+    # A wildcard makes the size -1, which the real server then reads as unsigned.
+    each = -1 if -1 in dims else math.prod(dims) * DTYPES[described.data_type].itemsize * batch
+    size = each % _UINT64
+    if asked.batch_byte_size not in {0, size}:
+        raise _wrong(
+            f"specific batch-byte-size for input '{asked.name}' does not match expected"
+            f" byte-size calculated from shape and datatype {of_model}"
+        )
+    return Input(asked.name, dims, size)
+
+
+def _fits(expected: Many[int], given: Many[int]) -> bool:
+    return len(expected) == len(given) and all(
+        -1 in pair or pair[0] == pair[1] for pair in zip(expected, given, strict=True)
+    )
+
+
+def _dims(dims: Many[int]) -> str:
+    return f"[{','.join(map(str, dims))}]"

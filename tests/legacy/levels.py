@@ -1,0 +1,70 @@
+"""What differs between two real servers, v1.9.0 and v1.15.0, and every hazard, each by its name.
+
+A hazard is a field of ``Behaviour`` that a test can turn on or off for any level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """How the server behaves. The defaults are those of v1.9.0."""
+
+    level: str = "1.9"
+
+    # hazards of the real servers
+    dies_on_chunked: bool = True
+    """The process ends when a body comes chunked and without Content-Length (both levels)."""
+    dies_without_header: bool = True
+    """The process ends when NV-InferRequest is missing (up to 1.12); else 400 in plain text."""
+    closes_on_wrong_size: bool = False
+    """What is found after the header check closes the connection without a reply (1.11 and up)."""
+    drops_pipelined: bool = True
+    """Requests that came in behind one for health or status are lost (both levels)."""
+    reversed_outputs: bool = False
+    """Outputs come in hash order, here the reverse of the asked one (1.12 and up)."""
+    limits_header: bool = True
+    """A header value or a URI above 8190 bytes closes the connection without a reply (both)."""
+
+    # conditions a server can be in
+    not_ready: bool = False
+    """Readiness is 400 with NV-Status SUCCESS."""
+    silent: bool = False
+    """Every inference over HTTP closes the connection without a reply."""
+    many_classes: bool = False
+    """There is a model ``classify_many`` whose 1000 labels make the response header large."""
+    explicit: bool = False
+    """No model is loaded until asked for; else loading is refused, as when polling."""
+    delay_ms: int = 0
+    """What every inference takes longer."""
+
+    # what the two say differently
+    refuses_repeated_outputs: bool = False
+    status_json: bool = False
+
+    def unknown_model(self, name: str, version: int, *, known: bool) -> str:
+        """The message about a model or version that there is not; ``known`` is of the name."""
+        if self.level == "1.9":
+            return f"Inference request for unknown model '{name}'"
+        if not known:
+            return f"Request for unknown model: '{name}' is not found"
+        if version == -1:
+            return f"Request for unknown model: '{name}' has no available versions"
+        return f"Request for unknown model: '{name}' version {version} is not found"
+
+
+LEVELS = {
+    "1.9": Behaviour(),
+    "1.15": Behaviour(
+        level="1.15",
+        dies_without_header=False,
+        closes_on_wrong_size=True,
+        reversed_outputs=True,
+        refuses_repeated_outputs=True,
+        status_json=True,
+    ),
+}
+
+HAZARDS = tuple(field.name for field in fields(Behaviour) if field.type == "bool")

@@ -1,0 +1,73 @@
+"""What of an answer differs from run to run, taken out: ids of requests, times and statistics.
+
+Everything else stays as it is, byte for byte. The server for tests keeps no statistics.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from google.protobuf import text_format
+
+from legacy.messages import Messages, debug_string
+from legacy.replay import Response
+
+_MESSAGES = Messages("1.9")
+_STATISTICS = (
+    "infer_stats",
+    "model_execution_count",
+    "model_inference_count",
+    "last_inference_timestamp_milliseconds",
+)
+
+
+def masked(response: Response) -> bytes:
+    """A response with ``request_id: N`` and, where its body is a status, that body's masked form.
+
+    A body that is masked takes its Content-Length along, which is held against it first.
+    """
+    raw = re.sub(rb"request_id: \d+", b"request_id: N", response.raw)
+    status = _status_of(response.body)
+    if status is None:
+        return raw
+    assert response.header("Content-Length") == str(len(response.body))
+    head = raw.partition(b"\r\n\r\n")[0]
+    return re.sub(rb"Content-Length: \d+", b"Content-Length: N", head) + debug_string(status)
+
+
+def _status_of(body: bytes) -> Any:
+    """The ServerStatus that a body holds, as text or in bytes; None where it holds none."""
+    if body.startswith(b"id: "):
+        return without_volatile(text_format.Parse(body.decode(), _MESSAGES.ServerStatus()))
+    if body.startswith(b"\n\x0atrtis-gold\x12"):
+        return without_volatile(_MESSAGES.ServerStatus.FromString(body))
+    return None
+
+
+def without_volatile(status: Any) -> Any:
+    """A ServerStatus without uptime and statistics."""
+    status.ClearField("uptime_ns")
+    for field, _ in status.ListFields():
+        if field.name.endswith("_stats"):
+            status.ClearField(field.name)
+    for model in status.model_status.values():
+        for version in model.version_status.values():
+            for name in _STATISTICS:
+                version.ClearField(name)
+    return status
+
+
+def masked_message(method: str, data: bytes) -> bytes:
+    """A gRPC answer, serialized, with request_id 0 and a status without the volatile.
+
+    The maps of a status are put in order; C++ writes them in the order of its hashes.
+    """
+    kind = "Infer" if method == "StreamInfer" else method
+    message = getattr(_MESSAGES, f"{kind}Response").FromString(data)
+    message.request_status.request_id = 0
+    if kind == "Status" and message.HasField("server_status"):
+        without_volatile(message.server_status)
+    again = message.SerializeToString(deterministic=True)
+    assert isinstance(again, bytes)
+    return again

@@ -1,0 +1,122 @@
+"""The legacy API's messages, and their text form as the C++ servers print it.
+
+*Strategy.* ``trtis.proto`` is compiled when this is imported, a matter of milliseconds, into a
+descriptor pool of its own: tritonclient and infergate register messages of the same names in
+theirs. Each level of the API has its own pool, so that a field it does not know is an error.
+
+The printed form is written here and not taken from the library, whose floats look different
+(``8.0`` where C++ prints ``8``).
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_encoding
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from grpc_tools import protoc
+
+_PROTO = Path(__file__).with_name("trtis.proto")
+_PACKAGE = "nvidia.inferenceserver"
+SERVICE = f"{_PACKAGE}.GRPCService"
+_SINGLE = (Message, str, bytes, int, float)
+_SINCE_1_12 = (
+    ("InferRequestHeader", "priority"),
+    ("InferRequestHeader", "timeout_microseconds"),
+    ("InferResponseHeader.Output", "data_type"),
+)
+
+
+@functools.cache
+def _compiled() -> bytes:
+    with tempfile.TemporaryDirectory(prefix="infergate-") as folder:
+        out = Path(folder) / "trtis.binpb"
+        if protoc.main(["", f"-I{_PROTO.parent}", f"--descriptor_set_out={out}", _PROTO.name]):
+            raise RuntimeError(f"{_PROTO} does not compile")
+        return out.read_bytes()
+
+
+def _named(all_of_a_kind: Any, name: str) -> Any:
+    (found,) = (each for each in all_of_a_kind if each.name == name)
+    return found
+
+
+class Messages:
+    """The message classes of one level, as attributes: ``Messages("1.9").InferRequestHeader``."""
+
+    def __init__(self, level: str) -> None:
+        (file,) = descriptor_pb2.FileDescriptorSet.FromString(_compiled()).file
+        if level == "1.9":
+            for path, name in _SINCE_1_12:
+                outer, _, inner = path.partition(".")
+                owner = _named(file.message_type, outer)
+                owner = _named(owner.nested_type, inner) if inner else owner
+                owner.field.remove(_named(owner.field, name))
+        self.pool = descriptor_pool.DescriptorPool()
+        self.pool.Add(file)
+
+    def __getattr__(self, name: str) -> Any:
+        found = message_factory.GetMessageClass(
+            self.pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
+        )
+        setattr(self, name, found)
+        return found
+
+
+def debug_string(message: Message) -> bytes:
+    """C++ DebugString: a line for each field."""
+    return "".join(f"{'  ' * depth}{text}\n" for depth, text in _lines(message, 0)).encode()
+
+
+def short_debug_string(message: Message) -> bytes:
+    """C++ ShortDebugString: one line."""
+    return " ".join(text for _, text in _lines(message, 0)).encode()
+
+
+def _lines(message: Message, depth: int) -> Iterator[tuple[int, str]]:
+    for field, value in message.ListFields():  # in the order of the fields' numbers
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            key, item = field.message_type.fields
+            for each in sorted(value):
+                yield depth, f"{field.name} {{"
+                yield from _field(key, each, depth + 1)
+                yield from _field(item, value[each], depth + 1)
+                yield depth, "}"
+            continue
+        for each in [value] if isinstance(value, _SINGLE) else value:
+            yield from _field(field, each, depth)
+
+
+def _field(field: FieldDescriptor, value: Any, depth: int) -> Iterator[tuple[int, str]]:
+    if field.message_type is None:
+        yield depth, f"{field.name}: {_scalar(field, value)}"
+        return
+    yield depth, f"{field.name} {{"
+    yield from _lines(value, depth + 1)
+    yield depth, "}"
+
+
+def _scalar(field: FieldDescriptor, value: Any) -> str:
+    match field.cpp_type:
+        case FieldDescriptor.CPPTYPE_ENUM:
+            known = field.enum_type.values_by_number
+            return known[value].name if value in known else str(value)
+        case FieldDescriptor.CPPTYPE_BOOL:
+            return "true" if value else "false"
+        case FieldDescriptor.CPPTYPE_STRING:
+            return f'"{text_encoding.CEscape(value, as_utf8=False)}"'
+        case FieldDescriptor.CPPTYPE_FLOAT:
+            return _float(value)
+    return str(value)
+
+
+def _float(value: float) -> str:
+    """C++ SimpleFtoa: six digits where they tell this float from its neighbours, else nine."""
+    short = f"{value:.6g}"
+    return short if np.float32(short) == np.float32(value) else f"{value:.9g}"

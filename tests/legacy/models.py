@@ -1,0 +1,183 @@
+"""The models that were captured, in ``models.txt`` as the real server told them, and their work.
+
+Tensors are bytes here, as on the wire, and dims without the batch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf import text_format
+
+from legacy.levels import Behaviour
+from legacy.messages import Messages
+
+_DESCRIBED = Path(__file__).with_name("models.txt")
+READY, UNAVAILABLE = 1, 2
+LATEST = -1
+DTYPES = {
+    1: np.dtype(bool), 2: np.dtype("u1"), 3: np.dtype("<u2"), 4: np.dtype("<u4"),
+    5: np.dtype("<u8"), 6: np.dtype("i1"), 7: np.dtype("<i2"), 8: np.dtype("<i4"),
+    9: np.dtype("<i8"), 10: np.dtype("<f2"), 11: np.dtype("<f4"), 12: np.dtype("<f8"),
+}  # fmt: skip
+STRING = 13
+_LABELS = ("cat", "dog", "bird with space", 'fish "q"')
+MANY = 1000
+_SLOW_SECONDS = 0.3
+
+
+class Refused(Exception):  # noqa: N818 - a refusal is an answer
+    """An error that the client is told: the name of a RequestStatusCode and the message.
+
+    ``late`` is one found after the header check. ``untold`` is one that every real server lets
+    its HTTP clients guess: it closes the connection.
+    """
+
+    def __init__(self, code: str, told: str, *, late: bool = False, untold: bool = False) -> None:
+        super().__init__(told)
+        self.code = code
+        self.told = told
+        self.late = late
+        self.untold = untold
+
+
+class Tensor(NamedTuple):
+    """``dims`` without the batch, ``data`` of the whole batch."""
+
+    dims: tuple[int, ...]
+    data: bytes
+
+
+Tensors = Mapping[str, Tensor]
+
+
+class Sequence(NamedTuple):
+    """Where a request stands in which sequence; ``key`` 0 is none."""
+
+    key: int
+    start: bool
+    end: bool
+
+
+class Repository:
+    """The models there are and those that are loaded."""
+
+    def __init__(self, messages: Messages, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self._all = text_format.Parse(_DESCRIBED.read_text(), messages.ServerStatus()).model_status
+        if behaviour.many_classes:
+            self._add_many()
+        self.loaded: dict[str, Any] = {} if behaviour.explicit else dict(self._all)
+        self._sums: dict[int, Any] = {}
+
+    def _add_many(self) -> None:
+        many = self._all["classify_many"]
+        many.CopyFrom(self._all["classify"])
+        many.config.name = "classify_many"
+        for tensor in (many.config.input[0], many.config.output[0]):
+            tensor.dims[:] = [MANY]
+
+    def names(self) -> list[str]:
+        return sorted(self._all)
+
+    def load(self, name: str) -> None:
+        """Raises Refused for a model that there is not, or that does not load."""
+        self._check_explicit()
+        if name not in self._all:
+            raise Refused("INTERNAL", f"failed to load '{name}', no version is available")
+        self.loaded[name] = self._all[name]
+        broken = [
+            version
+            for version, status in self._all[name].version_status.items()
+            if status.ready_state != READY
+        ]
+        if broken:
+            told = ",".join(map(str, sorted(broken)))
+            raise Refused(
+                "INTERNAL", f"failed to load '{name}', versions that are not available: {told}"
+            )
+
+    def unload(self, name: str) -> None:
+        """A model that there is not is none that is loaded: no error."""
+        self._check_explicit()
+        if name in self.loaded:
+            self.loaded[name] = copy.deepcopy(self.loaded[name])
+            for status in self.loaded[name].version_status.values():
+                status.Clear()
+                status.ready_state = UNAVAILABLE
+                status.ready_state_reason.message = "unloaded"
+
+    def _check_explicit(self) -> None:
+        if not self._behaviour.explicit:
+            raise Refused(
+                "UNAVAILABLE", "explicit model load / unload is not allowed if polling is enabled"
+            )
+
+    def find(self, name: str, version: int) -> tuple[Any, int]:
+        """The config and the version that is meant. Raises Refused."""
+        known = self.loaded.get(name)
+        versions = known.version_status.items() if known else ()
+        ready = [each for each, status in versions if status.ready_state == READY]
+        if known is None or not ready or version not in {LATEST, *ready}:
+            told = self._behaviour.unknown_model(name, version, known=known is not None)
+            raise Refused("UNAVAILABLE", told)
+        return known.config, max(ready) if version == LATEST else version
+
+    def work(self, config: Any, inputs: Tensors, sequence: Sequence) -> Tensors:
+        """What the model answers, all outputs. Raises Refused."""
+        if config.name == "failing":
+            told = "payload error for 'failing_0_0_cpu': (7) deliberate failure"
+            raise Refused("INTERNAL", told)
+        if config.HasField("sequence_batching"):
+            return self._add_up(config.name, inputs["INPUT"], sequence)
+        if config.name == "ensemble_simple":
+            first = _sum_difference(np.dtype("<i4"), inputs["A"], inputs["B"])
+            again = _sum_difference(np.dtype("<i4"), first["OUTPUT0"], first["OUTPUT1"])
+            return {"SUM": again["OUTPUT0"]}
+        if config.name in {"simple", "simple_nobatch"}:
+            dtype = DTYPES[config.input[0].data_type]
+            return _sum_difference(dtype, inputs["INPUT0"], inputs["INPUT1"])
+        return {f"OUTPUT{name.removeprefix('INPUT')}": each for name, each in inputs.items()}
+
+    def _add_up(self, name: str, given: Tensor, sequence: Sequence) -> Tensors:
+        asked = f"to model '{name}' must specify"
+        if not sequence.key:
+            raise Refused("INVALID_ARG", f"inference request {asked} a non-zero correlation ID")
+        if not sequence.start and sequence.key not in self._sums:
+            told = f"inference request for sequence {sequence.key} {asked}"
+            raise Refused(
+                "INVALID_ARG", f"{told} the START flag on the first request of the sequence"
+            )
+        before = 0 if sequence.start else self._sums[sequence.key]
+        now = before + np.frombuffer(given.data, "<i4")
+        if sequence.end:
+            self._sums.pop(sequence.key, None)
+        else:
+            self._sums[sequence.key] = now
+        return {"OUTPUT": Tensor(given.dims, now.astype("<i4").tobytes())}
+
+
+def _sum_difference(dtype: np.dtype[Any], left: Tensor, right: Tensor) -> Tensors:
+    a, b = np.frombuffer(left.data, dtype), np.frombuffer(right.data, dtype)
+    return {
+        "OUTPUT0": Tensor(left.dims, (a + b).tobytes()),
+        "OUTPUT1": Tensor(left.dims, (a - b).tobytes()),
+    }
+
+
+def label_of(config: Any, output: Any) -> Callable[[int], str]:
+    """The label of a class; empty where there is none."""
+    if not output.label_filename:
+        return lambda _: ""
+    if config.name == "classify_many":
+        return lambda index: f"label number {index:04}"
+    return lambda index: _LABELS[index]
+
+
+def seconds(config: Any) -> float:
+    """How long the model takes."""
+    return _SLOW_SECONDS if config.name == "slow" else 0.0

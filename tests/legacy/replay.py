@@ -1,0 +1,231 @@
+"""Recorded bytes sent again to any server, and what it answers.
+
+*Rule 1.* HTTP requests of a recorded connection go one at a time, as the client sent them: the
+legacy servers lose what is pipelined. So do gRPC calls, for a sequence's requests have an order.
+*Rule 2.* Reading ends when the answers are whole; nothing waits for a time to pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Self
+
+from faults import h2
+from legacy.hpack import Decoder
+
+_SECONDS = 20.0
+_HEAD_END = b"\r\n\r\n"
+_PADDED, _PRIORITY = 0x8, 0x20
+
+
+@dataclass(frozen=True)
+class Response:
+    """An HTTP response; ``raw`` is the whole of it."""
+
+    line: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    raw: bytes
+
+    @property
+    def code(self) -> int:
+        return int(self.line.split()[1])
+
+    def header(self, name: str) -> str | None:
+        return next((value for each, value in self.headers if each.lower() == name.lower()), None)
+
+
+class HTTP:
+    """A TCP connection to an HTTP server."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), _SECONDS)
+        self._held = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def response(self) -> Response | None:
+        """The next one; None where the server closed instead."""
+        while _HEAD_END not in self._held:
+            if not self._more():
+                assert not self._held, f"ended within {self._held!r}"
+                return None
+        head, _, rest = self._held.partition(_HEAD_END)
+        line, *lines = head.decode("latin-1").split("\r\n")
+        pairs = tuple((name, value.strip()) for name, _, value in (x.partition(":") for x in lines))
+        told = Response(line, pairs, b"", head + _HEAD_END)
+        length = told.header("content-length")
+        if length is None and told.code != 100:
+            while self._more():
+                pass
+            rest = self._held[len(told.raw) :]
+        size = int(length or 0) if length or told.code == 100 else len(rest)
+        while len(self._held) < len(told.raw) + size:
+            assert self._more(), f"ended within {self._held!r}"
+        body = self._held[len(told.raw) : len(told.raw) + size]
+        self._held = self._held[len(told.raw) + size :]
+        return Response(line, pairs, body, told.raw + body)
+
+    def rest(self) -> bytes:
+        """What else there is until the server closes, which it is made to."""
+        self._socket.shutdown(socket.SHUT_WR)
+        return self.until_closed()
+
+    def until_closed(self) -> bytes:
+        while self._more():
+            pass
+        held, self._held = self._held, b""
+        return held
+
+    def _more(self) -> bool:
+        try:
+            data = self._socket.recv(1 << 16)
+        except ConnectionResetError:
+            return False
+        self._held += data
+        return bool(data)
+
+
+def requests_of(sent: bytes) -> Iterator[bytes]:
+    """The requests that a client sent over a connection."""
+    while sent:
+        head, _, rest = sent.partition(_HEAD_END)
+        size = 0
+        for line in head.split(b"\r\n")[1:]:
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                size = int(value)
+        yield head + _HEAD_END + rest[:size]
+        sent = rest[size:]
+
+
+def responses_of(received: bytes) -> list[Response]:
+    """The responses that a server sent over a connection."""
+    with _Recorded(received) as recorded:
+        return list(iter(recorded.response, None))
+
+
+class _Recorded(HTTP):
+    def __init__(self, received: bytes) -> None:
+        self._held = received
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def _more(self) -> bool:
+        return False
+
+
+def http(address: str, sent: bytes) -> list[Response]:
+    """The responses to the requests of a recorded connection, up to one that is not answered."""
+    told = []
+    with HTTP(address) as connection:
+        for request in requests_of(sent):
+            connection.send(request)
+            response = connection.response()
+            if response is None:
+                break
+            told.append(response)
+    return told
+
+
+@dataclass
+class Stream:
+    """One side of a gRPC call: its messages, and its header fields, trailers included."""
+
+    messages: list[bytes] = field(default_factory=list)
+    fields: dict[str, str] = field(default_factory=dict)
+    ended: bool = False
+    data: bytes = b""
+
+
+def grpc(address: str, sent: bytes) -> dict[int, Stream]:
+    """What a server answers to the calls of a recorded connection, by the number of the stream.
+
+    A call starts when those that the client had ended before are answered.
+    """
+    host, _, port = address.rpartition(":")
+    told: dict[int, Stream] = {}
+    with (
+        socket.create_connection((host, int(port)), _SECONDS) as connection,
+        connection.makefile("rb") as reader,
+    ):
+        answers = _collected(h2.frames(lambda size: _exactly(reader.read(size), size)), told)
+
+        def wait(numbers: set[int]) -> None:
+            while not all(number in told and told[number].ended for number in numbers):
+                if next(answers, None) is None:
+                    return
+
+        seen: set[int] = set()
+        ended: set[int] = set()
+        connection.sendall(sent[: len(h2.PREFACE)])
+        for frame in _ending(h2.frames(_reading(sent[len(h2.PREFACE) :]))):
+            if frame.kind == h2.HEADERS and frame.stream not in seen:
+                wait(ended)
+            seen.add(frame.stream)
+            if frame.kind in (h2.HEADERS, h2.DATA) and frame.flags & h2.END_STREAM:
+                ended.add(frame.stream)
+            connection.sendall(h2.frame(*frame))
+        wait(ended)
+    return told
+
+
+def streams(recorded: bytes, *, client: bool) -> dict[int, Stream]:
+    """The calls of one direction of a recorded connection."""
+    told: dict[int, Stream] = {}
+    for _ in _collected(h2.frames(_reading(recorded[len(h2.PREFACE) * client :])), told):
+        pass
+    return told
+
+
+def _reading(data: bytes) -> Callable[[int], bytes]:
+    read = io.BytesIO(data).read
+    return lambda size: _exactly(read(size), size)
+
+
+def _exactly(data: bytes, size: int) -> bytes:
+    if len(data) != size:
+        raise EOFError
+    return data
+
+
+def _ending(frames: Iterable[h2.Frame]) -> Iterator[h2.Frame]:
+    with contextlib.suppress(EOFError):
+        yield from frames
+
+
+def _collected(frames: Iterable[h2.Frame], told: dict[int, Stream]) -> Iterator[bool]:
+    """Sort frames into streams, a step at a time, until they end."""
+    decoder = Decoder()
+    for frame in _ending(frames):
+        if frame.stream and frame.kind in (h2.DATA, h2.HEADERS, h2.RST_STREAM):
+            _take(told.setdefault(frame.stream, Stream()), frame, decoder)
+        yield True
+
+
+def _take(stream: Stream, frame: h2.Frame, decoder: Decoder) -> None:
+    assert not frame.flags & (_PADDED | _PRIORITY), frame
+    if frame.kind == h2.HEADERS:
+        assert frame.flags & h2.END_HEADERS, frame
+        stream.fields.update(decoder.fields(frame.payload))
+    if frame.kind == h2.DATA:
+        stream.data += frame.payload
+        while len(stream.data) >= 5:
+            size = int.from_bytes(stream.data[1:5], "big")
+            if len(stream.data) < 5 + size:
+                break
+            stream.messages.append(stream.data[5 : 5 + size])
+            stream.data = stream.data[5 + size :]
+    stream.ended |= frame.kind == h2.RST_STREAM or bool(frame.flags & h2.END_STREAM)

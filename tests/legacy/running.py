@@ -1,0 +1,45 @@
+"""The legacy server as a process of its own, for a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peers.support.process import Launch, free_ports, started
+
+_TESTS = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class LegacyServer:
+    """A running legacy server. ``http`` and ``grpc`` are each ``host:port``."""
+
+    http: str
+    grpc: str
+    pid: int
+    log: Path
+
+    def asked(self) -> list[dict[str, Any]]:
+        """What it was asked so far, and last why it died: see ``legacy.server``."""
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line[:1] == "{"]
+
+
+@contextmanager
+def started_legacy(*options: str) -> Iterator[LegacyServer]:
+    """``python -m legacy.server`` with ``options`` on free ports, until the block is left."""
+
+    def prepare(_folder: Path) -> Launch:
+        http, grpc = free_ports(2)
+        argv = [sys.executable, "-m", "legacy.server", "--http", str(http), "--grpc", str(grpc)]
+        paths = [str(_TESTS), os.environ.get("PYTHONPATH", "")]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        return Launch("legacy", [*argv, *options], env, [http, grpc], "/api/health/live")
+
+    with started(prepare) as running:
+        yield LegacyServer(*running.addresses, running.pid, running.log)

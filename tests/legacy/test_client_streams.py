@@ -1,0 +1,103 @@
+"""What the real client sent, sent again: the server for tests answers so that it would accept it.
+
+Then the comparison itself: each thing that the real client was seen to choke on is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from legacy import replay
+from legacy.captures import Talk, talks
+from legacy.client_needs import grpc_differences, http_differences
+from legacy.running import LegacyServer, started_legacy
+
+# The server for tests has no shared memory to register.
+HTTP = [talk for talk in talks("http") if not talk.name.startswith("http_shm")]
+GRPC = [talk for talk in talks("grpc") if not talk.name.startswith("grpc_shm")]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LegacyServer]:
+    with started_legacy() as running:
+        yield running
+
+
+@pytest.mark.parametrize("talk", HTTP, ids=str)
+def test_http(server: LegacyServer, talk: Talk) -> None:
+    assert over_http(server.http, talk) == []
+
+
+@pytest.mark.parametrize("talk", GRPC, ids=str)
+def test_grpc(server: LegacyServer, talk: Talk) -> None:
+    assert over_grpc(server.grpc, talk) == []
+
+
+def over_http(address: str, talk: Talk) -> list[str]:
+    """What the client would notice if ``address`` answered it."""
+    requests = list(replay.requests_of(talk.sent))
+    expected = replay.responses_of(talk.received)
+    return http_differences(requests, expected, replay.http(address, talk.sent))
+
+
+def over_grpc(address: str, talk: Talk) -> list[str]:
+    asked = replay.streams(talk.sent, client=True)
+    paths = {number: stream.fields[":path"] for number, stream in asked.items()}
+    expected = replay.streams(talk.received, client=False)
+    return grpc_differences(paths, expected, replay.grpc(address, talk.sent))
+
+
+RECORDED = next(talk for talk in HTTP if talk.name.startswith("http_infer_simple.c02"))
+
+
+def noticed(change: tuple[bytes, bytes] | None) -> list[str]:
+    """What is noticed of a recorded answer that differs from itself by one replacement."""
+    requests = list(replay.requests_of(RECORDED.sent))
+    (expected,) = replay.responses_of(RECORDED.received)
+    raw = expected.raw.replace(*change) if change else expected.raw
+    (given,) = replay.responses_of(raw)
+    return http_differences(requests, [expected], [given])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        None,
+        (b"NV-Status", b"nv-status"),
+        (b"Content-Type: application/octet-stream\r\n", b"X: y\r\n"),
+        (b'server_id: "trtis-gold"', b'server_id: "other"'),
+    ],
+)
+def test_the_client_minds_neither_case_nor_other_headers(
+    change: tuple[bytes, bytes] | None,
+) -> None:
+    assert noticed(change) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ((b"NV-Status:", b"X-Status:"), "no NV-Status that it can read: None"),
+        ((b"code: SUCCESS", b"code: SUCCESS more: 1"), "no NV-Status that it can read"),
+        ((b"code: SUCCESS", b"code: INTERNAL"), "code 3, not 1"),
+        ((b"200 OK", b"400 Bad Request"), "code 400 with success"),
+        ((b"NV-InferResponse:", b"X:"), "no NV-InferResponse that it can read: None"),
+        ((b"raw {", b"data_type: TYPE_INT32 raw {"), "no NV-InferResponse that it can read"),
+        ((b"\2\0\0\0\3", b"\2\0\0\0\4"), "raw outputs"),
+        ((b"\n\x06simple", b"\n\x06simplf"), "no trailer"),
+    ],
+)
+def test_what_the_client_chokes_on_is_noticed(change: tuple[bytes, bytes], told: str) -> None:
+    (line, *_) = noticed(change)
+    assert told in line
+
+
+def test_a_missing_trailer_and_a_missing_answer_are_noticed() -> None:
+    requests = list(replay.requests_of(RECORDED.sent))
+    (expected,) = replay.responses_of(RECORDED.received)
+    cut = replace(expected, body=expected.body[:128])
+    assert "no trailer" in http_differences(requests, [expected], [cut])[0]
+    assert http_differences(requests, [expected], []) == ["0 responses to 1 requests"]

@@ -1,0 +1,254 @@
+"""What real legacy servers do to a careless client, done by the server for tests."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from legacy.messages import SERVICE, Messages
+from legacy.replay import HTTP, Response
+from legacy.running import LegacyServer, started_legacy
+
+BOTH = 'input { name: "INPUT0" } input { name: "INPUT1" }'
+SIMPLE = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" }} output {{ name: "OUTPUT1" }}'
+NUMBERS = struct.pack("<32i", *range(16), *[1] * 16)
+SUMS = struct.pack("<16i", *range(1, 17))
+DIFFERENCES = struct.pack("<16i", *range(-1, 15))
+
+
+@pytest.fixture(scope="module")
+def old() -> Iterator[LegacyServer]:
+    with started_legacy() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def new() -> Iterator[LegacyServer]:
+    with started_legacy("--level", "1.15") as running:
+        yield running
+
+
+def asked(server: LegacyServer, request: bytes) -> Response | None:
+    with HTTP(server.http) as connection:
+        connection.send(request)
+        return connection.response()
+
+
+def got(server: LegacyServer, target: str, *headers: str) -> Response:
+    lines = [f"GET {target} HTTP/1.1", "Host: x", *headers, "", ""]
+    response = asked(server, "\r\n".join(lines).encode())
+    assert response
+    return response
+
+
+def infer(
+    server: LegacyServer, header: str, body: bytes = NUMBERS, model: str = "simple"
+) -> Response | None:
+    request = (
+        f"POST /api/infer/{model} HTTP/1.1\r\nHost: x\r\nNV-InferRequest:{header}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return asked(server, request.encode() + body)
+
+
+def told(response: Response | None) -> str:
+    assert response
+    return response.header("NV-Status") or ""
+
+
+def ended(server: LegacyServer) -> bool:
+    """Whether the process has ended, or does within ten seconds."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+CHUNKED = (
+    f"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nNV-InferRequest: {SIMPLE}\r\n"
+    "Transfer-Encoding: chunked\r\n\r\n80\r\n"
+).encode() + NUMBERS
+WITHOUT_HEADER = b"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize("level", ["1.9", "1.15"])
+def test_a_chunked_body_kills_it(level: str) -> None:
+    with started_legacy("--level", level) as server:
+        assert asked(server, CHUNKED) is None
+        assert ended(server)
+        assert server.asked()[-1] == {"died": "a chunked body without Content-Length"}
+
+
+def test_a_request_without_its_header_kills_the_old_one() -> None:
+    with started_legacy() as server:
+        assert asked(server, WITHOUT_HEADER) is None
+        assert ended(server)
+
+
+def test_a_request_without_its_header_is_refused_by_the_new_one(new: LegacyServer) -> None:
+    response = asked(new, WITHOUT_HEADER)
+    assert response
+    assert response.raw == (
+        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 51\r\nContent-Type: text/plain\r\n\r\n"
+        b"The request header should contain 'NV-InferRequest'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "header", "body"),
+    [
+        ("simple", SIMPLE, NUMBERS[:-4]),
+        ("simple", SIMPLE, NUMBERS + b"more"),
+        ("simple", SIMPLE.replace("} input", 'shared_memory { name: "x" } } input', 1), NUMBERS),
+        ("identity_string", 'batch_size: 1 input { name: "INPUT0" dims: 1 }', b"\1\0\0\0a"),
+    ],
+    ids=["short", "long", "unknown region", "string without size"],
+)
+def test_the_new_one_closes_where_the_old_one_says_what_is_wrong(
+    old: LegacyServer, new: LegacyServer, model: str, header: str, body: bytes
+) -> None:
+    assert infer(new, header, body, model) is None
+    assert "code: SUCCESS" in told(infer(new, SIMPLE))
+    response = infer(old, header, body, model)
+    assert response
+    assert response.code == 400
+    assert "code: SUCCESS" not in told(response)
+
+
+def test_a_header_value_may_have_8190_bytes(old: LegacyServer) -> None:
+    def of_size(size: int) -> str:
+        return f"{SIMPLE} #".ljust(size, "x")
+
+    assert "code: SUCCESS" in told(infer(old, of_size(8190)))
+    assert infer(old, of_size(8191)) is None
+    many = "\r\n".join(f"X-{i}: {'y' * 1000}" for i in range(16))
+    assert "code: SUCCESS" in told(infer(old, f"{SIMPLE}\r\n{many}"))
+
+
+def test_pipelined_requests_are_lost(old: LegacyServer) -> None:
+    with HTTP(old.http) as connection:
+        connection.send(b"GET /api/health/live HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
+        assert connection.response()
+        assert connection.rest() == b""
+
+
+def test_the_new_one_has_an_order_of_its_own(new: LegacyServer) -> None:
+    response = infer(new, SIMPLE)
+    assert response
+    header = response.header("NV-InferResponse") or ""
+    assert header.index("OUTPUT1") < header.index("OUTPUT0")
+    assert response.body.startswith(DIFFERENCES + SUMS + b"model_name")
+
+
+def test_the_new_one_has_it_over_grpc_too(new: LegacyServer) -> None:
+    messages = Messages("1.15")
+    names = [{"name": "INPUT0"}, {"name": "INPUT1"}]
+    header = messages.InferRequestHeader(
+        batch_size=1, input=names, output=[{"name": "OUTPUT0"}, {"name": "OUTPUT1"}]
+    )
+    request = messages.InferRequest(
+        model_name="simple",
+        model_version=-1,
+        meta_data=header,
+        raw_input=[NUMBERS[:64], NUMBERS[64:]],
+    )
+    with grpc.insecure_channel(new.grpc) as channel:
+        answer = channel.unary_unary(f"/{SERVICE}/Infer")(request.SerializeToString(), timeout=20)
+    response = messages.InferResponse.FromString(answer)
+    assert [output.name for output in response.meta_data.output] == ["OUTPUT1", "OUTPUT0"]
+    assert list(response.raw_output) == [DIFFERENCES, SUMS]
+
+
+@pytest.mark.parametrize(
+    ("model", "of_1_9", "of_1_15"),
+    [
+        ("nosuch", r"\'nosuch\'", r"Request for unknown model: \'nosuch\' is not found"),
+        (
+            "simple/99",
+            r"\'simple\'",
+            r"Request for unknown model: \'simple\' version 99 is not found",
+        ),
+        (
+            "broken",
+            r"\'broken\'",
+            r"Request for unknown model: \'broken\' has no available versions",
+        ),
+    ],
+)
+def test_an_unknown_model_in_the_words_of_each_level(
+    old: LegacyServer, new: LegacyServer, model: str, of_1_9: str, of_1_15: str
+) -> None:
+    said = told(infer(old, SIMPLE, model=model))
+    assert f'code: UNAVAILABLE msg: "Inference request for unknown model {of_1_9}"' in said
+    assert f'code: UNAVAILABLE msg: "{of_1_15}"' in told(infer(new, SIMPLE, model=model))
+
+
+def test_the_same_output_twice_is_an_error_for_the_new_one(new: LegacyServer) -> None:
+    twice = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" }} output {{ name: "OUTPUT0" }}'
+    said = told(infer(new, twice))
+    assert r'code: INVALID_ARG msg: "output \'OUTPUT0\' already requested"' in said
+
+
+def test_fields_of_a_later_level_are_unknown_to_the_old_one(
+    old: LegacyServer, new: LegacyServer
+) -> None:
+    later = f"{SIMPLE} priority: 1 timeout_microseconds: 5"
+    assert "code: SUCCESS" in told(infer(new, later))
+    response = infer(old, later)
+    assert response
+    assert response.headers == (("Content-Length", "0"), ("Content-Type", "text/plain"))
+
+
+def test_the_new_one_tells_its_status_in_json(old: LegacyServer, new: LegacyServer) -> None:
+    for response in (
+        got(new, "/api/status/simple?format=json"),
+        got(new, "/api/status/simple", "Accept: application/json"),
+    ):
+        config = json.loads(response.body)["model_status"]["simple"]["config"]
+        assert config["max_batch_size"] == 8
+        assert config["input"][0] == {"name": "INPUT0", "data_type": "TYPE_INT32", "dims": ["16"]}
+    assert got(old, "/api/status/simple?format=json").body.startswith(b"id: ")
+
+
+def test_not_ready_is_a_failure_that_says_success() -> None:
+    with started_legacy("--hazard", "not_ready") as server:
+        response = got(server, "/api/health/ready")
+        assert response.code == 400
+        assert told(response).startswith("code: SUCCESS server_id:")
+        assert b"ready_state: SERVER_INITIALIZING" in got(server, "/api/status").body
+        messages = Messages("1.9")
+        with grpc.insecure_channel(server.grpc) as channel:
+            asking = messages.HealthRequest(mode="ready").SerializeToString()
+            answer = channel.unary_unary(f"/{SERVICE}/Health")(asking, timeout=20)
+        assert not messages.HealthResponse.FromString(answer).health
+
+
+def test_a_silent_one_closes_every_inference_and_answers_the_rest() -> None:
+    with started_legacy("--hazard", "silent") as server:
+        assert infer(server, SIMPLE) is None
+        assert got(server, "/api/health/ready").code == 200
+
+
+def test_many_classes_make_a_large_header_and_a_delay_makes_it_late() -> None:
+    asking = 'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls { count: 1000 } }'
+    scores = struct.pack("<1000f", *range(1000))
+    with started_legacy("--hazard", "many_classes", "--delay-ms", "200") as server:
+        begun = time.monotonic()
+        response = infer(server, asking, scores, "classify_many")
+        assert time.monotonic() - begun >= 0.2
+    assert response
+    header = response.header("NV-InferResponse") or ""
+    assert header.count('label: "label number ') == 1000
+    assert len(header) > 40_000

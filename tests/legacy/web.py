@@ -1,0 +1,300 @@
+"""The HTTP endpoints.
+
+*Strategy.* A connection reads raw bytes, for what the real server does to them is part of what is
+imitated: no Date and no Server header, a bare 400 and 405, requests that are lost, connections that
+just close. Replies get their last headers in the order in which libevhtp adds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs
+
+from google.protobuf import json_format, text_format
+
+from legacy.answers import Answers
+from legacy.messages import debug_string, short_debug_string
+from legacy.models import LATEST, Refused
+
+_HEADER_LIMIT = 8190
+_REASONS = {200: "OK", 400: "Bad Request", 405: "Not Allowed"}
+_BYTES = ("Content-Type", "application/octet-stream")
+
+Die = Callable[[str], None]
+Note = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    target: str
+    version: str
+    headers: list[tuple[str, str]]
+    body: bytes = b""
+
+    def header(self, name: str) -> str | None:
+        """The first of that name."""
+        return next((value for each, value in self.headers if each.lower() == name), None)
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+    @property
+    def format(self) -> str:
+        return parse_qs(self.target.partition("?")[2]).get("format", [""])[0]
+
+    @property
+    def keeps_alive(self) -> bool:
+        said = (self.header("connection") or "").lower()
+        return said == "keep-alive" if self.version == "HTTP/1.0" else said != "close"
+
+
+@dataclass(frozen=True)
+class Reply:
+    code: int
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    body: bytes = b""
+
+    def encoded(self, request: Request) -> bytes:
+        headers = list(self.headers)
+        if self.body:
+            _add(headers, "Content-Length", str(len(self.body)))
+        if request.version == "HTTP/1.0":
+            if request.keeps_alive:
+                headers.append(("Connection", "keep-alive"))
+        else:
+            if not request.keeps_alive:
+                headers.append(("Connection", "close"))
+            _add(headers, "Content-Length", "0")
+        _add(headers, "Content-Type", "text/plain")
+        lines = [f"{request.version} {self.code} {_REASONS[self.code]}"]
+        lines += [f"{name}: {value}" for name, value in headers]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + self.body
+
+
+def _add(headers: list[tuple[str, str]], name: str, value: str) -> None:
+    if name not in dict(headers):
+        headers.append((name, value))
+
+
+BAD, NOT_ALLOWED = Reply(400), Reply(405)
+
+
+class Endpoints:
+    """Requests to replies."""
+
+    def __init__(self, answers: Answers, die: Die) -> None:
+        self._answers = answers
+        self._messages = answers.messages
+        self._die = die
+
+    async def infer(self, request: Request) -> Reply | None:
+        """The reply; None where the connection closes instead."""
+        behaviour = self._answers.behaviour
+        if request.method != "POST":
+            return NOT_ALLOWED
+        if not (found := re.fullmatch(r"/api/infer/([^/]+)(?:/(\d+))?", request.path)):
+            return BAD
+        if behaviour.silent:
+            return None
+        if (text := request.header("nv-inferrequest")) is None:
+            if behaviour.dies_without_header:
+                self._die("no NV-InferRequest")
+                return None
+            return Reply(400, body=b"The request header should contain 'NV-InferRequest'")
+        header = self._messages.InferRequestHeader()
+        try:
+            text_format.Parse(text.encode("latin-1").decode(), header)
+        except (text_format.ParseError, UnicodeDecodeError):
+            return BAD
+        model, version = found[1], LATEST if found[2] is None else int(found[2])
+        try:
+            return await self._inferred(request, model, version, header)
+        except Refused as refused:
+            status = self._answers.status(refused)
+            if refused.untold or (refused.late and behaviour.closes_on_wrong_size):
+                return None
+            echo = self._messages.InferResponseHeader(id=header.id)
+            return Reply(400, [*_told(echo), *_status(status), _BYTES])
+
+    async def _inferred(self, request: Request, model: str, version: int, header: Any) -> Reply:
+        inference = self._answers.inference
+        checked = inference.checked(model, version, header)
+        response, raw = await inference.answered(checked, inference.split(checked, request.body))
+        binary = request.format == "binary"
+        trailer = response.SerializeToString() if binary else debug_string(response)
+        told = [*_told(response), *_status(self._answers.status()), _BYTES]
+        return Reply(200, told, b"".join(raw) + trailer)
+
+    def other(self, request: Request) -> Reply:
+        """The reply to anything but an inference."""
+        routes = (
+            ("/api/health", "GET", self._health),
+            ("/api/status", "GET", self._server_status),
+            ("/api/modelcontrol", "POST", self._model_control),
+            ("/api/repository", "GET", self._repository),
+            ("/api/sharedmemorycontrol/status", "GET", self._shared_memory_status),
+            ("/api/sharedmemorycontrol", "POST", self._shared_memory),
+        )
+        for prefix, method, answer in routes:
+            if request.path == prefix or request.path.startswith(f"{prefix}/"):
+                if request.method != method:
+                    return NOT_ALLOWED
+                try:
+                    return answer(request, request.path[len(prefix) :])
+                except Refused as refused:
+                    return Reply(400, _status(self._answers.status(refused)))
+        return BAD
+
+    def _done(self) -> Reply:
+        return Reply(200, _status(self._answers.status()))
+
+    def _message(self, request: Request, message: Any) -> Reply:
+        """A message as text, or as bytes where these are asked for."""
+        status = _status(self._answers.status())
+        if request.format == "binary":
+            return Reply(200, [_BYTES, *status], message.SerializeToString(deterministic=True))
+        return Reply(200, status, debug_string(message))
+
+    def _health(self, _request: Request, rest: str) -> Reply:
+        if rest not in {"/live", "/ready"}:
+            return BAD
+        ready = self._answers.ready(rest[1:])
+        return Reply(200 if ready else 400, _status(self._answers.status()))
+
+    def _server_status(self, request: Request, rest: str) -> Reply:
+        message = self._answers.server_status(rest[1:])
+        if self._answers.behaviour.status_json and (
+            request.format == "json"
+            or (not request.format and request.header("accept") == "application/json")
+        ):
+            text = json_format.MessageToJson(message, indent=None, preserving_proto_field_name=True)
+            return Reply(200, _status(self._answers.status()), text.encode())
+        return self._message(request, message)
+
+    def _model_control(self, _request: Request, rest: str) -> Reply:
+        if not (found := re.fullmatch(r"/(load|unload)/([^/]+)", rest)):
+            return BAD
+        repository = self._answers.repository
+        (repository.load if found[1] == "load" else repository.unload)(found[2])
+        return self._done()
+
+    def _repository(self, request: Request, rest: str) -> Reply:
+        return self._message(request, self._answers.index()) if rest == "/index" else BAD
+
+    def _shared_memory_status(self, request: Request, rest: str) -> Reply:
+        return BAD if rest else self._message(request, self._messages.SharedMemoryStatus())
+
+    def _shared_memory(self, _request: Request, rest: str) -> Reply:
+        if found := re.fullmatch(r"/register/([^/]+)(/.*)/(\d+)/(\d+)", rest):
+            # The path has the key's own slash behind one that only separates.
+            self._answers.register(found[1], found[2].removeprefix("/"))
+        if found := re.fullmatch(r"/cudaregister/([^/]+)/(\d+)/(\d+)", rest):
+            self._answers.register_cuda(found[1])
+        if re.fullmatch(r"/unregister/[^/]+|/unregisterall", rest):
+            return self._done()
+        return BAD
+
+
+def _told(header: Any) -> list[tuple[str, str]]:
+    return [("NV-InferResponse", short_debug_string(header).decode())]
+
+
+def _status(status: Any) -> list[tuple[str, str]]:
+    return [("NV-Status", short_debug_string(status).decode())]
+
+
+class Connection(asyncio.Protocol):
+    """One client. Requests are served one after the other."""
+
+    def __init__(self, endpoints: Endpoints, answers: Answers, die: Die, note: Note) -> None:
+        self._endpoints = endpoints
+        self._behaviour = answers.behaviour
+        self._die = die
+        self._note = note
+        self._held = b""
+        self._head: Request | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._held = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._held += data
+        if self._task is None:
+            self._proceed()
+
+    def _proceed(self) -> None:
+        while not self._transport.is_closing() and (request := self._next()):
+            if request.path == "/api/infer" or request.path.startswith("/api/infer/"):
+                self._task = asyncio.ensure_future(self._infer(request))
+                return
+            self._write(request, self._endpoints.other(request))
+            if self._behaviour.drops_pipelined:
+                self._held = b""
+
+    async def _infer(self, request: Request) -> None:
+        reply = await self._endpoints.infer(request)
+        self._task = None
+        if reply is None:
+            self._transport.close()
+            return
+        self._write(request, reply)
+        self._proceed()
+
+    def _write(self, request: Request, reply: Reply) -> None:
+        self._transport.write(reply.encoded(request))
+        if not request.keeps_alive:
+            self._transport.close()
+
+    def _next(self) -> Request | None:
+        """The next whole request, taken off what is held."""
+        if self._head is None and not self._take_head():
+            return None
+        assert self._head is not None
+        length = int(self._head.header("content-length") or 0)
+        if len(self._held) < length:
+            return None
+        body, self._held = self._held[:length], self._held[length:]
+        head, self._head = self._head, None
+        return Request(head.method, head.target, head.version, head.headers, body)
+
+    def _take_head(self) -> bool:
+        text, ended, rest = self._held.partition(b"\r\n\r\n")
+        if not ended:
+            return False
+        first, *lines = text.decode("latin-1").split("\r\n")
+        parts = first.split(" ")
+        pairs = [line.partition(":") for line in lines]
+        headers = [(name, value.strip(" \t")) for name, _, value in pairs]
+        sizes = [len(value) for _, value in headers]
+        with contextlib.suppress(ValueError):
+            method, target, version = parts
+            sizes.append(len(target))
+            if not self._behaviour.limits_header or max(sizes) <= _HEADER_LIMIT:
+                self._held, self._head = rest, Request(method, target, version, headers)
+                self._note(method=method, target=target, headers=headers)
+                return self._begin(self._head)
+        self._transport.close()
+        return False
+
+    def _begin(self, head: Request) -> bool:
+        """What happens before the body is read; whether there is more to do."""
+        chunked = head.header("transfer-encoding") is not None
+        if chunked and head.header("content-length") is None and self._behaviour.dies_on_chunked:
+            self._die("a chunked body without Content-Length")
+            self._transport.close()
+            return False
+        if (head.header("expect") or "").lower() == "100-continue":
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return True
