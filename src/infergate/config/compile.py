@@ -27,6 +27,7 @@ def _route(route: schema.RouteConfig) -> Route:
         rewrite=Rewrite(to.model, to.version, to.inputs, to.outputs),
         timeout=route.timeout,
         validate=route.validate_,
+        labels=route.labels,
     )
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BeforeValidator,
     Field,
     InstanceOf,
     PlainSerializer,
+    ValidationInfo,
     WithJsonSchema,
 )
 from pydantic_core import PydanticCustomError
 
 from infergate.codecs.profiles import BY_NAME as PROFILES
 from infergate.config import protocols
+from infergate.config.labels import parse_labels
 from infergate.config.mistakes import or_else
 from infergate.config.values import (
     Url,
@@ -34,6 +37,9 @@ from infergate.core.datatypes import BY_NAME as DATATYPES
 from infergate.core.datatypes import Datatype
 from infergate.transport.base import Address
 
+FOLDER: Final = "folder"
+"""In the context of a validation: where the paths of files begin."""
+
 
 def _read_by(parse: Callable[[Any], Any]) -> BeforeValidator:
     """``parse`` as a validator whose ValueError is the whole message."""
@@ -45,6 +51,15 @@ def _read_by(parse: Callable[[Any], Any]) -> BeforeValidator:
             raise PydanticCustomError("mistake", "{text}", {"text": str(error)}) from None
 
     return BeforeValidator(validate)
+
+
+def _read_labels(value: Any, info: ValidationInfo) -> tuple[str, ...]:
+    """``parse_labels`` with the folder that the validation's context names."""
+    folder: Path = (info.context or {}).get(FOLDER, Path())
+    try:
+        return parse_labels(value, folder)
+    except ValueError as error:
+        raise PydanticCustomError("mistake", "{text}", {"text": str(error)}) from None
 
 
 def _parse_datatype(value: Any) -> Datatype:
@@ -120,6 +135,11 @@ TensorType = Annotated[
     _read_by(_parse_datatype),
     PlainSerializer(lambda datatype: datatype.value),
     WithJsonSchema({"enum": list(DATATYPES)}),
+]
+Labels = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_read_labels),
+    WithJsonSchema({"type": ["array", "string"], "items": {"type": "string"}, "format": "labels"}),
 ]
 Name = Annotated[Text, Field(min_length=1)]
 Dimension = Annotated[int, Field(ge=-1, lt=2**63)]

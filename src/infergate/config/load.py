@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from infergate.config import source
 from infergate.config.check import check
 from infergate.config.explain import explain
+from infergate.config.fields import FOLDER
 from infergate.config.mistakes import ConfigError, Finding, Mistake, spell
 from infergate.config.outline import outline_of, salvage
 from infergate.config.schema import Config
@@ -35,7 +36,7 @@ def parse(text: str, file: str, environ: Mapping[str, str]) -> Config:
     found: list[Finding] = []
     config: Config | None = None
     try:
-        config = Config.model_validate(read.data)
+        config = Config.model_validate(read.data, context={FOLDER: Path(file).parent})
         outline = outline_of(config)
     except ValidationError as error:
         found += explain(error.errors(include_url=False))

@@ -18,6 +18,7 @@ from infergate.config.fields import (
     Duration,
     EndpointUrl,
     HeaderGlob,
+    Labels,
     ListenAddress,
     Name,
     NonFinite,
@@ -196,6 +197,13 @@ class RouteConfig(Section):
         description="Whether a message that goes on as it came is checked first. `false` spares "
         "reading JSON of clients that are trusted.",
     )
+    labels: dict[str, Labels] = Field(
+        default={},
+        description="The client's name of an output: the names of its classes, first to last, as a "
+        "list or as the path (from this file) of a text file with one a line. They are told where "
+        "a client asks for classes and the backend has none to give, so that infergate picks them "
+        "from its values.",
+    )
 
 
 # ---- models -----------------------------------------------------------------------------------
@@ -238,6 +246,11 @@ class LimitsConfig(Section):
     )
     json_: PositiveSize = Field(
         default=DEFAULT_LIMITS.json, alias="json", description="The JSON part of a body."
+    )
+    json_inline: PositiveSize = Field(
+        default=DEFAULT_LIMITS.json_inline,
+        description="JSON up to this is read and written by the process that serves, longer by one "
+        "of its `helpers`.",
     )
     headers: PositiveSize = Field(
         default=DEFAULT_LIMITS.headers, description="All header lines or metadata of one request."
@@ -318,6 +331,11 @@ class Config(Section):
         default="strict",
         description="/readyz and V2 ready say yes: `strict` when every backend is ready, "
         "`lenient` when any is.",
+    )
+    helpers: Annotated[int, Field(ge=0, le=64)] = Field(
+        default=2,
+        description="Processes that read and write long JSON, so that it keeps no other request "
+        "waiting; each starts when it is first needed. 0: the serving process does it.",
     )
     drain: DrainConfig = Field(default=DrainConfig(), description="How the process ends.")
     log: LogConfig = Field(default=LogConfig(), description="How the log is written.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,7 +34,8 @@ class Route:
     """``pattern`` as the config spells it: a name, a glob (``bert-*``) or ``/a regex/``.
 
     ``timeout`` in seconds; None takes the backend's. ``validate`` False lets a trusted client's
-    message through unread where both sides speak the same protocol.
+    message through unread where both sides speak the same protocol. ``labels`` name the classes of
+    an output, which the client calls so, where the gateway classifies.
     """
 
     pattern: str
@@ -43,6 +44,7 @@ class Route:
     rewrite: Rewrite = field(default_factory=Rewrite)
     timeout: float | None = None
     validate: bool = True
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
