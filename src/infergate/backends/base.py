@@ -6,7 +6,7 @@ from typing import Protocol
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.messages import Answer, Operation
+from infergate.core.messages import Answer, ModelMetadata, Operation
 
 
 class Backend(Protocol):
@@ -24,6 +24,17 @@ class Backend(Protocol):
 
     async def perform(self, operation: Operation, call: Call) -> Answer:
         """Carry out ``operation`` before ``call.deadline``. Raises GatewayError."""
+        ...
+
+    async def describe(
+        self, model: str, version: str, call: Call, *, newer: bool = False
+    ) -> ModelMetadata:
+        """The metadata of a model with its ``max_batch_size``, where that can be told, as it was in
+        the last minute; ``newer``: in the last second. Raises GatewayError."""
+        ...
+
+    async def classifies(self, call: Call) -> bool:
+        """Whether it answers with classes where an inference asks for them. Raises GatewayError."""
         ...
 
     async def close(self) -> None:

@@ -4,6 +4,8 @@
 backend's) bounds every exchange and travels upstream.
 *Rule 2.* An exchange is tried again only where nothing was sent (CONNECT); anything else may have
 been carried out.
+*Rule 3.* A description that a request or an answer does not fit may be old. A request that was not
+sent is tried once more with a newer one; else the next request asks for it.
 """
 
 from __future__ import annotations
@@ -14,14 +16,26 @@ from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from infergate.backends.base import named, read_wrong
+from infergate.backends.descriptions import LIFETIME, Descriptions
 from infergate.backends.detection import Detection
 from infergate.backends.headers import HeaderRule
+from infergate.backends.remembered import DOUBTFUL
 from infergate.codecs.base import Codec, Profile
 from infergate.codecs.profiles import GENERIC, detect
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
-from infergate.core.messages import Answer, Operation, ServerMetadata, ServerMetadataRequest
+from infergate.core.messages import (
+    Answer,
+    InferRequest,
+    ModelConfig,
+    ModelConfigRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    Operation,
+    ServerMetadata,
+    ServerMetadataRequest,
+)
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
 from infergate.routing.balance import RoundRobin
 from infergate.transport.base import Endpoint, Upstream
@@ -30,6 +44,13 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
 _ATTEMPTS: Final = 2  # HAProxy and Envoy retry a refused connection once
+_PATIENCE: Final = 2.0  # seconds a server has to tell a model's configuration
+_LASTING: Final = frozenset(
+    {Kind.BAD_REQUEST, Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.UNSUPPORTED}
+)
+"""Refusals to tell a configuration that the next request would meet too."""
+_UNFITTING: Final = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kind.BACKEND_GARBAGE})
+"""What comes of a request that was made, or an answer that was read, by an old description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +115,42 @@ class RemoteBackend(Generic[Req, Resp]):
         self._forwarded: Final = HeaderRule(server.forward_headers)
         self._returned: Final = HeaderRule(server.return_headers)
         self._detection: Final = Detection(server.profile, self._ask_profile)
+        self._descriptions: Final = Descriptions(self._ask_description)
 
     async def perform(self, operation: Operation, call: Call) -> Answer:
         """Translate ``operation``, exchange it, and read the answer."""
+        if self.codec.described and isinstance(operation, InferRequest):
+            return await self._infer_described(operation, call)
         wire = self.codec.build_request(operation, await self.profile(call))
+        return self._read(await self.exchange(wire, call), operation)
+
+    async def _infer_described(self, request: InferRequest, call: Call) -> Answer:
+        """Rule 3."""
+        profile = await self.profile(call)
+        model = await self.describe(request.model, request.version, call)
+        try:
+            wire = self.codec.build_request(request, profile, model)
+        except GatewayError as error:
+            if error.kind is not Kind.BAD_REQUEST:
+                raise
+            newer = await self.describe(request.model, request.version, call, newer=True)
+            if newer == model:
+                raise
+            model = newer
+            wire = self.codec.build_request(request, profile, model)
         answer = await self.exchange(wire, call)
         try:
-            return self.codec.parse_response(answer, operation, self._limits)
+            return self._read(answer, request, model)
+        except GatewayError as error:
+            if error.kind in _UNFITTING:
+                self._descriptions.doubt(request.model, request.version)
+            raise
+
+    def _read(
+        self, answer: Resp, operation: Operation, model: ModelMetadata | None = None
+    ) -> Answer:
+        try:
+            return self.codec.parse_response(answer, operation, self._limits, model)
         except GatewayError as error:
             raise read_wrong(error, self.name) from error
 
@@ -143,9 +193,10 @@ class RemoteBackend(Generic[Req, Resp]):
         return GatewayError(Kind.TIMEOUT, f"backend '{self.name}': the deadline has passed")
 
     async def profile(self, call: Call) -> Profile:
-        """What kind of server this is, where requests depend on it."""
-        if not self.codec.profiled:
-            return GENERIC
+        """What kind of server this is: asked for where requests depend on it, else as known."""
+        return await self._kind(call) if self.codec.profiled else self._detection.known
+
+    async def _kind(self, call: Call) -> Profile:
         call.tighten(time.monotonic() + self._allowed(call))
         try:
             return await self._detection.profile(call)
@@ -158,6 +209,43 @@ class RemoteBackend(Generic[Req, Resp]):
         answer = self.codec.parse_response(await self.exchange(wire, call), question, self._limits)
         assert isinstance(answer, ServerMetadata)
         return detect(answer)
+
+    async def classifies(self, call: Call) -> bool:
+        """By the protocol, or by the kind of server, which is asked for."""
+        return self.codec.caps.classifies or (await self._kind(call)).classifies
+
+    async def describe(
+        self, model: str, version: str, call: Call, *, newer: bool = False
+    ) -> ModelMetadata:
+        """See Backend."""
+        call.tighten(time.monotonic() + self._allowed(call))
+        try:
+            return await self._descriptions.get(model, version, call, newer=newer)
+        except TimeoutError:
+            raise self._late() from None
+
+    async def _ask_description(
+        self, model: str, version: str, call: Call
+    ) -> tuple[ModelMetadata, float]:
+        told = await self.perform(ModelMetadataRequest(model, version), call)
+        assert isinstance(told, ModelMetadata)
+        if told.max_batch_size is not None:
+            return told, LIFETIME
+        call.tighten(time.monotonic() + _PATIENCE)
+        try:
+            size = await self._max_batch_size(model, version, call)
+        except GatewayError as error:
+            return told, LIFETIME if error.kind in _LASTING else DOUBTFUL
+        return replace(told, max_batch_size=size), LIFETIME
+
+    async def _max_batch_size(self, model: str, version: str, call: Call) -> int | None:
+        """None where this kind of server has no configuration to tell, or tells none."""
+        if not (await self._kind(call)).tells_config:
+            return None
+        config = await self.perform(ModelConfigRequest(model, version), call)
+        assert isinstance(config, ModelConfig)
+        size = config.settings.get("max_batch_size", 0)  # Triton's default
+        return size if type(size) is int and size >= 0 else None
 
     async def close(self) -> None:
         """Close the connections to all endpoints."""

@@ -26,10 +26,10 @@ from infergate.core.messages import (
     ModelIndex,
     ModelIndexEntry,
     ModelIndexRequest,
+    ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
     Operation,
-    RawInferRequest,
     ServerLiveRequest,
     ServerMetadata,
     ServerMetadataRequest,
@@ -72,16 +72,27 @@ class BuiltinBackend:
                 return self._find(model, version).metadata
             case InferRequest(model, version):
                 return self._find(model, version).infer(operation)
-            case RawInferRequest():
-                raise GatewayError(
-                    Kind.INTERNAL, "the gateway names a bare tensor before a backend sees it"
-                )
             case _:
                 raise GatewayError(
                     Kind.UNSUPPORTED,
                     f"embedded models know nothing of {OPERATIONS[type(operation)]}",
                     origin=Origin.BACKEND,
                 )
+
+    async def describe(
+        self,
+        model: str,
+        version: str,
+        call: Call,  # noqa: ARG002 - instant
+        *,
+        newer: bool = False,  # noqa: ARG002 - nothing changes
+    ) -> ModelMetadata:
+        """See Backend. Raises NOT_FOUND."""
+        return self._find(model, version).metadata
+
+    async def classifies(self, call: Call) -> bool:  # noqa: ARG002 - instant
+        """Every model does."""
+        return True
 
     async def stream(
         self, operation: InferRequest, call: Call

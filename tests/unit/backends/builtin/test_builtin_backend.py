@@ -20,7 +20,6 @@ from infergate.core.messages import (
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
-    RawInferRequest,
     ServerLiveRequest,
     ServerMetadata,
     ServerMetadataRequest,
@@ -107,8 +106,13 @@ async def test_unknown_model_and_version(backend: BuiltinBackend, kind: type) ->
         assert told == f"unknown version '{version}' of model 'simple'"
 
 
-async def test_a_bare_tensor_never_comes_here(backend: BuiltinBackend) -> None:
-    assert "bare tensor" in await refusal(backend, RawInferRequest("simple"), Kind.INTERNAL)
+async def test_models_are_described(backend: BuiltinBackend) -> None:
+    assert (await backend.describe("simple", "", CALL)).max_batch_size == 8
+    assert (await backend.describe("identity", "1", CALL, newer=True)).max_batch_size == 0
+    with pytest.raises(GatewayError, match="unknown model 'nope'") as caught:
+        await backend.describe("nope", "", CALL)
+    assert caught.value.kind is Kind.NOT_FOUND
+    assert await backend.classifies(CALL)
 
 
 GOOD = (int32("INPUT0", ONES), int32("INPUT1", ONES))
