@@ -28,14 +28,19 @@ from infergate.codecs.protos.scan import (
 from infergate.codecs.protos.statuses import raise_status
 from infergate.codecs.v2_grpc import errors
 from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, most_fields
-from infergate.codecs.v2_grpc.infer_request import read_request, shield_request, write_request
+from infergate.codecs.v2_grpc.infer_request import (
+    asks_for_classes,
+    read_request,
+    shield_request,
+    write_request,
+)
 from infergate.codecs.v2_grpc.infer_response import (
     RAW,
     read_response,
     write_raw,
     write_typed_where_possible,
 )
-from infergate.codecs.v2_grpc.methods import BY_OPERATION, BY_PATH, INFER, OPERATIONS
+from infergate.codecs.v2_grpc.methods import ASKED, BY_OPERATION, BY_PATH, INFER, OPERATIONS
 from infergate.codecs.v2_grpc.tensors import explain
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
@@ -145,7 +150,7 @@ class V2Grpc:
         try:
             if isinstance(operation, InferRequest):
                 return RpcRequest(INFER, write_request(operation))
-            method = BY_OPERATION.get(type(operation))
+            method = ASKED.get(type(operation))
             if method is None:
                 raise GatewayError(
                     Kind.UNSUPPORTED, f"V2 gRPC has no method for {type(operation).__name__}"
@@ -168,7 +173,7 @@ class V2Grpc:
             raise_status(wire)
         if isinstance(operation, InferRequest):
             return read_response(wire.message, limits)
-        method = BY_OPERATION[type(operation)]
+        method = ASKED[type(operation)]
         try:
             message = method.response.FromString(joined(wire.message))
         except DecodeError as error:
@@ -190,11 +195,15 @@ class V2Grpc:
             return wire
         return RpcRequest(wire.method, message, wire.metadata)
 
-    def readdress(self, wire: RpcRequest, model: str, version: str, profile: Profile) -> RpcRequest:
-        """The metadata stays behind: what goes upstream is for the gateway to add."""
-        del profile
+    def readdress(
+        self, wire: RpcRequest, model: str, version: str, profile: Profile
+    ) -> RpcRequest | None:
+        """The metadata stays behind: what goes upstream is for the gateway to add. None where
+        classes are asked for and the server is not known to give them."""
         message = joined(wire.message)
         try:
+            if not profile.classifies and asks_for_classes(message):
+                return None
             rest = without(message, frozenset({_MODEL, _VERSION}), MOST_FIELDS)
         except Malformed as error:
             raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None

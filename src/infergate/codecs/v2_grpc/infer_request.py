@@ -14,9 +14,17 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from infergate.codecs.protos.scan import UNDECODABLE, Malformed, prefix, split
+from infergate.codecs.protos.scan import (
+    DELIMITED,
+    UNDECODABLE,
+    Malformed,
+    fields,
+    prefix,
+    split,
+    strings,
+)
 from infergate.codecs.v2_grpc.contents import Typed
-from infergate.codecs.v2_grpc.descriptions import cut_contents, most_fields
+from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, cut_contents, most_fields
 from infergate.codecs.v2_grpc.messages import ModelInferRequest
 from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
 from infergate.codecs.v2_grpc.tensors import (
@@ -25,7 +33,7 @@ from infergate.codecs.v2_grpc.tensors import (
     read_tensors,
     write_description,
 )
-from infergate.core.classification import class_count
+from infergate.core.classification import PARAMETER, class_count
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, RequestedOutput
@@ -34,6 +42,12 @@ from infergate.core.wire import joined
 
 RAW: Final = 7
 """ModelInferRequest.raw_input_contents"""
+_OUTPUTS: Final = 6
+"""ModelInferRequest.outputs"""
+_PARAMETERS: Final = 2
+"""InferRequestedOutputTensor.parameters"""
+_KEY: Final = frozenset({1})
+"""Of an entry of a map."""
 _SHARED_MEMORY: Final = "shared_memory_region"
 
 
@@ -135,6 +149,28 @@ def shield_request(message: Sequence[Buffer], limits: Limits) -> Sequence[Buffer
     for entry in checked.raw:
         parts += (prefix(RAW, len(entry)), entry)
     return parts
+
+
+def asks_for_classes(message: Buffer) -> bool:
+    """Whether an output is to be classified; looks at the descriptions of outputs alone. Raises
+    Malformed."""
+    view = memoryview(message)
+    return any(
+        _has_parameter(view[field.value : field.end], PARAMETER)
+        for field in fields(message, MOST_FIELDS)
+        if field.number == _OUTPUTS and field.wire_type == DELIMITED
+    )
+
+
+def _has_parameter(output: memoryview, key: str) -> bool:
+    """Whether an InferRequestedOutputTensor has a parameter ``key``."""
+    if key.encode() not in bytes(output):
+        return False
+    return any(
+        strings(output[field.value : field.end], _KEY, MOST_FIELDS) == {1: key}
+        for field in fields(output, MOST_FIELDS)
+        if field.number == _PARAMETERS and field.wire_type == DELIMITED
+    )
 
 
 def write_request(request: InferRequest) -> Sequence[Buffer]:

@@ -25,6 +25,7 @@ from infergate.codecs.v2_grpc.parameters import (
 )
 from infergate.core.errors import garbage
 from infergate.core.messages import (
+    ModelConfig,
     ModelIndex,
     ModelIndexEntry,
     ModelMetadata,
@@ -60,6 +61,17 @@ def write_model_index(answer: ModelIndex) -> Any:
             name=entry.name, version=entry.version, state=entry.state, reason=entry.reason
         )
     return message
+
+
+def read_model_config(message: Any) -> ModelConfig:
+    """A ModelConfigResponse, as far as our schema knows it."""
+    config = message.config
+    settings = {
+        "name": config.name,
+        "platform": config.platform,
+        "max_batch_size": config.max_batch_size,
+    }
+    return ModelConfig(config.name, settings)
 
 
 def read_model_metadata(message: Any) -> ModelMetadata:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import model_config_pb2, service_pb2
 
 from infergate.codecs.protos import SCHEMA, Schema
 
@@ -66,8 +66,11 @@ def compare(ours: Any, theirs: Any) -> int:
 def test_our_fields_are_tritons() -> None:
     (raw,) = SCHEMA.files_declaring("inference.GRPCInferenceService")
     ours = descriptor_pb2.FileDescriptorProto.FromString(raw)
-    theirs = service_pb2.DESCRIPTOR.message_types_by_name
-    assert sum(compare(message, theirs[message.name]) for message in ours.message_type) == 73
+    theirs = {
+        **service_pb2.DESCRIPTOR.message_types_by_name,
+        **model_config_pb2.DESCRIPTOR.message_types_by_name,
+    }
+    assert sum(compare(message, theirs[message.name]) for message in ours.message_type) == 79
 
 
 def test_schema_finds_files_with_their_imports() -> None:
