@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
+from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
 
 # ---- operations -------------------------------------------------------------------------------
 
@@ -69,19 +69,6 @@ class InferRequest:
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[RequestedOutput, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RawInferRequest:
-    """One inference whose request is bare tensor data (V2 REST's raw binary request).
-
-    ``data`` is the model's only input: its name, datatype and shape are the model's to tell.
-    """
-
-    model: str
-    version: str = ""
-    id: str = ""
-    data: Buffer = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +148,6 @@ Operation = (
     | ModelConfigRequest
     | ServerStatusRequest
     | InferRequest
-    | RawInferRequest
     | ControlOperation
 )
 
@@ -180,7 +166,6 @@ OPERATIONS: Final[dict[type, str]] = {
     SharedMemoryRegisterRequest: "shared_memory_register",
     SharedMemoryUnregisterRequest: "shared_memory_unregister",
     InferRequest: "infer",
-    RawInferRequest: "infer",
 }
 """How metrics and logs call each operation."""
 

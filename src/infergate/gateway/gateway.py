@@ -7,9 +7,8 @@ names, performed, and answered in the client's names. An operation on the server
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from infergate import __version__
@@ -17,51 +16,37 @@ from infergate.backends.base import Backend
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
-    OPERATIONS,
     Answer,
     Health,
     InferRequest,
+    InferResponse,
     ModelConfigRequest,
-    ModelIndex,
-    ModelIndexEntry,
     ModelIndexRequest,
     ModelMetadata,
     ModelMetadataRequest,
     ModelOperation,
     ModelReadyRequest,
+    ModelStatus,
     Operation,
-    RawInferRequest,
     ServerLiveRequest,
     ServerMetadata,
     ServerMetadataRequest,
     ServerReadyRequest,
+    ServerStatus,
+    ServerStatusRequest,
 )
-from infergate.gateway.raw import resolve_raw
+from infergate.gateway.bound import Bound
+from infergate.gateway.catalogue import READY, Catalogue, asked
+from infergate.gateway.classes import asking_values, asks_for_classes, with_classes
+from infergate.gateway.control import control
 from infergate.gateway.readiness import Readiness
 from infergate.gateway.rename import to_backend, to_client
-from infergate.routing.table import Route, RouteTable
+from infergate.routing.table import RouteTable
 
+__all__ = ["Bound", "Gateway"]
 EXTENSIONS: Final = ("binary_tensor_data", "classification", "parameters", "sequence")
 """Extensions of V2 that the gateway carries. What a model does with them is its backend's."""
-_HEALTH_TIME: Final = 2.0  # seconds one backend has to say that it is ready, or what it serves
-_READY: Final = Health(ok=True)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Bound:
-    """A route and the backend it leads to; equal only to itself, so that it can be a key."""
-
-    route: Route
-    backend: Backend
-
-    def note(self, call: Call) -> None:
-        """Tell log and metrics, and bring the deadline forward to the route's."""
-        call.route = self.route.label
-        call.backend = self.backend.name
-        call.backend_protocol = self.backend.protocol
-        call.timeout = self.route.timeout
-        if self.route.timeout is not None:
-            call.tighten(time.monotonic() + self.route.timeout)
+_NAME: Final = "infergate"
 
 
 class Gateway:
@@ -85,6 +70,7 @@ class Gateway:
         self._table: Final = table
         self._of: Final = {id(bound.route): bound for bound in self.bound}
         self._combine: Final = combine
+        self._catalogue: Final = Catalogue(table, self.bound, self)
         self.readiness: Final = Readiness(self._is_ready)
 
     def bind(self, model: str, version: str, call: Call) -> Bound:
@@ -108,78 +94,66 @@ class Gateway:
             case ServerReadyRequest():
                 return Health(ok=await self.readiness.ready())
             case ServerMetadataRequest():
-                return ServerMetadata("infergate", __version__, EXTENSIONS)
+                return ServerMetadata(_NAME, __version__, EXTENSIONS)
             case ModelIndexRequest():
-                return await self._index(operation, call)
-            case RawInferRequest():
-                described = await self.perform(
-                    ModelMetadataRequest(operation.model, operation.version), call
+                return await self._catalogue.index(operation, call)
+            case ServerStatusRequest(model):
+                return await self._status(model, call)
+            case ModelMetadataRequest(model) if model in self.declared:
+                self.bind(model, operation.version, call)
+                return replace(self.declared[model], name=model)
+            case InferRequest():
+                return await self.infer(
+                    operation, self.bind(operation.model, operation.version, call), call
                 )
-                assert isinstance(described, ModelMetadata)
-                return await self._on_model(resolve_raw(operation, described), call)
-            case ModelMetadataRequest():
-                return await self._metadata(operation, call)
-            case ModelReadyRequest() | ModelConfigRequest() | InferRequest():
-                return await self._on_model(operation, call)
+            case ModelMetadataRequest() | ModelReadyRequest() | ModelConfigRequest():
+                bound = self.bind(operation.model, operation.version, call)
+                return await self._carried(operation, bound, call)
             case _:
-                raise GatewayError(Kind.UNSUPPORTED, f"{OPERATIONS[type(operation)]} is not served")
+                return control(operation)
 
-    async def _on_model(self, operation: ModelOperation, call: Call) -> Answer:
-        bound = self.bind(operation.model, operation.version, call)
+    async def infer(self, request: InferRequest, bound: Bound, call: Call) -> Answer:
+        """``request`` along ``bound``, its route, which is noted on ``call``."""
+        if not asks_for_classes(request) or await bound.backend.classifies(call):
+            return await self._carried(request, bound, call)
+        model = await self._described(request.model, request.version, bound, call)
+        answer = await self._carried(asking_values(request), bound, call)
+        assert isinstance(answer, InferResponse)
+        return with_classes(answer, request, model, bound.route.labels)
+
+    async def _carried(self, operation: ModelOperation, bound: Bound, call: Call) -> Answer:
         answer = await bound.backend.perform(to_backend(operation, bound.route), call)
         return to_client(answer, operation, bound.route)
 
-    async def _metadata(self, operation: ModelMetadataRequest, call: Call) -> Answer:
-        declared = self.declared.get(operation.model)
-        if declared is None:
-            return await self._on_model(operation, call)
-        self.bind(operation.model, operation.version, call)
-        return replace(declared, name=operation.model)
+    async def describe(
+        self, model: str, version: str, call: Call, *, newer: bool = False
+    ) -> ModelMetadata:
+        """The metadata of a model in the client's names, as it was in the last minute; ``newer``:
+        in the last second. Its route is noted on ``call``. Raises GatewayError."""
+        bound = self.bind(model, version, call)
+        return await self._described(model, version, bound, call, newer=newer)
+
+    async def _described(
+        self, model: str, version: str, bound: Bound, call: Call, *, newer: bool = False
+    ) -> ModelMetadata:
+        declared = self.declared.get(model)
+        if declared is not None:
+            return replace(declared, name=model)
+        asked_for = ModelMetadataRequest(model, version)
+        theirs = to_backend(asked_for, bound.route)
+        told = await bound.backend.describe(theirs.model, theirs.version, call, newer=newer)
+        described = to_client(told, asked_for, bound.route)
+        assert isinstance(described, ModelMetadata)
+        return described
+
+    async def _status(self, model: str, call: Call) -> ServerStatus:
+        if model:
+            models: tuple[ModelStatus, ...] = (await self._catalogue.status(model, call),)
+        else:
+            models = await self._catalogue.statuses(call)
+        return ServerStatus(_NAME, __version__, await self.readiness.ready(), models)
 
     async def _is_ready(self, call: Call) -> bool:
         """Whether the backends, taken together, can serve."""
-        asked = [self._ask(each, ServerReadyRequest(), call) for each in self.backends]
-        return self._combine([answer == _READY for answer in await asyncio.gather(*asked)])
-
-    async def _ask(self, backend: Backend, question: Operation, call: Call) -> Answer | None:
-        """What ``backend`` answers in a short time; None where it fails or does not."""
-        own = replace(call, deadline=time.monotonic() + _HEALTH_TIME, returned={})
-        try:
-            return await backend.perform(question, own)
-        except GatewayError:
-            return None
-
-    async def _index(self, operation: ModelIndexRequest, call: Call) -> ModelIndex:
-        """The models clients can name: routes to one model, and what backends list behind
-        patterns (a server without an index serves models all the same)."""
-        exact = [bound for bound in self.bound if bound.route.is_exact]
-        open_to = {
-            bound.backend.name: bound.backend
-            for bound in self.bound
-            if not (bound.route.is_exact or bound.route.rewrite.model)
-        }
-        served, listed = await asyncio.gather(
-            asyncio.gather(*(self._serves(bound, operation, call) for bound in exact)),
-            asyncio.gather(*(self._ask(each, operation, call) for each in open_to.values())),
-        )
-        entries = {
-            (bound.route.pattern, bound.route.version): ModelIndexEntry(
-                bound.route.pattern, bound.route.version
-            )
-            for bound, serves in zip(exact, served, strict=True)
-            if serves
-        }
-        for name, answer in zip(open_to, listed, strict=True):
-            for entry in answer.models if isinstance(answer, ModelIndex) else ():
-                route = self._table.find(entry.name, entry.version)
-                if route is not None and route.backend == name and not route.is_exact:
-                    entries.setdefault((entry.name, entry.version), entry)
-        return ModelIndex(tuple(entries.values()))
-
-    async def _serves(self, bound: Bound, operation: ModelIndexRequest, call: Call) -> bool:
-        """Whether a route to one model belongs in the index."""
-        if not operation.ready_only:
-            return True
-        route = bound.route
-        question = to_backend(ModelReadyRequest(route.pattern, route.version), route)
-        return await self._ask(bound.backend, question, call) == _READY
+        answers = (asked(each, ServerReadyRequest(), call) for each in self.backends)
+        return self._combine([answer == READY for answer in await asyncio.gather(*answers)])

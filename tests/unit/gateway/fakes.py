@@ -91,6 +91,9 @@ class Memory:
         self.name = name
         self.answer = answer
         self.asked: list[Operation] = []
+        self.description: ModelMetadata | GatewayError = ModelMetadata("m", ("1",))
+        self.described: list[tuple[str, str, bool]] = []
+        self.has_classes = True
 
     async def perform(self, operation: Operation, call: Call) -> Answer:
         self.asked.append(operation)
@@ -103,6 +106,17 @@ class Memory:
         return {"ModelIndexRequest": ModelIndex(), "ModelMetadataRequest": ModelMetadata("m")}.get(
             type(operation).__name__, Health(ok=True)
         )
+
+    async def describe(
+        self, model: str, version: str, call: Call, *, newer: bool = False
+    ) -> ModelMetadata:
+        self.described.append((model, version, newer))
+        if isinstance(self.description, Exception):
+            raise self.description
+        return self.description
+
+    async def classifies(self, call: Call) -> bool:
+        return self.has_classes
 
     async def close(self) -> None:
         pass

@@ -18,7 +18,6 @@ from infergate.core.messages import (
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
-    RawInferRequest,
     RequestedOutput,
     ServerLiveRequest,
     ServerMetadata,
@@ -138,16 +137,6 @@ async def test_declared_metadata_stands_for_the_backends() -> None:
     made = gateway(Route("*", "b"), backends=[memory], declared={"m": ModelMetadata("x", ("1",))})
     assert await made.perform(ModelMetadataRequest("m"), call()) == ModelMetadata("m", ("1",))
     assert not memory.asked
-
-
-async def test_a_bare_tensor_is_named_by_the_models_metadata() -> None:
-    memory = Memory("b")
-    declared = {"m": ModelMetadata("m", inputs=(TensorMetadata("x", "INT8", (-1,)),))}
-    made = gateway(Route("m", "b"), backends=[memory], declared=declared)
-    await made.perform(RawInferRequest("m", data=b"\x01\x02"), call())
-    sent = memory.asked[-1]
-    assert isinstance(sent, InferRequest)
-    assert sent.inputs == (TENSOR,)
 
 
 @pytest.mark.parametrize(("combine", "expected"), [(all, False), (any, True)])

@@ -13,7 +13,6 @@ from infergate.core.messages import (
     ModelIndex,
     ModelIndexEntry,
     ModelMetadata,
-    RawInferRequest,
     ServerLiveRequest,
     ServerMetadata,
     TensorMetadata,
@@ -37,7 +36,6 @@ def test_responses_come_back(response: InferResponse) -> None:
     "value",
     [
         ServerLiveRequest(),
-        RawInferRequest("m", data=b"\x00\xff"),
         Health(ok=False),
         ServerMetadata("n", "1", ("a", "b")),
         ModelIndex((ModelIndexEntry("m", state="READY"),)),

@@ -13,20 +13,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from infergate.codecs.base import Capabilities, Carrier, CodecPlugin, Parsed, Peek, Profile
+from infergate.codecs.base import (
+    Capabilities,
+    Carrier,
+    CodecPlugin,
+    Parsed,
+    Peek,
+    Profile,
+    Unfinished,
+)
 from infergate.codecs.v2_rest import errors, forwarding, metadata
 from infergate.codecs.v2_rest.document import read_tolerantly
 from infergate.codecs.v2_rest.elements import NON_FINITE
 from infergate.codecs.v2_rest.encodings import decoded
-from infergate.codecs.v2_rest.infer_request import read_request, write_raw, write_request
+from infergate.codecs.v2_rest.infer_request import read_request, write_request
 from infergate.codecs.v2_rest.infer_response import (
     answer_body,
     blamed,
     read_response,
+    text_size,
     write_response,
 )
 from infergate.codecs.v2_rest.paths import INDEX, NAMES, find, model_path
-from infergate.codecs.v2_rest.tensors import check_json_size
+from infergate.codecs.v2_rest.tensors import HEADER, check_json_size
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
@@ -35,21 +44,23 @@ from infergate.core.messages import (
     Health,
     InferRequest,
     InferResponse,
+    ModelConfigRequest,
     ModelIndex,
     ModelIndexRequest,
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
     Operation,
-    RawInferRequest,
     ServerLiveRequest,
     ServerMetadata,
     ServerMetadataRequest,
     ServerReadyRequest,
 )
-from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.core.wire import HttpRequest, HttpResponse, size
 
 _DEFAULT_COMPRESS_MIN: Final = 256
+_DEFLATE_RATIO: Final = 1032
+"""No deflate stream inflates to more times its size."""
 
 
 class V2Rest:
@@ -79,7 +90,7 @@ class V2Rest:
         place = find(wire.method, wire.path)
         return Peek(place.operation, place.model, place.version)
 
-    def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed:
+    def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished:
         """Raises NOT_FOUND for a path, METHOD_NOT_ALLOWED, and what is wrong with the body."""
         place = find(wire.method, wire.path)
         operation = place.operation
@@ -116,6 +127,17 @@ class V2Rest:
         """``{"error": …}`` under the status of the error's kind."""
         return errors.build_error(error, wire)
 
+    def text_in(self, wire: HttpRequest) -> int:
+        """Of a compressed body, what it may inflate to."""
+        if "content-encoding" in wire.headers:
+            return size(wire.body) * _DEFLATE_RATIO
+        told = wire.headers.get(HEADER, "")
+        return int(told) if told.isdecimal() else size(wire.body)
+
+    def text_out(self, answer: Answer, parsed: Parsed) -> int:
+        """The outputs that are not asked for in binary."""
+        return text_size(answer, parsed) if isinstance(answer, InferResponse) else 0
+
     # ---- towards backends
 
     def build_request(
@@ -126,14 +148,14 @@ class V2Rest:
         match operation:
             case InferRequest():
                 return write_request(operation, profile)
-            case RawInferRequest():
-                return write_raw(operation, profile)
             case ModelReadyRequest():
                 return _get(_model_path(operation, profile, "/ready"))
             case ModelMetadataRequest():
                 return _get(_model_path(operation, profile, ""))
             case ModelIndexRequest():
                 return _index(operation, profile)
+            case ModelConfigRequest():
+                return _get(_model_path(operation, profile, "/config"))
             case ServerMetadataRequest():
                 return _get("/v2")
             case ServerLiveRequest():
@@ -154,7 +176,7 @@ class V2Rest:
     ) -> Answer:
         """Raises the backend's error, or BACKEND_GARBAGE."""
         del model
-        if isinstance(operation, InferRequest | RawInferRequest):
+        if isinstance(operation, InferRequest):
             return read_response(wire, operation, limits)
         if _says_no(wire.status, operation):
             return Health(ok=False)
@@ -168,6 +190,8 @@ class V2Rest:
                     return metadata.read_server(read_tolerantly(body))
                 case ModelMetadataRequest():
                     return metadata.read_model(read_tolerantly(body))
+                case ModelConfigRequest():
+                    return metadata.read_config(read_tolerantly(body))
                 case _:
                     assert isinstance(operation, ModelIndexRequest)
                     return metadata.read_index(read_tolerantly(body))
@@ -194,7 +218,7 @@ class V2Rest:
     ) -> HttpResponse:
         """Names and id are replaced in place; compressed as ``asked`` accepts."""
         names = {"model": model, "version": version}
-        return forwarding.relabel(wire, asked, names, limits, self._compress_min)
+        return forwarding.Relabel(asked, names, limits, self._compress_min).answer(wire)
 
 
 def _get(path: str) -> HttpRequest:
@@ -202,7 +226,9 @@ def _get(path: str) -> HttpRequest:
 
 
 def _model_path(
-    operation: ModelReadyRequest | ModelMetadataRequest, profile: Profile, rest: str
+    operation: ModelReadyRequest | ModelMetadataRequest | ModelConfigRequest,
+    profile: Profile,
+    rest: str,
 ) -> str:
     return model_path(operation.model, operation.version if profile.versions else "", rest)
 

@@ -34,10 +34,8 @@ from infergate.codecs.v2_rest.rounding import ROUND, Array, overflown
 from infergate.core.datatypes import INTEGERS, NUMPY, Datatype
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.tensor import (
-    MOST_BYTES_ELEMENTS,
     Buffer,
     Tensor,
-    check_data,
     float32_from_bf16,
     pack_bytes,
     unpack_bytes,
@@ -80,8 +78,6 @@ def read_elements(
         if values is not None:
             _check_count(name, shape, values.size)
             return values.view(np.uint8).data
-    if datatype is Datatype.BYTES and math.prod(shape) > MOST_BYTES_ELEMENTS:
-        check_data(name, datatype, shape, b"")  # raises, before anything is walked
     flat = _flattened(node, math.prod(shape))
     _check_count(name, shape, len(flat))
     if datatype is Datatype.BYTES:

@@ -6,12 +6,13 @@ import enum
 
 import numpy as np
 
+from infergate.codecs.base import Profile
 from infergate.core.datatypes import NUMPY, Datatype
 from infergate.core.tensor import Buffer
 
 
 class Form(enum.Enum):
-    """A form of which a server that is sent it as it stands makes something else than we do."""
+    """A form of which some server that is sent it as it stands makes something else than we do."""
 
     NULL = "null for a member that may be left out"
     """Triton: 500, "Unable to parse 'id'"."""
@@ -19,6 +20,15 @@ class Form(enum.Enum):
     """FP16, BF16, and words for floats that are no numbers (Triton)."""
     TWO_PLACES = "``binary_data_output`` beside listed outputs"
     """Triton does not heed the former."""
+    CLASSES = "classes of an output instead of its values"
+    """Servers without that extension do not heed it."""
+
+
+def is_taken(forms: frozenset[Form], profile: Profile) -> bool:
+    """Whether a server of ``profile`` makes the same as we do of a message that holds ``forms``."""
+    if Form.NULL in forms or (Form.CLASSES in forms and not profile.classifies):
+        return False
+    return not profile.binary or forms <= {Form.CLASSES}
 
 
 def is_binary_only(datatype: Datatype, data: Buffer) -> bool:

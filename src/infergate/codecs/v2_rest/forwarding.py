@@ -21,7 +21,7 @@ from infergate.codecs.base import Parsed, Profile
 from infergate.codecs.v2_rest.elements import NON_FINITE
 from infergate.codecs.v2_rest.encodings import decoded
 from infergate.codecs.v2_rest.errors import JSON_TYPE
-from infergate.codecs.v2_rest.forms import Form
+from infergate.codecs.v2_rest.forms import Form, is_taken
 from infergate.codecs.v2_rest.infer_request import Wanted, infer_path, read_body
 from infergate.codecs.v2_rest.infer_response import (
     answer_body,
@@ -34,7 +34,7 @@ from infergate.codecs.v2_rest.paths import locate
 from infergate.codecs.v2_rest.tensors import BINARY_TYPE, HEADER, json_length
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import Limits
-from infergate.core.messages import InferRequest, RawInferRequest
+from infergate.core.messages import InferRequest
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
 
@@ -71,8 +71,6 @@ def shield_inference(wire: HttpRequest, limits: Limits) -> CheckedRequest:
     place = locate(wire.path)
     found = read_body(wire, body, place.model, place.version, limits)
     headers = {name: value for name, value in wire.headers.items() if name != "content-encoding"}
-    operation = found.parsed.operation
-    assert isinstance(operation, InferRequest | RawInferRequest)
     return CheckedRequest(
         wire.method,
         wire.path,
@@ -80,18 +78,17 @@ def shield_inference(wire: HttpRequest, limits: Limits) -> CheckedRequest:
         headers,
         (body,),
         found.forms,
-        operation.id,
-        found.parsed.reply,
+        found.id,
+        found.wanted,
     )
 
 
 def readdress(wire: HttpRequest, model: str, version: str, profile: Profile) -> HttpRequest | None:
     """``wire`` to another model. None where it must be translated: where it holds binary data
-    that ``profile`` does not take, or was found to hold a form that it takes for another thing."""
+    that ``profile`` does not take, or was found to hold a form that it does not."""
     if HEADER in wire.headers and not profile.binary:
         return None
-    forms = wire.forms if isinstance(wire, CheckedRequest) else frozenset()
-    if Form.NULL in forms or (forms and profile.binary):
+    if isinstance(wire, CheckedRequest) and not is_taken(wire.forms, profile):
         return None
     path = infer_path(model, version, profile)
     encoding = {k: v for k, v in wire.headers.items() if k == "content-encoding"}
@@ -113,36 +110,59 @@ def _carried(headers: Mapping[str, str]) -> dict[str, str]:
 # ---- the answer ---------------------------------------------------------------------------------
 
 
-def relabel(
-    wire: HttpResponse,
-    asked: HttpRequest,
-    names: Mapping[str, str],
-    limits: Limits,
-    compress_min: int,
-) -> HttpResponse:
-    """The backend's answer, under ``names`` ("model", "version") where these are not empty, with
-    the id of ``asked`` or, where that has none, without one; as it came, if ``asked`` was not
-    checked."""
-    body = answer_body(wire, limits)
-    headers = _carried(wire.headers)
-    told = {key: name for key, name in names.items() if name}
-    if isinstance(asked, CheckedRequest):
-        told["id"] = asked.id
-    try:
-        length = json_length(headers[HEADER]) if HEADER in headers else len(body)
-        if length > len(body):
-            raise bad_request(
-                f"Inference-Header-Content-Length is {length}, the body has {len(body)} bytes"
-            )
-        found = _leading(body, length)
-    except GatewayError as error:
-        raise blamed(error) from None
-    if found is None or not _is_text(body, length):
-        return _rebuilt(wire, asked, names, limits, compress_min)
-    parts = _spliced(body, told, found)
-    if HEADER in headers:
-        headers[HEADER] = str(length + sum(map(len, parts)) - len(body))
-    return compressed(headers, parts, asked.headers.get("accept-encoding", ""), compress_min)
+@dataclass(frozen=True, slots=True)
+class Relabel:
+    """What becomes of the backend's answer to ``asked``: it is told under ``names`` ("model",
+    "version") where these are not empty, with the id of ``asked`` or, where that has none, without
+    one; with the backend's, if ``asked`` was not checked."""
+
+    asked: HttpRequest
+    names: Mapping[str, str]
+    limits: Limits
+    compress_min: int
+
+    def answer(self, wire: HttpResponse) -> HttpResponse:
+        """Rule 2. Raises the backend's error, or BACKEND_GARBAGE."""
+        body = answer_body(wire, self.limits)
+        headers = _carried(wire.headers)
+        told = {key: name for key, name in self.names.items() if name}
+        if isinstance(self.asked, CheckedRequest):
+            told["id"] = self.asked.id
+        try:
+            length = json_length(headers[HEADER]) if HEADER in headers else len(body)
+            if length > len(body):
+                raise bad_request(
+                    f"Inference-Header-Content-Length is {length}, the body has {len(body)} bytes"
+                )
+            found = _leading(body, length)
+        except GatewayError as error:
+            raise blamed(error) from None
+        if found is None or not _is_text(body, length):
+            return self._rebuilt(wire)
+        parts = _spliced(body, told, found)
+        if HEADER in headers:
+            headers[HEADER] = str(length + sum(map(len, parts)) - len(body))
+        accept = self.asked.headers.get("accept-encoding", "")
+        return compressed(headers, parts, accept, self.compress_min)
+
+    def _rebuilt(self, wire: HttpResponse) -> HttpResponse:
+        """Rule 3, in the form that ``asked`` wants or, if it was not checked, that the backend
+        chose."""
+        operation = InferRequest(locate(self.asked.path).model)
+        answer = read_response(wire, operation, self.limits)
+        if isinstance(self.asked, CheckedRequest):
+            identity, reply = self.asked.id, self.asked.reply
+        else:
+            accept = self.asked.headers.get("accept-encoding", "")
+            identity, reply = answer.id, Wanted({}, HEADER in wire.headers, accept)
+        named = replace(
+            answer,
+            model=self.names["model"] or answer.model,
+            version=self.names["version"] or answer.version,
+            id=identity,
+        )
+        spelling = NON_FINITE["literal"]
+        return write_response(named, Parsed(operation, reply), spelling, self.compress_min)
 
 
 def _leading(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | None:
@@ -209,28 +229,3 @@ def _spliced(
         head += (view[place:begin], text)
         place = end
     return [b"".join(head), view[place:]]
-
-
-def _rebuilt(
-    wire: HttpResponse,
-    asked: HttpRequest,
-    names: Mapping[str, str],
-    limits: Limits,
-    compress_min: int,
-) -> HttpResponse:
-    """Rule 3, in the form that ``asked`` wants or, if it was not checked, that the backend chose.
-    Raises the backend's error, or BACKEND_GARBAGE."""
-    operation = InferRequest(locate(asked.path).model)
-    answer = read_response(wire, operation, limits)
-    if isinstance(asked, CheckedRequest):
-        identity, reply = asked.id, asked.reply
-    else:
-        accept = asked.headers.get("accept-encoding", "")
-        identity, reply = answer.id, Wanted({}, HEADER in wire.headers, accept)
-    named = replace(
-        answer,
-        model=names["model"] or answer.model,
-        version=names["version"] or answer.version,
-        id=identity,
-    )
-    return write_response(named, Parsed(operation, reply), NON_FINITE["literal"], compress_min)

@@ -2,7 +2,8 @@
 
 *Rule 1.* ``binary_data`` of an output wins over ``binary_data_output`` of the request, which wins
 over JSON. (Triton ignores the latter where outputs are listed; the extension's text does not.)
-*Rule 2.* A length header of 0 is a raw request: no JSON, the body is the model's only input.
+*Rule 2.* A length header of 0 is a raw request: no JSON, the body is the model's only input. The
+model's metadata makes it whole (``raw``).
 *Rule 3.* Tensors in shared memory are refused: regions belong to a host, a gateway is another.
 *Rule 4.* A wrong ``classification`` is refused here: Triton calls it its own error (500).
 """
@@ -11,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
-from infergate.codecs.base import Parsed, Profile
+from infergate.codecs.base import Parsed, Profile, Unfinished
 from infergate.codecs.v2_rest.document import Node, items, kind, read, shown, string
 from infergate.codecs.v2_rest.elements import (
     NON_FINITE,
@@ -25,6 +27,7 @@ from infergate.codecs.v2_rest.encodings import decoded
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.forms import Form
 from infergate.codecs.v2_rest.paths import model_path
+from infergate.codecs.v2_rest.raw import only_input
 from infergate.codecs.v2_rest.tensors import (
     BINARY_SIZE,
     BINARY_TYPE,
@@ -46,7 +49,7 @@ from infergate.core.classification import class_count
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
-from infergate.core.messages import InferRequest, RawInferRequest, RequestedOutput
+from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 from infergate.core.wire import HttpRequest
 
@@ -75,13 +78,17 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A request, and in which forms it was told."""
+    """A request, how its answer is wanted, its id, and the forms it was told in."""
 
-    parsed: Parsed
-    forms: frozenset[Form]
+    parsed: Parsed | Unfinished
+    wanted: Wanted
+    id: str = ""
+    forms: frozenset[Form] = frozenset()
 
 
-def read_request(wire: HttpRequest, model: str, version: str, limits: Limits) -> Parsed:
+def read_request(
+    wire: HttpRequest, model: str, version: str, limits: Limits
+) -> Parsed | Unfinished:
     """The inference of ``model`` that ``wire`` asks for. Raises what the client did wrong."""
     return read_body(wire, decoded(wire.headers, wire.body, limits), model, version, limits).parsed
 
@@ -92,7 +99,8 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
     told = wire.headers.get(HEADER)
     if told is not None and json_length(told) == 0:
         wanted = Wanted({}, otherwise=True, accept_encoding=accept)
-        return Read(Parsed(RawInferRequest(model, version, data=body), wanted), frozenset())
+        finish = partial(_finish_raw, model, version, body, wanted)
+        return Read(Unfinished(model, version, finish), wanted)
     if not body:
         raise bad_request("the body is empty")
     cut = split(wire.headers, body, limits)
@@ -119,7 +127,15 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
         source.forms.add(Form.TWO_PLACES)
     identity = string(top.get("id", ""), "id")
     request = InferRequest(model, version, identity, parameters, inputs, tuple(outputs.values()))
-    return Read(Parsed(request, Wanted(named, otherwise or False, accept)), frozenset(source.forms))
+    wanted = Wanted(named, otherwise or False, accept)
+    return Read(Parsed(request, wanted), wanted, identity, frozenset(source.forms))
+
+
+def _finish_raw(
+    model: str, version: str, data: Buffer, wanted: Wanted, metadata: ModelMetadata
+) -> Parsed:
+    """Rule 2."""
+    return Parsed(InferRequest(model, version, inputs=(only_input(data, metadata),)), wanted)
 
 
 def _known_datatype(spelt: str) -> Datatype | None:
@@ -147,7 +163,8 @@ def _read_output(node: Node, path: str, source: Source) -> tuple[RequestedOutput
     _refuse_shared(parameters, path)
     binary, parameters = _flag(parameters, BINARY, f"{path}.parameters")
     output = RequestedOutput(required_name(told, path), parameters)
-    class_count(output)
+    if class_count(output) is not None:
+        source.forms.add(Form.CLASSES)
     return output, binary
 
 
@@ -198,19 +215,6 @@ def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
         headers[HEADER] = str(len(text))
     return HttpRequest(
         "POST", infer_path(operation.model, operation.version, profile), "", headers, [text, *parts]
-    )
-
-
-def write_raw(operation: RawInferRequest, profile: Profile) -> HttpRequest:
-    """A raw request. Raises UNSUPPORTED for servers without the binary extension."""
-    if not profile.binary:
-        raise GatewayError(Kind.UNSUPPORTED, "this server takes no raw binary requests")
-    return HttpRequest(
-        "POST",
-        infer_path(operation.model, operation.version, profile),
-        "",
-        {"content-type": BINARY_TYPE, HEADER: "0"},
-        [operation.data],
     )
 
 

@@ -35,7 +35,7 @@ from infergate.codecs.v2_rest.tensors import (
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, Origin, bad_request, garbage
 from infergate.core.limits import Limits
-from infergate.core.messages import InferRequest, InferResponse, RawInferRequest
+from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 from infergate.core.wire import HttpResponse, size
 
@@ -72,6 +72,12 @@ def write_response(
         return compressed({"content-type": JSON_TYPE}, [text], wanted.accept_encoding, compress_min)
     headers = {"content-type": BINARY_TYPE, HEADER: str(len(text))}
     return compressed(headers, [text, *blobs], wanted.accept_encoding, compress_min)
+
+
+def text_size(answer: InferResponse, parsed: Parsed) -> int:
+    """Bytes of those tensors that ``write_response`` writes as JSON."""
+    wanted = parsed.reply if isinstance(parsed.reply, Wanted) else _PLAIN
+    return sum(len(t.data) for t in answer.outputs if not wanted.is_binary(t.name))
 
 
 def _in_json(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> dict[str, Any]:
@@ -115,9 +121,7 @@ def blamed(error: GatewayError) -> GatewayError:
     return garbage(f"the backend's answer cannot be used: {error.public}")
 
 
-def read_response(
-    wire: HttpResponse, operation: InferRequest | RawInferRequest, limits: Limits
-) -> InferResponse:
+def read_response(wire: HttpResponse, operation: InferRequest, limits: Limits) -> InferResponse:
     """The answer to ``operation``. Raises the backend's error, or BACKEND_GARBAGE."""
     body = answer_body(wire, limits)
     try:
@@ -144,8 +148,7 @@ def read_response(
         if error.kind is Kind.BACKEND_ERROR:
             raise
         raise blamed(error) from None
-    if isinstance(operation, InferRequest):
-        _check_outputs(operation, answer)
+    _check_outputs(operation, answer)
     return answer
 
 

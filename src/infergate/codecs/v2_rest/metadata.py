@@ -31,6 +31,7 @@ from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import (
     Health,
+    ModelConfig,
     ModelIndex,
     ModelIndexEntry,
     ModelIndexRequest,
@@ -168,6 +169,12 @@ def read_model(document: Node) -> ModelMetadata:
         parameters(told["parameters"], "parameters") if "parameters" in told else {},
         parameters(told["properties"], "properties") if "properties" in told else {},
     )
+
+
+def read_config(document: Node) -> ModelConfig:
+    """The model_configuration object of Triton's extension."""
+    settings = parameters(document, "the body")
+    return ModelConfig(string(settings.get("name", ""), "name"), settings)
 
 
 def read_index(document: Node) -> ModelIndex:

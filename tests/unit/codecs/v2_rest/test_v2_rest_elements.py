@@ -120,26 +120,25 @@ def test_data_that_is_no_array() -> None:
 
 
 @pytest.mark.parametrize(
-    ("datatype", "shape", "data", "kind"),
+    ("datatype", "shape", "data"),
     [
-        ("BOOL", [1], "[" * 90 + "[" + "true," * 500_000 + "true]" + "]" * 90, Kind.BAD_REQUEST),
-        ("BOOL", [1], "[[true,true," + "[true]," * 100_000 + "true]]", Kind.BAD_REQUEST),
-        ("BOOL", [0, 500_000], "[" + "true," * 500_000 + "true]", Kind.BAD_REQUEST),
-        ("BYTES", [7], "[" + '"",' * 500_000 + '""]', Kind.BAD_REQUEST),
-        ("BYTES", [1 << 21], "[" + '"",' * ((1 << 21) - 1) + '""]', Kind.TOO_LARGE),
-        ("BOOL", [0, 9], "[" + "[]," * 200_000 + "{}]", Kind.BAD_REQUEST),
+        ("BOOL", [1], "[" * 90 + "[" + "true," * 500_000 + "true]" + "]" * 90),
+        ("BOOL", [1], "[[true,true," + "[true]," * 100_000 + "true]]"),
+        ("BOOL", [0, 500_000], "[" + "true," * 500_000 + "true]"),
+        ("BYTES", [7], "[" + '"",' * 500_000 + '""]'),
+        ("BOOL", [0, 9], "[" + "[]," * 200_000 + "{}]"),
     ],
-    ids=["deep", "ragged", "empty", "strings", "too many", "empty arrays"],
+    ids=["deep", "ragged", "empty", "strings", "empty arrays"],
 )
 def test_no_more_is_walked_than_the_shape_announces(
-    datatype: str, shape: list[int], data: str, kind: Kind
+    datatype: str, shape: list[int], data: str
 ) -> None:
     node = read(data.encode())
     tracemalloc.start()
     try:
         with pytest.raises(GatewayError, match="'X'") as caught:
             read_elements("X", Datatype(datatype), tuple(shape), node, REQUEST)
-        assert caught.value.kind is kind
+        assert caught.value.kind is Kind.BAD_REQUEST
         # a list of the elements, or of the arrays, would take at least 8 bytes for each
         assert tracemalloc.get_traced_memory()[1] < 1 << 18
     finally:

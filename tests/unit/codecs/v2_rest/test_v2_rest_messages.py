@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pickle
 import zlib
 from collections.abc import Iterator
 
@@ -9,8 +10,8 @@ import numpy as np
 import pytest
 from v2_rest_wires import CODEC, body, get, ok, parse, post, refused
 
-from infergate.codecs.base import Parsed, Peek
-from infergate.codecs.profiles import GENERIC, KSERVE, TRITON
+from infergate.codecs.base import Parsed, Peek, Unfinished
+from infergate.codecs.profiles import GENERIC, KSERVE, MLSERVER, TRITON
 from infergate.codecs.v2_rest.encodings import accepted
 from infergate.codecs.v2_rest.errors import STATUS, kind_of
 from infergate.core.datatypes import Datatype
@@ -26,7 +27,6 @@ from infergate.core.messages import (
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
-    RawInferRequest,
     RequestedOutput,
     ServerLiveRequest,
     ServerMetadata,
@@ -457,17 +457,27 @@ def test_long_messages_are_cut() -> None:
 
 
 def test_raw_requests() -> None:
-    raw = RawInferRequest("m", "1", data=b"abcd")
-    wire = CODEC.build_request(raw, TRITON)
-    parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    assert parsed.operation == raw
-    assert parsed.reply.is_binary("any")
-    assert body(CODEC.shield(wire, DEFAULT_LIMITS)) == b"abcd"
-    empty = HttpRequest("POST", INFER, "", {"inference-header-content-length": "0"})
-    assert CODEC.parse_request(empty, DEFAULT_LIMITS).operation == RawInferRequest("m")
-    with pytest.raises(GatewayError) as caught:
-        CODEC.build_request(raw, GENERIC)
-    assert caught.value.kind is Kind.UNSUPPORTED
+    headers = {"inference-header-content-length": "0"}
+    wire = HttpRequest("POST", "/v2/models/m/versions/1/infer", "", headers, [b"ab", b"cd"])
+    unfinished = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    assert isinstance(unfinished, Unfinished)
+    assert (unfinished.model, unfinished.version) == ("m", "1")
+    for asked in (unfinished, pickle.loads(pickle.dumps(unfinished))):  # it may travel (Textual)
+        parsed = asked.finish(ModelMetadata("m", inputs=(TensorMetadata("X", "INT8", (-1,)),)))
+        tensor = Tensor("X", Datatype.INT8, (4,), b"abcd")
+        assert parsed.operation == InferRequest("m", "1", inputs=(tensor,))
+        assert parsed.reply.is_binary("any")
+    checked = CODEC.shield(wire, DEFAULT_LIMITS)
+    assert body(checked) == b"abcd"
+    sent = CODEC.readdress(checked, "n", "2", TRITON)
+    assert sent is not None
+    assert (sent.path, sent.headers) == (
+        "/v2/models/n/versions/2/infer",
+        {"content-type": "application/octet-stream", **headers},
+    )
+    assert CODEC.readdress(checked, "n", "2", MLSERVER) is None
+    with pytest.raises(GatewayError, match="has 0"):
+        unfinished.finish(ModelMetadata("m"))
 
 
 @pytest.mark.parametrize(
@@ -610,9 +620,15 @@ def test_an_answer_in_a_wrong_encoding() -> None:
 
 def test_an_empty_output_without_data() -> None:
     wire = ok('{"outputs":[{"name":"Y","datatype":"FP32","shape":[0,2]}]}')
-    assert CODEC.parse_response(wire, RawInferRequest("m"), DEFAULT_LIMITS) == InferResponse(
+    assert CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS) == InferResponse(
         "m", outputs=(Tensor("Y", Datatype.FP32, (0, 2), b""),)
     )
+
+
+def test_bytes_elements_are_limited_in_json() -> None:
+    data = "[" + '"",' * (1 << 20) + '""]'
+    tensor = f'{{"name":"X","datatype":"BYTES","shape":[{(1 << 20) + 1}],"data":{data}}}'
+    refused(post(f'{{"inputs":[{tensor}]}}'), "'X'", kind=Kind.TOO_LARGE)
 
 
 def test_bytes_elements_are_limited_over_all_tensors() -> None:

@@ -2,15 +2,15 @@
 
 import pytest
 
+from infergate.codecs.v2_rest.raw import only_input
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.messages import InferRequest, ModelMetadata, RawInferRequest, TensorMetadata
+from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.tensor import Tensor
-from infergate.gateway.raw import resolve_raw
 
 
-def resolve(data: bytes, *inputs: TensorMetadata) -> InferRequest:
-    return resolve_raw(RawInferRequest("m", "1", "i", data), ModelMetadata("m", inputs=inputs))
+def resolve(data: bytes, *inputs: TensorMetadata) -> Tensor:
+    return only_input(data, ModelMetadata("m", inputs=inputs))
 
 
 @pytest.mark.parametrize(
@@ -27,16 +27,16 @@ def resolve(data: bytes, *inputs: TensorMetadata) -> InferRequest:
         ("BF16", (-1, 1), 2, (1, 1)),
     ],
 )
-def test_numbers(datatype: str, shape: tuple[int, ...], size: int, resolved: object) -> None:
-    request = resolve(b"a" * size, TensorMetadata("X", datatype, shape))
-    assert request == InferRequest(
-        "m", "1", "i", inputs=(Tensor("X", Datatype[datatype], resolved, b"a" * size),)
-    )
+def test_numbers(
+    datatype: str, shape: tuple[int, ...], size: int, resolved: tuple[int, ...]
+) -> None:
+    tensor = resolve(b"a" * size, TensorMetadata("X", datatype, shape))
+    assert tensor == Tensor("X", Datatype[datatype], resolved, b"a" * size)
 
 
 @pytest.mark.parametrize("shape", [(1,), (-1, 1), (-1,), ()])
 def test_one_string(shape: tuple[int, ...]) -> None:
-    (tensor,) = resolve(b"hello", TensorMetadata("X", "BYTES", shape)).inputs
+    tensor = resolve(b"hello", TensorMetadata("X", "BYTES", shape))
     assert tensor.data == b"\x05\0\0\0hello"
     assert tensor.shape == (1,) * len(shape)
 

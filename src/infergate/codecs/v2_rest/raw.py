@@ -1,10 +1,12 @@
-"""Bare tensor data and a model's metadata make an inference.
+"""The raw binary request: bare tensor data, which a model's metadata makes an inference.
 
 *Rule 1.* The model has exactly one input; the data is all of it.
 *Rule 2.* Metadata does not tell a batch dimension from a free one. A free first dimension beside
 another is taken for the batch, and is 1; the one free dimension left follows from the size.
 *Rule 3.* BYTES data is one element without its length, so a free first dimension is 1 and the rest
 must be.
+
+Source: the V2 binary tensor data extension.
 """
 
 from __future__ import annotations
@@ -13,19 +15,18 @@ import math
 
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.messages import InferRequest, ModelMetadata, RawInferRequest, TensorMetadata
-from infergate.core.tensor import Tensor, pack_bytes
+from infergate.core.messages import ModelMetadata, TensorMetadata
+from infergate.core.tensor import Buffer, Tensor, pack_bytes
 
 
-def resolve_raw(raw: RawInferRequest, metadata: ModelMetadata) -> InferRequest:
-    """The inference that ``raw`` means for the model that ``metadata`` describes.
+def only_input(data: Buffer, metadata: ModelMetadata) -> Tensor:
+    """The one input of the model that ``metadata`` describes, made of ``data``.
 
     Raises BAD_REQUEST naming the input, UNSUPPORTED for a datatype the gateway does not know.
-    Source: the raw binary request of the V2 binary tensor data extension.
     """
     if len(metadata.inputs) != 1:
         raise bad_request(
-            f"a raw binary request is for models with one input, '{raw.model}' has "
+            f"a raw binary request is for models with one input, '{metadata.name}' has "
             f"{len(metadata.inputs)}"
         )
     (described,) = metadata.inputs
@@ -36,13 +37,11 @@ def resolve_raw(raw: RawInferRequest, metadata: ModelMetadata) -> InferRequest:
             f"input '{described.name}': datatype '{described.datatype}' is not known",
         )
     if datatype is Datatype.BYTES:
-        tensor = _one_string(raw, described)
-    else:
-        tensor = _numbers(raw, described, datatype)
-    return InferRequest(raw.model, raw.version, raw.id, inputs=(tensor,))
+        return _one_string(data, described)
+    return _numbers(data, described, datatype)
 
 
-def _one_string(raw: RawInferRequest, described: TensorMetadata) -> Tensor:
+def _one_string(data: Buffer, described: TensorMetadata) -> Tensor:
     shape = tuple(
         1 if index == 0 and dimension < 0 else dimension
         for index, dimension in enumerate(described.shape)
@@ -52,10 +51,10 @@ def _one_string(raw: RawInferRequest, described: TensorMetadata) -> Tensor:
             f"input '{described.name}': a raw binary request holds one BYTES element, "
             f"the shape is {list(described.shape)}"
         )
-    return Tensor(described.name, Datatype.BYTES, shape, pack_bytes([bytes(raw.data)]))
+    return Tensor(described.name, Datatype.BYTES, shape, pack_bytes([bytes(data)]))
 
 
-def _numbers(raw: RawInferRequest, described: TensorMetadata, datatype: Datatype) -> Tensor:
+def _numbers(data: Buffer, described: TensorMetadata, datatype: Datatype) -> Tensor:
     shape = list(described.shape)
     free = [index for index, dimension in enumerate(shape) if dimension < 0]
     if len(free) > 1 and free[0] == 0:
@@ -66,7 +65,7 @@ def _numbers(raw: RawInferRequest, described: TensorMetadata, datatype: Datatype
             f"input '{described.name}': a raw binary request leaves one dimension open, "
             f"the shape {list(described.shape)} more"
         )
-    size = len(raw.data)
+    size = len(data)
     step = math.prod(dimension for dimension in shape if dimension >= 0) * datatype.itemsize
     if free:
         shape[free[0]] = size // step if step else 0
@@ -75,4 +74,4 @@ def _numbers(raw: RawInferRequest, described: TensorMetadata, datatype: Datatype
             f"input '{described.name}': the {size} bytes of the raw binary request are no "
             f"{datatype.value} tensor of shape {list(described.shape)}"
         )
-    return Tensor(described.name, datatype, tuple(shape), raw.data)
+    return Tensor(described.name, datatype, tuple(shape), data)

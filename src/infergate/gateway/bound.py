@@ -1,0 +1,27 @@
+"""A route and the backend it leads to."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from infergate.backends.base import Backend
+from infergate.core.call import Call
+from infergate.routing.table import Route
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """A route and the backend it leads to; equal only to itself, so that it can be a key."""
+
+    route: Route
+    backend: Backend
+
+    def note(self, call: Call) -> None:
+        """Tell log and metrics, and bring the deadline forward to the route's."""
+        call.route = self.route.label
+        call.backend = self.backend.name
+        call.backend_protocol = self.backend.protocol
+        call.timeout = self.route.timeout
+        if self.route.timeout is not None:
+            call.tighten(time.monotonic() + self.route.timeout)
