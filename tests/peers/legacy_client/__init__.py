@@ -1,0 +1,1 @@
+"""What runs inside the environment of NVIDIA's legacy client."""

@@ -1,0 +1,75 @@
+"""NVIDIA's own client of the legacy API, tensorrtserver 1.11.0, in an environment of its own.
+
+Its library wants OpenSSL 1.1, which systems no longer bring: the wheel psycopg2-binary 2.9.5 holds
+one. It wants protobuf, numpy and setuptools of its time, and with them does not fit any other peer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+from zipfile import ZipFile
+
+from peers import legacy_client as sources
+
+from .installed import Installed, install, run
+
+_CLIENT = Path(sources.__file__).parent / "client.py"
+_OPENSSL = "psycopg2-binary==2.9.5"
+_LIBRARIES = ("libssl", "libcrypto")
+_SECONDS = 60
+
+
+def prepare_legacy_client() -> Installed:
+    """Install the client unless it is there already."""
+    requirements = ("protobuf==3.20.3", "numpy<2", "setuptools<81", "future")
+    bare = ("tensorrtserver==1.11.0",)
+    return install("legacy-client", requirements, bare=bare, finish=_complete)
+
+
+def _complete(peer: Installed) -> None:
+    """Take OpenSSL out of the wheel and give it the names that the client's library asks for."""
+    folder = _libraries(peer)
+    # The wheel is for one version of Python; what is taken from it serves any.
+    run(str(peer.python), "-m", "pip", "download", "-q", "--disable-pip-version-check",
+        "--no-deps", "--only-binary=:all:", "--python-version=3.11", f"--dest={folder}",
+        _OPENSSL)  # fmt: skip
+    (wheel,) = folder.glob("*.whl")
+    with ZipFile(wheel) as packed:
+        for name in _LIBRARIES:
+            (found,) = (
+                each for each in packed.namelist() if Path(each).name.startswith(f"{name}-")
+            )
+            library = folder / Path(found).name  # the two know each other by these names
+            library.write_bytes(packed.read(found))
+            (folder / f"{name}.so.1.1").symlink_to(library.name)
+    wheel.unlink()
+
+
+def _libraries(peer: Installed) -> Path:
+    return peer.folder / "openssl"
+
+
+def told_by_legacy_client(protocol: str, address: str) -> dict[str, Any]:
+    """What each scenario of ``peers.legacy_client.client`` ended in, over ``http`` or ``grpc``.
+
+    Raises RuntimeError with the client's own words when it did not come to its end.
+    """
+    peer = prepare_legacy_client()
+    argv = [str(peer.python), str(_CLIENT), protocol, address]
+    env = {**os.environ, "LD_LIBRARY_PATH": str(_libraries(peer)), "PYTHONPATH": ""}
+    with subprocess.Popen(argv, env=env, stdout=PIPE, stderr=PIPE, text=True) as process:
+        try:
+            out, errors = process.communicate(timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(
+            f"the client ended with {process.returncode} after:\n{out[-1000:]}\n{errors[-4000:]}"
+        )
+    return dict(json.loads(line) for line in out.splitlines() if line.startswith("["))
