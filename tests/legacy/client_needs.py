@@ -16,10 +16,27 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError, Message
 
+from legacy import replay
+from legacy.captures import Talk
 from legacy.messages import Messages, short_debug_string
 from legacy.replay import Response, Stream
 
 _MESSAGES = Messages("1.9")
+
+
+def noticed_over_http(address: str, talk: Talk) -> list[str]:
+    """What the client would notice if ``address`` answered what it sent."""
+    requests = list(replay.requests_of(talk.sent))
+    expected = replay.responses_of(talk.received)
+    return http_differences(requests, expected, replay.http(address, talk.sent))
+
+
+def noticed_over_grpc(address: str, talk: Talk) -> list[str]:
+    """What the client would notice if ``address`` answered what it sent."""
+    asked = replay.streams(talk.sent, client=True)
+    paths = {number: stream.fields[":path"] for number, stream in asked.items()}
+    expected = replay.streams(talk.received, client=False)
+    return grpc_differences(paths, expected, replay.grpc(address, talk.sent))
 
 
 def http_differences(

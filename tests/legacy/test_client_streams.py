@@ -1,4 +1,4 @@
-"""What the real client sent, sent again: the server for tests answers so that it would accept it.
+"""What the real client sent, sent again: every target answers so that it would accept it.
 
 Then the comparison itself: each thing that the real client was seen to choke on is noticed.
 """
@@ -12,42 +12,28 @@ import pytest
 
 from legacy import replay
 from legacy.captures import Talk, talks
-from legacy.client_needs import grpc_differences, http_differences
-from legacy.running import LegacyServer, started_legacy
+from legacy.client_needs import http_differences, noticed_over_grpc, noticed_over_http
+from legacy.targets import TARGETS, Target
 
-# The server for tests has no shared memory to register.
+# The targets have no shared memory to register.
 HTTP = [talk for talk in talks("http") if not talk.name.startswith("http_shm")]
 GRPC = [talk for talk in talks("grpc") if not talk.name.startswith("grpc_shm")]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LegacyServer]:
-    with started_legacy() as running:
+@pytest.fixture(scope="module", params=TARGETS)
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    with TARGETS[request.param]() as running:
         yield running
 
 
 @pytest.mark.parametrize("talk", HTTP, ids=str)
-def test_http(server: LegacyServer, talk: Talk) -> None:
-    assert over_http(server.http, talk) == []
+def test_http(target: Target, talk: Talk) -> None:
+    assert noticed_over_http(target.http, talk) == target.noticed.get(talk.name, [])
 
 
 @pytest.mark.parametrize("talk", GRPC, ids=str)
-def test_grpc(server: LegacyServer, talk: Talk) -> None:
-    assert over_grpc(server.grpc, talk) == []
-
-
-def over_http(address: str, talk: Talk) -> list[str]:
-    """What the client would notice if ``address`` answered it."""
-    requests = list(replay.requests_of(talk.sent))
-    expected = replay.responses_of(talk.received)
-    return http_differences(requests, expected, replay.http(address, talk.sent))
-
-
-def over_grpc(address: str, talk: Talk) -> list[str]:
-    asked = replay.streams(talk.sent, client=True)
-    paths = {number: stream.fields[":path"] for number, stream in asked.items()}
-    expected = replay.streams(talk.received, client=False)
-    return grpc_differences(paths, expected, replay.grpc(address, talk.sent))
+def test_grpc(target: Target, talk: Talk) -> None:
+    assert noticed_over_grpc(target.grpc, talk) == target.noticed.get(talk.name, [])
 
 
 RECORDED = next(talk for talk in HTTP if talk.name.startswith("http_infer_simple.c02"))

@@ -1,59 +1,21 @@
 """NVIDIA's legacy client works with whatever speaks the legacy API, over HTTP and gRPC.
 
 *Strategy.* A run of the client goes through every scenario of ``legacy_client/client.py``; each is
-then a test. ``TARGETS`` are what it is run against. All of them serve the same models, so all of
-them owe the same outcomes: where one may differ, ``Target.instead`` says in what.
-
-To add a target: a context manager that yields a ``Target``, and its name in ``TARGETS``.
+then a test, against each of ``legacy.targets``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from legacy.running import started_legacy
+from legacy.targets import TARGETS, Target
 from peers.support.legacy_client import told_by_legacy_client
 
 # The first test of a run installs the client.
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(1000)]
-
-
-@dataclass(frozen=True)
-class Target:
-    """Something that speaks the legacy API: ``host:port`` of each protocol.
-
-    ``instead`` are outcomes of scenarios that it owes instead of those in ``OUTCOMES``.
-    """
-
-    http: str
-    grpc: str
-    instead: Mapping[str, Any] = field(default_factory=dict)
-
-
-@contextmanager
-def legacy() -> Iterator[Target]:
-    """The server for tests, as v1.9.0."""
-    with started_legacy() as server:
-        yield Target(server.http, server.grpc)
-
-
-@contextmanager
-def legacy_1_15() -> Iterator[Target]:
-    """The server for tests, as v1.15.0, with its own order of outputs."""
-    unknown = "Request for unknown model: 'simple' version 99 is not found"
-    with started_legacy("--level", "1.15") as server:
-        yield Target(server.http, server.grpc, {"error_unknown_version": {"error": unknown}})
-
-
-TARGETS: dict[str, Callable[[], AbstractContextManager[Target]]] = {
-    "legacy": legacy,
-    "legacy-1.15": legacy_1_15,
-}
 
 
 def ok(value: Any) -> dict[str, Any]:
