@@ -139,6 +139,44 @@ async def test_declared_metadata_stands_for_the_backends() -> None:
     assert not memory.asked
 
 
+async def test_a_model_is_described_in_the_clients_names() -> None:
+    made, memory = one(Rewrite("real", "1", {"image": "data"}), version="2", timeout=5.0)
+    memory.description = ModelMetadata(
+        "real", ("1",), inputs=(TensorMetadata("data", "FP32", (-1, 3)),), max_batch_size=4
+    )
+    asked = call()
+    assert await made.describe("m", "2", asked) == ModelMetadata(
+        "m", ("2",), inputs=(TensorMetadata("image", "FP32", (-1, 3)),), max_batch_size=4
+    )
+    assert (asked.route, asked.backend, asked.timeout) == ("m@2", "b", 5.0)
+    await made.describe("m", "2", call(), newer=True)
+    assert memory.described == [("real", "1", False), ("real", "1", True)]
+    assert not memory.asked
+    with pytest.raises(GatewayError, match="no route"):
+        await made.describe("n", "", call())
+
+
+async def test_a_declared_model_is_described_as_declared() -> None:
+    memory = Memory("b")
+    declared = {"m": ModelMetadata("x", ("1",), max_batch_size=0)}
+    made = gateway(Route("*", "b"), backends=[memory], declared=declared)
+    asked = call()
+    assert await made.describe("m", "", asked, newer=True) == ModelMetadata(
+        "m", ("1",), max_batch_size=0
+    )
+    assert asked.route == "*"
+    assert not memory.described
+
+
+async def test_a_description_that_two_names_make_ambiguous_is_refused() -> None:
+    made, memory = one(Rewrite(inputs={"x": "y"}))
+    memory.description = ModelMetadata(
+        "m", inputs=tuple(TensorMetadata(name, "INT8", (1,)) for name in ("x", "y"))
+    )
+    with pytest.raises(GatewayError, match="rewrite"):
+        await made.describe("m", "", call())
+
+
 @pytest.mark.parametrize(("combine", "expected"), [(all, False), (any, True)])
 async def test_readiness_strict_and_lenient(combine: Any, expected: bool) -> None:
     down = Memory("down", GatewayError(Kind.CONNECT, "refused"))

@@ -15,6 +15,7 @@ from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import (
     Health,
     InferRequest,
+    ModelConfigRequest,
     ModelIndex,
     ModelIndexRequest,
     ModelMetadata,
@@ -104,6 +105,11 @@ async def test_unknown_model_and_version(backend: BuiltinBackend, kind: type) ->
     for version in ("2", "01", "x"):
         told = await refusal(backend, kind("simple", version), Kind.NOT_FOUND)
         assert told == f"unknown version '{version}' of model 'simple'"
+
+
+async def test_there_is_no_configuration_to_tell(backend: BuiltinBackend) -> None:
+    told = await refusal(backend, ModelConfigRequest("simple"), Kind.UNSUPPORTED)
+    assert "model_config" in told
 
 
 async def test_models_are_described(backend: BuiltinBackend) -> None:

@@ -1,0 +1,101 @@
+"""Descriptions of models by name and version, in bounded number."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from infergate.backends import descriptions
+from infergate.backends.descriptions import LIFETIME, Descriptions
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import ModelMetadata
+
+
+def call() -> Call:
+    now = time.monotonic()
+    return Call(peer="test", started=now, deadline=now + 60)
+
+
+class Server:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.asked: list[tuple[str, str]] = []
+        self.down = False
+        self.descriptions = Descriptions(self.answer, lambda: self.now)
+
+    async def answer(self, model: str, version: str, call: Call) -> tuple[ModelMetadata, float]:
+        self.asked.append((model, version))
+        await asyncio.sleep(0)
+        if self.down:
+            raise GatewayError(Kind.CONNECT, "down")
+        if model.startswith("unknown"):
+            raise GatewayError(Kind.NOT_FOUND, f"unknown model '{model}'")
+        return ModelMetadata(model, (version,)), LIFETIME
+
+    async def get(self, model: str, version: str = "", *, newer: bool = False) -> ModelMetadata:
+        return await self.descriptions.get(model, version, call(), newer=newer)
+
+    @property
+    def remembered(self) -> list[str]:
+        return [model for model, _ in self.descriptions._of]
+
+
+async def test_each_version_is_described_for_a_minute() -> None:
+    server = Server()
+    for _ in range(3):
+        assert await server.get("m", "1") == ModelMetadata("m", ("1",))
+        assert await server.get("m", "2") == ModelMetadata("m", ("2",))
+    assert server.asked == [("m", "1"), ("m", "2")]
+    server.now += LIFETIME
+    await server.get("m", "1")
+    assert server.asked == [("m", "1"), ("m", "2"), ("m", "1")]
+
+
+async def test_newer_and_doubt() -> None:
+    server = Server()
+    server.descriptions.doubt("m", "")  # of what nothing is known there is nothing to doubt
+    await server.get("m")
+    server.now += 2
+    await server.get("m", newer=True)
+    assert len(server.asked) == 2
+    server.descriptions.doubt("m", "")
+    await server.get("m")
+    assert len(server.asked) == 2
+    server.now += 1.5
+    await server.get("m")
+    assert len(server.asked) == 3
+
+
+async def test_the_least_wanted_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptions, "MOST", 3)
+    server = Server()
+    for model in ("a", "b", "c", "a", "d"):
+        await server.get(model)
+    assert server.remembered == ["c", "a", "d"]
+
+
+async def test_nothing_is_kept_of_names_that_the_server_does_not_know() -> None:
+    server = Server()
+    for number in range(5):
+        with pytest.raises(GatewayError, match="unknown"):
+            await server.get(f"unknown{number}")
+    assert server.remembered == []
+    answers = await asyncio.gather(
+        *(server.get("unknown") for _ in range(5)), return_exceptions=True
+    )
+    assert all(isinstance(each, GatewayError) for each in answers)
+    assert server.asked.count(("unknown", "")) == 1
+    assert server.remembered == []
+
+
+async def test_a_known_model_is_kept_through_a_failure() -> None:
+    server = Server()
+    await server.get("m")
+    server.now += LIFETIME
+    server.down = True
+    with pytest.raises(GatewayError, match="down"):
+        await server.get("m")
+    assert server.remembered == ["m"]

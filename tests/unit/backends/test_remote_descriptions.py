@@ -1,0 +1,338 @@
+"""What RemoteBackend makes of models' metadata, and of what kind of server it is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infergate.backends import remote
+from infergate.backends.remote import RPC_HEADERS, RemoteBackend, Server
+from infergate.codecs.base import Capabilities, Profile
+from infergate.codecs.profiles import GENERIC, INFERGATE, KSERVE, MLSERVER, TRITON, detect
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import (
+    Answer,
+    InferRequest,
+    InferResponse,
+    ModelConfig,
+    ModelConfigRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    Operation,
+    ServerMetadata,
+    ServerMetadataRequest,
+)
+from infergate.core.wire import RpcRequest, RpcResponse
+from infergate.transport.base import Endpoint
+
+MODEL = ModelMetadata("m", ("1",))
+
+
+def call(seconds: float = 60.0) -> Call:
+    now = time.monotonic()
+    return Call(peer="test", started=now, deadline=now + seconds)
+
+
+def refusal(kind: Kind) -> GatewayError:
+    return GatewayError(kind, kind.value, origin=Origin.BACKEND)
+
+
+class FakeCodec:
+    """Answers each kind of operation as ``answers`` says; ``refuses`` requests by a description."""
+
+    name = "fake"
+    streams: frozenset[str] = frozenset()
+
+    def __init__(self, *, profiled: bool = False, described: bool = False) -> None:
+        self.caps = Capabilities(frozenset())
+        self.profiled = profiled
+        self.described = described
+        self.answers: dict[type, Answer | GatewayError] = {
+            ServerMetadataRequest: ServerMetadata("triton", "2"),
+            ModelMetadataRequest: MODEL,
+            ModelConfigRequest: ModelConfig("m", {"max_batch_size": 8}),
+            InferRequest: InferResponse("m"),
+        }
+        self.refuses: ModelMetadata | None = None
+        self.given: list[Any] = []
+        self.asked: list[Operation] = []
+
+    def build_request(
+        self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
+    ) -> RpcRequest:
+        self.asked.append(operation)
+        if isinstance(operation, InferRequest):
+            self.given.append((profile.name, model))
+            if model is not None and model == self.refuses:
+                raise GatewayError(Kind.BAD_REQUEST, "does not fit")
+        return RpcRequest(type(operation).__name__)
+
+    def parse_response(
+        self,
+        wire: RpcResponse,
+        operation: Operation,
+        limits: Limits,
+        model: ModelMetadata | None = None,
+    ) -> Answer:
+        if isinstance(operation, InferRequest):
+            self.given.append(model)
+        answer = self.answers[type(operation)]
+        if isinstance(answer, GatewayError):
+            raise answer
+        return answer
+
+    def count(self, kind: type) -> int:
+        return sum(isinstance(each, kind) for each in self.asked)
+
+
+class FakeUpstream:
+    async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
+        await asyncio.sleep(0)
+        return RpcResponse()
+
+    async def close(self) -> None:
+        pass
+
+
+def backend(codec: FakeCodec, profile: Profile | None = None) -> RemoteBackend[Any, Any]:
+    server = Server("b1", [Endpoint("a", 1)], profile=profile)
+    made: Any = codec
+    return RemoteBackend(server, made, FakeUpstream(), RPC_HEADERS, DEFAULT_LIMITS)
+
+
+async def test_a_server_that_tells_its_configuration_tells_the_largest_batch() -> None:
+    codec = FakeCodec()
+    made = backend(codec)
+    described = replace(MODEL, max_batch_size=8)
+    waiting = [made.describe("m", "1", call()) for _ in range(5)]
+    assert await asyncio.gather(*waiting) == [described] * 5
+    assert codec.asked == [
+        ModelMetadataRequest("m", "1"),
+        ServerMetadataRequest(),
+        ModelConfigRequest("m", "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [({}, 0), ({"max_batch_size": 0}, 0), ({"max_batch_size": "8"}, None)]
+    + [({"max_batch_size": odd}, None) for odd in (-1, True, 1.0, None)],
+)
+async def test_what_a_configuration_says(settings: dict[str, Any], size: int | None) -> None:
+    codec = FakeCodec()
+    codec.answers[ModelConfigRequest] = ModelConfig("m", settings)
+    assert (await backend(codec, TRITON).describe("m", "", call())).max_batch_size == size
+
+
+@pytest.mark.parametrize("profile", [GENERIC, MLSERVER, KSERVE, INFERGATE])
+async def test_other_servers_are_not_asked_for_a_configuration(profile: Profile) -> None:
+    codec = FakeCodec()
+    assert await backend(codec, profile).describe("m", "", call()) == MODEL
+    assert codec.asked == [ModelMetadataRequest("m")]
+
+
+async def test_metadata_that_tells_the_largest_batch_is_all_that_is_needed() -> None:
+    codec = FakeCodec()
+    told = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=0)
+    assert await backend(codec).describe("m", "", call()) == told
+    assert codec.asked == [ModelMetadataRequest("m")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "again"),
+    [(Kind.FORBIDDEN, 1), (Kind.UNSUPPORTED, 1), (Kind.NO_BACKEND, 2), (Kind.TIMEOUT, 2)],
+)
+async def test_a_configuration_that_is_not_told_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind, again: int
+) -> None:
+    """It is believed for long only where it will last."""
+    monkeypatch.setattr(remote, "DOUBTFUL", 0.0)
+    codec = FakeCodec()
+    codec.answers[ModelConfigRequest] = refusal(kind)
+    made = backend(codec, TRITON)
+    for _ in range(2):
+        assert await made.describe("m", "", call()) == MODEL
+    assert codec.count(ModelConfigRequest) == again
+
+
+async def test_a_server_that_does_not_say_what_it_is_still_describes_its_models() -> None:
+    codec = FakeCodec()
+    codec.answers[ServerMetadataRequest] = refusal(Kind.NO_BACKEND)
+    assert await backend(codec).describe("m", "", call()) == MODEL
+
+
+async def test_metadata_that_is_not_to_be_had_is_an_error() -> None:
+    codec = FakeCodec()
+    codec.answers[ModelMetadataRequest] = refusal(Kind.NOT_FOUND)
+    with pytest.raises(GatewayError) as caught:
+        await backend(codec).describe("m", "", call())
+    assert caught.value.kind is Kind.NOT_FOUND
+
+
+async def test_who_waits_for_a_description_waits_no_longer_than_its_own_deadline() -> None:
+    class Silent(FakeUpstream):
+        async def exchange(
+            self, wire: RpcRequest, endpoint: Endpoint, timeout: float
+        ) -> RpcResponse:
+            await silent.wait()
+            return RpcResponse()
+
+    silent = asyncio.Event()
+    made = backend(FakeCodec(), TRITON)
+    made._upstream = Silent()  # type: ignore[misc]
+    first = asyncio.create_task(made.describe("m", "", call()))
+    await asyncio.sleep(0)
+    with pytest.raises(GatewayError, match="backend 'b1': the deadline has passed") as caught:
+        await made.describe("m", "", call(0.02))
+    assert caught.value.kind is Kind.TIMEOUT
+    silent.set()
+    assert (await first).max_batch_size == 8
+
+
+# ---- codecs that need descriptions --------------------------------------------------------------
+
+
+async def test_only_codecs_that_need_descriptions_are_given_them() -> None:
+    for described in (False, True):
+        codec = FakeCodec(described=described)
+        await backend(codec, TRITON).perform(InferRequest("m", "1"), call())
+        model = replace(MODEL, max_batch_size=8) if described else None
+        assert codec.given == [("triton", model), model]
+
+
+async def newer_after(
+    codec: FakeCodec, made: RemoteBackend[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> ModelMetadata:
+    """Remember a description, let two seconds go by, and have the model replaced."""
+    old = await made.describe("m", "", call())
+    began = time.monotonic()
+    for one in made._descriptions._of.values():
+        monkeypatch.setattr(one, "_clock", lambda: began + 2)
+    new = codec.answers[ModelMetadataRequest] = ModelMetadata("m", ("2",), max_batch_size=4)
+    assert await made.describe("m", "", call()) == old
+    return new
+
+
+async def test_a_request_that_does_not_fit_is_tried_with_a_newer_description(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codec = FakeCodec(described=True)
+    codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
+    made = backend(codec)
+    new = await newer_after(codec, made, monkeypatch)
+    assert await made.perform(InferRequest("m"), call()) == InferResponse("m")
+    assert [given for given in codec.given if isinstance(given, ModelMetadata)] == [new]
+
+
+async def test_a_request_that_fits_no_description_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second time for the newest; the server is asked no more than once a second."""
+    codec = FakeCodec(described=True)
+    codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
+    made = backend(codec)
+    for _ in range(3):
+        with pytest.raises(GatewayError, match="does not fit"):
+            await made.perform(InferRequest("m"), call())
+    assert codec.count(ModelMetadataRequest) == 1
+    new = await newer_after(codec, made, monkeypatch)
+    codec.refuses = new
+    assert await made.describe("m", "", call(), newer=True) == new
+    with pytest.raises(GatewayError, match="does not fit"):
+        await made.perform(InferRequest("m"), call())
+    assert codec.count(ModelMetadataRequest) == 2
+
+
+async def test_what_a_description_has_nothing_to_do_with_is_told_at_once() -> None:
+    class Lacking(FakeCodec):
+        def build_request(
+            self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
+        ) -> RpcRequest:
+            if isinstance(operation, InferRequest):
+                raise GatewayError(Kind.UNSUPPORTED, "no such datatype")
+            return super().build_request(operation, profile, model)
+
+    codec = Lacking(described=True)
+    with pytest.raises(GatewayError, match="no such datatype"):
+        await backend(codec, TRITON).perform(InferRequest("m"), call())
+    assert codec.count(ModelMetadataRequest) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "doubted"),
+    [
+        (Kind.BAD_REQUEST, True),
+        (Kind.NOT_FOUND, True),
+        (Kind.BACKEND_GARBAGE, True),
+        (Kind.BACKEND_ERROR, False),
+    ],
+)
+async def test_an_answer_that_does_not_fit_has_the_next_request_ask_again(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind, doubted: bool
+) -> None:
+    codec = FakeCodec(described=True)
+    codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
+    codec.answers[InferRequest] = refusal(kind)
+    made = backend(codec)
+    new = await newer_after(codec, made, monkeypatch)
+    with pytest.raises(GatewayError) as caught:
+        await made.perform(InferRequest("m"), call())
+    assert caught.value.kind is kind
+    assert (await made.describe("m", "", call()) == new) is doubted
+
+
+# ---- classes ------------------------------------------------------------------------------------
+
+
+async def test_a_protocol_may_have_classes_whatever_the_server() -> None:
+    codec = FakeCodec()
+    codec.caps = Capabilities(frozenset(), classifies=True)
+    assert await backend(codec).classifies(call())
+    assert codec.asked == []
+
+
+@pytest.mark.parametrize(
+    ("profile", "expected"),
+    [(TRITON, True), (INFERGATE, True), (GENERIC, False), (MLSERVER, False), (KSERVE, False)],
+)
+async def test_else_the_kind_of_server_tells(profile: Profile, expected: bool) -> None:
+    assert await backend(FakeCodec(), profile).classifies(call()) is expected
+
+
+async def test_an_unprofiled_server_is_asked_only_where_classes_are_wanted() -> None:
+    """Forwarding asks for the profile of each request: that must not wait for a server to say."""
+    codec = FakeCodec()
+    made = backend(codec)
+    assert await made.profile(call()) is GENERIC
+    assert codec.asked == []
+    assert await made.classifies(call())
+    assert await made.classifies(call())
+    assert codec.count(ServerMetadataRequest) == 1
+    assert await made.profile(call()) is TRITON
+    assert await backend(codec, KSERVE).profile(call()) is KSERVE
+
+
+@pytest.mark.parametrize(
+    ("name", "extensions", "expected"),
+    [
+        ("triton", (), TRITON),
+        ("Triton", (), TRITON),
+        ("my-server", (), GENERIC),
+        (
+            "my-server",
+            ("binary_tensor_data", "classification", "model_configuration"),
+            Profile("generic", binary=True, classifies=True, tells_config=True),
+        ),
+        ("my-server", ("classification",), Profile("generic", classifies=True)),
+    ],
+)
+def test_a_server_is_known_by_its_name_or_its_extensions(
+    name: str, extensions: tuple[str, ...], expected: Profile
+) -> None:
+    assert detect(ServerMetadata(name, "1", extensions)) == expected

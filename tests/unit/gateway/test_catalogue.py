@@ -1,0 +1,229 @@
+"""Status: one model, all models, and what slow or broken backends make of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from fakes import Memory, call
+
+import infergate
+from infergate.backends.builtin import BuiltinBackend
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import (
+    Answer,
+    Health,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelMetadata,
+    ModelReadyRequest,
+    ModelStatus,
+    Operation,
+    ServerReadyRequest,
+    ServerStatus,
+    ServerStatusRequest,
+    TensorMetadata,
+)
+from infergate.gateway import catalogue
+from infergate.gateway.gateway import Gateway
+from infergate.routing.table import Rewrite, Route, RouteTable
+
+
+class Repository(Memory):
+    """A backend with the models of ``listed``; versions in ``unready`` are not ready."""
+
+    def __init__(self, name: str = "b", *listed: str, unready: Any = ()) -> None:
+        super().__init__(name)
+        self.listed = listed
+        self.unready = set(unready)
+        self.versions: dict[str, tuple[str, ...]] = {}
+        self.at_once = self.most_at_once = 0
+
+    async def perform(self, operation: Operation, call: Call) -> Answer:
+        self.asked.append(operation)
+        match operation:
+            case ModelIndexRequest():
+                return ModelIndex(tuple(ModelIndexEntry(name, "1") for name in self.listed))
+            case ModelReadyRequest(model, version):
+                return Health(ok=(model, version) not in self.unready)
+            case _:
+                return Health(ok=True)
+
+    async def describe(
+        self, model: str, version: str, call: Call, *, newer: bool = False
+    ) -> ModelMetadata:
+        self.described.append((model, version, newer))
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        return ModelMetadata(model, self.versions.get(model, ("1",)))
+
+
+def gateway(*routes: Route, backends: Any) -> Gateway:
+    return Gateway(RouteTable(routes), {b.name: b for b in backends}, {})
+
+
+async def status(made: Gateway, model: str = "", **fields: Any) -> ServerStatus:
+    told = await made.perform(ServerStatusRequest(model), call(**fields))
+    assert isinstance(told, ServerStatus)
+    return told
+
+
+def states(told: ModelStatus) -> dict[str, str]:
+    return {entry.version: entry.state for entry in told.versions}
+
+
+async def test_one_model() -> None:
+    repository = Repository(unready={("m", "3")})
+    repository.versions["m"] = ("1", "3")
+    told = await status(gateway(Route("*", "b"), backends=[repository]), "m")
+    assert (told.name, told.version, told.ready) == ("infergate", infergate.__version__, True)
+    (one,) = told.models
+    assert one.metadata == ModelMetadata("m", ("1", "3"))
+    assert one.versions == (
+        ModelIndexEntry("m", "1", "READY"),
+        ModelIndexEntry("m", "3", "UNAVAILABLE"),
+    )
+
+
+async def test_a_model_is_told_in_the_clients_names() -> None:
+    memory = Repository()
+    memory.versions["real"] = ("4", "5")
+    rewrite = Rewrite("real", "4", {"image": "data"})
+    made = gateway(Route("m", "b", "1", rewrite), backends=[memory])
+    (one,) = (await status(made, "m")).models
+    assert one.metadata == ModelMetadata("m", ("1",))
+    assert states(one) == {"1": "READY"}
+    assert memory.described == [("real", "4", False)]
+    assert ModelReadyRequest("real", "4") in memory.asked
+
+
+async def test_versions_of_several_routes_come_together() -> None:
+    one, other = Repository("one"), Repository("other", unready={("m", "2")})
+    one.versions["m"] = ("5", "2")
+    made = gateway(
+        Route("m", "other", "1"), Route("m", "other", "2"), Route("m", "one"), backends=[one, other]
+    )
+    (told,) = (await status(made, "m")).models
+    assert states(told) == {"1": "READY", "2": "UNAVAILABLE", "5": "READY"}
+    assert one.described == [("m", "", False)]
+    only = gateway(Route("m", "other", "1"), Route("m", "other", "2"), backends=[other])
+    (told,) = (await status(only, "m")).models
+    assert states(told) == {"1": "READY", "2": "UNAVAILABLE"}
+
+
+async def test_a_model_without_versions_has_one_without_a_name() -> None:
+    repository = Repository()
+    repository.versions["m"] = ()
+    (told,) = (await status(gateway(Route("*", "b"), backends=[repository]), "m")).models
+    assert told.versions == (ModelIndexEntry("m", "", "READY"),)
+
+
+async def test_an_unknown_model_is_not_found() -> None:
+    made = gateway(Route("m", "b"), backends=[BuiltinBackend("b")])
+    for model, words in {"n": "no route for model 'n'", "m": "unknown model 'm'"}.items():
+        with pytest.raises(GatewayError, match=words) as caught:
+            await status(made, model)
+        assert caught.value.kind is Kind.NOT_FOUND
+
+
+async def test_what_keeps_one_models_metadata_away_is_told() -> None:
+    memory = Memory("b")
+    memory.description = GatewayError(Kind.CONNECT, "down")
+    with pytest.raises(GatewayError, match="down"):
+        await status(gateway(Route("m", "b"), backends=[memory]), "m")
+
+
+async def test_all_models() -> None:
+    made = gateway(
+        Route("simple", "demo"),
+        Route("x-*", "b"),
+        backends=[BuiltinBackend("demo"), Repository("b", "x-1", "x-2", "y")],
+    )
+    asked = call()
+    told = await made.perform(ServerStatusRequest(), asked)
+    assert isinstance(told, ServerStatus)
+    assert [one.metadata.name for one in told.models] == ["simple", "x-1", "x-2"]
+    assert told.models[0].metadata.max_batch_size == 8
+    assert [states(one) for one in told.models] == [{"1": "READY"}] * 3
+    assert asked.route == ""  # it is no one route's
+
+
+async def test_a_gateway_that_is_not_ready_says_so() -> None:
+    class Starting(Repository):
+        async def perform(self, operation: Operation, call: Call) -> Answer:
+            if isinstance(operation, ServerReadyRequest):
+                return Health(ok=False)
+            return await super().perform(operation, call)
+
+    assert not (await status(gateway(Route("m", "b"), backends=[Starting()]))).ready
+
+
+async def test_a_model_that_is_not_to_be_had_is_unavailable() -> None:
+    down = Memory("down")
+    down.description = GatewayError(Kind.CONNECT, "backend 'down': cannot connect")
+    made = gateway(
+        Route("a", "down", "1"),
+        Route("a", "down", "2"),
+        Route("b", "b"),
+        backends=[down, Repository()],
+    )
+    one, other = (await status(made)).models
+    assert one.metadata == ModelMetadata("a")
+    assert one.versions == tuple(
+        ModelIndexEntry("a", version, "UNAVAILABLE", "backend 'down': cannot connect")
+        for version in ("1", "2")
+    )
+    assert states(other) == {"1": "READY"}
+
+
+async def test_so_many_models_are_asked_about_at_once() -> None:
+    names = [f"m{number}" for number in range(100)]
+    repository = Repository("b", *names)
+    told = await status(gateway(Route("*", "b"), backends=[repository]))
+    assert [one.metadata.name for one in told.models] == names
+    assert repository.most_at_once == 16
+
+
+async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question is given what is left of the time for one and for all."""
+
+    class Silent(Repository):
+        async def describe(
+            self, model: str, version: str, call: Call, *, newer: bool = False
+        ) -> ModelMetadata:
+            assert call.deadline is not None
+            given.append(call.deadline - time.monotonic())
+            await asyncio.sleep(max(0.0, given[-1]))
+            raise GatewayError(Kind.TIMEOUT, "late")
+
+    monkeypatch.setattr(catalogue, "_ANSWER_TIME", 0.2)
+    monkeypatch.setattr(catalogue, "_STATUS_TIME", 0.3)
+    given: list[float] = []
+    silent = Silent("b", *(f"m{number}" for number in range(40)))
+    began = time.monotonic()
+    told = await status(gateway(Route("*", "b"), backends=[silent]))
+    assert {entry.reason for one in told.models for entry in one.versions} == {"late"}
+    assert len(given) == 40
+    assert max(given) <= 0.2
+    assert max(given[16:]) <= 0.15  # after the first 16 had their 0.2
+    assert time.monotonic() - began < 5
+
+
+async def test_a_clients_shorter_deadline_holds() -> None:
+    class Remembering(Repository):
+        async def describe(
+            self, model: str, version: str, call: Call, *, newer: bool = False
+        ) -> ModelMetadata:
+            deadlines.append(call.deadline)
+            return ModelMetadata(model, inputs=(TensorMetadata("X", "INT8", (1,)),))
+
+    deadlines: list[float | None] = []
+    soon = time.monotonic() + 0.5
+    await status(gateway(Route("m", "b"), backends=[Remembering()]), deadline=soon)
+    assert deadlines == [soon]

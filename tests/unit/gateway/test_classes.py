@@ -1,0 +1,164 @@
+"""Classes that the gateway computes where the backend has none to give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import Memory, call
+
+from infergate.backends.builtin import BuiltinBackend
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    RequestedOutput,
+    TensorMetadata,
+)
+from infergate.core.tensor import tensor_of
+from infergate.gateway.classes import asks_for_classes
+from infergate.gateway.gateway import Gateway
+from infergate.routing.table import Rewrite, Route, RouteTable
+
+SCORES = np.array([[1, 3, 2], [9, 7, 8]], np.float32)
+
+
+def model(shape: tuple[int, ...], batch: int | None = None, output: str = "Y") -> ModelMetadata:
+    return ModelMetadata(
+        "m", ("1",), outputs=(TensorMetadata(output, "FP32", shape),), max_batch_size=batch
+    )
+
+
+def behind(
+    metadata: ModelMetadata | GatewayError, declared: Any = None, **route: Any
+) -> tuple[Gateway, Memory]:
+    memory = Memory("b")
+    memory.has_classes = False
+    memory.description = metadata
+    memory.answer = InferResponse(
+        "theirs", "7", outputs=(tensor_of("Y", Datatype.FP32, SCORES), tensor("Z", [[5], [6]]))
+    )
+    table = RouteTable([Route("m", "b", **route)])
+    return Gateway(table, {"b": memory}, declared or {}), memory
+
+
+def tensor(name: str, values: Any) -> Any:
+    return tensor_of(name, Datatype.INT8, np.array(values, np.int8))
+
+
+def classes(count: int, name: str = "Y", **more: Any) -> RequestedOutput:
+    return RequestedOutput(name, {"classification": count, **more})
+
+
+async def told(gateway: Gateway, *outputs: RequestedOutput) -> dict[str, Any]:
+    answer = await gateway.perform(InferRequest("m", outputs=outputs), call())
+    assert isinstance(answer, InferResponse)
+    return {t.name: t.numpy().tolist() for t in answer.outputs}
+
+
+@pytest.mark.parametrize(
+    "outputs", [(), (RequestedOutput("Y"),), (RequestedOutput("Y", {"a": 1}),)]
+)
+async def test_values_are_the_backends(outputs: tuple[RequestedOutput, ...]) -> None:
+    gateway, memory = behind(model((-1, 3)))
+    assert not asks_for_classes(InferRequest("m", outputs=outputs))
+    assert (await told(gateway, *outputs))["Y"] == SCORES.tolist()
+    assert memory.described == []
+
+
+async def test_a_backend_that_has_classes_is_asked_for_them() -> None:
+    gateway, memory = behind(model((-1, 3)))
+    memory.has_classes = True
+    assert (await told(gateway, classes(2)))["Y"] == SCORES.tolist()  # as the backend said
+    assert memory.asked == [InferRequest("m", outputs=(classes(2),))]
+
+
+async def test_the_backend_is_asked_for_values() -> None:
+    gateway, memory = behind(model((-1, 3)))
+    found = await told(gateway, classes(2, other="kept"), RequestedOutput("Z"))
+    assert memory.asked == [
+        InferRequest("m", outputs=(RequestedOutput("Y", {"other": "kept"}), RequestedOutput("Z")))
+    ]
+    assert found == {
+        "Y": [[b"3.000000:1", b"2.000000:2"], [b"9.000000:0", b"8.000000:2"]],
+        "Z": [[5], [6]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("metadata", "batched"),
+    [
+        (model((-1, 3)), True),
+        (model((-1, 3), 8), True),
+        (model((-1, 3), 0), False),
+        (model((2, 3), 8), True),
+        (model((2, 3)), False),
+        (model((-1,)), False),
+        (model((-1, 3), output="other"), False),
+        (ModelMetadata("m"), False),
+    ],
+)
+async def test_metadata_tells_what_is_a_batch(metadata: ModelMetadata, batched: bool) -> None:
+    gateway, _ = behind(metadata)
+    expected = [[b"3.000000:1"], [b"9.000000:0"]] if batched else [b"9.000000:3"]
+    assert (await told(gateway, classes(1)))["Y"] == expected
+
+
+async def test_declared_metadata_stands_for_the_backends() -> None:
+    gateway, memory = behind(model((2, 3)), {"m": model((2, 3), 8)})
+    assert (await told(gateway, classes(1)))["Y"] == [[b"3.000000:1"], [b"9.000000:0"]]
+    assert memory.described == []
+
+
+async def test_labels_and_names_are_the_clients() -> None:
+    gateway, memory = behind(
+        model((-1, 3)),
+        rewrite=Rewrite("theirs", "7", outputs={"scores": "Y"}),
+        labels={"scores": ("ant", "bee", "cat"), "Y": ("wrong",) * 3},
+    )
+    assert await told(gateway, classes(1, "scores")) == {
+        "scores": [[b"3.000000:1:bee"], [b"9.000000:0:ant"]],
+        "Z": [[5], [6]],
+    }
+    assert memory.described == [("theirs", "7", False)]
+    assert memory.asked == [InferRequest("theirs", "7", outputs=(RequestedOutput("Y"),))]
+
+
+async def test_fewer_labels_than_classes() -> None:
+    gateway, _ = behind(model((-1, 3)), labels={"Y": ("ant", "")})
+    assert (await told(gateway, classes(3)))["Y"][1] == [
+        b"9.000000:0:ant",
+        b"8.000000:2",
+        b"7.000000:1",
+    ]
+
+
+async def test_without_metadata_nothing_is_computed() -> None:
+    gateway, memory = behind(GatewayError(Kind.CONNECT, "down"))
+    with pytest.raises(GatewayError, match="down"):
+        await told(gateway, classes(1))
+    assert memory.asked == []
+
+
+async def test_an_output_without_an_order_is_refused() -> None:
+    gateway, memory = behind(ModelMetadata("m"))
+    answer = memory.answer = InferResponse(
+        "m", outputs=(tensor_of("Y", Datatype.BOOL, np.array([True])),)
+    )
+    assert isinstance(answer, InferResponse)
+    with pytest.raises(GatewayError, match="'Y': class result not available") as caught:
+        await told(gateway, classes(1))
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+async def test_embedded_models_classify_with_their_own_labels() -> None:
+    gateway = Gateway(RouteTable([Route("*", "b")]), {"b": BuiltinBackend("b")}, {})
+    request = InferRequest(
+        "identity", inputs=(tensor("INPUT0", [4, 9]),), outputs=(classes(1, "OUTPUT0"),)
+    )
+    answer = await gateway.perform(request, call())
+    assert isinstance(answer, InferResponse)
+    assert answer.outputs[0].numpy().tolist() == [b"9:1"]
