@@ -7,7 +7,7 @@ import pytest
 from v2_rest_wires import CODEC, body, ok, post
 
 from infergate.codecs.base import Profile
-from infergate.codecs.profiles import KSERVE, MLSERVER, TRITON
+from infergate.codecs.profiles import GENERIC, INFERGATE, KSERVE, MLSERVER, TRITON
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.wire import HttpRequest, HttpResponse
@@ -65,6 +65,19 @@ def passes(
 
 def with_data(datatype: str, data: str) -> str:
     return f'{{"inputs":[{{"name":"X","datatype":"{datatype}","shape":[1],"data":[{data}]}}]}}'
+
+
+def test_classes_are_asked_only_of_servers_that_have_them() -> None:
+    text = '{"inputs":[],"outputs":[{"name":"Y","parameters":{"classification":2}}]}'
+    plain = (
+        '{"inputs":[],"outputs":[{"name":"classification","parameters":{"x":"classification"}}]}'
+    )
+    assert passes(text, TRITON)
+    assert passes(text, INFERGATE)
+    for profile in (GENERIC, MLSERVER, KSERVE):
+        assert not passes(text, profile)
+        assert passes(plain, profile)
+    assert passes(text, MLSERVER, validate=False)  # unread: the server's matter
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,12 @@ from infergate.core.messages import (
     Health,
     InferRequest,
     InferResponse,
+    ModelConfig,
+    ModelConfigRequest,
     ModelIndex,
     ModelIndexEntry,
     ModelIndexRequest,
+    ModelLoadRequest,
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
@@ -454,6 +457,31 @@ def test_long_messages_are_cut() -> None:
         post('{"inputs":[{"name":"' + "n" * 100_000 + '","datatype":"INT8","shape":[-1]}]}')
     )
     assert len(body(CODEC.build_error(error))) < 3000
+
+
+def test_a_configuration_is_asked_for_and_read() -> None:
+    for operation, path in {
+        ModelConfigRequest("m/n"): "/v2/models/m%2Fn/config",
+        ModelConfigRequest("m", "3"): "/v2/models/m/versions/3/config",
+    }.items():
+        wire = CODEC.build_request(operation, TRITON)
+        assert (wire.method, wire.path) == ("GET", path)
+    text = '{"name":"m","max_batch_size":8,"input":[{"name":"X","dims":[3]}],"x":{"y":null}}'
+    settings = json.loads(text)
+    told = CODEC.parse_response(ok(text), ModelConfigRequest("m"), DEFAULT_LIMITS)
+    assert told == ModelConfig("m", settings)
+    with pytest.raises(GatewayError) as caught:
+        CODEC.parse_response(ok("[]"), ModelConfigRequest("m"), DEFAULT_LIMITS)
+    assert caught.value.kind is Kind.BACKEND_GARBAGE
+    with pytest.raises(GatewayError) as caught:  # there is no such path here
+        CODEC.peek(get("/v2/models/m/config"))
+    assert caught.value.kind is Kind.NOT_FOUND
+
+
+def test_what_the_protocol_lacks_is_unsupported() -> None:
+    with pytest.raises(GatewayError, match="ModelLoadRequest") as caught:
+        CODEC.build_request(ModelLoadRequest("m"), TRITON)
+    assert caught.value.kind is Kind.UNSUPPORTED
 
 
 def test_raw_requests() -> None:

@@ -1,0 +1,108 @@
+"""Classes and configurations: what is asked only of servers that have it to give."""
+
+from typing import Any
+
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from infergate.codecs.profiles import GENERIC, KSERVE, TRITON
+from infergate.codecs.v2_grpc import PLUGIN
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import ModelConfig, ModelConfigRequest
+from infergate.core.wire import RpcRequest, RpcResponse, joined
+
+CODEC = PLUGIN.make({})
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+
+
+def request(*outputs: pb.ModelInferRequest.InferRequestedOutputTensor, data: bytes = b"") -> Any:
+    message = pb.ModelInferRequest(model_name="m", outputs=outputs)
+    message.inputs.add(name="X", datatype="UINT8", shape=[len(data)])
+    message.raw_input_contents.append(data)
+    return RpcRequest(INFER, [message.SerializeToString()])
+
+
+def output(name: str, **parameters: int | str) -> pb.ModelInferRequest.InferRequestedOutputTensor:
+    made = pb.ModelInferRequest.InferRequestedOutputTensor(name=name)
+    for key, value in parameters.items():
+        if isinstance(value, int):
+            made.parameters[key].int64_param = value
+        else:
+            made.parameters[key].string_param = value
+    return made
+
+
+def goes_on(wire: RpcRequest, profile: Any) -> bool:
+    return CODEC.readdress(wire, "n", "", profile) is not None
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        (output("Y", classification=2),),
+        (output("X"), output("Y", other=1, classification=2, more="text")),
+        (output("classification", classification=2),),
+    ],
+)
+def test_classes_are_asked_only_of_servers_that_have_them(outputs: Any) -> None:
+    wire = request(*outputs)
+    assert goes_on(wire, TRITON)
+    assert not goes_on(wire, KSERVE)
+    assert not goes_on(wire, GENERIC)  # of which nothing is known yet
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        (),
+        (output("Y"),),
+        (output("classification"),),
+        (output("Y", kind="classification", classification_of=1),),
+    ],
+)
+def test_what_asks_for_no_classes_goes_on_to_any_server(outputs: Any) -> None:
+    """Also where the word stands elsewhere: in a tensor's data, in a name, in a value."""
+    wire = request(*outputs, data=b"\x0a\x0eclassification\x12\x02\x10\x02")
+    for profile in (TRITON, KSERVE, GENERIC):
+        assert goes_on(wire, profile)
+
+
+def test_an_output_that_cannot_be_read_is_a_bad_request() -> None:
+    """As may come on a route whose messages are not checked."""
+    described = b"\x12\xffclassification"
+    wire = RpcRequest(INFER, [b"\x0a\x01m", bytes((6 << 3 | 2, len(described))), described])
+    with pytest.raises(GatewayError) as caught:
+        CODEC.readdress(wire, "n", "", GENERIC)
+    assert caught.value.kind is Kind.BAD_REQUEST
+    assert goes_on(wire, TRITON)
+
+
+def test_a_configuration_is_asked_for() -> None:
+    wire = CODEC.build_request(ModelConfigRequest("m", "3"), TRITON)
+    assert wire.method == "/inference.GRPCInferenceService/ModelConfig"
+    asked = pb.ModelConfigRequest.FromString(bytes(joined(wire.message)))
+    assert (asked.name, asked.version) == ("m", "3")
+
+
+def test_a_configuration_is_read() -> None:
+    told = pb.ModelConfigResponse()
+    told.config.name, told.config.platform, told.config.max_batch_size = "m", "ensemble", 8
+    told.config.input.add(name="X", dims=[3])
+    read = CODEC.parse_response(
+        RpcResponse([told.SerializeToString()]), ModelConfigRequest("m"), DEFAULT_LIMITS
+    )
+    assert read == ModelConfig("m", {"name": "m", "platform": "ensemble", "max_batch_size": 8})
+
+
+def test_a_configuration_that_cannot_be_read_is_garbage() -> None:
+    with pytest.raises(GatewayError, match="ModelConfig") as caught:
+        CODEC.parse_response(RpcResponse([b"\x0a\x05"]), ModelConfigRequest("m"), DEFAULT_LIMITS)
+    assert caught.value.kind is Kind.BACKEND_GARBAGE
+
+
+def test_configurations_are_not_told_to_clients() -> None:
+    for act in (CODEC.peek, lambda wire: CODEC.parse_request(wire, DEFAULT_LIMITS)):
+        with pytest.raises(GatewayError) as caught:
+            act(RpcRequest("/inference.GRPCInferenceService/ModelConfig", [b"\x0a\x01m"]))
+        assert caught.value.kind is Kind.UNSUPPORTED
