@@ -29,11 +29,15 @@ class HttpRequest:
 
 @dataclass(slots=True)
 class HttpResponse:
-    """``headers`` hold no Content-Length and no hop-by-hop fields: those are the transport's."""
+    """``headers`` hold no Content-Length and no hop-by-hop fields: those are the transport's.
+
+    ``reason`` is the status line's last part, where a protocol has words of its own for it.
+    """
 
     status: int
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     body: Sequence[Buffer] = ()
+    reason: str = ""
 
 
 @dataclass(slots=True)

@@ -1,1 +1,12 @@
 """The legacy TensorRT Inference Server API (v1.0 to v1.15), towards clients and backends."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infergate.codecs.base import Carrier, CodecPlugin
+from infergate.codecs.trtis import grpc_codec, http_codec
+from infergate.codecs.trtis.messages import SERVICE
+
+HTTP: Final = CodecPlugin("trtis-http", Carrier.HTTP, ("api",), http_codec.make)
+GRPC: Final = CodecPlugin("trtis-grpc", Carrier.GRPC, (SERVICE,), grpc_codec.make)

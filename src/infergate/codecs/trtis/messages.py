@@ -32,6 +32,6 @@ RepositoryResponse: Final = _message("RepositoryResponse")
 InferRequest: Final = _message("InferRequest")
 InferResponse: Final = _message("InferResponse")
 
-CODES: Final[dict[str, int]] = dict(
-    RequestStatus.DESCRIPTOR.fields_by_name["code"].enum_type.values_by_name.items()
-)
+_CODE: Final = RequestStatus.DESCRIPTOR.fields_by_name["code"].enum_type
+CODES: Final[dict[str, int]] = {name: value.number for name, value in _CODE.values_by_name.items()}
+"""RequestStatusCode"""

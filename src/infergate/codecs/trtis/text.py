@@ -90,7 +90,7 @@ def _field(field: Any, value: Any, depth: int) -> Iterator[tuple[int, str]]:
 def _scalar(field: Any, value: Any) -> str:
     match field.cpp_type:
         case FieldDescriptor.CPPTYPE_STRING:
-            return f'"{escaped(value)}"'
+            return f'"{CEscape(value, as_utf8=False)}"'
         case FieldDescriptor.CPPTYPE_ENUM:
             known = field.enum_type.values_by_number.get(value)
             return str(value) if known is None else str(known.name)
@@ -99,11 +99,6 @@ def _scalar(field: Any, value: Any) -> str:
         case FieldDescriptor.CPPTYPE_FLOAT:
             return spell_float(value)
     return str(value)
-
-
-def escaped(value: str | bytes) -> str:
-    """``value`` as C++ escapes strings: quotes, backslashes, and all bytes that do not print."""
-    return CEscape(value, as_utf8=False)
 
 
 def spell_float(value: float) -> str:

@@ -1,0 +1,34 @@
+"""The datatypes of the legacy API: the numbers and names of its DataType."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infergate.core.datatypes import INTEGERS, Datatype
+
+NUMBERS: Final[dict[Datatype, int]] = {
+    Datatype.BOOL: 1,
+    Datatype.UINT8: 2,
+    Datatype.UINT16: 3,
+    Datatype.UINT32: 4,
+    Datatype.UINT64: 5,
+    Datatype.INT8: 6,
+    Datatype.INT16: 7,
+    Datatype.INT32: 8,
+    Datatype.INT64: 9,
+    Datatype.FP16: 10,
+    Datatype.FP32: 11,
+    Datatype.FP64: 12,
+    Datatype.BYTES: 13,
+}
+"""BF16 has none."""
+BY_NUMBER: Final = {number: datatype for datatype, number in NUMBERS.items()}
+INVALID: Final = "TYPE_INVALID"
+"""What the API says of a datatype without a number (0)."""
+CLASSIFIED: Final = INTEGERS | {Datatype.FP32, Datatype.FP64}
+"""Of whose values the servers find the best classes."""
+
+
+def legacy_name(datatype: Datatype) -> str:
+    """How the API's messages call ``datatype``."""
+    return "TYPE_STRING" if datatype is Datatype.BYTES else f"TYPE_{datatype.value}"

@@ -1,0 +1,115 @@
+"""How gRPC servers are asked and read: ``request_status`` decides, whatever the gRPC status."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from infergate.codecs.protos.scan import Malformed
+from infergate.codecs.protos.statuses import raise_status
+from infergate.codecs.trtis import grpc_infer
+from infergate.codecs.trtis import messages as pb
+from infergate.codecs.trtis.infer_request import version_number, write_request
+from infergate.codecs.trtis.infer_response import read_response
+from infergate.codecs.trtis.methods import HEALTH, INFER, LOAD, MODEL_CONTROL, STATUS
+from infergate.codecs.trtis.status import as_asked, read_status
+from infergate.codecs.trtis.statuses import check_status
+from infergate.core.errors import GatewayError, Kind, bad_request, garbage
+from infergate.core.limits import Limits
+from infergate.core.messages import (
+    Answer,
+    Done,
+    Health,
+    InferRequest,
+    ModelIndexRequest,
+    ModelLoadRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    ModelUnloadRequest,
+    Operation,
+    ServerLiveRequest,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    ServerStatusRequest,
+)
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcRequest, RpcResponse, joined
+
+
+def build_request(operation: Operation, model: ModelMetadata | None) -> RpcRequest:
+    """Raises UNSUPPORTED for what the API lacks, BAD_REQUEST."""
+    try:
+        if isinstance(operation, InferRequest):
+            assert model is not None
+            return RpcRequest(INFER, _infer(operation, model))
+        method, message = _asked(operation)
+        return RpcRequest(method, (message.SerializeToString(deterministic=True),))
+    except ValueError:
+        raise bad_request("a name in the request is not Unicode text") from None
+
+
+def _asked(operation: Operation) -> tuple[str, Any]:
+    match operation:
+        case ServerLiveRequest():
+            return HEALTH, pb.HealthRequest(mode="live")
+        case ServerReadyRequest():
+            return HEALTH, pb.HealthRequest(mode="ready")
+        case ServerMetadataRequest() | ModelIndexRequest():
+            return STATUS, pb.StatusRequest()
+        case ModelMetadataRequest(model) | ModelReadyRequest(model) | ServerStatusRequest(model):
+            return STATUS, pb.StatusRequest(model_name=model)
+        case ModelLoadRequest(model):
+            return MODEL_CONTROL, pb.ModelControlRequest(model_name=model, type=LOAD)
+        case ModelUnloadRequest(model):
+            return MODEL_CONTROL, pb.ModelControlRequest(model_name=model)
+    raise GatewayError(
+        Kind.UNSUPPORTED, f"the legacy gRPC API has no request for {type(operation).__name__}"
+    )
+
+
+def _infer(operation: InferRequest, model: ModelMetadata) -> Sequence[Buffer]:
+    head = pb.InferRequest(
+        model_name=operation.model,
+        model_version=version_number(operation.model, operation.version),
+        meta_data=write_request(operation, model),
+    )
+    return grpc_infer.message_parts(
+        head, grpc_infer.RAW_INPUT, [tensor.data for tensor in operation.inputs]
+    )
+
+
+def parse_response(
+    wire: RpcResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
+) -> Answer:
+    """Raises the backend's error, or BACKEND_GARBAGE."""
+    if wire.code:
+        raise_status(wire)
+    match operation:
+        case InferRequest():
+            assert model is not None
+            try:
+                head, raw = grpc_infer.read_response(wire.message, limits)
+            except Malformed as error:
+                raise garbage("the backend's InferResponse cannot be read", str(error)) from None
+            check_status(head.request_status)
+            allot = grpc_infer.allot_outputs(raw)
+            return read_response(head.meta_data, allot, operation, model, limits)
+        case ServerLiveRequest() | ServerReadyRequest():
+            return Health(ok=_read(pb.HealthResponse, wire).health)
+        case ModelLoadRequest() | ModelUnloadRequest():
+            _read(pb.ModelControlResponse, wire)
+            return Done()
+    return as_asked(read_status(_read(pb.StatusResponse, wire).server_status), operation)
+
+
+def _read(kind: Any, wire: RpcResponse) -> Any:
+    """The message, whose status is success."""
+    try:
+        message = kind.FromString(joined(wire.message))
+    except DecodeError:
+        raise garbage(f"the backend's {kind.DESCRIPTOR.name} cannot be read") from None
+    check_status(message.request_status)
+    return message

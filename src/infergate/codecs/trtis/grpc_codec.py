@@ -1,0 +1,191 @@
+"""The legacy gRPC codec: RpcRequest and RpcResponse ⇄ canonical operations and answers.
+
+*Strategy.* The gRPC status is OK whatever happens, ``request_status`` in the answer tells the rest;
+only what is no call of the API ends in a gRPC status. StreamInfer's requests are Infer's, each
+answered in turn. ``grpc_backend`` knows how servers are asked; what is inside messages is common
+to both carriers.
+
+Sources: seed specification 004, and what servers and clients of the API put on the wire
+(docs/fidelity-trtis.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from infergate.codecs.base import Capabilities, Parsed, Peek, Profile, Unfinished
+from infergate.codecs.protos.scan import Malformed
+from infergate.codecs.trtis import grpc_backend, grpc_infer
+from infergate.codecs.trtis import messages as pb
+from infergate.codecs.trtis.datatypes import NUMBERS
+from infergate.codecs.trtis.infer_request import read_request
+from infergate.codecs.trtis.infer_response import write_response
+from infergate.codecs.trtis.methods import BY_PATH, INFER, STREAM_INFER, Method
+from infergate.codecs.trtis.options import Options, read_options
+from infergate.codecs.trtis.statuses import Statuses
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import KIB, Limits
+from infergate.core.messages import (
+    Answer,
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    Operation,
+)
+from infergate.core.wire import RpcRequest, RpcResponse, joined, size
+
+_INFERENCES: Final = (INFER, STREAM_INFER)
+_LATEST: Final = -1
+_MOST_ASKED: Final = 64 * KIB
+"""A request other than an inference: it holds a name or two."""
+_INTERNAL: Final = 13
+_UNIMPLEMENTED: Final = 12
+
+
+class _Unreadable(GatewayError):  # noqa: N818 - it says what the message is
+    """The bytes are not the message of the method: the one error that is a gRPC status."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(Kind.BAD_REQUEST, f"the message cannot be read: {why}")
+
+
+class TrtisGrpc:
+    """The codec."""
+
+    name: str = "trtis-grpc"
+    caps: Capabilities = Capabilities(datatypes=frozenset(NUMBERS), classifies=True)
+    profiled: bool = False
+    described: bool = True
+    streams: frozenset[str] = frozenset({STREAM_INFER})
+
+    def __init__(self, options: Options) -> None:
+        self._options: Final = options
+        self._statuses: Final = Statuses(options)
+
+    # ---- towards clients
+
+    def peek(self, wire: RpcRequest) -> Peek:
+        """Operation and names, from the top-level fields alone."""
+        if wire.method in _INFERENCES:
+            asked = _asked(wire)
+            return Peek(InferRequest, asked.model, asked.version)
+        operation = _other(wire)[0]
+        return Peek(type(operation), getattr(operation, "model", ""))
+
+    def parse_request(self, wire: RpcRequest, limits: Limits) -> Parsed | Unfinished:
+        """Raises UNSUPPORTED for a method the service lacks, and what is wrong with a message."""
+        if wire.method not in _INFERENCES:
+            return Parsed(*_other(wire))
+        asked = _asked(wire)
+        try:
+            head, raw = grpc_infer.read_request(wire.message, limits)
+        except Malformed as error:
+            raise _Unreadable(str(error)) from None
+        return read_request(
+            head.meta_data, asked, grpc_infer.allot(raw), self._options.level, limits
+        )
+
+    def build_response(self, answer: Answer, parsed: Parsed) -> RpcResponse:
+        """With ``request_status`` SUCCESS, whatever it says."""
+        if isinstance(answer, InferResponse):
+            header, raw = write_response(answer, parsed, data_type=self._options.data_type)
+            head = pb.InferResponse(request_status=self._statuses.success(), meta_data=header)
+            return RpcResponse(grpc_infer.message_parts(head, grpc_infer.RAW_OUTPUT, raw))
+        method: Method = parsed.reply
+        if not isinstance(answer, method.answers):
+            raise GatewayError(
+                Kind.UNSUPPORTED, f"the legacy gRPC API cannot tell {type(answer).__name__} here"
+            )
+        response = method.response()
+        method.write(response, answer, self._options.server_id)
+        response.request_status.CopyFrom(self._statuses.success())
+        return RpcResponse((response.SerializeToString(deterministic=True),))
+
+    def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
+        """In ``request_status``; a gRPC status for a method there is not and bytes that are no
+        message. Of an inference the id is told."""
+        if isinstance(error, _Unreadable):
+            return RpcResponse(code=_INTERNAL, details="Unable to parse request")
+        if wire is None:
+            head = pb.InferResponse(request_status=self._statuses.error(error, None))
+        elif wire.method in _INFERENCES:
+            try:
+                names = grpc_infer.read_names(wire.message)
+            except Malformed:
+                names = grpc_infer.Names()
+            asked = InferRequest(names.model, _version(names.version))
+            head = pb.InferResponse(request_status=self._statuses.error(error, asked))
+            head.meta_data.id = names.id
+            head.meta_data.SetInParent()
+        elif wire.method in BY_PATH:
+            try:
+                operation: Operation | None = _other(wire)[0]
+            except GatewayError:
+                operation = None
+            head = BY_PATH[wire.method].response(
+                request_status=self._statuses.error(error, operation)
+            )
+        else:
+            return RpcResponse(code=_UNIMPLEMENTED)
+        return RpcResponse((head.SerializeToString(deterministic=True),))
+
+    # ---- towards backends
+
+    def build_request(
+        self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
+    ) -> RpcRequest:
+        """Raises UNSUPPORTED for what the API lacks."""
+        del profile
+        return grpc_backend.build_request(operation, model)
+
+    def parse_response(
+        self,
+        wire: RpcResponse,
+        operation: Operation,
+        limits: Limits,
+        model: ModelMetadata | None = None,
+    ) -> Answer:
+        """Raises the backend's error, or BACKEND_GARBAGE."""
+        return grpc_backend.parse_response(wire, operation, limits, model)
+
+
+def _asked(wire: RpcRequest) -> InferRequest:
+    """The model and version asked for. Raises NOT_FOUND for a version there cannot be: the servers
+    take 0, which is what a client sends that sets none, for one."""
+    try:
+        names = grpc_infer.read_names(wire.message)
+    except Malformed as error:
+        raise _Unreadable(str(error)) from None
+    if names.version < 1 and names.version != _LATEST:
+        raise GatewayError(
+            Kind.NOT_FOUND,
+            f"model '{names.model}' has no version {names.version}; -1 is the latest",
+        )
+    return InferRequest(names.model, _version(names.version))
+
+
+def _version(number: int) -> str:
+    return "" if number == _LATEST else str(number)
+
+
+def _other(wire: RpcRequest) -> tuple[Operation, Method]:
+    method = BY_PATH.get(wire.method)
+    if method is None:
+        raise GatewayError(Kind.UNSUPPORTED, f"method {wire.method} is not served")
+    if size(wire.message) > _MOST_ASKED:
+        raise GatewayError(
+            Kind.TOO_LARGE, f"the message to {wire.method} is over {_MOST_ASKED} bytes"
+        )
+    try:
+        return method.read(method.request.FromString(joined(wire.message))), method
+    except DecodeError as error:
+        raise _Unreadable(str(error)) from None
+
+
+def make(options: Mapping[str, Any]) -> TrtisGrpc:
+    """The codec with ``level``, ``server_id`` and ``data_type`` from ``options``. Raises
+    ValueError."""
+    return TrtisGrpc(read_options(options))

@@ -1,0 +1,177 @@
+"""InferRequest and InferResponse of gRPC: their raw data apart from the rest.
+
+*Strategy.* Tensors are memoryviews of the message on the way in and message parts on the way out
+(``protos.scan``); only the rest goes through the protobuf runtime.
+
+*Rule.* What the runtime makes of a message is many times its size, so the rest is weighed, and what
+it holds is counted, before it sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from infergate.codecs.protos.scan import (
+    DELIMITED,
+    UNDECODABLE,
+    VARINT_BYTES,
+    Allowance,
+    Malformed,
+    counted,
+    fields,
+    prefix,
+    split,
+    varint,
+)
+from infergate.codecs.trtis import infer_response
+from infergate.codecs.trtis.checks import Input
+from infergate.codecs.trtis.infer_request import Allot
+from infergate.codecs.trtis.messages import InferRequest, InferResponse
+from infergate.core.classification import MOST_CLASSES
+from infergate.core.errors import bad_request, garbage
+from infergate.core.limits import MIB, Limits
+from infergate.core.tensor import Buffer
+from infergate.core.wire import joined
+
+RAW_INPUT: Final = 4
+RAW_OUTPUT: Final = 3
+MOST_HEAD: Final = 4 * MIB
+"""A message without raw data. Parsing it holds the interpreter about 6 ms a MiB."""
+MOST_FIELDS: Final = 65536
+"""Fields of one message that are ever looked at: about 50 ms of the interpreter's time."""
+_FEW: Final = 16
+"""Fields beside raw data: there are three."""
+# InferResponse.meta_data, its outputs, their batch entries, their classes
+_CLASSES: Final = (2, 4, 3, 1)
+# InferRequest.meta_data: its inputs and outputs
+_META_DATA: Final = (3,)
+
+
+class Names(NamedTuple):
+    """What an InferRequest is about."""
+
+    model: str = ""
+    version: int = 0
+    id: int = 0
+
+
+def read_names(message: Sequence[Buffer]) -> Names:
+    """``model_name``, ``model_version`` and ``meta_data.id`` (fields 1, 2 and 3.5), of each the
+    last. Raises Malformed."""
+    data = joined(message)
+    names = Names()
+    for field in fields(data, MOST_FIELDS):
+        value = memoryview(data)[field.value : field.end]
+        match (field.number, field.wire_type):
+            case (1, 2):
+                names = names._replace(model=_text(value))
+            case (2, 0):
+                names = names._replace(version=_int64(value))
+            case (3, 2):
+                for inner in fields(value, MOST_FIELDS):
+                    if (inner.number, inner.wire_type) == (5, 0):
+                        names = names._replace(id=_uint64(value[inner.value : inner.end]))
+    return names
+
+
+def _text(value: memoryview) -> str:
+    try:
+        return str(value, "utf-8")
+    except UnicodeDecodeError:
+        raise Malformed("a text is not UTF-8") from None
+
+
+def _uint64(value: memoryview) -> int:
+    return varint(value, 0, VARINT_BYTES)[0] % 2**64
+
+
+def _int64(value: memoryview) -> int:
+    number = _uint64(value)
+    return number - 2**64 if number >= 2**63 else number
+
+
+def read_request(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
+    """An InferRequest without its raw data, and that. Raises Malformed."""
+    rest, raw = _split(message, RAW_INPUT, limits)
+    _count(rest, _META_DATA, Allowance(4 * limits.tensors))
+    return _parsed(InferRequest, rest), raw
+
+
+def read_response(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
+    """An InferResponse without its raw data, and that. Raises Malformed."""
+    rest, raw = _split(message, RAW_OUTPUT, limits)
+    _count(rest, _CLASSES, Allowance(16 * limits.tensors + 4 * MOST_CLASSES))
+    return _parsed(InferResponse, rest), raw
+
+
+def _split(message: Sequence[Buffer], raw: int, limits: Limits) -> tuple[Buffer, list[memoryview]]:
+    rest, entries = split(joined(message), raw, 2 * limits.tensors + _FEW)
+    if len(rest) > MOST_HEAD:
+        raise Malformed(f"it has {len(rest)} bytes beside raw data, the limit is {MOST_HEAD}")
+    return rest, entries
+
+
+def _count(rest: Buffer, path: Sequence[int], allowance: Allowance) -> None:
+    """Spend of ``allowance`` for each field on, and just inside, ``path``. Raises Malformed."""
+    level = [memoryview(rest)]
+    for number in path:
+        level = [
+            data[field.value : field.end]
+            for data in level
+            for field in counted(data, allowance)
+            if field.number == number and field.wire_type == DELIMITED
+        ]
+    for data in level:
+        for _ in counted(data, allowance):
+            pass
+
+
+def _parsed(kind: Any, rest: Buffer) -> Any:
+    try:
+        return kind.FromString(rest)
+    except DecodeError:
+        raise Malformed(UNDECODABLE) from None
+
+
+def message_parts(head: Any, number: int, raw: Iterable[Buffer]) -> list[Buffer]:
+    """The parts of ``head`` and a raw entry for each of ``raw``, in field ``number``; no copy."""
+    parts: list[Buffer] = [head.SerializeToString(deterministic=True)]
+    for entry in raw:
+        parts.append(prefix(number, len(entry)))
+        if len(entry):
+            parts.append(entry)
+    return parts
+
+
+def allot(raw: Sequence[Buffer]) -> Allot:
+    """An entry for each input; what is over is left, as the servers do."""
+
+    def entries(inputs: Sequence[Input], model: str) -> Sequence[Buffer]:
+        for index, each in enumerate(inputs):
+            if index >= len(raw):
+                raise bad_request(
+                    f"expected tensor data for at least {index} inputs but got only {len(raw)} "
+                    f"sets of data for model '{model}'"
+                )
+            if len(raw[index]) != each.size:
+                raise bad_request(
+                    f"unexpected size {len(raw[index])} for input '{each.name}', expecting "
+                    f"{each.size} for model '{model}'"
+                )
+        return raw[: len(inputs)]
+
+    return entries
+
+
+def allot_outputs(raw: Sequence[Buffer]) -> infer_response.Allot:
+    """An entry for each output, empty where its classes are in the header."""
+
+    def entries(sizes: Sequence[int | None]) -> Sequence[Buffer]:
+        if len(raw) != len(sizes):
+            raise garbage(f"{len(raw)} raw_output for {len(sizes)} outputs")
+        return raw
+
+    return entries

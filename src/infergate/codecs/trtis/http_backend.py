@@ -1,0 +1,212 @@
+"""How HTTP servers are asked and read.
+
+*Rule 1.* NV-Status decides; but for health, where the HTTP status alone does.
+*Rule 2.* The body is cut by NV-InferResponse. What follows the raw data, the header once more, is
+asked for in binary, as the real client does, and looked at only for classes that NV-InferResponse
+leaves out (v1.0 to 1.4).
+*Rule 3.* The servers close the connection without a word on a header of over 8190 bytes, so that is
+refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from infergate.codecs.trtis import text
+from infergate.codecs.trtis.http_frontend import ANSWERS, ASKS, STATUS
+from infergate.codecs.trtis.infer_request import version_number, write_request
+from infergate.codecs.trtis.infer_response import Allot, read_response
+from infergate.codecs.trtis.messages import InferResponseHeader, RequestStatus, ServerStatus
+from infergate.codecs.trtis.paths import LIVE, READY, model_path
+from infergate.codecs.trtis.paths import STATUS as STATUS_PATH
+from infergate.codecs.trtis.status import as_asked, read_status
+from infergate.codecs.trtis.statuses import check_status
+from infergate.core.errors import GatewayError, Kind, Origin, garbage
+from infergate.core.limits import Limits
+from infergate.core.messages import (
+    Answer,
+    Done,
+    Health,
+    InferRequest,
+    InferResponse,
+    ModelIndexRequest,
+    ModelLoadRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    ModelUnloadRequest,
+    Operation,
+    ServerLiveRequest,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    ServerStatusRequest,
+)
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest, HttpResponse, joined
+
+LONGEST_HEADER: Final = 8190
+"""Bytes of NV-InferRequest's value that the servers take (8192 they do not)."""
+LONGEST_ANSWER: Final = 256 * 1024
+"""Characters of NV-InferResponse: reading it holds the interpreter about 1 ms a KiB."""
+_BINARY: Final = "format=binary"
+_SHOWN: Final = 200
+_KINDS: Final = {
+    401: Kind.UNAUTHENTICATED,
+    403: Kind.FORBIDDEN,
+    413: Kind.TOO_LARGE,
+    429: Kind.RATE_LIMITED,
+    503: Kind.NO_BACKEND,
+    504: Kind.TIMEOUT,
+}
+"""Of an answer without NV-Status, which then comes from a proxy, or no handler was reached."""
+
+
+def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
+    """Raises UNSUPPORTED for what the API lacks, BAD_REQUEST and TOO_LARGE."""
+    match operation:
+        case InferRequest():
+            assert model is not None
+            return _infer(operation, model)
+        case ServerLiveRequest():
+            return HttpRequest("GET", LIVE)
+        case ServerReadyRequest():
+            return HttpRequest("GET", READY)
+        case ServerMetadataRequest() | ModelIndexRequest() | ServerStatusRequest(""):
+            return HttpRequest("GET", STATUS_PATH, _BINARY)
+        case ModelMetadataRequest() | ModelReadyRequest() | ServerStatusRequest():
+            return HttpRequest("GET", model_path(STATUS_PATH, operation.model), _BINARY)
+        case ModelLoadRequest():
+            return HttpRequest("POST", model_path("/api/modelcontrol/load", operation.model))
+        case ModelUnloadRequest():
+            return HttpRequest("POST", model_path("/api/modelcontrol/unload", operation.model))
+    raise GatewayError(
+        Kind.UNSUPPORTED, f"the legacy HTTP API has no request for {type(operation).__name__}"
+    )
+
+
+def _infer(operation: InferRequest, model: ModelMetadata) -> HttpRequest:
+    path = model_path(
+        "/api/infer", operation.model, version_number(operation.model, operation.version)
+    )
+    header = text.line(write_request(operation, model))
+    if len(header) > LONGEST_HEADER:
+        raise GatewayError(
+            Kind.TOO_LARGE,
+            f"the names and shapes of this inference take {len(header)} bytes of the header "
+            f"NV-InferRequest, and the backend's servers take {LONGEST_HEADER}",
+        )
+    return HttpRequest(
+        "POST",
+        path,
+        _BINARY,
+        {"content-type": "application/octet-stream", ASKS: header},
+        [tensor.data for tensor in operation.inputs if len(tensor.data)],
+    )
+
+
+def parse_response(
+    wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
+) -> Answer:
+    """Raises the backend's error, or BACKEND_GARBAGE."""
+    headers = {name.lower(): value for name, value in wire.headers.items()}
+    if isinstance(operation, ServerLiveRequest | ServerReadyRequest):
+        return _health(wire, headers)
+    _check(wire, headers)
+    match operation:
+        case InferRequest():
+            assert model is not None
+            return _inference(wire, headers, operation, model, limits)
+        case ModelLoadRequest() | ModelUnloadRequest():
+            return Done()
+    try:
+        status = read_status(ServerStatus.FromString(bytes(joined(wire.body))))
+    except DecodeError:
+        raise garbage("the backend's status cannot be read") from None
+    return as_asked(status, operation)
+
+
+def _health(wire: HttpResponse, headers: dict[str, str]) -> Health:
+    """Not ready is a 400 whose NV-Status says SUCCESS."""
+    if wire.status != 200:
+        check_status(_status(wire, headers))
+    return Health(ok=wire.status == 200)
+
+
+def _check(wire: HttpResponse, headers: dict[str, str]) -> None:
+    check_status(_status(wire, headers))
+    if wire.status != 200:
+        raise garbage(f"the backend answered HTTP {wire.status} with NV-Status SUCCESS")
+
+
+def _status(wire: HttpResponse, headers: dict[str, str]) -> Any:
+    told = headers.get(STATUS.lower())
+    if told is None:
+        body = bytes(joined(wire.body)[: 4 * _SHOWN]).decode("utf-8", "replace")
+        raise GatewayError(
+            _kind(wire.status),
+            f"the backend answered HTTP {wire.status} without NV-Status",
+            origin=Origin.BACKEND,
+            detail=body[:_SHOWN],
+        )
+    return _read(RequestStatus, STATUS, told)
+
+
+def _kind(status: int) -> Kind:
+    if status in _KINDS:
+        return _KINDS[status]
+    return Kind.BACKEND_ERROR if status >= 500 else Kind.BACKEND_GARBAGE
+
+
+def _read(kind: Any, name: str, told: str) -> Any:
+    if len(told) > LONGEST_ANSWER:
+        raise garbage(
+            f"the backend's {name} is of {len(told)} bytes, the limit is {LONGEST_ANSWER}"
+        )
+    try:
+        return text.read(kind, told)
+    except ValueError as error:
+        raise garbage(f"the backend's {name} cannot be read", str(error)[:_SHOWN]) from None
+
+
+def _inference(
+    wire: HttpResponse,
+    headers: dict[str, str],
+    operation: InferRequest,
+    model: ModelMetadata,
+    limits: Limits,
+) -> InferResponse:
+    told = headers.get(ANSWERS.lower())
+    if told is None:
+        raise garbage(f"the backend's answer has no {ANSWERS}")
+    header = _read(InferResponseHeader, ANSWERS, told)
+    body = memoryview(joined(wire.body))
+    sizes = [each.raw.batch_byte_size for each in header.output]
+    if any(not each.HasField("raw") and not each.batch_classes for each in header.output):
+        header = _trailer(body[sum(sizes) :], header)
+    return read_response(header, _allot(body), operation, model, limits)
+
+
+def _trailer(data: memoryview, header: Any) -> Any:
+    """The header once more; as it was where there is none."""
+    try:
+        return InferResponseHeader.FromString(bytes(data)) if len(data) else header
+    except DecodeError:
+        return header
+
+
+def _allot(body: memoryview) -> Allot:
+    def slices(sizes: Sequence[int | None]) -> Sequence[Buffer]:
+        found: list[Buffer] = []
+        position = 0
+        for size in sizes:
+            end = position + (size or 0)
+            if end > len(body):
+                raise garbage(f"{ANSWERS} tells of {end} bytes or more, the body has {len(body)}")
+            found.append(body[position:end])
+            position = end
+        return found
+
+    return slices

@@ -1,0 +1,170 @@
+"""The legacy HTTP codec: HttpRequest and HttpResponse ⇄ canonical operations and answers.
+
+*Strategy.* The path tells the operation (``paths``), NV-InferRequest the tensors' names and shapes,
+the model's metadata their datatypes. ``http_frontend`` knows how clients are answered,
+``http_backend`` how servers are asked; the rest is common to both carriers.
+
+Sources: seed specification 004, and what servers and clients of the API put on the wire
+(docs/fidelity-trtis.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from infergate.codecs.base import Capabilities, Parsed, Peek, Profile, Unfinished
+from infergate.codecs.trtis import answers, http_backend, http_frontend
+from infergate.codecs.trtis.datatypes import NUMBERS
+from infergate.codecs.trtis.http_frontend import Form
+from infergate.codecs.trtis.infer_request import read_request
+from infergate.codecs.trtis.infer_response import write_response
+from infergate.codecs.trtis.messages import SharedMemoryStatus as Regions
+from infergate.codecs.trtis.options import Options, read_options
+from infergate.codecs.trtis.paths import find
+from infergate.codecs.trtis.statuses import Statuses
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.messages import (
+    Answer,
+    Done,
+    Health,
+    InferRequest,
+    InferResponse,
+    ModelIndex,
+    ModelMetadata,
+    Operation,
+    ServerStatus,
+    ServerStatusRequest,
+    SharedMemoryRegisterRequest,
+    SharedMemoryStatus,
+)
+from infergate.core.wire import HttpRequest, HttpResponse, joined
+
+
+class TrtisHttp:
+    """The codec."""
+
+    name: str = "trtis-http"
+    caps: Capabilities = Capabilities(datatypes=frozenset(NUMBERS), classifies=True)
+    profiled: bool = False
+    described: bool = True
+    streams: frozenset[str] = frozenset()
+
+    def __init__(self, options: Options) -> None:
+        self._options: Final = options
+        self._statuses: Final = Statuses(options)
+
+    # ---- towards clients
+
+    def peek(self, wire: HttpRequest) -> Peek:
+        """The path tells all. A header that cannot be read is refused before a model is looked
+        for, as the servers do."""
+        operation = find(wire.method, wire.path)
+        if isinstance(operation, InferRequest):
+            http_frontend.read_header(wire)
+        return Peek(
+            type(operation), getattr(operation, "model", ""), getattr(operation, "version", "")
+        )
+
+    def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished:
+        """Raises NOT_FOUND for a path, METHOD_NOT_ALLOWED, and what is wrong with an inference."""
+        operation = find(wire.method, wire.path)
+        match operation:
+            case InferRequest():
+                header = http_frontend.read_header(wire)
+                unfinished = read_request(
+                    header, operation, http_frontend.allot(wire.body), self._options.level, limits
+                )
+                return _with_form(unfinished, http_frontend.form_of(wire))
+            case ServerStatusRequest():
+                return Parsed(operation, http_frontend.status_form_of(wire, self._options.level))
+            case SharedMemoryRegisterRequest(device=int()):
+                return Parsed(replace(operation, handle=bytes(joined(wire.body))))
+        return Parsed(operation, http_frontend.form_of(wire))
+
+    def build_response(self, answer: Answer, parsed: Parsed) -> HttpResponse:
+        """The answer in the form that the request noted."""
+        status = self._statuses.success
+        match answer:
+            case InferResponse():
+                reply: _Reply = parsed.reply
+                header, raw = write_response(
+                    answer,
+                    replace(parsed, reply=reply.inference),
+                    data_type=self._options.data_type,
+                )
+                return http_frontend.inference(header, raw, reply.form, status())
+            case Health(ok):
+                return http_frontend.empty(status(), ok=ok)
+            case Done():
+                return http_frontend.empty(status(), ok=True)
+            case ServerStatus():
+                message = answers.status(answer, self._options.server_id)
+            case ModelIndex():
+                message = answers.index(answer)
+            case SharedMemoryStatus():
+                message = Regions()
+                answers.add_regions(message.shared_memory_region, answer)
+            case _:
+                raise GatewayError(
+                    Kind.UNSUPPORTED, f"the legacy HTTP API cannot tell {type(answer).__name__}"
+                )
+        return http_frontend.told(message, parsed.reply, status())
+
+    def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
+        """By ``wire`` a bare 400 or 405, where no handler was reached; else with NV-Status."""
+        operation: Operation | None = None
+        if wire is not None:
+            try:
+                operation = find(wire.method, wire.path)
+            except GatewayError as misplaced:
+                not_allowed = misplaced.kind is Kind.METHOD_NOT_ALLOWED
+                return http_frontend.bare(405 if not_allowed else 400)
+            if isinstance(operation, InferRequest):
+                return http_frontend.refused_inference(
+                    wire, lambda: self._statuses.error(error, operation)
+                )
+        return http_frontend.empty(self._statuses.error(error, operation), ok=False)
+
+    # ---- towards backends
+
+    def build_request(
+        self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
+    ) -> HttpRequest:
+        """Raises UNSUPPORTED for what the API or a path of it cannot tell, TOO_LARGE."""
+        del profile
+        return http_backend.build_request(operation, model)
+
+    def parse_response(
+        self,
+        wire: HttpResponse,
+        operation: Operation,
+        limits: Limits,
+        model: ModelMetadata | None = None,
+    ) -> Answer:
+        """Raises the backend's error, or BACKEND_GARBAGE."""
+        return http_backend.parse_response(wire, operation, limits, model)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """How an inference is answered, and the form of the header after its data."""
+
+    inference: Any
+    form: Form
+
+
+def _with_form(unfinished: Unfinished, form: Form) -> Unfinished:
+    def finish(metadata: ModelMetadata) -> Parsed:
+        parsed = unfinished.finish(metadata)
+        return replace(parsed, reply=_Reply(parsed.reply, form))
+
+    return replace(unfinished, finish=finish)
+
+
+def make(options: Mapping[str, Any]) -> TrtisHttp:
+    """The codec with ``level``, ``server_id`` and ``data_type`` from ``options``. Raises
+    ValueError."""
+    return TrtisHttp(read_options(options))

@@ -1,0 +1,185 @@
+"""InferRequestHeader and raw tensors ⇄ InferRequest.
+
+Both carriers spell an inference alike: a header, and each input's raw data in the header's order;
+HTTP has the data in one piece, gRPC a piece for each input. What datatypes and shapes they have,
+the model's metadata tells.
+
+*Rule 1.* A client that asks for no outputs gets none, though the backend is asked for all.
+*Rule 2.* A backend is asked for every output by name: asked for none, it would give none.
+*Rule 3.* What goes to a backend agrees with its metadata in names and datatypes, which the wire
+does not tell: the server would take FP32 for INT32. The rest of the checks are the server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from infergate.codecs.base import Parsed, Unfinished
+from infergate.codecs.trtis.checks import (
+    Input,
+    Output,
+    check_batch,
+    check_classes,
+    check_counts,
+    check_inputs,
+    check_outputs,
+    datatype_of,
+    is_batched,
+)
+from infergate.codecs.trtis.messages import InferRequestHeader
+from infergate.codecs.trtis.options import Level
+from infergate.codecs.trtis.parameters import read_id, read_parameters, write_parameters
+from infergate.core.classification import PARAMETER, class_count
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import bad_request
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
+from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
+
+Allot = Callable[[Sequence[Input], str], Sequence[Buffer]]
+"""The raw data of each input, for the model named so. Raises BAD_REQUEST where it is too little or
+too much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How a client wants its inference answered. ``batch``: the first dimension of every shape, or
+    nothing where the model does not batch."""
+
+    id: int
+    batch_size: int
+    batch: tuple[int, ...]
+    outputs: tuple[Output, ...]
+
+
+# ---- from clients
+
+
+def read_request(
+    header: Any, asked: InferRequest, allot: Allot, level: Level, limits: Limits
+) -> Unfinished:
+    """The inference that ``header`` asks for, of the model and version of ``asked``. Raises
+    BAD_REQUEST, also when it is finished."""
+    check_counts(header, limits)
+
+    def finish(metadata: ModelMetadata) -> Parsed:
+        check_batch(header, metadata)
+        outputs = check_outputs(header, metadata, level)
+        inputs = check_inputs(header, metadata, limits)
+        batch = (header.batch_size,) if is_batched(metadata) else ()
+        tensors = _tensors(inputs, batch, allot(inputs, metadata.name))
+        check_classes(outputs)
+        request = replace(
+            asked,
+            id=read_id(header),
+            parameters=read_parameters(header),
+            inputs=tensors,
+            outputs=tuple(_requested(output) for output in dict.fromkeys(outputs)),
+        )
+        return Parsed(request, Reply(header.id, header.batch_size, batch, outputs))
+
+    return Unfinished(asked.model, asked.version, finish)
+
+
+def _tensors(
+    inputs: Sequence[Input], batch: tuple[int, ...], datas: Sequence[Buffer]
+) -> tuple[Tensor, ...]:
+    tensors: list[Tensor] = []
+    elements = 0
+    for each, data in zip(inputs, datas, strict=True):
+        shape = (*batch, *each.dims)
+        if each.datatype is Datatype.BYTES:
+            elements = add_bytes_elements(each.name, shape, elements)
+        check_data(each.name, each.datatype, shape, data)
+        tensors.append(Tensor(each.name, each.datatype, shape, data))
+    return tuple(tensors)
+
+
+def _requested(output: Output) -> RequestedOutput:
+    if not output.classes:
+        return RequestedOutput(output.name)
+    return RequestedOutput(output.name, {PARAMETER: output.classes})
+
+
+# ---- to backends
+
+_LATEST: Final = -1
+_LARGEST_VERSION: Final = 2**63 - 1
+
+
+def version_number(model: str, version: str) -> int:
+    """``version`` as the API has it, -1 for the latest. Raises BAD_REQUEST for what is none."""
+    if not version:
+        return _LATEST
+    if version.isascii() and version.isdecimal() and len(version) <= len(str(_LARGEST_VERSION)):
+        number = int(version)
+        if number <= _LARGEST_VERSION:
+            return number
+    raise bad_request(
+        f"version '{version}' of model '{model}' is not found: the backend's versions are integers"
+    )
+
+
+def wanted_outputs(
+    operation: InferRequest, model: ModelMetadata
+) -> list[tuple[RequestedOutput, Datatype]]:
+    """Each output that the backend is to be asked for, with its datatype. Raises BAD_REQUEST."""
+    known = {told.name: told for told in model.outputs}
+    asked = operation.outputs or tuple(RequestedOutput(name) for name in known)
+    for output in asked:
+        if output.name not in known:
+            raise bad_request(
+                f"unexpected inference output '{output.name}' for model '{operation.model}'"
+            )
+    return [(output, datatype_of("output", known[output.name])) for output in asked]
+
+
+def write_request(operation: InferRequest, model: ModelMetadata) -> Any:
+    """The header of ``operation``; its raw data is that of the inputs in order. Raises BAD_REQUEST
+    for what the header cannot tell or ``model`` contradicts."""
+    header = InferRequestHeader(batch_size=batch_size(operation, model))
+    write_parameters(header, operation.id, operation.parameters)
+    known = {told.name: told for told in model.inputs}
+    batched = is_batched(model)
+    for tensor in operation.inputs:
+        told = known.get(tensor.name)
+        if told is None:
+            raise bad_request(
+                f"unexpected inference input '{tensor.name}' for model '{operation.model}'"
+            )
+        if datatype_of("input", told) is not tensor.datatype:
+            raise bad_request(
+                f"tensor '{tensor.name}' is {tensor.datatype.value}, "
+                f"model '{operation.model}' takes {told.datatype}"
+            )
+        header.input.add(
+            name=tensor.name,
+            dims=tensor.shape[1:] if batched else tensor.shape,
+            batch_byte_size=len(tensor.data) if tensor.datatype is Datatype.BYTES else 0,
+        )
+    for output, _ in wanted_outputs(operation, model):
+        asked = header.output.add(name=output.name)
+        if (count := class_count(output)) is not None:
+            asked.cls.count = count
+    return header
+
+
+def batch_size(operation: InferRequest, model: ModelMetadata) -> int:
+    """How many batch entries the inputs hold. Raises BAD_REQUEST naming the one at fault."""
+    if not is_batched(model):
+        return 1
+    found: int | None = None
+    for tensor in operation.inputs:
+        if not tensor.shape:
+            raise bad_request(
+                f"tensor '{tensor.name}': shape [] has no batch, which model "
+                f"'{operation.model}' takes"
+            )
+        if found is not None and tensor.shape[0] != found:
+            raise bad_request(
+                f"tensor '{tensor.name}': a batch of {tensor.shape[0]} beside one of {found}"
+            )
+        found = tensor.shape[0]
+    return 1 if found is None else found

@@ -1,0 +1,153 @@
+"""InferResponseHeader and raw tensors ⇄ InferResponse.
+
+*Rule 1.* Clients are given the outputs they asked for, in their order. An output's classes are in
+the header, its values in the raw data.
+*Rule 2.* Backends give outputs in an order of their own, which the header tells (v1.12 on: any).
+What does not fit the metadata is BACKEND_GARBAGE naming the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from infergate.codecs.base import Parsed
+from infergate.codecs.trtis.checks import is_batched
+from infergate.codecs.trtis.classes import read_classes, write_classes
+from infergate.codecs.trtis.datatypes import NUMBERS
+from infergate.codecs.trtis.infer_request import Reply, batch_size, wanted_outputs
+from infergate.codecs.trtis.messages import InferResponseHeader
+from infergate.core.classification import class_count
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind, Origin, garbage
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
+from infergate.core.tensor import (
+    Buffer,
+    Tensor,
+    add_bytes_elements,
+    check_data,
+    check_shape,
+)
+
+# ---- to clients
+
+
+def write_response(
+    answer: InferResponse, parsed: Parsed, *, data_type: bool
+) -> tuple[Any, Sequence[Buffer]]:
+    """The header, and the raw data of each output: nothing for those that are told as classes.
+
+    Raises BACKEND_GARBAGE for an answer that is none to what was asked.
+    """
+    reply: Reply = parsed.reply
+    assert isinstance(parsed.operation, InferRequest)
+    header = InferResponseHeader(
+        model_name=parsed.operation.model,
+        model_version=_version(answer.version),
+        batch_size=reply.batch_size,
+        id=reply.id,
+    )
+    given = {tensor.name: tensor for tensor in answer.outputs}
+    raw: list[Buffer] = []
+    for output in reply.outputs:
+        tensor = given.get(output.name)
+        if tensor is None:
+            raise garbage(f"the answer lacks output '{output.name}'")
+        told = header.output.add(name=output.name)
+        if data_type:
+            told.data_type = NUMBERS[output.datatype]
+        if output.classes:
+            write_classes(told.batch_classes, tensor, reply.batch_size)
+            raw.append(b"")
+            continue
+        if tensor.datatype is not output.datatype:
+            raise garbage(
+                f"output '{output.name}' is {tensor.datatype.value} and not, as in the model's "
+                f"metadata, {output.datatype.value}"
+            )
+        rank = len(reply.batch)
+        if tensor.shape[:rank] != reply.batch:
+            raise garbage(
+                f"output '{output.name}' is of shape {list(tensor.shape)} "
+                f"and not of batch size {reply.batch_size}"
+            )
+        told.raw.dims.extend(tensor.shape[rank:])
+        told.raw.batch_byte_size = len(tensor.data)
+        told.raw.SetInParent()
+        raw.append(tensor.data)
+    return header, raw
+
+
+def _version(version: str) -> int:
+    """As the API has it; 0, which is not told, for what is no number."""
+    if version.isascii() and version.isdecimal() and len(version) < len(str(2**63)):
+        return int(version)
+    return 0
+
+
+# ---- from backends
+
+Allot = Callable[[Sequence[int | None]], Sequence[Buffer]]
+"""The raw data of outputs of so many bytes, None where an output has none. Raises
+BACKEND_GARBAGE."""
+
+
+def read_response(
+    header: Any, allot: Allot, operation: InferRequest, model: ModelMetadata, limits: Limits
+) -> InferResponse:
+    """The answer of ``header`` and its raw data to ``operation``, its id the request's.
+
+    Raises BACKEND_GARBAGE, TOO_LARGE.
+    """
+    try:
+        outputs = _read_outputs(header, allot, operation, model, limits)
+    except GatewayError as error:
+        if error.kind is Kind.TOO_LARGE:
+            raise GatewayError(
+                Kind.TOO_LARGE,
+                f"the backend's answer is too large: {error.public}",
+                origin=Origin.BACKEND,
+            ) from None
+        raise garbage(f"the backend's answer is wrong: {error.public}") from None
+    return InferResponse(
+        model=header.model_name or operation.model,
+        version=str(header.model_version) if header.model_version > 0 else "",
+        id=operation.id,
+        outputs=outputs,
+    )
+
+
+def _read_outputs(
+    header: Any, allot: Allot, operation: InferRequest, model: ModelMetadata, limits: Limits
+) -> tuple[Tensor, ...]:
+    wanted = {
+        output.name: (output, datatype) for output, datatype in wanted_outputs(operation, model)
+    }
+    batch = (batch_size(operation, model),) if is_batched(model) else ()
+    if batch and header.batch_size != batch[0]:
+        raise garbage(f"it is of batch size {header.batch_size}, not {batch[0]}")
+    if len(header.output) > limits.tensors:
+        raise garbage(f"there are {len(header.output)} outputs, the limit is {limits.tensors}")
+    sizes = [told.raw.batch_byte_size if told.HasField("raw") else None for told in header.output]
+    found: dict[str, Tensor] = {}
+    elements = 0
+    for told, data in zip(header.output, allot(sizes), strict=True):
+        if told.name not in wanted or told.name in found:
+            raise garbage(f"output '{told.name}' was not asked for, or is there twice")
+        output, datatype = wanted[told.name]
+        if class_count(output) is not None:
+            tensor = read_classes(told.name, told.batch_classes, batch)
+        elif told.HasField("raw"):
+            shape = check_shape(told.name, (*batch, *told.raw.dims), limits)
+            tensor = Tensor(told.name, datatype, shape, data)
+        else:
+            raise garbage(f"output '{told.name}' has no raw data")
+        if tensor.datatype is Datatype.BYTES:
+            elements = add_bytes_elements(tensor.name, tensor.shape, elements)
+        check_data(tensor.name, tensor.datatype, tensor.shape, tensor.data)
+        found[told.name] = tensor
+    for name in wanted:
+        if name not in found:
+            raise garbage(f"it lacks output '{name}'")
+    return tuple(found[name] for name in wanted)

@@ -1,0 +1,153 @@
+"""The methods of the gRPC service other than inferences: towards clients.
+
+*Strategy.* One row a method: its messages, how the request is read, and where the answer goes. All
+answers hold ``request_status``, which is filled by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from infergate.codecs.trtis import answers
+from infergate.codecs.trtis import messages as pb
+from infergate.codecs.trtis.statuses import Refusal
+from infergate.core.messages import (
+    Answer,
+    Done,
+    Health,
+    ModelIndex,
+    ModelIndexRequest,
+    ModelLoadRequest,
+    ModelUnloadRequest,
+    Operation,
+    ServerLiveRequest,
+    ServerReadyRequest,
+    ServerStatus,
+    ServerStatusRequest,
+    SharedMemoryRegisterRequest,
+    SharedMemoryStatus,
+    SharedMemoryStatusRequest,
+    SharedMemoryUnregisterRequest,
+)
+
+INFER: Final = f"/{pb.SERVICE}/Infer"
+STREAM_INFER: Final = f"/{pb.SERVICE}/StreamInfer"
+STATUS: Final = f"/{pb.SERVICE}/Status"
+HEALTH: Final = f"/{pb.SERVICE}/Health"
+MODEL_CONTROL: Final = f"/{pb.SERVICE}/ModelControl"
+_UNLOAD: Final = 0
+LOAD: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """``write`` puts one of ``answers`` into a response; its last argument is the server's id."""
+
+    request: Any
+    response: Any
+    answers: tuple[type[Answer], ...]
+    read: Callable[[Any], Operation]
+    write: Callable[[Any, Any, str], None]
+
+
+def _read_health(message: Any) -> Operation:
+    match message.mode:
+        case "live":
+            return ServerLiveRequest()
+        case "ready":
+            return ServerReadyRequest()
+    raise Refusal("UNKNOWN", f"unknown health mode '{message.mode}'")
+
+
+def _read_control(message: Any) -> Operation:
+    kind = ModelLoadRequest if message.type == LOAD else ModelUnloadRequest
+    return kind(message.model_name)
+
+
+def _read_repository(message: Any) -> Operation:
+    if message.WhichOneof("request_type") is None:
+        raise Refusal("UNKNOWN", "request type is not specified")
+    return ModelIndexRequest()
+
+
+def _read_memory(message: Any) -> Operation:
+    match message.WhichOneof("shared_memory_control"):
+        case "register":
+            return _read_register(message.register)
+        case "unregister":
+            return SharedMemoryUnregisterRequest(message.unregister.name)
+        case "unregister_all":
+            return SharedMemoryUnregisterRequest()
+        case "status":
+            return SharedMemoryStatusRequest()
+    raise Refusal("UNKNOWN", "unknown sharedmemorycontrol request type")
+
+
+def _read_register(asked: Any) -> Operation:
+    match asked.WhichOneof("shared_memory_types"):
+        case "system_shared_memory":
+            where = asked.system_shared_memory
+            return SharedMemoryRegisterRequest(
+                asked.name, where.shared_memory_key, where.offset, asked.byte_size
+            )
+        case "cuda_shared_memory":
+            where = asked.cuda_shared_memory
+            return SharedMemoryRegisterRequest(
+                asked.name,
+                size=asked.byte_size,
+                device=where.device_id,
+                handle=where.raw_handle,
+            )
+    raise Refusal(
+        "INVALID_ARG",
+        f"failed to register shared memory region: '{asked.name}', improperly formed request.",
+    )
+
+
+def _write_health(response: Any, answer: Any, _: str) -> None:
+    response.health = answer.ok
+
+
+def _write_status(response: Any, answer: Any, server_id: str) -> None:
+    response.server_status.CopyFrom(answers.status(answer, server_id))
+
+
+def _write_index(response: Any, answer: Any, _: str) -> None:
+    response.index.CopyFrom(answers.index(answer))
+
+
+def _write_memory(response: Any, answer: Any, _: str) -> None:
+    if isinstance(answer, SharedMemoryStatus):
+        response.shared_memory_status.SetInParent()
+        answers.add_regions(response.shared_memory_status.shared_memory_region, answer)
+
+
+def _write_nothing(response: Any, answer: Any, server_id: str) -> None:
+    del response, answer, server_id
+
+
+BY_PATH: Final[dict[str, Method]] = {
+    STATUS: Method(
+        pb.StatusRequest,
+        pb.StatusResponse,
+        (ServerStatus,),
+        lambda message: ServerStatusRequest(message.model_name),
+        _write_status,
+    ),
+    HEALTH: Method(pb.HealthRequest, pb.HealthResponse, (Health,), _read_health, _write_health),
+    MODEL_CONTROL: Method(
+        pb.ModelControlRequest, pb.ModelControlResponse, (Done,), _read_control, _write_nothing
+    ),
+    f"/{pb.SERVICE}/Repository": Method(
+        pb.RepositoryRequest, pb.RepositoryResponse, (ModelIndex,), _read_repository, _write_index
+    ),
+    f"/{pb.SERVICE}/SharedMemoryControl": Method(
+        pb.SharedMemoryControlRequest,
+        pb.SharedMemoryControlResponse,
+        (SharedMemoryStatus, Done),
+        _read_memory,
+        _write_memory,
+    ),
+}

@@ -1,0 +1,84 @@
+"""What a request header says beside tensors ⇄ the canonical id and parameters.
+
+| header | canonical |
+|---|---|
+| ``id``, 0 is none | ``id``, decimal; others are not sent |
+| ``correlation_id``, 0 is none | ``sequence_id`` |
+| ``flags`` 1, 2 | ``sequence_start``, ``sequence_end`` |
+| ``priority``, 0 is none | ``priority`` |
+| ``timeout_microseconds``, 0 is none | ``timeout`` |
+
+Other parameters have no place in the API and are left out: by V2 servers ignore those they do not
+know.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from infergate.core.errors import bad_request
+from infergate.core.tensor import NO_PARAMETERS, Parameters
+
+_START: Final = 1
+_END: Final = 2
+_SEQUENCE: Final = "sequence_id"
+_FLAGS: Final = {"sequence_start": _START, "sequence_end": _END}
+_NUMBERS: Final = {
+    # parameter: field, its bits
+    _SEQUENCE: ("correlation_id", 64),
+    "priority": ("priority", 32),
+    "timeout": ("timeout_microseconds", 64),
+}
+_DIGITS: Final = 20
+"""Of the greatest uint64."""
+
+
+def read_id(header: Any) -> str:
+    """The canonical id."""
+    return str(header.id) if header.id else ""
+
+
+def read_parameters(header: Any) -> Parameters:
+    """The canonical parameters."""
+    found: dict[str, Any] = {}
+    for name, (field, _) in _NUMBERS.items():
+        if value := getattr(header, field):
+            found[name] = value
+    for name, flag in _FLAGS.items():
+        if header.flags & flag:
+            found[name] = True
+    return found or NO_PARAMETERS
+
+
+def write_parameters(header: Any, id_: str, parameters: Parameters) -> None:
+    """Put what the header has a place for into it. Raises BAD_REQUEST for what does not fit."""
+    number = _number(id_)
+    if number is not None and number < 2**64:
+        header.id = number
+    for name, (field, bits) in _NUMBERS.items():
+        if name in parameters:
+            setattr(header, field, _fitting(name, parameters[name], bits))
+    for name, flag in _FLAGS.items():
+        given = parameters.get(name, False)
+        if not isinstance(given, bool):
+            raise bad_request(f"parameter '{name}' must be true or false")
+        header.flags |= flag * given
+
+
+def _fitting(name: str, value: Any, bits: int) -> int:
+    number = value
+    if name == _SEQUENCE and isinstance(value, str):  # V2 has sequences with text for ids
+        number = _number(value)
+        if number is None:
+            raise bad_request(
+                f"parameter '{name}' is {value[:40]!r}: the backend's sequences have numbers only"
+            )
+    if type(number) is not int or not 0 <= number < 2**bits:
+        raise bad_request(f"parameter '{name}' must be an integer from 0 to 2^{bits}-1")
+    return number
+
+
+def _number(text: str) -> int | None:
+    if text.isascii() and text.isdecimal() and len(text) <= _DIGITS:
+        return int(text)
+    return None

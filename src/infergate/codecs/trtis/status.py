@@ -1,0 +1,181 @@
+"""ServerStatus, which tells everything about a server and its models, ⇄ canonical answers.
+
+*Rule.* A client of the API looks at ``max_batch_size``, ``input`` and ``output`` of a model's
+configuration, at the state of its versions and of the server. What else servers tell (policies,
+instances, counters, uptime) is theirs alone and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from infergate.codecs.trtis.checks import dims_of
+from infergate.codecs.trtis.datatypes import BY_NUMBER, INVALID, NUMBERS
+from infergate.codecs.trtis.messages import ServerStatus as Message
+from infergate.core.datatypes import BY_NAME
+from infergate.core.errors import GatewayError, Kind, Origin, garbage
+from infergate.core.messages import (
+    Answer,
+    Health,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    ModelStatus,
+    Operation,
+    ServerMetadata,
+    ServerMetadataRequest,
+    ServerStatus,
+    TensorMetadata,
+)
+
+_READY: Final = 2
+_INITIALIZING: Final = 1
+_STATES: Final = {0: "UNKNOWN", 1: "READY", 2: "UNAVAILABLE", 3: "LOADING", 4: "UNLOADING"}
+_NUMBERS: Final = {name: number for number, name in _STATES.items()}
+_ONLY_VERSION: Final = 1
+_LARGEST: Final = 2**63 - 1
+
+# ---- to clients
+
+
+def write_status(status: ServerStatus, server_id: str) -> Any:
+    """Raises ValueError for what protobuf cannot hold: a dimension of over 64 bits."""
+    message = Message(
+        id=server_id,
+        version=status.version,
+        ready_state=_READY if status.ready else _INITIALIZING,
+    )
+    for model in status.models:
+        _write_model(message.model_status[model.metadata.name], model)
+    return message
+
+
+def _write_model(message: Any, status: ModelStatus) -> None:
+    model = status.metadata
+    config = message.config
+    config.name = model.name
+    config.platform = model.platform
+    config.max_batch_size = min(model.max_batch_size or 0, 2**31 - 1)
+    for add, tensors in ((config.input.add, model.inputs), (config.output.add, model.outputs)):
+        for told in tensors:
+            add(name=told.name, data_type=_number(told.datatype), dims=dims_of(told, model))
+    for entry in status.versions:
+        number = _version(entry.version)
+        if number is not None:
+            version = message.version_status[number]
+            version.ready_state = _NUMBERS.get(entry.state, 0)
+            version.ready_state_reason.message = entry.reason
+            version.ready_state_reason.SetInParent()
+
+
+def _number(datatype: str) -> int:
+    known = BY_NAME.get(datatype)
+    return 0 if known is None else NUMBERS.get(known, 0)
+
+
+def _version(version: str) -> int | None:
+    """As the API has it: a server without versions has version 1; None for what is no number."""
+    if not version:
+        return _ONLY_VERSION
+    if version.isascii() and version.isdecimal() and len(version) <= len(str(_LARGEST)):
+        return min(int(version), _LARGEST)
+    return None
+
+
+# ---- from backends
+
+
+def read_status(message: Any) -> ServerStatus:
+    """The canonical status."""
+    return ServerStatus(
+        message.id,
+        message.version,
+        message.ready_state == _READY,
+        tuple(
+            _read_model(name, message.model_status[name]) for name in sorted(message.model_status)
+        ),
+    )
+
+
+def _read_model(name: str, message: Any) -> ModelStatus:
+    versions = tuple(
+        ModelIndexEntry(
+            name,
+            str(number),
+            _STATES.get(message.version_status[number].ready_state, ""),
+            message.version_status[number].ready_state_reason.message,
+        )
+        for number in sorted(message.version_status)
+        if number > 0  # -1 stands for requests to the latest
+    )
+    config = message.config
+    batch = (-1,) if config.max_batch_size > 0 else ()
+    return ModelStatus(
+        ModelMetadata(
+            name=name,
+            versions=tuple(entry.version for entry in versions if entry.state == "READY"),
+            platform=config.platform,
+            inputs=_read_tensors(config.input, batch),
+            outputs=_read_tensors(config.output, batch),
+            max_batch_size=max(config.max_batch_size, 0),
+        ),
+        versions,
+    )
+
+
+def _read_tensors(tensors: Iterable[Any], batch: tuple[int, ...]) -> tuple[TensorMetadata, ...]:
+    return tuple(
+        TensorMetadata(
+            told.name,
+            BY_NUMBER[told.data_type].value if told.data_type in BY_NUMBER else INVALID,
+            (*batch, *told.dims),
+        )
+        for told in tensors
+    )
+
+
+def as_asked(status: ServerStatus, operation: Operation) -> Answer:
+    """What ``status`` answers to ``operation``, which is any that it was asked for.
+
+    Raises NOT_FOUND for a version that a model has not, BACKEND_GARBAGE.
+    """
+    match operation:
+        case ServerMetadataRequest():
+            return ServerMetadata(status.name, status.version)
+        case ModelIndexRequest(ready_only):
+            return _index(status, ready_only=ready_only)
+        case ModelMetadataRequest(model, version):
+            return _one(status, model, version).metadata
+        case ModelReadyRequest(model, version):
+            ready = _one(status, model, version).metadata.versions
+            return Health(ok=version in ready if version else bool(ready))
+    return status
+
+
+def _index(status: ServerStatus, *, ready_only: bool) -> ModelIndex:
+    """All versions of all models; a model that has none by its name alone."""
+    return ModelIndex(
+        tuple(
+            entry
+            for model in status.models
+            for entry in model.versions or (ModelIndexEntry(model.metadata.name),)
+            if entry.state == "READY" or not ready_only
+        )
+    )
+
+
+def _one(status: ServerStatus, model: str, version: str) -> ModelStatus:
+    for each in status.models:
+        if each.metadata.name == model:
+            break
+    else:
+        raise garbage(f"the backend's status does not tell of model '{model}'")
+    if version and version not in {entry.version for entry in each.versions}:
+        raise GatewayError(
+            Kind.NOT_FOUND, f"model '{model}' has no version {version}", origin=Origin.BACKEND
+        )
+    return each

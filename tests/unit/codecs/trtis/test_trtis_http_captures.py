@@ -1,0 +1,167 @@
+"""Every captured HTTP exchange through the frontend half, compared with what the real server said.
+
+Byte for byte but for ``request_id``; what differs is listed here with its reason, and in
+docs/fidelity-trtis.md.
+"""
+
+import re
+
+import pytest
+from trtis_captures import HTTP, Exchange
+from trtis_gateway import respond
+
+from infergate.codecs.trtis import HTTP as PLUGIN
+from infergate.codecs.trtis import text
+from infergate.codecs.trtis.messages import ServerStatus
+from infergate.core.wire import HttpResponse, joined
+
+NOT_MODELLED = re.compile("/api/(infer|status)/(sequence|ensemble_simple|slow|broken)")
+"""Models of other behaviours."""
+DIFFERENT = {
+    "059_infer_string_garbage": "strings whose lengths contradict their data are refused",
+    "068_cls_count_zero": "the real server leaves the values out that its header announces",
+    "069_cls_empty": "the same",
+    "116_err_dims_negative": "dimensions below 0 are refused as such, not as a size of 2^64",
+    "144_shm_register": "no region can be registered here",
+    "145_shm_register_dup": "the same",
+    "148_shm_status_one": "the same",
+    "149_shm_status_one_binary": "the same",
+    "150_shm_infer": "the same",
+    "153_shm_status_after_slash_all": "the same",
+}
+STATUS = {case.name for case in HTTP if case.response.body[:2] in {b"id", b"\n\n"}}
+SAME = [
+    case
+    for case in HTTP
+    if case.name not in DIFFERENT
+    and case.name not in STATUS
+    and not NOT_MODELLED.match(case.request.path)
+]
+BY_NAME = {case.name: case for case in HTTP}
+TRANSPORTS = {"content-length", "connection"}
+
+
+def answered(case: Exchange) -> HttpResponse:
+    codec = PLUGIN.make({"server_id": "trtis-gold"})
+    answer = respond(codec, case.request)
+    assert isinstance(answer, HttpResponse)
+    return answer
+
+
+def masked(value: str) -> str:
+    return re.sub(r" request_id: \d+$", " request_id: N", value)
+
+
+def test_most_are_compared() -> None:
+    assert len(SAME) > 110
+    assert set(DIFFERENT) < set(BY_NAME)
+
+
+@pytest.mark.parametrize("case", SAME, ids=str)
+def test_the_same_answer(case: Exchange) -> None:
+    answer = answered(case)
+    theirs = case.response
+    assert answer.status == theirs.status
+    assert (answer.reason or "Bad Request") == theirs.reason or answer.status == 200
+    told = {name: masked(value) for name, value in answer.headers.items()}
+    names = [name for name in theirs.names if name.lower() not in TRANSPORTS]
+    if theirs.body or "NV-InferResponse" in names:
+        assert list(told) == names
+    assert told == {name: masked(theirs.headers[name.lower()]) for name in names}
+    assert bytes(joined(answer.body)) == theirs.body
+
+
+# ---- what is listed
+
+
+def test_strings_that_contradict_their_size_are_refused() -> None:
+    answer = answered(BY_NAME["059_infer_string_garbage"])
+    assert answer.status == 400
+    assert "tensor \\'INPUT0\\': the length of element 0" in answer.headers["NV-Status"]
+
+
+@pytest.mark.parametrize("name", ["068_cls_count_zero", "069_cls_empty"])
+def test_no_classes_are_the_values(name: str) -> None:
+    answer, case = answered(BY_NAME[name]), BY_NAME[name]
+    assert answer.headers["NV-InferResponse"] == case.response.headers["nv-inferresponse"]
+    values = bytes(joined(case.request.body))
+    assert bytes(joined(answer.body)) == values + case.response.body
+
+
+def test_dimensions_below_zero() -> None:
+    answer = answered(BY_NAME["116_err_dims_negative"])
+    assert answer.headers["NV-Status"].startswith(
+        "code: INVALID_ARG msg: \"unexpected shape for input \\'INPUT0\\' for model "
+        "\\'identity_nobatch\\'. Expected [-1], got [-1]"
+    )
+
+
+def test_no_region_can_be_registered() -> None:
+    for name in ("144_shm_register", "145_shm_register_dup"):
+        assert (
+            answered(BY_NAME[name])
+            .headers["NV-Status"]
+            .startswith(
+                "code: INTERNAL msg: \"Unable to open shared memory region: \\'/trtisgold\\'\""
+            )
+        )
+    assert bytes(joined(answered(BY_NAME["148_shm_status_one"]).body)) == b""
+    assert (
+        answered(BY_NAME["150_shm_infer"])
+        .headers["NV-Status"]
+        .startswith("code: NOT_FOUND msg: \"shared memory block \\'reg0\\' not found in manager\"")
+    )
+
+
+def known_fields(status: ServerStatus) -> None:  # type: ignore[valid-type]
+    """Leave of ``status`` what a gateway can know."""
+    for name in ("uptime_ns", "health_stats", "status_stats", "model_control_stats"):
+        status.ClearField(name)
+    for name in ("shm_control_stats", "repository_stats"):
+        status.ClearField(name)
+    for model in status.model_status.values():
+        config = model.config
+        for name in ("version_policy", "instance_group", "default_model_filename"):
+            config.ClearField(name)
+        for tensor in (*config.input, *config.output):
+            tensor.ClearField("reshape")
+        for output in config.output:
+            output.ClearField("label_filename")
+        for version in model.version_status.values():
+            for name in ("infer_stats", "model_execution_count", "model_inference_count"):
+                version.ClearField(name)
+            version.ClearField("last_inference_timestamp_milliseconds")
+
+
+TOLD = [
+    BY_NAME[name]
+    for name in sorted(STATUS)
+    if BY_NAME[name].request.path not in {"/api/status", "/api/status/"}
+    and not NOT_MODELLED.match(BY_NAME[name].request.path)
+]
+
+
+@pytest.mark.parametrize("case", TOLD, ids=str)
+def test_what_is_told_of_a_model_is_the_same(case: Exchange) -> None:
+    answer = answered(case)
+    assert masked(answer.headers["NV-Status"]) == masked(case.response.headers["nv-status"])
+    if case.response.headers["content-type"] == "text/plain":
+        theirs = text.read(ServerStatus, case.response.body.decode())
+    else:
+        theirs = ServerStatus.FromString(case.response.body)
+    wanted = ServerStatus()
+    wanted.CopyFrom(theirs)
+    known_fields(wanted)
+    assert answer.headers["Content-Type"] == case.response.headers["content-type"]
+    if answer.headers["Content-Type"] == "text/plain":
+        assert bytes(joined(answer.body)).decode() == text.lines(wanted)
+    else:
+        assert ServerStatus.FromString(bytes(joined(answer.body))) == wanted
+
+
+def test_all_models_are_told() -> None:
+    for name in ("016_status_all_text", "017_status_all_slash"):
+        told = text.read(ServerStatus, bytes(joined(answered(BY_NAME[name]).body)).decode())
+        theirs = text.read(ServerStatus, BY_NAME[name].response.body.decode())
+        assert set(told.model_status) < set(theirs.model_status)
+        assert len(told.model_status) == 11

@@ -1,0 +1,218 @@
+"""The captured models in a gateway of a few lines: what a frontend answers over them.
+
+Only what the codecs are given and give is looked at: routing and control are the gateway's own and
+tested there; here they do what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from infergate.codecs.base import Codec, Unfinished
+from infergate.core.classification import class_count, classify
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import (
+    Answer,
+    Done,
+    Health,
+    InferRequest,
+    InferResponse,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelLoadRequest,
+    ModelMetadata,
+    ModelStatus,
+    ModelUnloadRequest,
+    Operation,
+    ServerLiveRequest,
+    ServerReadyRequest,
+    ServerStatus,
+    ServerStatusRequest,
+    SharedMemoryRegisterRequest,
+    SharedMemoryStatus,
+    SharedMemoryStatusRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor, tensor_of
+
+POLLED = "explicit model load / unload is not allowed if polling is enabled"
+LABELS = ("cat", "dog", "bird with space", 'fish "q"')
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Model:
+    metadata: ModelMetadata
+    run: Callable[[Tensors], dict[str, Tensor]]
+    labels: Mapping[str, tuple[str, ...]]
+    reason: str = ""
+
+
+def _model(
+    name: str,
+    tensors: list[tuple[str, list[int]]],
+    run: Callable[[Tensors], dict[str, Tensor]],
+    *,
+    batch: int = 8,
+    outputs: list[tuple[str, list[int]]] | None = None,
+    versions: tuple[str, ...] = ("1",),
+    labels: tuple[str, ...] = (),
+) -> Model:
+    def told(kind: str, tensors: list[tuple[str, list[int]]]) -> tuple[TensorMetadata, ...]:
+        first = (-1,) if batch else ()
+        return tuple(
+            TensorMetadata(f"{kind}{i}", datatype, (*first, *dims))
+            for i, (datatype, dims) in enumerate(tensors)
+        )
+
+    return Model(
+        ModelMetadata(
+            name,
+            versions,
+            "custom",
+            told("INPUT", tensors),
+            told("OUTPUT", outputs or tensors),
+            max_batch_size=batch,
+        ),
+        run,
+        {"OUTPUT0": labels},
+    )
+
+
+def _add_sub(inputs: Tensors) -> dict[str, Tensor]:
+    a, b = inputs["INPUT0"], inputs["INPUT1"]
+    return {
+        "OUTPUT0": tensor_of("OUTPUT0", a.datatype, a.numpy() + b.numpy()),
+        "OUTPUT1": tensor_of("OUTPUT1", a.datatype, a.numpy() - b.numpy()),
+    }
+
+
+def _copy(inputs: Tensors) -> dict[str, Tensor]:
+    return {
+        name.replace("INPUT", "OUTPUT"): replace(tensor, name=name.replace("INPUT", "OUTPUT"))
+        for name, tensor in inputs.items()
+    }
+
+
+def _fail(_: Tensors) -> dict[str, Tensor]:
+    raise GatewayError(
+        Kind.BACKEND_ERROR, "payload error for 'failing_0_0_cpu': (7) deliberate failure"
+    )
+
+
+ALL_TYPES = [
+    *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+    *("FP16", "FP32", "FP64", "BYTES"),
+]
+MODELS = {
+    model.metadata.name: model
+    for model in (
+        _model("simple", [("INT32", [16])] * 2, _add_sub),
+        _model("simple_string", [("BYTES", [16])] * 2, _copy),
+        _model(
+            "simple_nobatch",
+            [("FP32", [4])] * 2,
+            _add_sub,
+            batch=0,
+            versions=("1", "3"),
+            labels=LABELS,
+        ),
+        _model("identity_string", [("BYTES", [-1])], _copy),
+        _model("identity_all", [(one, [2]) for one in ALL_TYPES], _copy, batch=4),
+        _model("identity_fp32", [("FP32", [-1, 3])], _copy),
+        _model("identity_nobatch", [("INT32", [-1])], _copy, batch=0),
+        _model("classify", [("FP32", [4])], _copy, labels=LABELS),
+        _model("classify_nolabel", [("INT32", [4])], _copy),
+        _model("reshape_scalar", [("FP32", [1])], _copy),
+        _model("failing", [("INT32", [1])], _fail),
+    )
+}
+OTHERS = ("broken", "ensemble_simple", "sequence", "slow")
+"""Models that the real server lists too."""
+
+
+def perform(operation: Operation) -> Answer:
+    match operation:
+        case ServerLiveRequest() | ServerReadyRequest():
+            return Health(ok=True)
+        case ServerStatusRequest(model):
+            return _status(model)
+        case ModelIndexRequest():
+            return ModelIndex(
+                tuple(
+                    ModelIndexEntry(name, version, "READY")
+                    for name in (*MODELS, *OTHERS)
+                    for version in ("1", "2")
+                )
+            )
+        case ModelLoadRequest() | ModelUnloadRequest():
+            raise GatewayError(Kind.NO_BACKEND, POLLED)
+        case SharedMemoryStatusRequest():
+            return SharedMemoryStatus()
+        case SharedMemoryRegisterRequest():
+            raise GatewayError(Kind.UNSUPPORTED, "shared memory is not supported")
+        case InferRequest():
+            return _infer(operation)
+    return Done()
+
+
+def _status(model: str) -> ServerStatus:
+    if model and model not in MODELS:
+        raise GatewayError(Kind.NOT_FOUND, f"no route for model '{model}'")
+    return ServerStatus(
+        "infergate",
+        "1.9.0",
+        ready=True,
+        models=tuple(
+            ModelStatus(
+                each.metadata,
+                tuple(ModelIndexEntry(name, v, "READY") for v in each.metadata.versions),
+            )
+            for name, each in MODELS.items()
+            if name == (model or name)
+        ),
+    )
+
+
+def _infer(request: InferRequest) -> InferResponse:
+    model = MODELS[request.model]
+    outputs = model.run({tensor.name: tensor for tensor in request.inputs})
+    given = []
+    for asked in request.outputs:
+        tensor = outputs[asked.name]
+        count = class_count(asked)
+        if count is not None:
+            rank = min(model.metadata.max_batch_size or 0, 1)
+            tensor = classify(tensor, count, rank, model.labels.get(asked.name, ()))
+        given.append(tensor)
+    version = request.version or model.metadata.versions[-1]
+    return InferResponse(request.model, version, request.id, outputs=tuple(given))
+
+
+def respond(codec: Codec[Any, Any], wire: Any) -> Any:
+    """The answer of a frontend with ``codec`` to ``wire``."""
+    try:
+        peek = codec.peek(wire)
+        if peek.operation is InferRequest:
+            model = MODELS.get(peek.model)
+            if model is None or (peek.version and peek.version not in model.metadata.versions):
+                raise GatewayError(Kind.NOT_FOUND, f"no route for model '{peek.model}'")
+        parsed = codec.parse_request(wire, DEFAULT_LIMITS)
+        if isinstance(parsed, Unfinished):
+            assert (parsed.model, parsed.version) == (peek.model, peek.version)
+            parsed = parsed.finish(MODELS[parsed.model].metadata)
+        assert type(parsed.operation) is peek.operation
+        return codec.build_response(perform(parsed.operation), parsed)
+    except GatewayError as error:
+        return codec.build_error(error, wire)
+
+
+def values(datatype: Datatype, *numbers: float) -> Tensor:
+    return tensor_of("T", datatype, np.array(numbers))
