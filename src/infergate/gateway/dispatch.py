@@ -102,6 +102,9 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         super().__init__(frontends, lambda wire: wire.method, _finish_rpc, record)
         self._services: Final = services
         self.streams: Mapping[str, StreamHandler] = streams
+        self.turns: frozenset[str] = frozenset().union(
+            *(frontend.codec.streams for frontend in frontends.values())
+        )
 
     async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
         """Serve ``wire`` by its service."""

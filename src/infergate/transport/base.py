@@ -6,7 +6,7 @@ aiohttp and grpcio.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -72,6 +72,12 @@ class RpcApp(Protocol):
     @property
     def streams(self) -> Mapping[str, StreamHandler]:
         """Streaming methods by ``/package.Service/Method``."""
+        ...
+
+    @property
+    def turns(self) -> Collection[str]:
+        """Methods whose stream carries requests: each is answered, before the next one is taken,
+        by ``respond``. A code other than 0 ends the stream."""
         ...
 
 

@@ -1,13 +1,14 @@
 """A gRPC listener over grpcio: every method's messages pass as bytes.
 
-*Strategy.* One generic handler takes all calls: those in ``app.streams`` as streams both ways
-(which on the wire serves unary-stream too), all others as unary. What a method is called and
-whether it exists is for the application to say.
+*Strategy.* One generic handler takes all calls: those in ``app.streams`` and ``app.turns`` as
+streams both ways (which on the wire serves unary-stream too), all others as unary. What a method is
+called and whether it exists is for the application to say.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import logging
 import os
@@ -122,6 +123,8 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         """The handler of one call."""
         method: str = handler_call_details.method
         stream = self._app.streams.get(method)
+        if method in self._app.turns:
+            stream = self._make_turns(method)
         if stream is None:
             return self._unary(method)
         return grpc.stream_stream_rpc_method_handler(self._make_stream(method, stream))
@@ -132,22 +135,31 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         return grpc.unary_unary_rpc_method_handler(answer)
 
-    async def _answer(self, method: str, message: bytes, context: Any) -> bytes:
-        call = _call_of(context)
-        call.bytes_in = len(message)
+    def _make_turns(self, method: str) -> StreamHandler:
+        async def answer(messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[RpcResponse]:
+            async for message in messages:
+                one = dataclasses.replace(call, started=time.monotonic(), returned={})
+                yield await self._respond(method, message, one)
+
+        return answer
+
+    async def _respond(self, method: str, message: bytes, call: Call) -> RpcResponse:
+        length = call.bytes_in = len(message)
         wire = RpcRequest(method, (message,), call.headers)
-        length = len(message)
         try:
             self._admission.admit(length)
             try:
-                response = await self._app.respond(wire, call)
+                return await self._app.respond(wire, call)
             finally:
                 self._admission.release(length)
         except GatewayError as error:
-            response = self._refusal(error, method, call)
+            return self._refusal(error, method, call)
         except Exception:
             log.exception("answering %s failed", method)
-            response = self._refusal(_internal(), method, call)
+            return self._refusal(_internal(), method, call)
+
+    async def _answer(self, method: str, message: bytes, context: Any) -> bytes:
+        response = await self._respond(method, message, _call_of(context))
         if response.code:
             _end(context, response)
             return b""
@@ -163,7 +175,11 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
             try:
                 self._admission.admit_stream()
             except GatewayError as error:
-                _end(context, self._refusal(error, method, call))
+                refusal = self._refusal(error, method, call)
+                if refusal.code:
+                    _end(context, refusal)
+                else:  # a protocol that tells errors in its messages
+                    yield _message(refusal)
                 return
             asked = until(messages, self.over)
             responses = handler(asked, call)

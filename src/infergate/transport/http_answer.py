@@ -81,9 +81,7 @@ def write(
     connection = _CLOSE
     if keep:
         connection = _KEEP if old else ""
-    head = http_head.write_head(
-        response.status, response.headers, size(response.body), connection, _clock.lines()
-    )
+    head = http_head.write_head(response, size(response.body), connection, _clock.lines())
     body = response.body if http_head.has_body(method, response.status) else ()
     for part in http_head.gathered(head, body):
         transport.write(part)

@@ -13,6 +13,7 @@ from typing import Final
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpResponse
 
 BAD_REQUEST: Final = 400
 TIMED_OUT: Final = 408
@@ -148,20 +149,28 @@ def _without_surrogates(value: str) -> str:
         return raw.decode("latin-1")
 
 
-def write_head(
-    status: int, headers: Mapping[str, str], length: int, extra: str, date: str
-) -> bytes:
-    """The head of a response of ``length`` bytes. ``extra`` and ``date`` are whole lines.
+def write_head(response: HttpResponse, length: int, extra: str, date: str) -> bytes:
+    """The head of ``response``, whose body has ``length`` bytes. ``extra`` and ``date`` are whole
+    lines.
 
-    Raises ValueError for a field that would break the message apart.
+    Raises ValueError for a reason or a field that would break the message apart.
     """
-    lines = [_STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n", date]
-    lines += _fields(headers, HOP_BY_HOP)
+    status = response.status
+    lines = [_status_line(status, response.reason), date]
+    lines += _fields(response.headers, HOP_BY_HOP)
     if status not in _BODILESS:
         lines.append(f"content-length: {length}\r\n")
     lines.append(extra)
     lines.append("\r\n")
     return "".join(lines).encode("latin-1")
+
+
+def _status_line(status: int, reason: str) -> str:
+    if not reason:
+        return _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"
+    if _PLAIN.fullmatch(reason) is None:
+        raise ValueError("the reason holds a character that HTTP does not allow")
+    return f"HTTP/1.1 {status} {reason}\r\n"
 
 
 def write_request_head(

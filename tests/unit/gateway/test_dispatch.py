@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
 
 class Named:
     """A frontend that answers its name."""
+
+    codec = SimpleNamespace(streams=frozenset({"/a.S/Turns"}))
 
     def __init__(self, name: str, answer: Any) -> None:
         self.name = name
@@ -90,6 +93,7 @@ async def test_refusals_of_own_services_are_recorded(code: int, outcome: str) ->
 
     frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b""]))}
     dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, records.append)
+    assert dispatch.turns == {"/a.S/Turns"}
     await dispatch.respond(RpcRequest("/h.Health/Check"), call())
     assert [record.outcome for record in records] == [outcome]
 

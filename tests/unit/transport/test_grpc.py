@@ -246,6 +246,31 @@ async def test_a_stream_that_fails(
     assert (caught.value.code().value[0], caught.value.details()) == (code, details)
 
 
+async def test_a_stream_of_requests_is_answered_in_turn(rpc_site: RpcSite) -> None:
+    async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
+        stream = channel.stream_stream("/t.T/Turns")(timeout=30, metadata=(("x-a", "1"),))
+        for message in (b"a", b"b", b""):
+            await stream.write(message)
+        assert [await stream.read() for _ in range(3)] == [b"a", b"b", b""]
+        assert (rpc_site.admission.streams, rpc_site.admission.requests) == (1, 0)
+        await stream.done_writing()
+        assert await stream.read() is grpc.aio.EOF
+    calls = rpc_site.app.calls
+    assert [call.bytes_in for call in calls] == [1, 1, 0]
+    assert len({id(call) for call in calls}) == 3
+    assert all(call.deadline is not None and call.headers["x-a"] == "1" for call in calls)
+
+
+async def test_a_stream_of_requests_ends_with_a_status(rpc_site: RpcSite) -> None:
+    async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
+        stream = channel.stream_stream("/t.T/Turns")()
+        await stream.write(b"fail")
+        await stream.write(b"never")
+        with pytest.raises(grpc.aio.AioRpcError, match="enough"):
+            await stream.read()
+    assert len(rpc_site.app.calls) == 1
+
+
 async def test_a_stream_whose_client_leaves(rpc_site: RpcSite) -> None:
     async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
         stream = channel.stream_stream("/t.T/Stream")()

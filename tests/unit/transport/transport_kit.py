@@ -238,6 +238,8 @@ class RpcEcho:
                 return RpcResponse((memoryview(b"view"),))
             case "Large":
                 return RpcResponse((b"x" * 900_000,))
+            case "Turns" if joined(wire.message) == b"fail":
+                return RpcResponse(code=3, details="enough")
             case "Unknown":
                 return RpcResponse(code=12, details="no such method")
         return RpcResponse(wire.message, metadata={"x-ok": "1"})
@@ -245,6 +247,8 @@ class RpcEcho:
     def refuse(self, error: GatewayError, wire: RpcRequest, call: Call) -> RpcResponse:
         assert wire.message == ()
         return RpcResponse(code=13 if error.kind.name == "INTERNAL" else 14, details=error.public)
+
+    turns = frozenset({"/t.T/Turns"})
 
     @property
     def streams(self) -> Mapping[str, StreamHandler]:
