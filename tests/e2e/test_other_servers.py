@@ -25,10 +25,13 @@ backends:
   k-rest: {{protocol: v2-rest, endpoints: ["http://{k.http}"]}}
   k-grpc: {{protocol: v2-grpc, endpoints: ["grpc://{k.grpc}"]}}
 routes:
-  - {{model: '/mlserver\\.rest\\.(.+)/', backend: ml-rest, rewrite: {{model: '\\1'}}}}
-  - {{model: '/mlserver\\.grpc\\.(.+)/', backend: ml-grpc, rewrite: {{model: '\\1'}}}}
-  - {{model: '/kserve\\.rest\\.(.+)/', backend: k-rest, rewrite: {{model: '\\1'}}}}
-  - {{model: '/kserve\\.grpc\\.(.+)/', backend: k-grpc, rewrite: {{model: '\\1'}}}}
+  - model: '/mlserver\\.rest\\.(.+)/'
+    backend: ml-rest
+    rewrite: &one {{model: '\\1'}}
+    labels: &labels {{OUTPUT0: [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]}}
+  - {{model: '/mlserver\\.grpc\\.(.+)/', backend: ml-grpc, rewrite: *one, labels: *labels}}
+  - {{model: '/kserve\\.rest\\.(.+)/', backend: k-rest, rewrite: *one, labels: *labels}}
+  - {{model: '/kserve\\.grpc\\.(.+)/', backend: k-grpc, rewrite: *one, labels: *labels}}
 """
 SERVERS = ("mlserver.rest", "mlserver.grpc", "kserve.rest", "kserve.grpc")
 
@@ -87,6 +90,29 @@ def test_each_datatype(asked: Client, server: str, datatype: str) -> None:
     result = asked.infer(f"{server}.identity", [tensor]).as_numpy("OUTPUT0")
     assert result.dtype == array.dtype
     assert result.tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_classes_are_computed_by_the_gateway(asked: Client, server: str) -> None:
+    """Neither server knows of them."""
+    a = np.arange(32, dtype=np.int32).reshape(2, 16) * 7 % 31
+    for binary in forms(asked):
+        inputs = [asked.input(f"INPUT{i}", a, "INT32", binary=binary) for i in range(2)]
+        outputs = [
+            asked.output("OUTPUT0", binary=binary, classes=2),
+            asked.output("OUTPUT1", binary=binary),
+        ]
+        answer = asked.infer(f"{server}.simple", inputs, outputs=outputs)
+        told = [
+            [x if isinstance(x, str) else x.decode() for x in row]
+            for row in answer.as_numpy("OUTPUT0")
+        ]
+        best = np.argsort(-a, axis=1)[:, :2]
+        assert told == [
+            [f"{2 * row[i]}:{i}:{'abcdefghijklmnop'[i]}" for i in places]
+            for row, places in zip(a, best, strict=True)
+        ]
+        np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - a)
 
 
 @pytest.mark.parametrize("server", SERVERS)

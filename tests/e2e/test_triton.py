@@ -6,8 +6,12 @@ One gateway serves two names for each of Triton's models: ``rest.M`` reaches M o
 
 from __future__ import annotations
 
+import json
 import queue
+import time
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +21,12 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from e2e.clients import ARRAYS, FORMS, Client, client
-from e2e.running import Infergate, started_infergate
+from e2e.running import LISTENERS, Infergate, started_infergate
+from infergate.config import load
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import ServerStatus, ServerStatusRequest
+from infergate.runtime.assemble import assemble
 from peers.models.triton.models import LABELS
 from peers.support.triton import Triton
 
@@ -25,7 +34,14 @@ CONFIG = """
 backends:
   rest: {{protocol: v2-rest, endpoints: ["http://{http}"]}}
   grpc: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}
+  plain-rest: {{protocol: v2-rest, endpoints: ["http://{http}"], profile: generic}}
+  plain-grpc: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"], profile: generic}}
 routes:
+  - model: '/plain-rest\\.(.+)/'
+    backend: plain-rest
+    rewrite: &original {{model: '\\1'}}
+    labels: &labels {{OUTPUT0: [{labels}]}}
+  - {{model: '/plain-grpc\\.(.+)/', backend: plain-grpc, rewrite: *original, labels: *labels}}
   - {{model: '/rest\\.(.+)/', backend: rest, rewrite: {{model: '\\1'}}}}
   - {{model: '/grpc\\.(.+)/', backend: grpc, rewrite: {{model: '\\1'}}}}
   - model: renamed
@@ -39,8 +55,12 @@ BACKENDS = ("rest", "grpc")
 
 @pytest.fixture(scope="module")
 def gateway(triton: Triton) -> Iterator[Infergate]:
-    with started_infergate(CONFIG.format(http=triton.http, grpc=triton.grpc)) as running:
+    with started_infergate(config(triton)) as running:
         yield running
+
+
+def config(triton: Triton) -> str:
+    return CONFIG.format(http=triton.http, grpc=triton.grpc, labels=", ".join(LABELS))
 
 
 @pytest.fixture(params=FORMS)
@@ -132,6 +152,89 @@ def test_classification_is_the_servers(asked: Client, backend: str) -> None:
         answer = asked.infer(f"{backend}.classify", [tensor], outputs=outputs)
         top = [str(x if isinstance(x, str) else x.decode()) for x in answer.as_numpy("OUTPUT0")]
         assert top == [f"9.000000:1:{LABELS[1]}", f"8.000000:3:{LABELS[3]}"]
+
+
+def classes(answer: Any, name: str) -> Any:
+    """Class strings, whichever form of tensor they came in."""
+    told = answer.as_numpy(name)
+    return np.vectorize(lambda x: x if isinstance(x, str) else x.decode(), otypes=[object])(told)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_computed_classes_are_those_that_triton_gives(asked: Client, backend: str) -> None:
+    """A server that is declared ``generic`` is asked for values, and the gateway ranks them."""
+    scores = np.array([0.5, 9, -1, 8.25, 2, 7, 1e9, 6, 4, 5], np.float32)
+    rows = np.arange(32, dtype=np.int32).reshape(2, 16) * 7 % 31
+    for binary in forms(asked):
+        asks = [asked.output("OUTPUT0", binary=binary, classes=3)]
+        one = [asked.input("INPUT0", scores, "FP32")]
+        native = classes(asked.infer(f"{backend}.classify", one, outputs=asks), "OUTPUT0")
+        computed = classes(asked.infer(f"plain-{backend}.classify", one, outputs=asks), "OUTPUT0")
+        assert computed.tolist() == native.tolist()
+        assert computed.shape == (3,)
+        asks.append(asked.output("OUTPUT1", binary=binary))
+        two = [asked.input(f"INPUT{i}", rows, "INT32") for i in range(2)]
+        native_answer = asked.infer(f"{backend}.simple", two, outputs=asks)
+        answer = asked.infer(f"plain-{backend}.simple", two, outputs=asks)
+        native, computed = (classes(each, "OUTPUT0") for each in (native_answer, answer))
+        assert computed.shape == native.shape == (2, 3)
+        values = [[each.split(":")[:2] for each in row] for row in computed]
+        assert values == [[each.split(":")[:2] for each in row] for row in native]
+        np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), np.zeros((2, 16)))
+
+
+def test_a_raw_binary_request(gateway: Infergate) -> None:
+    """Forwarded over REST, made whole by metadata for gRPC."""
+    data = np.array([1, 2.5], np.float32).tobytes()
+    for backend in (*BACKENDS, "plain-rest"):
+        request = urllib.request.Request(
+            f"http://{gateway.http}/v2/models/{backend}.id_FP32/infer",
+            data,
+            {"Inference-Header-Content-Length": "0", "Content-Type": "application/octet-stream"},
+        )
+        with urllib.request.urlopen(request) as answer:
+            head = int(answer.headers["Inference-Header-Content-Length"])
+            body = answer.read()
+        assert json.loads(body[:head])["model_name"] == f"{backend}.id_FP32"
+        assert body[head:] == data
+
+
+async def test_descriptions_tell_the_largest_batch(triton: Triton, tmp_path: Path) -> None:
+    """Asked of Triton's model configuration, over both protocols."""
+    file = tmp_path / "routes.yaml"
+    file.write_text(config(triton) + LISTENERS.format(0, 0, 0))
+    running = assemble(load(file, {}))
+    gateway = running.gateway
+    try:
+        for backend in BACKENDS:
+            batched = await gateway.describe(f"{backend}.simple", "", call())
+            assert (batched.name, batched.max_batch_size) == (f"{backend}.simple", 8)
+            assert batched.inputs[0].shape == (-1, 16)
+            single = await gateway.describe(f"{backend}.classify", "1", call())
+            assert single.max_batch_size == 0
+            untold = await gateway.describe(f"plain-{backend}.simple", "", call())
+            assert untold.max_batch_size is None
+            with pytest.raises(GatewayError) as caught:
+                await gateway.describe(f"{backend}.no-such-model", "", call())
+            assert caught.value.kind is Kind.NOT_FOUND
+        status = await gateway.perform(ServerStatusRequest("versions"), call())
+        assert isinstance(status, ServerStatus)
+        assert {each.version: each.state for each in status.models[0].versions} == {
+            "1": "READY",
+            "3": "READY",
+        }
+        everything = await gateway.perform(ServerStatusRequest(), call())
+        assert isinstance(everything, ServerStatus)
+        batches = {each.metadata.name: each.metadata.max_batch_size for each in everything.models}
+        assert batches["simple"] == 8
+        assert batches["classify"] == 0
+        assert len(batches) >= 20
+    finally:
+        await running.stop(0)
+
+
+def call() -> Call:
+    return Call(peer="test", started=time.monotonic())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from infergate.backends import descriptions as backend_descriptions
 from infergate.backends.builtin import accumulate
 from infergate.codecs.v2_grpc import descriptions
 from infergate.codecs.v2_rest import document, encodings
@@ -35,6 +36,7 @@ def test_bounds_that_are_not_configured() -> None:
         "codecs.v2_rest.document.MOST_NESTED": document.MOST_NESTED,
         "codecs.v2_rest.encodings.MOST_MEMBERS": encodings.MOST_MEMBERS,
         "core.classification.MOST_CLASSES": classification.MOST_CLASSES,
+        "backends.descriptions.MOST": backend_descriptions.MOST,
         "backends.builtin.accumulate.MOST_SEQUENCES": accumulate.MOST_SEQUENCES,
         "backends.builtin.accumulate.IDLE_SECONDS": accumulate.IDLE_SECONDS,
         "backends.builtin.accumulate.LONGEST_ID": accumulate.LONGEST_ID,

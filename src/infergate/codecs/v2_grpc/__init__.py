@@ -8,4 +8,6 @@ from infergate.codecs.base import Carrier, CodecPlugin
 from infergate.codecs.v2_grpc.codec import make
 from infergate.codecs.v2_grpc.methods import SERVICE
 
-PLUGIN: Final = CodecPlugin(name="v2-grpc", carrier=Carrier.GRPC, claims=(SERVICE,), make=make)
+PLUGIN: Final = CodecPlugin(
+    name="v2-grpc", carrier=Carrier.GRPC, claims=(SERVICE,), make=make, answers_rest=True
+)

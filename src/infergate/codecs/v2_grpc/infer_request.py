@@ -35,7 +35,7 @@ from infergate.codecs.v2_grpc.tensors import (
 )
 from infergate.core.classification import PARAMETER, class_count
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.limits import Limits
+from infergate.core.limits import KIB, Limits
 from infergate.core.messages import InferRequest, RequestedOutput
 from infergate.core.tensor import Buffer
 from infergate.core.wire import joined
@@ -48,6 +48,9 @@ _PARAMETERS: Final = 2
 """InferRequestedOutputTensor.parameters"""
 _KEY: Final = frozenset({1})
 """Of an entry of a map."""
+_CLASSIFICATION: Final = PARAMETER.encode()
+_SHORT: Final = 16 * KIB
+"""Bytes of a message that are searched faster than its fields are found."""
 _SHARED_MEMORY: Final = "shared_memory_region"
 
 
@@ -154,20 +157,22 @@ def shield_request(message: Sequence[Buffer], limits: Limits) -> Sequence[Buffer
 def asks_for_classes(message: Buffer) -> bool:
     """Whether an output is to be classified; looks at the descriptions of outputs alone. Raises
     Malformed."""
+    if len(message) <= _SHORT and _CLASSIFICATION not in bytes(message):
+        return False
     view = memoryview(message)
     return any(
-        _has_parameter(view[field.value : field.end], PARAMETER)
+        _is_classified(view[field.value : field.end])
         for field in fields(message, MOST_FIELDS)
         if field.number == _OUTPUTS and field.wire_type == DELIMITED
     )
 
 
-def _has_parameter(output: memoryview, key: str) -> bool:
-    """Whether an InferRequestedOutputTensor has a parameter ``key``."""
-    if key.encode() not in bytes(output):
+def _is_classified(output: memoryview) -> bool:
+    """Whether an InferRequestedOutputTensor has the parameter."""
+    if _CLASSIFICATION not in bytes(output):
         return False
     return any(
-        strings(output[field.value : field.end], _KEY, MOST_FIELDS) == {1: key}
+        strings(output[field.value : field.end], _KEY, MOST_FIELDS) == {1: PARAMETER}
         for field in fields(output, MOST_FIELDS)
         if field.number == _PARAMETERS and field.wire_type == DELIMITED
     )

@@ -45,8 +45,9 @@ def goes_on(wire: RpcRequest, profile: Any) -> bool:
         (output("classification", classification=2),),
     ],
 )
-def test_classes_are_asked_only_of_servers_that_have_them(outputs: Any) -> None:
-    wire = request(*outputs)
+@pytest.mark.parametrize("length", [0, 100_000])
+def test_classes_are_asked_only_of_servers_that_have_them(outputs: Any, length: int) -> None:
+    wire = request(*outputs, data=bytes(length))
     assert goes_on(wire, TRITON)
     assert not goes_on(wire, KSERVE)
     assert not goes_on(wire, GENERIC)  # of which nothing is known yet
@@ -61,9 +62,11 @@ def test_classes_are_asked_only_of_servers_that_have_them(outputs: Any) -> None:
         (output("Y", kind="classification", classification_of=1),),
     ],
 )
-def test_what_asks_for_no_classes_goes_on_to_any_server(outputs: Any) -> None:
+@pytest.mark.parametrize("length", [0, 1, 10_000])
+def test_what_asks_for_no_classes_goes_on_to_any_server(outputs: Any, length: int) -> None:
     """Also where the word stands elsewhere: in a tensor's data, in a name, in a value."""
-    wire = request(*outputs, data=b"\x0a\x0eclassification\x12\x02\x10\x02")
+    data = b"\x0a\x0eclassification\x12\x02\x10\x02" * length
+    wire = request(*outputs, data=data)
     for profile in (TRITON, KSERVE, GENERIC):
         assert goes_on(wire, profile)
 
