@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from e2e.running import started_infergate
 from legacy.running import started_legacy
 
 
@@ -53,7 +54,29 @@ def legacy_1_15() -> Iterator[Target]:
         yield Target(server.http, server.grpc, instead, noticed)
 
 
+def _behind(protocol: str, endpoint: str) -> Callable[[], AbstractContextManager[Target]]:
+    """infergate in front of the server for tests, asking it by ``protocol``."""
+
+    @contextmanager
+    def target() -> Iterator[Target]:
+        with started_legacy() as server:
+            url = endpoint.format(http=server.http, grpc=server.grpc)
+            config = SIDECAR.format(protocol, url)
+            with started_infergate(config) as gateway:
+                yield Target(gateway.http, gateway.grpc)
+
+    return target
+
+
+SIDECAR = """
+backends:
+  old: {{protocol: {0}, endpoints: ["{1}"]}}
+routes:
+  - {{model: "*", backend: old}}
+"""
 TARGETS: dict[str, Callable[[], AbstractContextManager[Target]]] = {
     "legacy": legacy,
     "legacy-1.15": legacy_1_15,
+    "infergate to trtis-http": _behind("trtis-http", "http://{http}"),
+    "infergate to trtis-grpc": _behind("trtis-grpc", "grpc://{grpc}"),
 }

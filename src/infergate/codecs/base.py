@@ -199,10 +199,12 @@ class CodecPlugin:
 
     ``claims`` are first path segments (HTTP, ``"v2"``) or full service names (gRPC) that a shared
     listener hands to this codec. ``make`` builds the codec with the options of a listener or a
-    backend (validated by the config schema).
+    backend (validated by the config schema). What no codec claims is answered by one of those with
+    ``answers_rest``.
     """
 
     name: str
     carrier: Carrier
     claims: tuple[str, ...]
     make: Callable[[Mapping[str, Any]], Codec[Any, Any]]
+    answers_rest: bool = False

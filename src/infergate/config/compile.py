@@ -49,8 +49,10 @@ def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
     options: dict[str, Mapping[str, Any]] = {}
     if http is not None:
         options["v2-rest"] = http.v2.model_dump()
+        options["trtis-http"] = http.trtis.model_dump()
     if grpc is not None:
         options["v2-grpc"] = grpc.v2.model_dump()
+        options["trtis-grpc"] = grpc.trtis.model_dump()
     return options
 
 

@@ -10,7 +10,7 @@ from infergate.config.mistakes import or_else
 
 BUILTIN: Final = "builtin"
 """The models inside this process: no codec, no endpoint."""
-ANNOUNCED: Final = frozenset({"graphpipe", "trtis-http", "trtis-grpc"})
+ANNOUNCED: Final = frozenset({"graphpipe"})
 """Agreed names whose codecs come with a later version."""
 SCHEMES: Final = {Carrier.HTTP: ("http", "https"), Carrier.GRPC: ("grpc", "grpcs")}
 TLS_SCHEMES: Final = frozenset({"https", "grpcs"})

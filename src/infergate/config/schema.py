@@ -69,6 +69,24 @@ class V2Grpc(Section):
     )
 
 
+class Trtis(Section):
+    """How clients of the legacy TensorRT Inference Server API are answered."""
+
+    level: Literal["1.9", "1.15"] = Field(
+        default="1.9",
+        description="The server's release whose words are used where releases differ; status as "
+        "JSON comes with 1.15.",
+    )
+    server_id: Text = Field(
+        default="inference:0", description="What the server calls itself in every status."
+    )
+    data_type: bool = Field(
+        default=False,
+        description="Tell outputs' datatypes. Clients before release 1.12 cannot read answers that "
+        "do.",
+    )
+
+
 class HttpListener(Section):
     """The HTTP port."""
 
@@ -77,6 +95,7 @@ class HttpListener(Section):
         description="host:port to listen on. 0.0.0.0 is every interface, port 0 a free port.",
     )
     v2: V2Rest = Field(default=V2Rest(), description="How V2 REST is written.")
+    trtis: Trtis = Field(default=Trtis(), description="How the legacy HTTP API is written.")
 
 
 class GrpcListener(Section):
@@ -86,6 +105,7 @@ class GrpcListener(Section):
         default=Address("127.0.0.1", 8001), description="host:port to listen on."
     )
     v2: V2Grpc = Field(default=V2Grpc(), description="How V2 gRPC is written.")
+    trtis: Trtis = Field(default=Trtis(), description="How the legacy gRPC service is written.")
 
 
 class AdminListener(Section):
@@ -99,8 +119,12 @@ class AdminListener(Section):
 class Listeners(Section):
     """The ports clients come to. One that is left out has its defaults, `null` switches it off."""
 
-    http: HttpListener | None = Field(default=HttpListener(), description="HTTP: V2 REST at /v2.")
-    grpc: GrpcListener | None = Field(default=GrpcListener(), description="gRPC: the V2 service.")
+    http: HttpListener | None = Field(
+        default=HttpListener(), description="HTTP: V2 REST at /v2, the legacy API at /api."
+    )
+    grpc: GrpcListener | None = Field(
+        default=GrpcListener(), description="gRPC: the V2 and the legacy service."
+    )
     admin: AdminListener | None = Field(
         default=AdminListener(), description="/metrics, /healthz and /readyz."
     )
@@ -117,8 +141,8 @@ class BackendConfig(Section):
     """A server, or several alike, that models are served from."""
 
     protocol: Protocol = Field(
-        description="What it speaks: `v2-rest`, `v2-grpc`, or `builtin` for the models inside "
-        "infergate itself."
+        description="What it speaks: `v2-rest`, `v2-grpc`, `trtis-http` or `trtis-grpc` for the "
+        "legacy TensorRT Inference Server, or `builtin` for the models inside infergate itself."
     )
     endpoints: tuple[EndpointUrl, ...] = Field(
         default=(),

@@ -121,10 +121,10 @@ def assemble(config: Config) -> Running:
 def _frontends(
     carrier: Carrier, config: Config, gateway: Gateway, limits: Limits, aside: Pool | None
 ) -> dict[str, Frontend[Any, Any]]:
-    """The frontends of one carrier, by what they claim."""
+    """The frontends of one carrier, by what they claim; first the one that answers the rest."""
     options = compiled.frontend_options(config)
     frontends: dict[str, Frontend[Any, Any]] = {}
-    for plugin in plugins().values():
+    for plugin in sorted(plugins().values(), key=lambda plugin: not plugin.answers_rest):
         if plugin.carrier is carrier:
             codec = plugin.make(options.get(plugin.name, {}))
             frontend = Frontend(codec, gateway, limits, aside)

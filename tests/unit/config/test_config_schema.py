@@ -52,14 +52,14 @@ def test_a_listener_that_is_off_has_no_options() -> None:
         "f",
         {},
     )
-    assert set(compiled.frontend_options(config)) == {"v2-rest"}
+    assert set(compiled.frontend_options(config)) == {"v2-rest", "trtis-http"}
     config = parse(
         "listeners: {http: null}\nbackends: {d: {protocol: builtin}}\n"
         "routes: [{model: a, backend: d}]\n",
         "f",
         {},
     )
-    assert set(compiled.frontend_options(config)) == {"v2-grpc"}
+    assert set(compiled.frontend_options(config)) == {"v2-grpc", "trtis-grpc"}
 
 
 def test_a_config_is_not_to_be_changed() -> None:

@@ -257,4 +257,6 @@ def _make(options: Mapping[str, Any]) -> V2Rest:
     return V2Rest(**options)
 
 
-PLUGIN: Final = CodecPlugin(name="v2-rest", carrier=Carrier.HTTP, claims=("v2",), make=_make)
+PLUGIN: Final = CodecPlugin(
+    name="v2-rest", carrier=Carrier.HTTP, claims=("v2",), make=_make, answers_rest=True
+)
