@@ -29,7 +29,7 @@ test: lint types  ## lint, types, tests with a real Triton, branch coverage
 	@PYTHONPATH=tests $(BIN)/pytest -m "not peers" --cov --cov-report= \
 	    -p branch_floor --branch-floor=$(BRANCH_FLOOR)
 
-test-peers: .venv/tested  ## the tests that need MLServer and KServe (large downloads)
+test-peers: .venv/tested  ## the tests that need MLServer, KServe and legacy clients (large downloads)
 	@$(BIN)/pytest -m peers
 
 lint: .venv/tested  ## ruff, without changing anything

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from peers.support.kserve import KServe, prepare_kserve, started_kserve
+from peers.support.legacy_client import prepare_legacy_client
 from peers.support.mlserver import MLServer, prepare_mlserver, started_mlserver
 from peers.support.triton import Triton, prepare_triton, started_triton
 
@@ -17,6 +18,7 @@ _PEERS = {
     "triton": (pytest.mark.triton, prepare_triton),
     "mlserver": (pytest.mark.peers, prepare_mlserver),
     "kserve": (pytest.mark.peers, prepare_kserve),
+    "legacy_client": (pytest.mark.peers, prepare_legacy_client),
 }
 
 
@@ -58,3 +60,8 @@ def kserve() -> Iterator[KServe]:
     """A real KServe with the models identity, simple and fail."""
     with started_kserve() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def legacy_client() -> None:
+    """NVIDIA's client of the legacy API is installed."""

@@ -14,9 +14,6 @@ import pytest
 from legacy.targets import TARGETS, Target
 from peers.support.legacy_client import told_by_legacy_client
 
-# The first test of a run installs the client.
-pytestmark = [pytest.mark.peers, pytest.mark.timeout(1000)]
-
 
 def ok(value: Any) -> dict[str, Any]:
     return {"ok": value}
@@ -108,7 +105,7 @@ OVER_GRPC = {**OUTCOMES, "stream": ok([[[5]], [[11]], [[18]]])}
 
 
 @pytest.fixture(scope="module", params=TARGETS)
-def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+def target(request: pytest.FixtureRequest, legacy_client: None) -> Iterator[Target]:
     with TARGETS[request.param]() as running:
         yield running
 
