@@ -34,6 +34,8 @@ from infergate.testing.vectors import body_of, finished, with_body
 
 Carries = Callable[[Any], Any]
 """What a protocol makes of a canonical value: the value itself, or without what it cannot tell."""
+Answers = Callable[[Operation, Answer], Answer]
+"""What a server must say so that a client who asks the operation reads the answer."""
 
 _REQUESTS: Final[dict[Carrier, type]] = {Carrier.HTTP: HttpRequest, Carrier.GRPC: RpcRequest}
 _RESPONSES: Final[dict[Carrier, type]] = {Carrier.HTTP: HttpResponse, Carrier.GRPC: RpcResponse}
@@ -43,21 +45,29 @@ def _everything(value: Any) -> Any:
     return value
 
 
+def _itself(operation: Operation, answer: Answer) -> Answer:
+    del operation
+    return answer
+
+
 def check_codec(
     plugin: CodecPlugin,
     *,
     options: Mapping[str, Any] | None = None,
     profile: Profile = GENERIC,
     carries: Carries = _everything,
+    answers: Answers = _itself,
 ) -> None:
     """Check the invariants of ``plugin``'s codec. Raises AssertionError saying which one is broken.
 
     ``options`` are what the codec is made with, ``profile`` the kind of server it builds requests
     for. ``carries`` tells what is left of an operation or answer after a trip over a wire that
-    cannot tell everything (a protocol without ids, say); by default all must arrive.
+    cannot tell everything (a protocol without ids, say); by default all must arrive. Where a
+    protocol asks one thing by another (metadata by the server's status), ``carries`` tells what is
+    asked, and ``answers`` what then is answered.
     """
     codec = plugin.make(options or {})
-    check = _Check(codec, plugin.carrier, profile, carries)
+    check = _Check(codec, plugin.carrier, profile, carries, answers)
     assert codec.name == plugin.name, f"the codec is named {codec.name}, the plugin {plugin.name}"
     assert plugin.claims, "a plugin claims at least one path or service"
     assert codec.caps.datatypes, "a codec carries at least one datatype"
@@ -93,6 +103,7 @@ class _Check:
     carrier: Carrier
     profile: Profile
     carries: Carries
+    answers: Answers
 
     def build(self, operation: Operation, model: ModelMetadata | None) -> Any:
         """The request for ``operation``; None where the protocol has none and says UNSUPPORTED."""
@@ -119,7 +130,7 @@ class _Check:
         assert peek.operation is type(parsed.operation), f"peek sees {peek.operation}"
         for name in ("model", "version"):
             assert getattr(peek, name) == getattr(parsed.operation, name, ""), f"peek: {name}"
-        answered = codec.build_response(answer, parsed)
+        answered = codec.build_response(self.answers(operation, answer), parsed)
         assert isinstance(answered, _RESPONSES[self.carrier]), type(answered)
         read = codec.parse_response(answered, operation, DEFAULT_LIMITS, model)
         _assert_same("answer", self.carries(answer), read)
@@ -173,7 +184,7 @@ class _Check:
         def read_request(wire: Any) -> Parsed:
             return finished(codec.parse_request(wire, DEFAULT_LIMITS), model)
 
-        answered = codec.build_response(answer, read_request(asked))
+        answered = codec.build_response(self.answers(operation, answer), read_request(asked))
         for body in samples.hostile(bytes(joined(body_of(asked)))):
             wire: Any = with_body(asked, (body,))
             _refused(codec.peek, wire)

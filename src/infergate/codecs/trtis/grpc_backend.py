@@ -89,12 +89,12 @@ def parse_response(
         raise_status(wire)
     match operation:
         case InferRequest():
-            assert model is not None
             try:
                 head, raw = grpc_infer.read_response(wire.message, limits)
             except Malformed as error:
                 raise garbage("the backend's InferResponse cannot be read", str(error)) from None
             check_status(head.request_status)
+            assert model is not None
             allot = grpc_infer.allot_outputs(raw)
             return read_response(head.meta_data, allot, operation, model, limits)
         case ServerLiveRequest() | ServerReadyRequest():

@@ -10,11 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from infergate.codecs.base import Codec, Unfinished
+from infergate.codecs.base import Codec, Peek, Unfinished
 from infergate.core.classification import class_count, classify
-from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
@@ -196,14 +193,18 @@ def _infer(request: InferRequest) -> InferResponse:
     return InferResponse(request.model, version, request.id, outputs=tuple(given))
 
 
+def _check_route(peek: Peek) -> None:
+    model = MODELS.get(peek.model)
+    if model is None or (peek.version and peek.version not in model.metadata.versions):
+        raise GatewayError(Kind.NOT_FOUND, f"no route for model '{peek.model}'")
+
+
 def respond(codec: Codec[Any, Any], wire: Any) -> Any:
     """The answer of a frontend with ``codec`` to ``wire``."""
     try:
         peek = codec.peek(wire)
         if peek.operation is InferRequest:
-            model = MODELS.get(peek.model)
-            if model is None or (peek.version and peek.version not in model.metadata.versions):
-                raise GatewayError(Kind.NOT_FOUND, f"no route for model '{peek.model}'")
+            _check_route(peek)
         parsed = codec.parse_request(wire, DEFAULT_LIMITS)
         if isinstance(parsed, Unfinished):
             assert (parsed.model, parsed.version) == (peek.model, peek.version)
@@ -212,7 +213,3 @@ def respond(codec: Codec[Any, Any], wire: Any) -> Any:
         return codec.build_response(perform(parsed.operation), parsed)
     except GatewayError as error:
         return codec.build_error(error, wire)
-
-
-def values(datatype: Datatype, *numbers: float) -> Tensor:
-    return tensor_of("T", datatype, np.array(numbers))
