@@ -1,0 +1,365 @@
+"""The codec contract, round trips of anything canonical, and spoilt messages, for both carriers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infergate.codecs.base import CodecPlugin
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.trtis import GRPC, HTTP
+from infergate.codecs.trtis.datatypes import CLASSIFIED, NUMBERS
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import (
+    Answer,
+    Done,
+    Health,
+    InferRequest,
+    InferResponse,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelLoadRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    ModelStatus,
+    ModelUnloadRequest,
+    Operation,
+    RequestedOutput,
+    ServerMetadata,
+    ServerMetadataRequest,
+    ServerStatus,
+    ServerStatusRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor, pack_bytes
+from infergate.core.wire import joined
+from infergate.testing import strategies
+from infergate.testing.canonical import same
+from infergate.testing.codec_check import check_codec
+from infergate.testing.vectors import body_of, finished, with_body
+
+PLUGINS = pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plugin.name)
+
+
+def carries(value: Any) -> Any:
+    """What is left of ``value``: no parameters of other names, ids that are numbers only."""
+    match value:
+        case ServerMetadataRequest() | ModelIndexRequest():
+            return ServerStatusRequest()
+        case ModelReadyRequest() | ModelMetadataRequest():
+            return ServerStatusRequest(value.model)
+        case ServerMetadata():
+            return replace(value, name="inference:0", extensions=())
+        case ModelMetadata():
+            return replace(value, max_batch_size=0)
+        case InferRequest():
+            # asked for all outputs, a server is asked for each
+            outputs = value.outputs or (RequestedOutput("VECTOR"),)
+            return replace(value, id="", parameters={}, outputs=outputs)
+        case InferResponse():
+            # of three outputs two are asked for
+            return replace(value, parameters={}, outputs=value.outputs[:2])
+    return value
+
+
+def answers(operation: Operation, answer: Answer) -> Answer:
+    """Whatever is asked of a server or a model is answered by its status."""
+    match operation, answer:
+        case ServerMetadataRequest(), ServerMetadata(name, version):
+            return ServerStatus(name, version, ready=True)
+        case ModelReadyRequest(model, version), Health(ok):
+            state = "READY" if ok else "UNAVAILABLE"
+            return status(ModelMetadata(model), ModelIndexEntry(model, version or "1", state))
+        case _, ModelMetadata(name, versions):
+            return status(answer, *(ModelIndexEntry(name, one, "READY") for one in versions))
+        case ModelIndexRequest(), ModelIndex(models):
+            return ServerStatus(
+                "",
+                "",
+                ready=True,
+                models=tuple(
+                    ModelStatus(ModelMetadata(one.name), (one,) if one.version else ())
+                    for one in models
+                ),
+            )
+    return answer
+
+
+def status(model: ModelMetadata, *versions: ModelIndexEntry) -> ServerStatus:
+    return ServerStatus("", "", ready=True, models=(ModelStatus(model, versions),))
+
+
+@PLUGINS
+def test_contract(plugin: CodecPlugin) -> None:
+    check_codec(plugin, carries=carries, answers=answers)
+
+
+@PLUGINS
+def test_contract_with_options(plugin: CodecPlugin) -> None:
+    options = {"level": "1.15", "server_id": "inference:0", "data_type": True}
+    check_codec(plugin, options=options, carries=carries, answers=answers)
+
+
+@PLUGINS
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"level": "2.0"}, "level is '2.0'"),
+        ({"level": 1.9}, "level is 1.9"),
+        ({"server_id": "a\nb"}, "server_id is"),
+        ({"server_id": 3}, "server_id is 3"),
+        ({"data_type": "yes"}, "data_type is 'yes'"),
+        ({"levels": "1.9"}, "'levels' is not an option"),
+    ],
+)
+def test_wrong_options(plugin: CodecPlugin, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        plugin.make(options)
+
+
+# ---- round trips
+
+UINT64 = st.integers(0, 2**64 - 1)
+names = st.text("abcXYZ019._-~", min_size=1, max_size=8).filter(lambda n: n not in (".", ".."))
+
+
+@st.composite
+def parameters(draw: st.DrawFn) -> dict[str, Any]:
+    chosen = {
+        "sequence_id": st.integers(1, 2**64 - 1),
+        "priority": st.integers(1, 2**32 - 1),
+        "timeout": st.integers(1, 2**64 - 1),
+        "sequence_start": st.just(value=True),
+        "sequence_end": st.just(value=True),
+    }
+    return {name: draw(value) for name, value in chosen.items() if draw(st.booleans())}
+
+
+@st.composite
+def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetadata]:
+    """A request, the answer of the model, and its metadata."""
+    batch = draw(st.none() | st.integers(1, 3))
+
+    def tensors(prefix: str) -> list[Tensor]:
+        found = []
+        for index in range(draw(st.integers(1, 3))):
+            tensor = draw(strategies.tensors(frozenset(NUMBERS)))
+            tensor = replace(tensor, name=f"{prefix}{index}", parameters={})
+            if batch is not None:
+                tensor = replace(
+                    tensor, shape=(batch, *tensor.shape), data=bytes(tensor.data) * batch
+                )
+            found.append(tensor)
+        return found
+
+    def told(tensor: Tensor) -> TensorMetadata:
+        free = [draw(st.sampled_from((dim, -1))) for dim in tensor.shape]
+        return TensorMetadata(tensor.name, tensor.datatype.value, tuple(free))
+
+    inputs, outputs = tensors("IN"), tensors("OUT")
+    model = ModelMetadata(
+        draw(names),
+        inputs=tuple(map(told, draw(st.permutations(inputs)))),
+        outputs=tuple(map(told, outputs)),
+        max_batch_size=0 if batch is None else draw(st.integers(batch, 9)),
+    )
+    asked = []
+    for index, output in enumerate(outputs):
+        if output.datatype in CLASSIFIED and draw(st.booleans()):
+            count = draw(st.integers(1, 4))
+            asked.append(RequestedOutput(output.name, {"classification": count}))
+            rows = 1 if batch is None else batch
+            classes = pack_bytes(draw(st.lists(CLASSES, min_size=rows, max_size=rows)))
+            shape = (1,) if batch is None else (batch, 1)
+            outputs[index] = Tensor(output.name, Datatype.BYTES, shape, classes)
+        else:
+            asked.append(RequestedOutput(output.name))
+    version = draw(st.sampled_from(("", "1", "9223372036854775807")))
+    request = InferRequest(
+        model.name,
+        version,
+        draw(st.just("") | st.integers(1, 2**64 - 1).map(str)),
+        draw(parameters()),
+        tuple(inputs),
+        tuple(asked),
+    )
+    return request, InferResponse(model.name, "7", request.id, outputs=tuple(outputs)), model
+
+
+CLASSES = st.builds(
+    lambda value, index, label: f"{value}:{index}{label}".encode(),
+    st.sampled_from(["0.5", "-3", "1e+10", "0.333333343", "nan", "inf", "16777216"]),
+    st.integers(0, 2**31 - 1),
+    st.sampled_from(["", ":dog", ":a:b", ":größe"]),
+)
+
+
+@PLUGINS
+@settings(deadline=None)
+@given(inferences())
+def test_an_inference_comes_back(
+    plugin: CodecPlugin, case: tuple[InferRequest, InferResponse, ModelMetadata]
+) -> None:
+    request, response, model = case
+    codec = plugin.make({})
+    wire = codec.build_request(request, GENERIC, model)
+    peek = codec.peek(wire)
+    assert (peek.operation, peek.model, peek.version) == (InferRequest, model.name, request.version)
+    parsed = finished(codec.parse_request(wire, DEFAULT_LIMITS), model)
+    assert same(parsed.operation, request)
+    answered = codec.build_response(response, parsed)
+    assert same(codec.parse_response(answered, request, DEFAULT_LIMITS, model), response)
+
+
+@PLUGINS
+@settings(deadline=None)
+@given(inferences(), st.data())
+def test_spoilt_messages(
+    plugin: CodecPlugin,
+    case: tuple[InferRequest, InferResponse, ModelMetadata],
+    data: st.DataObject,
+) -> None:
+    request, response, model = case
+    codec = plugin.make({})
+    wire = codec.build_request(request, GENERIC, model)
+    answered = codec.build_response(
+        response, finished(codec.parse_request(wire, DEFAULT_LIMITS), model)
+    )
+    spoilt = with_body(wire, (data.draw(strategies.spoiled(bytes(joined(body_of(wire))))),))
+    if plugin is HTTP:
+        header = wire.headers["nv-inferrequest"].encode()
+        told = data.draw(strategies.spoiled(header)).decode("latin-1")
+        spoilt = replace(spoilt, headers={**wire.headers, "nv-inferrequest": told})
+    for act in (
+        lambda: codec.peek(spoilt),
+        lambda: finished(codec.parse_request(spoilt, DEFAULT_LIMITS), model),
+    ):
+        error = error_of(act)
+        assert error is None or codec.build_error(error, spoilt)
+    broken = with_body(answered, (data.draw(strategies.spoiled(bytes(joined(body_of(answered))))),))
+    if plugin is HTTP:
+        headers = {
+            name: data.draw(strategies.spoiled(value.encode())).decode("latin-1")
+            for name, value in answered.headers.items()
+        }
+        broken = replace(
+            broken, headers=headers, status=data.draw(st.sampled_from((200, 400, 502)))
+        )
+    error = error_of(lambda: codec.parse_response(broken, request, DEFAULT_LIMITS, model))
+    assert error is None or error.public
+
+
+def error_of(act: Callable[[], Any]) -> GatewayError | None:
+    """What ``act`` is refused with. Anything else it raises fails the test."""
+    try:
+        act()
+    except GatewayError as error:
+        return error
+    return None
+
+
+@PLUGINS
+@settings(deadline=None)
+@given(st.binary(max_size=60), st.sampled_from(["Status", "Health", "Infer", "X", "Repository"]))
+def test_any_bytes(plugin: CodecPlugin, data: bytes, method: str) -> None:
+    codec = plugin.make({})
+    operation = ServerStatusRequest()
+    wire = with_body(codec.build_request(operation, GENERIC), (data,))
+    if plugin is GRPC:
+        wire = replace(wire, method=f"/nvidia.inferenceserver.GRPCService/{method}")
+    for act in (lambda: codec.peek(wire), lambda: codec.parse_request(wire, DEFAULT_LIMITS)):
+        error = error_of(act)
+        assert error is None or codec.build_error(error, wire)
+
+
+SEGMENTS = [
+    *("api", "infer", "status", "health", "live", "repository", "index", "sharedmemorycontrol"),
+    *("register", "cudaregister", "m", "1", "-1", "", "é", "%", "\n", "9" * 5000),
+]
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(["GET", "POST", "HEAD", ""]),
+    st.lists(
+        st.sampled_from(SEGMENTS),
+        max_size=7,
+    ),
+    st.dictionaries(st.sampled_from(["nv-inferrequest", "accept"]), st.text(max_size=20)),
+)
+def test_any_path(method: str, segments: list[str], headers: dict[str, str]) -> None:
+    codec = HTTP.make({})
+    wire = replace(
+        codec.build_request(ServerStatusRequest(), GENERIC),
+        method=method,
+        path="/" + "/".join(segments),
+        headers=headers,
+    )
+    for act in (lambda: codec.peek(wire), lambda: codec.parse_request(wire, DEFAULT_LIMITS)):
+        error = error_of(act)
+        assert error is None or codec.build_error(error, wire).status in (400, 405)
+
+
+# ---- the rest of the operations
+
+
+@PLUGINS
+@pytest.mark.parametrize("operation", [ModelLoadRequest("m"), ModelUnloadRequest("m")])
+def test_control_comes_back(plugin: CodecPlugin, operation: Operation) -> None:
+    codec = plugin.make({})
+    parsed = finished(
+        codec.parse_request(codec.build_request(operation, GENERIC), DEFAULT_LIMITS), None
+    )
+    assert parsed.operation == operation
+    answered = codec.build_response(Done(), parsed)
+    assert codec.parse_response(answered, operation, DEFAULT_LIMITS) == Done()
+
+
+@PLUGINS
+@given(st.sampled_from(("", "m")), st.booleans())
+def test_status_comes_back(plugin: CodecPlugin, model: str, ready: bool) -> None:
+    codec = plugin.make({"server_id": "s"})
+    answer = ServerStatus(
+        "s",
+        "1.2",
+        ready,
+        (
+            ModelStatus(
+                ModelMetadata(
+                    "m",
+                    ("2",),
+                    "p",
+                    (TensorMetadata("I", "FP32", (-1, 3)),),
+                    (
+                        TensorMetadata("O", "BYTES", (-1,)),
+                        TensorMetadata("B", "TYPE_INVALID", (-1,)),
+                    ),
+                    max_batch_size=4,
+                ),
+                (
+                    ModelIndexEntry("m", "1", "UNAVAILABLE", "it failed"),
+                    ModelIndexEntry("m", "2", "READY"),
+                    ModelIndexEntry("m", "3", "LOADING"),
+                    ModelIndexEntry("m", "10", "UNLOADING"),
+                ),
+            ),
+        ),
+    )
+    operation = ServerStatusRequest(model)
+    parsed = finished(
+        codec.parse_request(codec.build_request(operation, GENERIC), DEFAULT_LIMITS), None
+    )
+    assert parsed.operation == operation
+    answered = codec.build_response(answer, parsed)
+    assert codec.parse_response(answered, operation, DEFAULT_LIMITS) == answer
+    asked = ModelReadyRequest("m", "3")
+    assert codec.parse_response(answered, asked, DEFAULT_LIMITS) == Health(ok=False)
+    index = codec.parse_response(answered, ModelIndexRequest(ready_only=True), DEFAULT_LIMITS)
+    assert index == ModelIndex((ModelIndexEntry("m", "2", "READY"),))
