@@ -34,8 +34,8 @@ listeners:
   http: {{address: "127.0.0.1:{2}"}}
   grpc: {{address: "127.0.0.1:{1}"}}
   admin: {{address: "127.0.0.1:{0}"}}
-drain: {{delay: 0s}}
 """
+"""On three ports: the admin's, which is asked for readiness, and then the others."""
 
 
 @contextmanager
@@ -45,7 +45,8 @@ def started_infergate(config: str, listeners: str = LISTENERS) -> Iterator[Infer
     def prepare(folder: Path) -> Launch:
         ports = free_ports(3)
         file = folder / "routes.yaml"
-        file.write_text(listeners.format(*ports) + config)
+        drain = "" if "drain:" in config else "drain: {delay: 0s}\n"
+        file.write_text(listeners.format(*ports) + drain + config)
         argv = [sys.executable, "-m", "infergate", "--config", str(file), "--log-format", "json"]
         return Launch("infergate", argv, dict(os.environ), ports, ready="/healthz")
 

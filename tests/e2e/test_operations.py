@@ -12,13 +12,15 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from e2e.clients import client
-from e2e.running import Infergate, started_infergate
+from e2e.running import LISTENERS, Infergate, started_infergate
 from peers.support.process import free_ports
 from peers.support.triton import Triton
 
@@ -208,69 +210,66 @@ routes:
 """
 
 
+class ByHand(NamedTuple):
+    """A gateway that a test ends itself. ``data`` and ``admin`` are ``host:port``."""
+
+    process: subprocess.Popen[str]
+    data: str
+    admin: str
+
+
+@contextmanager
+def started_by_hand(folder: Path, config: str) -> Iterator[ByHand]:
+    ports = free_ports(3)
+    file = folder / "routes.yaml"
+    file.write_text(LISTENERS.format(*ports) + config)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "infergate", "--config", str(file)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    with process:
+        try:
+            assert process.stdout is not None
+            while "admin" not in process.stdout.readline():
+                assert process.poll() is None
+            yield ByHand(process, f"127.0.0.1:{ports[2]}", f"127.0.0.1:{ports[0]}")
+        finally:
+            process.kill()
+
+
 def test_readiness_fails_before_anything_stops_and_a_second_signal_ends_at_once(
     tmp_path: Path,
 ) -> None:
-    ports = free_ports(3)
-    file = tmp_path / "routes.yaml"
-    file.write_text(
-        f"listeners:\n  http: {{address: '127.0.0.1:{ports[0]}'}}\n"
-        f"  grpc: {{address: '127.0.0.1:{ports[1]}'}}\n"
-        f"  admin: {{address: '127.0.0.1:{ports[2]}'}}\n"
-        f"drain: {{delay: 60s, timeout: 60s}}\n{DEMO}"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "infergate", "--config", str(file)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    while "admin" not in process.stdout.readline():
-        assert process.poll() is None
-    data, admin = f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[2]}"
-    assert get(admin, "/readyz")[0] == 200
-    os.kill(process.pid, signal.SIGTERM)
-    deadline = time.monotonic() + 20
-    while get(admin, "/readyz")[0] != 503:
-        assert time.monotonic() < deadline
-    assert infer(data, "identity") == 200
-    assert get(data, "/v2/health/ready")[0] == 400
-    os.kill(process.pid, signal.SIGTERM)
-    assert process.wait(20) == 0
-    process.stdout.close()
+    config = "drain: {delay: 60s, timeout: 60s}\n" + DEMO
+    with started_by_hand(tmp_path, config) as (process, data, admin):
+        assert get(admin, "/readyz")[0] == 200
+        os.kill(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + 20
+        while get(admin, "/readyz")[0] != 503:
+            assert time.monotonic() < deadline
+        assert infer(data, "identity") == 200
+        assert get(data, "/v2/health/ready")[0] == 400
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(20) == 0
 
 
 def test_sigterm_lets_a_request_finish_and_exits_cleanly(triton: Triton, tmp_path: Path) -> None:
-    ports = free_ports(3)
-    file = tmp_path / "routes.yaml"
-    file.write_text(
-        f"listeners:\n  http: {{address: '127.0.0.1:{ports[0]}'}}\n"
-        f"  grpc: {{address: '127.0.0.1:{ports[1]}'}}\n"
-        f"  admin: {{address: '127.0.0.1:{ports[2]}'}}\n"
-        f"drain: {{delay: 0s, timeout: 20s}}\n{SLOW.format(grpc=triton.grpc)}"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "infergate", "--config", str(file)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    while "admin" not in process.stdout.readline():
-        assert process.poll() is None
     results: list[object] = []
+    config = "drain: {delay: 0s, timeout: 20s}\n" + SLOW.format(grpc=triton.grpc)
+    with started_by_hand(tmp_path, config) as (process, data, admin):
 
-    def ask() -> None:
-        with client("http", f"127.0.0.1:{ports[0]}", "") as asked:
-            one = asked.input("INPUT0", np.array([1], np.int32), "INT32")
-            seconds = asked.input("SECONDS", np.array([1.0], np.float32), "FP32")
-            results.append(asked.infer("slow", [one, seconds]).as_numpy("OUTPUT0").tolist())
+        def ask() -> None:
+            with client("http", data, "") as asked:
+                one = asked.input("INPUT0", np.array([1], np.int32), "INT32")
+                seconds = asked.input("SECONDS", np.array([1.0], np.float32), "FP32")
+                results.append(asked.infer("slow", [one, seconds]).as_numpy("OUTPUT0").tolist())
 
-    thread = threading.Thread(target=ask)
-    thread.start()
-    admin = f"127.0.0.1:{ports[2]}"
-    deadline = time.monotonic() + 20
-    while b"infergate_in_flight_requests 1.0" not in get(admin, "/metrics")[1]:
-        assert time.monotonic() < deadline
-    os.kill(process.pid, signal.SIGTERM)
-    thread.join()
-    assert results == [[1]]
-    assert process.wait(20) == 0
-    process.stdout.close()
+        thread = threading.Thread(target=ask)
+        thread.start()
+        deadline = time.monotonic() + 20
+        while b"infergate_in_flight_requests 1.0" not in get(admin, "/metrics")[1]:
+            assert time.monotonic() < deadline
+        os.kill(process.pid, signal.SIGTERM)
+        thread.join()
+        assert results == [[1]]
+        assert process.wait(20) == 0

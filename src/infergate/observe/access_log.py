@@ -85,26 +85,29 @@ FORMATS: Final[dict[str, Callable[[dict[str, object]], bytes]]] = {
 class AccessLog:
     """Writes a line a request to ``stream`` (standard output), from a thread of its own.
 
-    ``dropped`` counts the lines that a reader too slow for them has cost.
+    ``dropped`` is called for each line that a reader too slow for them has cost.
     """
 
     def __init__(
-        self, form: Callable[[dict[str, object]], bytes], stream: BinaryIO | None = None
+        self,
+        form: Callable[[dict[str, object]], bytes],
+        dropped: Callable[[], None],
+        stream: BinaryIO | None = None,
     ) -> None:
         self._form: Final = form
+        self._dropped: Final = dropped
         self._stream: Final = stream or sys.stdout.buffer
         self._waiting: Final[deque[bytes]] = deque()
         self._closing: Final = threading.Event()
         self._writer: Final = threading.Thread(
             target=self._run, name="infergate-access-log", daemon=True
         )
-        self.dropped = 0
         self._writer.start()
 
     def record(self, call: Call, seconds: float, now: float) -> None:
         """Tell a finished request. Never waits."""
         if len(self._waiting) >= _WAITING:
-            self.dropped += 1
+            self._dropped()
         else:
             self._waiting.append(self._form(fields(call, seconds, now)))
 

@@ -86,9 +86,9 @@ class Metrics:
             "Bytes of request bodies being served now.",
             registry=self.registry,
         )
-        self.log_dropped: Final = Gauge(
+        self.log_dropped: Final = Counter(
             "infergate_access_log_dropped_lines",
-            "Lines of the access log dropped since the start, because nobody read them.",
+            "Lines of the access log dropped because nobody read them.",
             registry=self.registry,
         )
         self._series: Final[dict[tuple[str, ...], _Series]] = {}

@@ -97,8 +97,7 @@ def assemble(config: Config) -> Running:
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
     log = None
     if config.log.access:
-        log = AccessLog(FORMATS[config.log.format])
-        metrics.log_dropped.set_function(lambda: log.dropped)
+        log = AccessLog(FORMATS[config.log.format], metrics.log_dropped.inc)
     record = _recorder(metrics, log)
     aside = Pool(config.helpers) if config.helpers else None
     addresses = compiled.addresses(config)
