@@ -1,4 +1,4 @@
-"""The two V2 protocols of this version, without their codecs: the schema only asks who carries."""
+"""The protocols of this version, without their codecs: the schema only asks who carries."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ def _unmade(options: Any) -> Codec[Any, Any]:
 PLUGINS = {
     "v2-rest": CodecPlugin("v2-rest", Carrier.HTTP, ("v2",), _unmade),
     "v2-grpc": CodecPlugin("v2-grpc", Carrier.GRPC, (), _unmade),
+    "trtis-http": CodecPlugin("trtis-http", Carrier.HTTP, ("api",), _unmade),
+    "trtis-grpc": CodecPlugin("trtis-grpc", Carrier.GRPC, (), _unmade),
 }
 
 
 @pytest.fixture(autouse=True)
-def two_protocols(monkeypatch: pytest.MonkeyPatch) -> None:
+def known_protocols(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocols, "plugins", lambda: PLUGINS)
