@@ -29,6 +29,8 @@ from infergate.codecs.v2_rest.forms import Form
 from infergate.codecs.v2_rest.paths import model_path
 from infergate.codecs.v2_rest.raw import only_input
 from infergate.codecs.v2_rest.tensors import (
+    BINARY,
+    BINARY_OUTPUT,
     BINARY_SIZE,
     BINARY_TYPE,
     HEADER,
@@ -53,8 +55,6 @@ from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 from infergate.core.wire import HttpRequest
 
-BINARY: Final = "binary_data"
-BINARY_OUTPUT: Final = "binary_data_output"
 _FIELDS: Final = ("id", "parameters", "inputs", "outputs")
 _SHARED: Final = "shared_memory_region"
 

@@ -56,8 +56,8 @@ def write_response(
     head["model_name"] = answer.model
     if answer.version:
         head["model_version"] = answer.version
-    if answer.parameters:
-        head["parameters"] = write_parameters(answer.parameters, "response")
+    if parameters := write_parameters(answer.parameters, "response"):
+        head["parameters"] = parameters
     outputs: list[dict[str, Any]] = []
     blobs: list[Buffer] = []
     for tensor in answer.outputs:

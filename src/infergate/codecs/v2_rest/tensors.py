@@ -1,7 +1,8 @@
 """What the tensors of requests and answers have in common: their JSON objects and binary data.
 
-*Rule.* ``binary_data_size`` and ``binary_data`` tell the form of a message; they never leave this
-package and are not among a canonical tensor's parameters.
+*Rule.* ``binary_data_size``, ``binary_data`` and ``binary_data_output`` tell the form of a message;
+they never leave this package. Among canonical parameters they tell of a form that is no more
+(KServe's answers over gRPC have them), and are left out.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ from infergate.core.tensor import (
 HEADER: Final = "inference-header-content-length"
 BINARY_TYPE: Final = "application/octet-stream"
 BINARY_SIZE: Final = "binary_data_size"
+BINARY: Final = "binary_data"
+BINARY_OUTPUT: Final = "binary_data_output"
+_OF_FORM: Final = frozenset({BINARY_SIZE, BINARY, BINARY_OUTPUT})
 _FIELDS: Final = ("name", "datatype", "shape", "parameters", "data")
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _KNOWN: Final = ", ".join(BY_NAME)
@@ -252,13 +256,19 @@ def write_tensor(tensor: Tensor, extra: Parameters) -> dict[str, Any]:
         "shape": tensor.shape,
     }
     if tensor.parameters or extra:
-        told["parameters"] = {**write_parameters(tensor.parameters, tensor.name), **extra}
+        parameters = {**write_parameters(tensor.parameters, tensor.name), **extra}
+        if parameters:
+            told["parameters"] = parameters
     return told
 
 
 def write_parameters(values: Parameters, owner: str) -> dict[str, Any]:
     """``values`` as orjson writes them. Raises UNSUPPORTED naming what JSON cannot tell."""
-    return {key: _written(value, f"{owner}: parameter '{key}'") for key, value in values.items()}
+    return {
+        key: _written(value, f"{owner}: parameter '{key}'")
+        for key, value in values.items()
+        if key not in _OF_FORM
+    }
 
 
 def _written(value: Any, where: str) -> Any:

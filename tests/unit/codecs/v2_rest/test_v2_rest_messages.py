@@ -484,6 +484,27 @@ def test_what_the_protocol_lacks_is_unsupported() -> None:
     assert caught.value.kind is Kind.UNSUPPORTED
 
 
+def test_what_tells_of_a_form_that_is_no_more_is_left_out() -> None:
+    """KServe's answers over gRPC tell sizes of binary data; gRPC clients may say anything."""
+    stale = {"binary_data_size": 7, "binary_data": True, "binary_data_output": True}
+    held = Tensor("X", Datatype.INT8, (1,), b"\x01", {**stale, "kept": 1})
+    bare = Tensor("Z", Datatype.INT8, (1,), b"\x01", stale)
+    asked = InferRequest("m", "", "", stale, (held, bare), (RequestedOutput("Y", stale),))
+    told = json.loads(body(CODEC.build_request(asked, GENERIC)))
+    assert told == {
+        "inputs": [
+            {"name": "X", "datatype": "INT8", "shape": [1], "parameters": {"kept": 1}, "data": [1]},
+            {"name": "Z", "datatype": "INT8", "shape": [1], "data": [1]},
+        ],
+        "outputs": [{"name": "Y"}],
+    }
+    answer = CODEC.build_response(InferResponse("m", "", "", stale, (bare,)), Parsed(asked))
+    assert json.loads(body(answer)) == {
+        "model_name": "m",
+        "outputs": [{"name": "Z", "datatype": "INT8", "shape": [1], "data": [1]}],
+    }
+
+
 def test_raw_requests() -> None:
     headers = {"inference-header-content-length": "0"}
     wire = HttpRequest("POST", "/v2/models/m/versions/1/infer", "", headers, [b"ab", b"cd"])
