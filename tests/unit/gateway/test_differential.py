@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from infergate.codecs.base import Forwarding
 from infergate.codecs.profiles import MLSERVER, TRITON
 from infergate.codecs.registry import plugins
 from infergate.core.errors import GatewayError, Kind
@@ -21,7 +22,7 @@ PROTOCOLS = sorted(folder.name for folder in VECTORS.iterdir() if folder.is_dir(
 CASES = [
     pytest.param(protocol, vector, id=f"{protocol}/{vector.name}")
     for protocol in PROTOCOLS
-    if protocol in plugins()
+    if protocol in plugins() and isinstance(plugins()[protocol].make({}), Forwarding)
     for vector in load(VECTORS / protocol)
 ]
 
