@@ -1,0 +1,556 @@
+"""How servers are asked, and what their answers mean where no capture shows it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from trtis_gateway import MODELS
+
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.trtis import GRPC, HTTP
+from infergate.codecs.trtis import messages as pb
+from infergate.codecs.trtis.http_backend import LONGEST_HEADER
+from infergate.codecs.trtis.text import line
+from infergate.core.classification import MOST_CLASSES
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import (
+    Health,
+    InferRequest,
+    InferResponse,
+    ModelConfigRequest,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    RequestedOutput,
+    ServerLiveRequest,
+    ServerMetadata,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    SharedMemoryStatusRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor, unpack_bytes
+from infergate.core.wire import HttpResponse, RpcResponse, joined
+
+PLUGINS = pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plugin.name)
+SIMPLE = MODELS["simple"].metadata
+NOBATCH = MODELS["identity_nobatch"].metadata
+CLASSIFY = MODELS["classify"].metadata
+
+
+def values(name: str, *shape: int, datatype: Datatype = Datatype.INT32) -> Tensor:
+    count = 1
+    for dimension in shape:
+        count *= dimension
+    return Tensor(name, datatype, shape, bytes(4 * count))
+
+
+def simple(batch: int = 1, **fields: Any) -> InferRequest:
+    inputs = (values("INPUT0", batch, 16), values("INPUT1", batch, 16))
+    return InferRequest(**{"model": "simple", "inputs": inputs, **fields})
+
+
+def header_of(operation: InferRequest, model: ModelMetadata = SIMPLE) -> str:
+    wire = HTTP.make({}).build_request(operation, GENERIC, model)
+    return str(wire.headers["nv-inferrequest"])
+
+
+def refused(operation: InferRequest, model: ModelMetadata = SIMPLE) -> GatewayError:
+    errors = []
+    for plugin in (HTTP, GRPC):
+        with pytest.raises(GatewayError) as caught:
+            plugin.make({}).build_request(operation, GENERIC, model)
+        errors.append(caught.value)
+    assert errors[0].public == errors[1].public
+    return errors[0]
+
+
+# ---- asking
+
+
+def test_every_output_is_asked_for_by_name() -> None:
+    told = header_of(simple(2))
+    assert told == (
+        'batch_size: 2 input { name: "INPUT0" dims: 16 } input { name: "INPUT1" dims: 16 } '
+        'output { name: "OUTPUT0" } output { name: "OUTPUT1" }'
+    )
+
+
+def test_ids_sequences_and_the_rest() -> None:
+    parameters = {
+        "sequence_id": "42",
+        "sequence_start": True,
+        "sequence_end": True,
+        "priority": 3,
+        "timeout": 7,
+        "other": [1],
+    }
+    told = header_of(simple(id="9", parameters=parameters))
+    assert told.endswith("correlation_id: 42 id: 9 flags: 3 priority: 3 timeout_microseconds: 7")
+    for id_ in ("", "abc", "-1", "18446744073709551616", "٣", "1" * 5000):
+        assert " id: " not in header_of(simple(id=id_))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({"sequence_id": "abc"}, "parameter 'sequence_id' is 'abc': the backend's sequences"),
+        ({"sequence_id": -1}, "parameter 'sequence_id' must be an integer from 0 to 2^64-1"),
+        ({"sequence_id": True}, "parameter 'sequence_id' must be an integer"),
+        ({"sequence_start": 1}, "parameter 'sequence_start' must be true or false"),
+        ({"priority": 2**32}, "parameter 'priority' must be an integer from 0 to 2^32-1"),
+        ({"timeout": "5"}, "parameter 'timeout' must be an integer from 0 to 2^64-1"),
+    ],
+)
+def test_parameters_that_do_not_fit(parameters: dict[str, Any], told: str) -> None:
+    error = refused(simple(parameters=parameters))
+    assert error.kind is Kind.BAD_REQUEST
+    assert error.public.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("operation", "told"),
+    [
+        (simple(inputs=(values("X", 1, 16),)), "unexpected inference input 'X' for model 'simple'"),
+        (
+            simple(inputs=(values("INPUT0", 1, 16, datatype=Datatype.FP32),)),
+            "tensor 'INPUT0' is FP32, model 'simple' takes INT32",
+        ),
+        (simple(inputs=(values("INPUT0"),)), "tensor 'INPUT0': shape [] has no batch, which model"),
+        (
+            simple(inputs=(values("INPUT0", 1, 16), values("INPUT1", 2, 16))),
+            "tensor 'INPUT1': a batch of 2 beside one of 1",
+        ),
+        (simple(outputs=(RequestedOutput("X"),)), "unexpected inference output 'X' for model"),
+        (
+            simple(outputs=(RequestedOutput("OUTPUT0", {"classification": 0}),)),
+            "output 'OUTPUT0': parameter 'classification' must be an integer greater than 0",
+        ),
+        (simple(version="v2"), "version 'v2' of model 'simple' is not found"),
+        (simple(version="9" * 19), "version '9999999999999999999' of model"),
+        (simple(version="9" * 5000), "version '999"),
+    ],
+)
+def test_what_contradicts_the_model_is_refused(operation: InferRequest, told: str) -> None:
+    error = refused(operation)
+    assert error.kind is Kind.BAD_REQUEST
+    assert error.public.startswith(told)
+
+
+def test_a_batch_over_the_most_is_the_servers_to_refuse() -> None:
+    assert header_of(simple(9)).startswith("batch_size: 9 ")
+
+
+def test_a_model_without_inputs() -> None:
+    model = ModelMetadata("m", outputs=(TensorMetadata("O", "FP32", (-1, 2)),), max_batch_size=4)
+    assert header_of(InferRequest("m"), model) == 'batch_size: 1 output { name: "O" }'
+
+
+def test_a_datatype_that_the_api_has_not() -> None:
+    model = replace(NOBATCH, outputs=(TensorMetadata("OUTPUT0", "BF16", (1,)),))
+    error = refused(InferRequest("m", inputs=(values("INPUT0", 1),)), model)
+    assert error.kind is Kind.UNSUPPORTED
+    assert error.public == "output 'OUTPUT0': datatype 'BF16' is none of the legacy API"
+
+
+def test_a_header_over_what_servers_take_is_refused() -> None:
+    def model(length: int) -> ModelMetadata:
+        return replace(NOBATCH, outputs=(TensorMetadata("o" * length, "INT32", (-1,)),))
+
+    operation = InferRequest("m", inputs=(values("INPUT0", 1),))
+    spare = LONGEST_HEADER - len(header_of(operation, model(1)))
+    assert len(header_of(operation, model(1 + spare))) == LONGEST_HEADER
+    with pytest.raises(
+        GatewayError, match="take 8191 bytes of the header NV-InferRequest"
+    ) as caught:
+        header_of(operation, model(2 + spare))
+    assert caught.value.kind is Kind.TOO_LARGE
+    GRPC.make({}).build_request(operation, GENERIC, model(2 + spare))
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        ("", Kind.BAD_REQUEST),
+        ("a b", Kind.UNSUPPORTED),
+        ("a/b", Kind.UNSUPPORTED),
+        ("größe", Kind.UNSUPPORTED),
+        ("a%zz", Kind.UNSUPPORTED),
+        ("..", Kind.UNSUPPORTED),
+    ],
+)
+def test_names_that_no_path_can_hold(model: str, kind: Kind) -> None:
+    with pytest.raises(GatewayError) as caught:
+        HTTP.make({}).build_request(ModelMetadataRequest(model), GENERIC)
+    assert caught.value.kind is kind
+
+
+def test_names_go_as_they_are() -> None:
+    wire = HTTP.make({}).build_request(ModelMetadataRequest("sim%70le"), GENERIC)
+    assert (wire.path, wire.query) == ("/api/status/sim%70le", "format=binary")
+    with pytest.raises(GatewayError, match="not Unicode"):
+        GRPC.make({}).build_request(ModelMetadataRequest("\ud800"), GENERIC)
+
+
+@PLUGINS
+@pytest.mark.parametrize("operation", [ModelConfigRequest("m"), SharedMemoryStatusRequest()])
+def test_what_the_api_lacks(plugin: Any, operation: Any) -> None:
+    with pytest.raises(GatewayError, match=type(operation).__name__) as caught:
+        plugin.make({}).build_request(operation, GENERIC)
+    assert caught.value.kind is Kind.UNSUPPORTED
+
+
+def test_tensors_are_not_copied() -> None:
+    operation = simple()
+    wire = HTTP.make({}).build_request(operation, GENERIC, SIMPLE)
+    assert [part is t.data for part, t in zip(wire.body, operation.inputs, strict=True)] == [
+        True
+    ] * 2
+    call = GRPC.make({}).build_request(operation, GENERIC, SIMPLE)
+    assert sum(any(part is t.data for part in call.message) for t in operation.inputs) == 2
+
+
+# ---- reading answers
+
+STATUS = 'code: SUCCESS server_id: "s" request_id: 1'
+ASKED = InferRequest("identity_nobatch", inputs=(values("INPUT0", 2),))
+
+
+def output(**fields: Any) -> dict[str, Any]:
+    return {"name": "OUTPUT0", **fields}
+
+
+RAW = output(raw={"dims": [2], "batch_byte_size": 8})
+TOP = output(batch_classes=[{"cls": [{"idx": 1, "value": 0.7, "label": "dog"}]}])
+
+
+def answers(outputs: list[dict[str, Any]], *raw: bytes, batch: int = 1) -> tuple[Any, Any]:
+    """The same answer over both carriers."""
+    header = pb.InferResponseHeader(
+        model_name="m", model_version=3, batch_size=batch, output=outputs
+    )
+    head = pb.InferResponse(request_status={"code": 1}, meta_data=header, raw_output=raw)
+    return (
+        HttpResponse(200, {"nv-inferresponse": line(header), "nv-status": STATUS}, list(raw)),
+        RpcResponse((head.SerializeToString(),)),
+    )
+
+
+def read(
+    wires: tuple[Any, Any], operation: InferRequest = ASKED, model: ModelMetadata = NOBATCH
+) -> InferResponse:
+    found = [
+        plugin.make({}).parse_response(wire, operation, DEFAULT_LIMITS, model)
+        for plugin, wire in zip((HTTP, GRPC), wires, strict=True)
+    ]
+    assert [bytes(t.data) for t in found[0].outputs] == [bytes(t.data) for t in found[1].outputs]
+    return found[0]
+
+
+def wrong(
+    wires: tuple[Any, Any], operation: InferRequest = ASKED, model: ModelMetadata = NOBATCH
+) -> list[str]:
+    told = []
+    for plugin, wire in zip((HTTP, GRPC), wires, strict=True):
+        with pytest.raises(GatewayError) as caught:
+            plugin.make({}).parse_response(wire, operation, DEFAULT_LIMITS, model)
+        assert caught.value.kind is Kind.BACKEND_GARBAGE
+        assert caught.value.origin is Origin.BACKEND
+        told.append(caught.value.public)
+    return told
+
+
+def test_a_missing_trailer_and_any_order_are_taken() -> None:
+    one, two = (
+        {"name": f"OUTPUT{i}", "raw": {"dims": [16], "batch_byte_size": 64}} for i in (0, 1)
+    )
+    data = [bytes((i,)) * 64 for i in (0, 1)]
+    found = read(answers([two, one], data[1], data[0]), simple(), SIMPLE)
+    assert [tensor.name for tensor in found.outputs] == ["OUTPUT0", "OUTPUT1"]
+    assert [bytes(tensor.data) for tensor in found.outputs] == data
+    assert (found.model, found.version, found.id) == ("m", "3", "")
+
+
+def test_the_id_is_the_requests() -> None:
+    for wire, plugin in zip(answers([RAW], bytes(8)), (HTTP, GRPC), strict=True):
+        asked = replace(ASKED, id="not a number")
+        found = plugin.make({}).parse_response(wire, asked, DEFAULT_LIMITS, NOBATCH)
+        assert found.id == "not a number"
+
+
+@pytest.mark.parametrize(
+    ("outputs", "raw", "told"),
+    [
+        ([RAW], b"", ""),
+        (
+            [output(raw={"dims": [3], "batch_byte_size": 8})],
+            bytes(8),
+            "shape [3] of INT32 needs 12",
+        ),
+        ([output(raw={"dims": [-2], "batch_byte_size": 8})], bytes(8), "shape has -2"),
+        ([output(raw={"dims": [1] * 65, "batch_byte_size": 8})], bytes(8), "65 dimensions"),
+        ([output()], b"", "output 'OUTPUT0' has no raw data"),
+        ([RAW, RAW], bytes(8), "is there twice"),
+        ([{**RAW, "name": "X"}], bytes(8), "output 'X' was not asked for"),
+        ([TOP], b"", "output 'OUTPUT0' has no raw data"),
+    ],
+)
+def test_outputs_that_are_none(outputs: list[dict[str, Any]], raw: bytes, told: str) -> None:
+    for public in wrong(answers(outputs, *([raw] * len(outputs)))):
+        assert public.startswith("the backend's answer is wrong")
+        assert told in public
+
+
+def test_too_many_outputs() -> None:
+    many = [output(raw={"dims": [0]}) for _ in range(1025)]
+    assert "1025 outputs, the limit is 1024" in wrong(answers(many, *([b""] * 1025)))[0]
+
+
+def test_outputs_that_are_missing() -> None:
+    assert wrong(answers([])) == ["the backend's answer is wrong: it lacks output 'OUTPUT0'"] * 2
+
+
+def test_another_batch() -> None:
+    told = wrong(answers([RAW], bytes(8), batch=2), simple(), SIMPLE)
+    assert told == ["the backend's answer is wrong: it is of batch size 2, not 1"] * 2
+
+
+def test_entries_of_raw_output_are_the_outputs() -> None:
+    _, call = answers([RAW], bytes(8), bytes(8))
+    with pytest.raises(GatewayError, match="2 raw_output for 1 outputs"):
+        GRPC.make({}).parse_response(call, ASKED, DEFAULT_LIMITS, NOBATCH)
+
+
+CLASSIFIED = InferRequest(
+    "classify",
+    inputs=(values("INPUT0", 1, 4, datatype=Datatype.FP32),),
+    outputs=(RequestedOutput("OUTPUT0", {"classification": 1}),),
+)
+
+
+def test_classes() -> None:
+    found = read(answers([TOP], b""), CLASSIFIED, CLASSIFY).outputs[0]
+    assert (found.datatype, found.shape) == (Datatype.BYTES, (1, 1))
+    assert list(unpack_bytes(found.data)) == [b"0.7:1:dog"]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [],
+        [{"cls": []}, {"cls": []}],
+        [{"cls": [{}]}, {"cls": []}],
+    ],
+)
+def test_classes_that_are_none(entries: list[Any]) -> None:
+    told = wrong(answers([output(batch_classes=entries)], b""), CLASSIFIED, CLASSIFY)
+    assert f"has classes for {len(entries)} entries, not for the batch" in told[0]
+
+
+def test_too_many_classes() -> None:
+    batch = {"cls": [{}] * (MOST_CLASSES + 1)}
+    _, call = answers([output(batch_classes=[batch])], b"")
+    with pytest.raises(GatewayError, match="over 65536 classes"):
+        GRPC.make({}).parse_response(call, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
+    batch = {"cls": [{}] * (5 * MOST_CLASSES)}
+    _, call = answers([output(batch_classes=[batch])], b"")
+    with pytest.raises(GatewayError, match="cannot be read"):
+        GRPC.make({}).parse_response(call, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
+
+
+def test_classes_that_only_the_trailer_tells() -> None:
+    bare, _ = answers([output()], b"")
+    _, full = answers([TOP], b"")
+    header = pb.InferResponse.FromString(joined(full.message)).meta_data
+    bare.body = [header.SerializeToString()]
+    codec = HTTP.make({})
+    found = codec.parse_response(bare, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
+    assert list(unpack_bytes(found.outputs[0].data)) == [b"0.7:1:dog"]
+    for trailer in ([], [b"\xff"]):
+        bare.body = trailer
+        with pytest.raises(GatewayError, match="has classes for 0 entries"):
+            codec.parse_response(bare, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
+
+
+def test_strings_over_the_limit() -> None:
+    model = replace(NOBATCH, outputs=(TensorMetadata("OUTPUT0", "BYTES", (-1,)),))
+    told = output(raw={"dims": [2**20 + 1], "batch_byte_size": 8})
+    for plugin, wire in zip((HTTP, GRPC), answers([told], bytes(8)), strict=True):
+        with pytest.raises(GatewayError, match="the backend's answer is too large") as caught:
+            plugin.make({}).parse_response(wire, ASKED, DEFAULT_LIMITS, model)
+        assert caught.value.kind is Kind.TOO_LARGE
+
+
+# ---- errors
+
+
+def http_error(status: int, headers: dict[str, str], body: bytes = b"") -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        HTTP.make({}).parse_response(
+            HttpResponse(status, headers, (body,)), ASKED, DEFAULT_LIMITS, NOBATCH
+        )
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (200, Kind.BACKEND_GARBAGE),
+        (400, Kind.BACKEND_GARBAGE),
+        (401, Kind.UNAUTHENTICATED),
+        (404, Kind.BACKEND_GARBAGE),
+        (413, Kind.TOO_LARGE),
+        (429, Kind.RATE_LIMITED),
+        (500, Kind.BACKEND_ERROR),
+        (503, Kind.NO_BACKEND),
+        (504, Kind.TIMEOUT),
+    ],
+)
+def test_an_answer_without_status(status: int, kind: Kind) -> None:
+    error = http_error(status, {"content-type": "text/html"}, b"<h1>proxy</h1>")
+    assert (error.kind, error.origin) == (kind, Origin.BACKEND)
+    assert error.public == f"the backend answered HTTP {status} without NV-Status"
+    assert error.detail == "<h1>proxy</h1>"
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ({"nv-status": "code: X"}, "the backend's NV-Status cannot be read"),
+        ({"nv-status": ""}, "the backend's status has no code"),
+        ({"nv-status": STATUS}, "the backend's answer has no NV-InferResponse"),
+        ({"nv-status": STATUS, "nv-inferresponse": "x: 1"}, "NV-InferResponse cannot be read"),
+        ({"nv-status": STATUS, "nv-inferresponse": "#" * 300_000}, "NV-InferResponse is of 300000"),
+    ],
+)
+def test_headers_that_are_none(headers: dict[str, str], told: str) -> None:
+    error = http_error(200, headers)
+    assert error.kind is Kind.BACKEND_GARBAGE
+    assert told in error.public
+
+
+def test_success_with_another_http_status() -> None:
+    assert "HTTP 400 with NV-Status SUCCESS" in http_error(400, {"nv-status": STATUS}).public
+
+
+def test_an_error_with_http_200() -> None:
+    error = http_error(200, {"nv-status": 'code: INTERNAL msg: "no"'})
+    assert (error.kind, error.public) == (Kind.BACKEND_ERROR, "no")
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "kind"),
+    [
+        (2, "", Kind.BACKEND_ERROR),
+        (3, "x", Kind.BACKEND_ERROR),
+        (4, "x", Kind.NOT_FOUND),
+        (5, "x", Kind.BAD_REQUEST),
+        (6, "busy", Kind.NO_BACKEND),
+        (6, "Inference request for unknown model 'm'", Kind.NOT_FOUND),
+        (6, "Request for unknown model: 'm' is not found", Kind.NOT_FOUND),
+        (5, "no status available for unknown model 'm'", Kind.NOT_FOUND),
+        (7, "x", Kind.UNSUPPORTED),
+        (8, "x", Kind.BAD_REQUEST),
+        (77, "x", Kind.BACKEND_ERROR),
+    ],
+)
+def test_codes(code: int, told: str, kind: Kind) -> None:
+    message = pb.InferResponse(request_status={"code": code, "msg": told})
+    with pytest.raises(GatewayError) as caught:
+        GRPC.make({}).parse_response(
+            RpcResponse((message.SerializeToString(),)), ASKED, DEFAULT_LIMITS, NOBATCH
+        )
+    assert (caught.value.kind, caught.value.origin) == (kind, Origin.BACKEND)
+    assert caught.value.public == told or not told
+
+
+def test_grpc_statuses() -> None:
+    with pytest.raises(GatewayError) as caught:
+        GRPC.make({}).parse_response(RpcResponse(code=14), ServerLiveRequest(), DEFAULT_LIMITS)
+    assert caught.value.kind is Kind.NO_BACKEND
+    for operation in (ServerLiveRequest(), ASKED):
+        with pytest.raises(GatewayError, match="cannot be read") as caught:
+            GRPC.make({}).parse_response(
+                RpcResponse((b"\xff",)), operation, DEFAULT_LIMITS, NOBATCH
+            )
+        assert caught.value.kind is Kind.BACKEND_GARBAGE
+
+
+# ---- health, status
+
+
+def test_health_over_http() -> None:
+    def health(status: int, headers: dict[str, str]) -> Any:
+        wire = HttpResponse(status, headers)
+        return HTTP.make({}).parse_response(wire, ServerReadyRequest(), DEFAULT_LIMITS)
+
+    assert health(200, {}) == Health(ok=True)
+    assert health(400, {"nv-status": STATUS}) == Health(ok=False)
+    with pytest.raises(GatewayError, match="starting"):
+        health(400, {"nv-status": 'code: UNAVAILABLE msg: "starting"'})
+    with pytest.raises(GatewayError, match="HTTP 400 without NV-Status"):
+        health(400, {})
+
+
+def status_of(message: Any) -> tuple[Any, Any]:
+    return (
+        HttpResponse(200, {"nv-status": STATUS}, (message.SerializeToString(),)),
+        RpcResponse(
+            (
+                pb.StatusResponse(
+                    request_status={"code": 1}, server_status=message
+                ).SerializeToString(),
+            )
+        ),
+    )
+
+
+TOLD = pb.ServerStatus(id="s", version="1.9.0", ready_state=2)
+TOLD.model_status["m"].config.input.add(name="I", data_type=0, dims=[1])
+TOLD.model_status["m"].version_status[-1].ready_state = 1
+TOLD.model_status["m"].version_status[2].ready_state = 9
+TOLD.model_status["n"].SetInParent()
+
+
+def asked_of_status(operation: Any) -> list[Any]:
+    return [
+        plugin.make({}).parse_response(wire, operation, DEFAULT_LIMITS)
+        for plugin, wire in zip((HTTP, GRPC), status_of(TOLD), strict=True)
+    ]
+
+
+def test_status_as_what_was_asked() -> None:
+    assert asked_of_status(ServerMetadataRequest()) == [ServerMetadata("s", "1.9.0")] * 2
+    model = ModelMetadata(
+        "m", inputs=(TensorMetadata("I", "TYPE_INVALID", (1,)),), max_batch_size=0
+    )
+    assert asked_of_status(ModelMetadataRequest("m")) == [model] * 2
+    assert asked_of_status(ModelReadyRequest("m")) == [Health(ok=False)] * 2
+    index = ModelIndex((ModelIndexEntry("m", "2", ""), ModelIndexEntry("n")))
+    assert asked_of_status(ModelIndexRequest()) == [index] * 2
+    assert asked_of_status(ModelIndexRequest(ready_only=True)) == [ModelIndex()] * 2
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind", "told"),
+    [
+        (ModelMetadataRequest("m", "1"), Kind.NOT_FOUND, "model 'm' has no version 1"),
+        (ModelReadyRequest("m", "-1"), Kind.NOT_FOUND, "model 'm' has no version -1"),
+        (ModelReadyRequest("x"), Kind.BACKEND_GARBAGE, "does not tell of model 'x'"),
+    ],
+)
+def test_status_of_what_there_is_not(operation: Any, kind: Kind, told: str) -> None:
+    with pytest.raises(GatewayError, match=told) as caught:
+        asked_of_status(operation)
+    assert caught.value.kind is kind
+
+
+def test_a_status_that_is_none() -> None:
+    wire = HttpResponse(200, {"nv-status": STATUS}, (b"\xff",))
+    with pytest.raises(GatewayError, match="the backend's status cannot be read"):
+        HTTP.make({}).parse_response(wire, ServerMetadataRequest(), DEFAULT_LIMITS)

@@ -1,0 +1,485 @@
+"""What clients are told where no capture says: levels, forms, refusals, limits."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from trtis_gateway import MODELS, respond
+
+from infergate.codecs.base import Parsed, Unfinished
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.trtis import GRPC, HTTP, text
+from infergate.codecs.trtis import messages as pb
+from infergate.codecs.trtis.statuses import CODE, KINDS, Refusal
+from infergate.core.classification import PARAMETER
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import (
+    Health,
+    InferResponse,
+    ModelIndexEntry,
+    ModelMetadata,
+    ModelStatus,
+    ServerMetadata,
+    ServerReadyRequest,
+    ServerStatus,
+    SharedMemoryRegion,
+    SharedMemoryStatus,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor, pack_bytes
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, joined
+
+INT32 = bytes(64)
+BOTH = 'batch_size: 1 input { name: "INPUT0" } input { name: "INPUT1" }'
+SERVICE = "/nvidia.inferenceserver.GRPCService/"
+
+
+def get(path: str, query: str = "", **headers: str) -> HttpRequest:
+    return HttpRequest("GET", path, query, headers)
+
+
+def infer(
+    header: str | None, path: str = "/api/infer/simple", body: bytes = 2 * INT32
+) -> HttpRequest:
+    headers = {} if header is None else {"nv-inferrequest": header}
+    return HttpRequest("POST", path, "", headers, (body,))
+
+
+def status_of(answer: HttpResponse) -> Any:
+    return text.read(pb.RequestStatus, answer.headers["NV-Status"])
+
+
+def http(wire: HttpRequest, **options: Any) -> HttpResponse:
+    answer = respond(HTTP.make(options), wire)
+    assert isinstance(answer, HttpResponse)
+    return answer
+
+
+# ---- levels
+
+
+@pytest.mark.parametrize(
+    ("level", "path", "told"),
+    [
+        ("1.9", "/api/infer/nosuch", "Inference request for unknown model 'nosuch'"),
+        ("1.9", "/api/infer/simple/99", "Inference request for unknown model 'simple'"),
+        ("1.15", "/api/infer/nosuch", "Request for unknown model: 'nosuch' is not found"),
+        (
+            "1.15",
+            "/api/infer/simple/99",
+            "Request for unknown model: 'simple' version 99 is not found",
+        ),
+    ],
+)
+def test_an_unknown_model(level: str, path: str, told: str) -> None:
+    status = status_of(http(infer(BOTH, path), level=level))
+    assert (status.code, status.msg) == (pb.CODES["UNAVAILABLE"], told)
+
+
+def test_an_output_twice_is_refused_by_1_15() -> None:
+    twice = BOTH + ' output { name: "OUTPUT0" } output { name: "OUTPUT0" }'
+    assert http(infer(twice)).status == 200
+    status = status_of(http(infer(twice), level="1.15"))
+    assert (status.code, status.msg) == (
+        pb.CODES["INVALID_ARG"],
+        "output 'OUTPUT0' already requested",
+    )
+
+
+def test_an_output_as_values_and_as_classes_is_refused() -> None:
+    both = BOTH + ' output { name: "OUTPUT0" } output { name: "OUTPUT0" cls { count: 1 } }'
+    assert status_of(http(infer(both))).msg == "output 'OUTPUT0' already requested"
+
+
+@pytest.mark.parametrize(
+    ("level", "query", "accept", "form"),
+    [
+        ("1.15", "format=json", "*/*", "json"),
+        ("1.15", "", "application/json", "json"),
+        ("1.15", "", "application/json, */*", "text"),
+        ("1.15", "format=text", "application/json", "text"),
+        ("1.15", "format=binary", "application/json", "binary"),
+        ("1.9", "format=json", "application/json", "text"),
+        ("1.9", "a=b&format=binary&format=text", "*/*", "binary"),
+    ],
+)
+def test_the_forms_of_status(level: str, query: str, accept: str, form: str) -> None:
+    answer = http(get("/api/status/simple", query, accept=accept), level=level)
+    body = bytes(joined(answer.body))
+    if form == "json":
+        told = json.loads(body)
+        assert told["ready_state"] == "SERVER_READY"
+        config = told["model_status"]["simple"]["config"]
+        assert config["max_batch_size"] == 8
+        assert config["input"][0] == {"name": "INPUT0", "data_type": "TYPE_INT32", "dims": ["16"]}
+        assert answer.headers["Content-Type"] == "text/plain"
+    elif form == "binary":
+        assert pb.ServerStatus.FromString(body).id == "inference:0"
+    else:
+        assert body.startswith(b'id: "inference:0"\n')
+
+
+def test_the_missing_header_is_told_without_a_status() -> None:
+    answer = http(infer(None))
+    assert (answer.status, dict(answer.headers)) == (400, {"Content-Type": "text/plain"})
+    assert bytes(joined(answer.body)) == b"The request header should contain 'NV-InferRequest'"
+
+
+def test_an_unreadable_header_comes_before_an_unknown_model() -> None:
+    answer = http(infer("batch_size: x", "/api/infer/nosuch"))
+    assert (answer.status, list(answer.headers), answer.body) == (400, ["Content-Type"], ())
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
+def test_a_wrong_method_is_not_allowed(method: str) -> None:
+    answer = http(replace(infer(BOTH), method=method))
+    assert (answer.status, answer.reason, answer.body) == (405, "Not Allowed", ())
+
+
+def test_data_types_are_told_where_asked_for() -> None:
+    header = BOTH + ' output { name: "OUTPUT0" }'
+    assert "data_type" not in http(infer(header)).headers["NV-InferResponse"]
+    told = http(infer(header), data_type=True).headers["NV-InferResponse"]
+    assert told.endswith("raw { dims: 16 batch_byte_size: 64 } data_type: TYPE_INT32 }")
+
+
+def test_requests_that_reach_a_handler_are_numbered() -> None:
+    codec = HTTP.make({})
+    numbers = []
+    for wire in (infer(BOTH), get("/api/foo"), get("/api/status/nosuch"), infer("?"), infer("")):
+        answer = respond(codec, wire)
+        numbers.append(status_of(answer).request_id if "NV-Status" in answer.headers else None)
+    assert numbers == [1, None, 2, None, 3]
+
+
+def test_not_ready_is_a_400_that_succeeded() -> None:
+    for plugin in (HTTP, GRPC):
+        codec = plugin.make({})
+        answer = codec.build_response(
+            Health(ok=False),
+            codec.parse_request(codec.build_request(ServerReadyRequest(), GENERIC), DEFAULT_LIMITS),
+        )
+        if plugin is HTTP:
+            assert answer.status == 400
+            assert status_of(answer).code == pb.CODES["SUCCESS"]
+        else:
+            told = pb.HealthResponse.FromString(joined(answer.message))
+            assert (told.request_status.code, told.health) == (pb.CODES["SUCCESS"], False)
+
+
+# ---- errors
+
+
+def test_every_kind_has_a_code() -> None:
+    assert set(CODE) == set(Kind)
+    assert set(CODE.values()) <= set(pb.CODES)
+    assert set(KINDS) == set(pb.CODES) - {"SUCCESS"}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_is_told(kind: Kind) -> None:
+    error = GatewayError(kind, "what 'went' wrong é\n\ud800" + "x" * 9000)
+    told = status_of(HTTP.make({}).build_error(error, get("/api/health/live")))
+    assert told.code == pb.CODES[CODE[kind]]
+    assert told.msg.startswith("what 'went' wrong é\n?xxx")
+    assert len(told.msg.encode()) <= 1500
+    for wire in (None, get("/api/health/live"), infer(BOTH + " id: 5"), get("/api")):
+        answer = HTTP.make({}).build_error(error, wire)
+        assert answer.status == 400
+        assert all(len(value) < 8190 and value.isascii() for value in answer.headers.values())
+    call = RpcRequest(
+        SERVICE + "Infer", (pb.InferRequest(meta_data={"id": 5}).SerializeToString(),)
+    )
+    for wire in (None, call, RpcRequest(SERVICE + "Health"), RpcRequest(SERVICE + "X")):
+        answer = GRPC.make({}).build_error(error, wire)
+        assert answer.code == (12 if wire is not None and wire.method.endswith("X") else 0)
+
+
+def test_the_id_of_a_refused_inference_is_told() -> None:
+    error = GatewayError(Kind.OVERLOADED, "busy")
+    answer = HTTP.make({}).build_error(error, infer("id: 18446744073709551615"))
+    assert answer.headers["NV-InferResponse"] == "id: 18446744073709551615"
+    message = pb.InferRequest(model_name="m", model_version=-1, meta_data={"id": 2**64 - 1})
+    call = RpcRequest(SERVICE + "Infer", (message.SerializeToString(),))
+    told = pb.InferResponse.FromString(joined(GRPC.make({}).build_error(error, call).message))
+    assert told.meta_data.id == 2**64 - 1
+    assert (told.request_status.code, told.request_status.msg) == (pb.CODES["UNAVAILABLE"], "busy")
+
+
+def test_a_refusal_is_no_kind_of_its_own() -> None:
+    assert Refusal("UNKNOWN", "x").kind is Kind.BAD_REQUEST
+
+
+def test_a_cut_call_has_no_id_to_tell() -> None:
+    error = GatewayError(Kind.OVERLOADED, "busy")
+    answer = GRPC.make({}).build_error(error, RpcRequest(SERVICE + "StreamInfer", (b"\x0a",)))
+    assert pb.InferResponse.FromString(joined(answer.message)).HasField("meta_data")
+
+
+@pytest.mark.parametrize(
+    "message", [b"\xff", b"\x0a\x01\xff", b"\x1a\x02\x12\x05", b"\x1a\x01\x0a"]
+)
+@pytest.mark.parametrize("method", ["Infer", "StreamInfer"])
+def test_bytes_that_are_no_message(method: str, message: bytes) -> None:
+    version = b"\x10\x01"
+    answer = respond(GRPC.make({}), RpcRequest(SERVICE + method, (version + message,)))
+    if not answer.code:  # the names are there: an unknown model comes first
+        told = pb.InferResponse.FromString(joined(answer.message))
+        assert told.request_status.code == pb.CODES["UNAVAILABLE"]
+        message = b"\x0a\x06simple" + version + message
+        answer = respond(GRPC.make({}), RpcRequest(SERVICE + method, (message,)))
+    assert (answer.code, answer.details) == (13, "Unable to parse request")
+
+
+def test_other_messages_are_short() -> None:
+    wire = RpcRequest(SERVICE + "Status", (b"\x0a" * 70_000,))
+    told = pb.StatusResponse.FromString(joined(respond(GRPC.make({}), wire).message))
+    assert told.request_status.code == pb.CODES["INVALID_ARG"]
+    assert "over 65536 bytes" in told.request_status.msg
+    assert respond(GRPC.make({}), RpcRequest(SERVICE + "Status", (b"\xff",))).code == 13
+
+
+# ---- limits
+
+
+def unfinished(header: str, body: bytes = b"") -> Unfinished:
+    found = HTTP.make({}).parse_request(infer(header, body=body), DEFAULT_LIMITS)
+    assert isinstance(found, Unfinished)
+    return found
+
+
+@pytest.mark.parametrize("tensor", ["input", "output"])
+def test_too_many_tensors(tensor: str) -> None:
+    with pytest.raises(GatewayError, match=f"there are 1025 {tensor}s, the limit is 1024"):
+        unfinished(f"{tensor} {{}} " * 1025)
+
+
+def call_with(message: Any) -> RpcRequest:
+    message.model_name, message.model_version = "simple", -1
+    return RpcRequest(SERVICE + "Infer", (message.SerializeToString(),))
+
+
+def test_a_call_of_too_many_tensors_or_too_long_names() -> None:
+    many = pb.InferRequest()
+    for _ in range(5000):
+        many.meta_data.input.add()
+    long = pb.InferRequest()
+    long.meta_data.input.add(name="x" * (4 << 20))
+    for message in (many, long, pb.InferRequest(raw_input=[b""] * 3000)):
+        assert respond(GRPC.make({}), call_with(message)).code == 13
+
+
+MODEL = MODELS["identity_nobatch"].metadata
+
+
+def test_a_rank_over_the_limit() -> None:
+    model = replace(MODEL, inputs=(TensorMetadata("INPUT0", "INT32", (1,) * 65),))
+    with pytest.raises(GatewayError, match="shape has 65 dimensions, the limit is 64"):
+        unfinished('batch_size: 1 input { name: "INPUT0" }', bytes(4)).finish(model)
+
+
+def test_a_batch_that_overflows_64_bits_is_too_little_data() -> None:
+    model = replace(MODEL, inputs=(TensorMetadata("INPUT0", "INT32", (-1, -1)),))
+    header = 'batch_size: 1 input { name: "INPUT0" dims: 4294967296 dims: 4294967296 }'
+    with pytest.raises(GatewayError, match=f"expecting {4 * 2**64} bytes"):
+        unfinished(header).finish(model)
+
+
+def test_a_datatype_that_the_api_has_not() -> None:
+    for datatype in ("BF16", "FP8", "TYPE_INVALID"):
+        model = replace(MODEL, inputs=(TensorMetadata("INPUT0", datatype, (1,)),))
+        with pytest.raises(GatewayError, match=f"input 'INPUT0': datatype '{datatype}'") as caught:
+            unfinished('batch_size: 1 input { name: "INPUT0" }').finish(model)
+        assert caught.value.kind is Kind.UNSUPPORTED
+
+
+def test_strings_without_data_are_refused() -> None:
+    model = replace(MODEL, inputs=(TensorMetadata("INPUT0", "BYTES", (3,)),))
+    with pytest.raises(GatewayError, match="announces 3 BYTES elements, the data holds 0"):
+        unfinished('batch_size: 1 input { name: "INPUT0" }').finish(model)
+
+
+def test_metadata_that_tells_no_batch_has_whole_shapes() -> None:
+    model = ModelMetadata(
+        "m", inputs=(TensorMetadata("INPUT0", "UINT8", (-1, 2)),), max_batch_size=None
+    )
+    header = 'batch_size: 1 input { name: "INPUT0" dims: [3, 2] }'
+    parsed = unfinished(header, bytes(6)).finish(model)
+    assert parsed.operation.inputs[0].shape == (3, 2)  # type: ignore[union-attr]
+    with pytest.raises(GatewayError, match="batch-size must be <= 0 for 'm'"):
+        unfinished(header.replace("1", "2", 1), bytes(6)).finish(model)
+
+
+def test_inputs_are_views_of_the_body() -> None:
+    body = bytearray(8)
+    wire = HttpRequest(
+        "POST",
+        "/api/infer/identity_nobatch",
+        "",
+        {"nv-inferrequest": 'batch_size: 1 input { name: "INPUT0" dims: 2 }'},
+        (body,),
+    )
+    found = HTTP.make({}).parse_request(wire, DEFAULT_LIMITS)
+    data = found.finish(MODEL).operation.inputs[0].data
+    body[0] = 7
+    assert data[0] == 7
+
+
+# ---- answers that are none
+
+
+def asked(header: str, model: str = "classify", body: bytes = bytes(16)) -> Parsed:
+    found = HTTP.make({}).parse_request(infer(header, f"/api/infer/{model}", body), DEFAULT_LIMITS)
+    return found.finish(MODELS[model].metadata)
+
+
+def classes(*elements: bytes, datatype: Datatype = Datatype.BYTES) -> InferResponse:
+    shape = (1, len(elements))
+    return InferResponse("m", outputs=(Tensor("OUTPUT0", datatype, shape, pack_bytes(elements)),))
+
+
+CLASSIFY = 'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls { count: 2 } }'
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (classes(b"0.5"), "has a class that is not value:index:label"),
+        (classes(b"x:1"), "has a class that is not value:index:label"),
+        (classes(b"1:\xff"), "has a class that is not value:index:label"),
+        (classes(b"1:-1"), "index is out of range"),
+        (classes(b"1:2147483648"), "index is out of range"),
+        (classes(b"1:" + b"9" * 5000), "index is out of range"),
+        (classes(datatype=Datatype.FP32), "was to be classified and is FP32"),
+        (InferResponse("m"), "the answer lacks output 'OUTPUT0'"),
+    ],
+)
+def test_classes_that_are_none(answer: InferResponse, told: str) -> None:
+    with pytest.raises(GatewayError, match=told) as caught:
+        HTTP.make({}).build_response(answer, asked(CLASSIFY))
+    assert caught.value.kind is Kind.BACKEND_GARBAGE
+
+
+def test_classes_of_a_batch_are_shared_out() -> None:
+    two = asked(CLASSIFY.replace("1", "2", 1), body=bytes(32))
+    assert two.operation.outputs[0].parameters == {PARAMETER: 2}  # type: ignore[union-attr]
+    with pytest.raises(GatewayError, match="3 classes for 2 batch entries"):
+        HTTP.make({}).build_response(classes(b"1:0", b"1:1", b"1:2"), two)
+    for none in (two, asked(CLASSIFY)):
+        told = HTTP.make({}).build_response(classes(), none).headers["NV-InferResponse"]
+        assert told.count("batch_classes { }") == none.reply.inference.batch_size
+
+
+def test_class_values_are_floats_of_32_bits() -> None:
+    answer = classes(b"1e300:0:a:b", b"-0.0:1:")
+    told = HTTP.make({}).build_response(answer, asked(CLASSIFY)).headers["NV-InferResponse"]
+    assert told.endswith('batch_classes { cls { value: inf label: "a:b" } cls { idx: 1 } } }')
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "told"),
+    [
+        (Datatype.INT32, (1, 4), "is INT32 and not, as in the model's metadata, FP32"),
+        (Datatype.FP32, (4,), r"is of shape \[4\] and not of batch size 1"),
+        (Datatype.FP32, (), r"is of shape \[\] and not of batch size 1"),
+    ],
+)
+def test_values_that_are_none(datatype: Datatype, shape: tuple[int, ...], told: str) -> None:
+    answer = InferResponse("m", outputs=(Tensor("OUTPUT0", datatype, shape, bytes(16)),))
+    with pytest.raises(GatewayError, match=told):
+        HTTP.make({}).build_response(answer, asked(CLASSIFY.replace("cls { count: 2 }", "")))
+
+
+@pytest.mark.parametrize("version", ["", "v2", "2.1", "9" * 30])
+def test_a_version_that_is_no_number_is_not_told(version: str) -> None:
+    values = Tensor("OUTPUT0", Datatype.FP32, (1, 4), bytes(16))
+    answer = InferResponse("m", version, outputs=(values,))
+    told = HTTP.make({}).build_response(answer, asked(CLASSIFY.replace("cls { count: 2 }", "")))
+    assert told.headers["NV-InferResponse"].startswith(
+        'model_name: "classify" batch_size: 1 output'
+    )
+
+
+def test_what_the_api_has_no_words_for() -> None:
+    with pytest.raises(GatewayError, match="cannot tell ServerMetadata"):
+        HTTP.make({}).build_response(ServerMetadata("a", "b"), Parsed(ServerReadyRequest()))
+    codec = GRPC.make({})
+    parsed = codec.parse_request(codec.build_request(ServerReadyRequest(), GENERIC), DEFAULT_LIMITS)
+    with pytest.raises(GatewayError, match="cannot tell ServerMetadata here"):
+        codec.build_response(ServerMetadata("a", "b"), parsed)
+
+
+def test_a_status_that_protobuf_cannot_hold() -> None:
+    huge = ModelMetadata("m", inputs=(TensorMetadata("I", "FP32", (2**63,)),))
+    status = ServerStatus("", "", ready=True, models=(ModelStatus(huge),))
+    wire = get("/api/status")
+    parsed = HTTP.make({}).parse_request(wire, DEFAULT_LIMITS)
+    with pytest.raises(GatewayError, match="the status cannot be told"):
+        HTTP.make({}).build_response(status, parsed)
+
+
+# ---- shared memory
+
+
+REGIONS = SharedMemoryStatus(
+    (
+        SharedMemoryRegion("a", "/key", 8, 64),
+        SharedMemoryRegion("b", size=32, device=0),
+        SharedMemoryRegion("c", size=32, device=2),
+    )
+)
+TOLD = (
+    'shared_memory_region { name: "a" system_shared_memory { shared_memory_key: "/key" offset: 8 } '
+    'byte_size: 64 } shared_memory_region { name: "b" cuda_shared_memory { } byte_size: 32 } '
+    'shared_memory_region { name: "c" cuda_shared_memory { device_id: 2 } byte_size: 32 }'
+)
+
+
+def test_regions_are_told_in_the_field_that_clients_read() -> None:
+    codec = HTTP.make({})
+    parsed = codec.parse_request(get("/api/sharedmemorycontrol/status"), DEFAULT_LIMITS)
+    body = bytes(joined(codec.build_response(REGIONS, parsed).body)).decode()
+    assert text.line(text.read(pb.SharedMemoryStatus, body)) == TOLD
+    grpc = GRPC.make({})
+    asked = pb.SharedMemoryControlRequest(status={})
+    wire = RpcRequest(SERVICE + "SharedMemoryControl", (asked.SerializeToString(),))
+    answer = grpc.build_response(REGIONS, grpc.parse_request(wire, DEFAULT_LIMITS))
+    told = pb.SharedMemoryControlResponse.FromString(joined(answer.message))
+    # the client reads the bytes of the one message as the other
+    status = pb.SharedMemoryStatus.FromString(told.shared_memory_status.SerializeToString())
+    assert text.line(status) == TOLD
+
+
+def test_memory_of_a_gpu_is_registered_with_its_handle() -> None:
+    wire = HttpRequest("POST", "/api/sharedmemorycontrol/cudaregister/r/64/1", body=(b"ab", b"c"))
+    one = HTTP.make({}).parse_request(wire, DEFAULT_LIMITS).operation
+    register = {"name": "r", "byte_size": 64}
+    register["cuda_shared_memory"] = {"raw_handle": b"abc", "device_id": 1}  # type: ignore[assignment]
+    asked = pb.SharedMemoryControlRequest(register=register)
+    call = RpcRequest(SERVICE + "SharedMemoryControl", (asked.SerializeToString(),))
+    assert one == GRPC.make({}).parse_request(call, DEFAULT_LIMITS).operation
+    assert (one.name, one.size, one.device, one.handle) == ("r", 64, 1, b"abc")
+
+
+# ---- status
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [("", [1]), ("3", [3]), ("v2", []), ("9" * 30, []), (str(2**63), [2**63 - 1])],
+)
+def test_versions_are_numbers(version: str, told: list[int]) -> None:
+    entry = ModelIndexEntry("m", version, "READY", "because")
+    status = ServerStatus("", "", ready=False, models=(ModelStatus(ModelMetadata("m"), (entry,)),))
+    codec = HTTP.make({})
+    wire = codec.build_response(
+        status, codec.parse_request(get("/api/status", "format=binary"), DEFAULT_LIMITS)
+    )
+    message = pb.ServerStatus.FromString(bytes(joined(wire.body)))
+    assert message.ready_state == 1  # initializing
+    assert list(message.model_status["m"].version_status) == told
+    for each in message.model_status["m"].version_status.values():
+        assert each.ready_state_reason.message == "because"
