@@ -35,6 +35,10 @@ class Behaviour:
     """Every inference over HTTP closes the connection without a reply."""
     many_classes: bool = False
     """There is a model ``classify_many`` whose 1000 labels make the response header large."""
+    long_names: bool = False
+    """There is a model ``identity_long`` whose tensors' names have 5000 characters each."""
+    changes: bool = False
+    """A model that is loaded again takes and gives FP32, and an element more."""
     explicit: bool = False
     """No model is loaded until asked for; else loading is refused, as when polling."""
     delay_ms: int = 0

@@ -24,9 +24,11 @@ DTYPES = {
     5: np.dtype("<u8"), 6: np.dtype("i1"), 7: np.dtype("<i2"), 8: np.dtype("<i4"),
     9: np.dtype("<i8"), 10: np.dtype("<f2"), 11: np.dtype("<f4"), 12: np.dtype("<f8"),
 }  # fmt: skip
+_FP32 = 11
 STRING = 13
 _LABELS = ("cat", "dog", "bird with space", 'fish "q"')
 MANY = 1000
+LONG_NAME = "x" * 5000
 _SLOW_SECONDS = 0.3
 
 
@@ -71,6 +73,8 @@ class Repository:
         self._all = text_format.Parse(_DESCRIBED.read_text(), messages.ServerStatus()).model_status
         if behaviour.many_classes:
             self._add_many()
+        if behaviour.long_names:
+            self._add_long()
         self.loaded: dict[str, Any] = {} if behaviour.explicit else dict(self._all)
         self._sums: dict[int, Any] = {}
 
@@ -81,6 +85,13 @@ class Repository:
         for tensor in (many.config.input[0], many.config.output[0]):
             tensor.dims[:] = [MANY]
 
+    def _add_long(self) -> None:
+        long = self._all["identity_long"]
+        long.CopyFrom(self._all["identity_fp32"])
+        long.config.name = "identity_long"
+        for tensor in (long.config.input[0], long.config.output[0]):
+            tensor.name = tensor.name[:-1] + LONG_NAME
+
     def names(self) -> list[str]:
         return sorted(self._all)
 
@@ -89,6 +100,8 @@ class Repository:
         self._check_explicit()
         if name not in self._all:
             raise Refused("INTERNAL", f"failed to load '{name}', no version is available")
+        if name in self.loaded and self._behaviour.changes:
+            self._change(name)
         self.loaded[name] = self._all[name]
         broken = [
             version
@@ -100,6 +113,12 @@ class Repository:
             raise Refused(
                 "INTERNAL", f"failed to load '{name}', versions that are not available: {told}"
             )
+
+    def _change(self, name: str) -> None:
+        config = self._all[name].config
+        for tensor in (*config.input, *config.output):
+            tensor.data_type = _FP32
+            tensor.dims[0] += 1
 
     def unload(self, name: str) -> None:
         """A model that there is not is none that is loaded: no error."""

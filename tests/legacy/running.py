@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +31,12 @@ class LegacyServer:
 
 
 @contextmanager
-def started_legacy(*options: str) -> Iterator[LegacyServer]:
-    """``python -m legacy.server`` with ``options`` on free ports, until the block is left."""
+def started_legacy(*options: str, ports: Sequence[int] = ()) -> Iterator[LegacyServer]:
+    """``python -m legacy.server`` with ``options``, until the block is left; on ``ports`` (HTTP,
+    gRPC), where none are given on free ones."""
 
     def prepare(_folder: Path) -> Launch:
-        http, grpc = free_ports(2)
+        http, grpc = ports or free_ports(2)
         argv = [sys.executable, "-m", "legacy.server", "--http", str(http), "--grpc", str(grpc)]
         paths = [str(_TESTS), os.environ.get("PYTHONPATH", "")]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
