@@ -70,7 +70,10 @@ class TrtisGrpc:
     def peek(self, wire: RpcRequest) -> Peek:
         """Operation and names, from the top-level fields alone."""
         if wire.method in _INFERENCES:
-            asked = _asked(wire)
+            try:
+                asked = _asked(*grpc_infer.read_names(wire.message))
+            except Malformed as error:
+                raise _Unreadable(str(error)) from None
             return Peek(InferRequest, asked.model, asked.version)
         operation = _other(wire)[0]
         return Peek(type(operation), getattr(operation, "model", ""))
@@ -79,11 +82,11 @@ class TrtisGrpc:
         """Raises UNSUPPORTED for a method the service lacks, and what is wrong with a message."""
         if wire.method not in _INFERENCES:
             return Parsed(*_other(wire))
-        asked = _asked(wire)
         try:
             head, raw = grpc_infer.read_request(wire.message, limits)
         except Malformed as error:
             raise _Unreadable(str(error)) from None
+        asked = _asked(head.model_name, head.model_version)
         return read_request(
             head.meta_data, asked, grpc_infer.allot(raw), self._options.level, limits
         )
@@ -112,14 +115,7 @@ class TrtisGrpc:
         if wire is None:
             head = pb.InferResponse(request_status=self._statuses.error(error, None))
         elif wire.method in _INFERENCES:
-            try:
-                names = grpc_infer.read_names(wire.message)
-            except Malformed:
-                names = grpc_infer.Names()
-            asked = InferRequest(names.model, _version(names.version))
-            head = pb.InferResponse(request_status=self._statuses.error(error, asked))
-            head.meta_data.id = names.id
-            head.meta_data.SetInParent()
+            head = self._refused(error, wire)
         elif wire.method in BY_PATH:
             try:
                 operation: Operation | None = _other(wire)[0]
@@ -131,6 +127,19 @@ class TrtisGrpc:
         else:
             return RpcResponse(code=_UNIMPLEMENTED)
         return RpcResponse((head.SerializeToString(deterministic=True),))
+
+    def _refused(self, error: GatewayError, wire: RpcRequest) -> Any:
+        """An InferResponse to as much of ``wire`` as can be read."""
+        try:
+            model, version = grpc_infer.read_names(wire.message)
+            number = grpc_infer.read_id(wire.message)
+        except Malformed:
+            model, version, number = "", _LATEST, 0
+        asked = InferRequest(model, _version(version))
+        head = pb.InferResponse(request_status=self._statuses.error(error, asked))
+        head.meta_data.id = number
+        head.meta_data.SetInParent()
+        return head
 
     # ---- towards backends
 
@@ -152,19 +161,14 @@ class TrtisGrpc:
         return grpc_backend.parse_response(wire, operation, limits, model)
 
 
-def _asked(wire: RpcRequest) -> InferRequest:
+def _asked(model: str, version: int) -> InferRequest:
     """The model and version asked for. Raises NOT_FOUND for a version there cannot be: the servers
     take 0, which is what a client sends that sets none, for one."""
-    try:
-        names = grpc_infer.read_names(wire.message)
-    except Malformed as error:
-        raise _Unreadable(str(error)) from None
-    if names.version < 1 and names.version != _LATEST:
+    if version < 1 and version != _LATEST:
         raise GatewayError(
-            Kind.NOT_FOUND,
-            f"model '{names.model}' has no version {names.version}; -1 is the latest",
+            Kind.NOT_FOUND, f"model '{model}' has no version {version}; -1 is the latest"
         )
-    return InferRequest(names.model, _version(names.version))
+    return InferRequest(model, _version(version))
 
 
 def _version(number: int) -> str:

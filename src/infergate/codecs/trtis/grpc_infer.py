@@ -10,13 +10,14 @@ it holds is counted, before it sees it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from infergate.codecs.protos.scan import (
     DELIMITED,
     UNDECODABLE,
+    VARINT,
     VARINT_BYTES,
     Allowance,
     Malformed,
@@ -50,47 +51,40 @@ _CLASSES: Final = (2, 4, 3, 1)
 _META_DATA: Final = (3,)
 
 
-class Names(NamedTuple):
-    """What an InferRequest is about."""
-
-    model: str = ""
-    version: int = 0
-    id: int = 0
-
-
-def read_names(message: Sequence[Buffer]) -> Names:
-    """``model_name``, ``model_version`` and ``meta_data.id`` (fields 1, 2 and 3.5), of each the
-    last. Raises Malformed."""
+def read_names(message: Sequence[Buffer]) -> tuple[str, int]:
+    """``model_name`` and ``model_version`` (fields 1 and 2), of each the last. Raises Malformed."""
     data = joined(message)
-    names = Names()
+    model, version = "", 0
+    for number, wire_type, _, value, end in fields(data, MOST_FIELDS):
+        if number == 1 and wire_type == DELIMITED:
+            model = _text(data[value:end])
+        elif number == 2 and wire_type == VARINT:
+            version = _uint64(data, value)
+    return model, version - 2**64 if version >= 2**63 else version
+
+
+def read_id(message: Sequence[Buffer]) -> int:
+    """``meta_data.id`` (field 5 of 3). Raises Malformed."""
+    found = 0
+    data = memoryview(joined(message))
     for field in fields(data, MOST_FIELDS):
-        value = memoryview(data)[field.value : field.end]
-        match (field.number, field.wire_type):
-            case (1, 2):
-                names = names._replace(model=_text(value))
-            case (2, 0):
-                names = names._replace(version=_int64(value))
-            case (3, 2):
-                for inner in fields(value, MOST_FIELDS):
-                    if (inner.number, inner.wire_type) == (5, 0):
-                        names = names._replace(id=_uint64(value[inner.value : inner.end]))
-    return names
+        if field.number == 3 and field.wire_type == DELIMITED:
+            header = data[field.value : field.end]
+            for inner in fields(header, MOST_FIELDS):
+                if inner.number == 5 and inner.wire_type == VARINT:
+                    found = _uint64(header, inner.value)
+    return found
 
 
-def _text(value: memoryview) -> str:
+def _text(value: Buffer) -> str:
     try:
         return str(value, "utf-8")
     except UnicodeDecodeError:
         raise Malformed("a text is not UTF-8") from None
 
 
-def _uint64(value: memoryview) -> int:
-    return varint(value, 0, VARINT_BYTES)[0] % 2**64
-
-
-def _int64(value: memoryview) -> int:
-    number = _uint64(value)
-    return number - 2**64 if number >= 2**63 else number
+def _uint64(data: Buffer, position: int) -> int:
+    return varint(data, position, VARINT_BYTES)[0] % 2**64
 
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
