@@ -5,6 +5,7 @@ Each is installed before the first test, outside any test's timeout, and started
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,10 @@ from peers.support.kserve import KServe, prepare_kserve, started_kserve
 from peers.support.legacy_client import prepare_legacy_client
 from peers.support.mlserver import MLServer, prepare_mlserver, started_mlserver
 from peers.support.triton import Triton, prepare_triton, started_triton
+
+# Servers are started (forked) from a process that has gRPC channels. In the child gRPC would begin
+# threads of its own, which abort it before it becomes the server.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 _PEERS = {
     "triton": (pytest.mark.triton, prepare_triton),
