@@ -1,0 +1,92 @@
+"""Requests that only the model's metadata makes whole, by the raw binary request of V2 REST."""
+
+from __future__ import annotations
+
+import json
+
+from fakes import Memory, call
+
+from infergate.codecs.registry import plugins
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
+from infergate.core.tensor import Tensor
+from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.gateway import Gateway
+from infergate.routing.table import Rewrite, Route, RouteTable
+
+
+class Replaced(Memory):
+    """A backend whose model was replaced: what is remembered of it is old."""
+
+    newer: ModelMetadata | GatewayError
+
+    async def describe(self, *arguments: object, newer: bool = False) -> ModelMetadata:  # type: ignore[override]
+        old = self.description
+        self.description = self.newer if newer else old
+        try:
+            return await super().describe(*arguments, newer=newer)  # type: ignore[arg-type]
+        finally:
+            self.description = old
+
+
+def model(*shape: int) -> ModelMetadata:
+    return ModelMetadata("real", inputs=(TensorMetadata("data", "INT8", shape),))
+
+
+async def ask(backend: Memory, data: bytes = b"\x01\x02") -> HttpResponse:
+    route = Route("m", "b", rewrite=Rewrite("real", inputs={"X": "data"}))
+    gateway = Gateway(RouteTable([route]), {"b": backend}, {})
+    frontend = Frontend(plugins()["v2-rest"].make({}), gateway, DEFAULT_LIMITS)
+    headers = {"inference-header-content-length": "0"}
+    wire = HttpRequest("POST", "/v2/models/m/infer", "", headers, [data])
+    answer: HttpResponse = await frontend.respond(wire, call())
+    return answer
+
+
+def replaced(old: ModelMetadata, new: ModelMetadata | GatewayError) -> Replaced:
+    backend = Replaced("b")
+    backend.description, backend.newer = old, new
+    return backend
+
+
+def refusal(answer: HttpResponse) -> tuple[int, str]:
+    return answer.status, json.loads(joined(answer.body))["error"]
+
+
+async def test_metadata_makes_it_whole() -> None:
+    backend = Memory("b")
+    backend.description = model(-1)
+    answer = await ask(backend)
+    assert answer.status == 200
+    tensor = Tensor("data", Datatype.INT8, (2,), b"\x01\x02")
+    assert backend.asked == [InferRequest("real", inputs=(tensor,))]
+    assert backend.described == [("real", "", False)]
+
+
+async def test_what_does_not_fit_old_metadata_may_fit_newer() -> None:
+    backend = replaced(model(3), model(2))
+    assert (await ask(backend)).status == 200
+    assert [newer for *_, newer in backend.described] == [False, True]
+
+
+async def test_what_fits_neither_is_refused_by_the_newer() -> None:
+    status, told = refusal(await ask(replaced(model(3), model(4))))
+    assert status == 400
+    assert "'X': the 2 bytes" in told
+    assert "[4]" in told
+    backend = replaced(model(3), model(3))
+    status, told = refusal(await ask(backend))
+    assert status == 400
+    assert "[3]" in told
+    assert not backend.asked
+
+
+async def test_metadata_that_is_not_to_be_had_is_told() -> None:
+    backend = Memory("b")
+    backend.description = GatewayError(Kind.NOT_FOUND, "no metadata")
+    assert refusal(await ask(backend)) == (404, "no metadata")
+    status, told = refusal(await ask(replaced(model(3), GatewayError(Kind.CONNECT, "down"))))
+    assert (status, told) == (502, "down")
