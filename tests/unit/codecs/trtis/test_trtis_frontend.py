@@ -483,3 +483,14 @@ def test_versions_are_numbers(version: str, told: list[int]) -> None:
     assert list(message.model_status["m"].version_status) == told
     for each in message.model_status["m"].version_status.values():
         assert each.ready_state_reason.message == "because"
+
+
+def test_two_headers_are_joined_and_seldom_a_message() -> None:
+    assert http(infer(f"{BOTH}, {BOTH}")).headers == {"Content-Type": "text/plain"}
+
+
+def test_nobody_is_told_when_to_come_back() -> None:
+    error = GatewayError(Kind.RATE_LIMITED, "too many", retry_after=3)
+    answer = HTTP.make({}).build_error(error, infer(BOTH))
+    assert list(answer.headers) == ["NV-InferResponse", "NV-Status", "Content-Type"]
+    assert not GRPC.make({}).build_error(error, RpcRequest(SERVICE + "Health")).metadata

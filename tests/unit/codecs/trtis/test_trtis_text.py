@@ -185,3 +185,7 @@ def outcome(told: str) -> bool:
         return False
     assert text.read(InferRequestHeader, text.line(message)) == message
     return True
+
+
+def test_digits_that_only_the_library_reads() -> None:
+    assert text.read(InferRequestHeader, "batch_size: 1_0").batch_size == 10
