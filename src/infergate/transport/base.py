@@ -20,29 +20,41 @@ Resp_co = TypeVar("Resp_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a listener binds. Port 0 takes a free one."""
+    """Where a listener binds: ``host`` and ``port``, of which 0 takes a free one; or, if there is
+    one, the path ``unix`` of a socket file, which gets ``mode``."""
 
-    host: str
-    port: int
+    host: str = ""
+    port: int = 0
+    unix: str = ""
+    mode: int = 0o660
 
     def __str__(self) -> str:
+        if self.unix:
+            return f"unix:{self.unix}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One upstream server. ``path`` is a prefix for HTTP ("" or "/base", no slash at the end)."""
+    """One upstream server, on ``host`` and ``port`` or, if there is one, on the path ``unix`` of a
+    socket file. ``path`` is a prefix for HTTP ("" or "/base", no slash at the end). ``framed``: it
+    is spoken to in frames instead (``transport.frames``)."""
 
-    host: str
-    port: int
+    host: str = ""
+    port: int = 0
     tls: bool = False
     path: str = ""
+    unix: str = ""
+    framed: bool = False
 
     @property
     def authority(self) -> str:
-        """``host:port`` with IPv6 in brackets."""
-        return str(Address(self.host, self.port))
+        """``host:port`` with IPv6 in brackets; what a Host header says."""
+        return "localhost" if self.unix else str(Address(self.host, self.port))
+
+    def __str__(self) -> str:
+        return str(Address(self.host, self.port, self.unix))
 
 
 class HttpApp(Protocol):

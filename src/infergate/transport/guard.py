@@ -62,6 +62,34 @@ class Admission:
         self.streams -= 1
 
 
+class Share:
+    """What one request takes of ``admission``. It is given back at most once."""
+
+    __slots__ = ("_admission", "_bytes", "_taken")
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._bytes = 0
+        self._taken = False
+
+    def take(self, size: int) -> None:
+        """Have it admitted with ``size`` bytes. Raises OVERLOADED."""
+        self._admission.admit(size)
+        self._taken = True
+        self._bytes = size
+
+    def grow(self, size: int) -> None:
+        """It has ``size`` bytes more. Raises OVERLOADED."""
+        self._admission.grow(size)
+        self._bytes += size
+
+    def release(self) -> None:
+        """Give back what was taken, if anything was."""
+        if self._taken:
+            self._taken = False
+            self._admission.release(self._bytes)
+
+
 def _full(what: str) -> GatewayError:
     return GatewayError(
         Kind.OVERLOADED, f"the gateway is serving its limit of {what}", retry_after=_RETRY_AFTER

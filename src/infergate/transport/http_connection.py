@@ -1,34 +1,23 @@
 """One client connection of the HTTP server.
 
-*Strategy.* A state machine in the protocol's callbacks, over aiohttp's C parser. The body is
-gathered as it arrives (``http_incoming``), so the one task of a request starts when the request is
-complete; until then a refusal is written straight from the callback. One timer serves all limits.
+*Strategy.* See ``served``; requests are read by aiohttp's C parser. The body is gathered as it
+arrives (``http_incoming``).
 
 *Rule 1.* The parser is made to stop after each request (``http_parser``): what a client
 pipelines waits unparsed, and more than ``_HELD`` bytes of it wait in the client's socket.
-*Rule 2.* The task belongs to the connection and is cancelled when the client goes away. An end of
-file counts as going away: TCP cannot tell a half-close from a close.
-*Rule 3.* Every request is released: when its answer is known, or when its task is over.
-*Rule 4.* A request refused before its body was read ends the connection: the answer is sent, the
-rest of the body read and thrown away for a while (closing at once would reset the connection and
-might destroy the answer on its way), then the connection is closed.
+*Rule 2.* Where a request may have both lengths, only a connection's first may: it is certain where
+that one begins. It is the last one too, as RFC 9112, 6.1 wants.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
-import time
-from typing import Final, Protocol
+from typing import Final
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError
-from infergate.core.limits import Limits
-from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.core.wire import HttpResponse
 from infergate.transport import http_answer, http_head
-from infergate.transport.base import Address, HttpApp
-from infergate.transport.guard import Admission
 from infergate.transport.http_incoming import Incoming
 from infergate.transport.http_parser import (
     NOT_HTTP,
@@ -36,127 +25,54 @@ from infergate.transport.http_parser import (
     StreamReader,
     request_parser,
 )
-from infergate.transport.http_timer import Timer
+from infergate.transport.listener import Listener
+from infergate.transport.served import Served, State
 
 log = logging.getLogger(__name__)
 
 _HELD: Final = 64 * 1024
-_LINGER: Final = 5.0
-"""Seconds of reading on after an early refusal (nginx lingering_timeout: 5 s)."""
 
 
-class State(enum.Enum):
-    """Where a connection is in the life of a request."""
-
-    HEAD = "waiting for a request, or inside its head"
-    BODY = "inside the body"
-    BUSY = "the application is answering"
-    FLUSH = "the answer is written, the client is slow to read it"
-    LINGER = "refused; reading the rest away"
-    LAST = "the last answer is written; closed as soon as the client has it"
-    CLOSED = "over"
-
-
-class Host(Protocol):
-    """What connections share: the server."""
-
-    app: HttpApp
-    limits: Limits
-    admission: Admission
-    loop: asyncio.AbstractEventLoop
-    stopping: bool
-
-    def opened(self, connection: Connection) -> None:
-        """A client connected."""
-        ...
-
-    def closed(self, connection: Connection) -> None:
-        """A connection is over, and its task too."""
-        ...
-
-
-class Connection(asyncio.Protocol):
+class Connection(Served[Incoming], asyncio.Protocol):
     """See the module."""
 
-    __slots__ = (
-        "_flushed",
-        "_head",
-        "_held",
-        "_host",
-        "_parser",
-        "_paused",
-        "_peer",
-        "_request",
-        "_state",
-        "_task",
-        "_timer",
-        "_transport",
-    )
+    __slots__ = ("_both", "_head", "_held", "_parser")
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, host: Listener, *, accept_both_lengths: bool) -> None:
+        super().__init__(host)
         self._parser = request_parser(host.loop, host.limits)
-        self._timer = Timer(host.loop, self._expire)
-        self._state = State.HEAD
-        self._peer = ""
         self._head = bytearray()  # what came of a head that is not complete
         self._held = bytearray()  # what came while another request was answered
-        self._request: Incoming | None = None  # from its head to its answer
-        self._task: asyncio.Task[None] | None = None
-        self._paused = False
-        self._flushed = 0
+        self._both = accept_both_lengths  # until the first head is there
 
-    # ---- what asyncio tells
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accepted."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        peer = transport.get_extra_info("peername")
-        self._peer = str(Address(*peer[:2])) if isinstance(peer, tuple) else "unix"
-        self._host.opened(self)
-        if self._host.stopping:  # accepted in the moment the listener closed
-            transport.abort()
-            return
-        self._timer.set(self._host.limits.header_time)
-
-    def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
-        """The client went away, or we closed."""
-        self._state = State.CLOSED
-        self._timer.close()
-        if self._task is None:
-            self._over(None)
-        else:
-            # A callback, not the task's own end: a task cancelled before its first step has none.
-            self._task.add_done_callback(self._over)
-            self._task.cancel()
-
-    def _over(self, _: asyncio.Task[None] | None) -> None:
-        if self._request is not None:
-            self._request.release()
-        self._host.closed(self)
+    @property
+    def _has_begun(self) -> bool:
+        return bool(self._head)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of this request, or of the next while this one is being answered."""
         state = self._state
         if state is State.HEAD or state is State.BODY:
-            self._feed(data)
+            if self._both:
+                self._first_head(data)
+            else:
+                self._feed(data)
         elif state is State.BUSY or state is State.FLUSH:
             self._held += data
             if len(self._held) > _HELD:
                 self._transport.pause_reading()
 
-    def pause_writing(self) -> None:
-        """The client does not keep up with an answer."""
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        """It does again."""
-        self._paused = False
-        if self._state is State.FLUSH:
-            self._next()
-
     # ---- receiving
+
+    def _first_head(self, data: bytes) -> None:
+        """Rule 2: the parser is given the head when it is complete, without its Content-Length
+        where it has both."""
+        self._note_head(data)
+        if self._state is State.HEAD and http_head.is_complete(self._head):
+            head = http_head.chunked_alone(bytes(self._head))
+            self._both = False
+            self._head.clear()
+            self._feed(head)
 
     def _feed(self, data: bytes | bytearray) -> None:
         while True:
@@ -199,9 +115,10 @@ class Connection(asyncio.Protocol):
         """The head is complete."""
         self._head.clear()
         host = self._host
-        request = self._request = Incoming(message, payload, self._peer, host.limits)
+        request = Incoming(message, payload, self._peer, host.limits, host.admission)
+        self._request = request
         try:
-            request.admit(message, host.admission)
+            request.admit(message)
         except GatewayError as error:
             self._refuse(error)
             return
@@ -223,70 +140,29 @@ class Connection(asyncio.Protocol):
             self._refuse(error)
             return
         if request.whole:
-            self._timer.stop()
-            self._state = State.BUSY
-            self._task = self._host.loop.create_task(self._serve(request))
+            self._start(request)
         else:
             self._timer.set_at(request.due(self._host.loop.time()))
 
     # ---- answering
 
-    async def _serve(self, request: Incoming) -> None:
-        app = self._host.app
-        try:
-            response = await app.respond(request.wire, request.call)
-        except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001
-            response = http_answer.instead(failure, app, request.wire, request.call)
-        if self._state is not State.CLOSED:
-            self._task = None
-            request.release()
-            self._answer(response)
-
-    def _refuse(self, error: GatewayError) -> None:
-        """Turn the request away, wherever in it the connection is."""
+    def _send(self, response: HttpResponse) -> bool:
         request = self._request
-        if request is None:  # inside its head
-            wire, call = HttpRequest("", ""), Call(self._peer, time.monotonic())
-        else:
-            wire, call = request.wire, request.call
-            request.release()
-        self._answer(http_answer.refuse(self._host.app, error, wire, call))
-
-    def _answer(self, response: HttpResponse) -> None:
-        transport, request = self._transport, self._request
-        if transport.is_closing():
-            return
-        whole = request is not None and request.whole
         method, keep, old = "", False, False
         if request is not None:
             method, old = request.wire.method, request.old
-            keep = whole and request.keep and not self._host.stopping
+            keep = request.whole and request.keep and not self._host.stopping
         try:
-            http_answer.write(transport, method, response, keep=keep, old=old)
+            http_answer.write(self._transport, method, response, keep=keep, old=old)
         except ValueError:
             log.exception("an answer to %s cannot be sent", method)
-            transport.write(http_answer.BROKEN)
-            keep = False
-        if not whole:
-            self._linger()
-        elif not keep:
-            self._close()
-        elif self._paused:
-            self._flush(State.FLUSH)
-        else:
-            self._next()
+            self._transport.write(http_answer.BROKEN)
+            return False
+        return keep
 
-    def _next(self) -> None:
-        """The connection is free for another request, which may have come already."""
-        if self._host.stopping:
-            self._close()
-            return
-        state = self._state
-        self._request = None
-        self._state = State.HEAD
-        self._timer.set(self._host.limits.keepalive_time)
+    def _go_on(self, *, received: bool) -> None:
         self._parser.message_consumed()
-        if state is State.HEAD or state is State.BODY:
+        if received:
             return  # refused within _feed, which goes on with what it holds
         held = self._held
         if held:
@@ -294,44 +170,3 @@ class Connection(asyncio.Protocol):
             if not self._transport.is_reading():
                 self._transport.resume_reading()
         self._feed(held)
-
-    def _flush(self, state: State) -> None:
-        self._state = state
-        self._flushed = self._transport.get_write_buffer_size()
-        self._timer.set(self._host.limits.idle_body_time)
-
-    def _close(self) -> None:
-        self._flush(State.LAST)
-        self._transport.close()
-
-    def _linger(self) -> None:
-        self._state = State.LINGER
-        self._held.clear()
-        self._timer.set(_LINGER)
-        if self._transport.can_write_eof():
-            try:
-                self._transport.write_eof()
-            except OSError:  # the client has reset the connection meanwhile
-                self._transport.abort()
-
-    # ---- time, and the end of the server
-
-    def _expire(self) -> None:
-        if self._state is State.BODY or (self._state is State.HEAD and self._head):
-            self._refuse(http_head.timed_out())
-            return
-        if self._state in {State.FLUSH, State.LAST}:
-            left = self._transport.get_write_buffer_size()
-            if left < self._flushed:
-                self._flush(self._state)
-                return
-        self._transport.abort()
-
-    def finish(self) -> None:
-        """Close when the request being received or answered is done; now where there is none."""
-        if (self._state is State.HEAD and not self._head) or self._state is State.LINGER:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Close now, cancelling what is under way."""
-        self._transport.abort()

@@ -45,6 +45,7 @@ _NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN = re.compile("[\t\x20-\x7e]*")
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 """What no field may hold (RFC 9110, 5.5): above all CR and LF, which would begin a new one."""
+_LENGTH = re.compile(rb"[0-9]{1,18}")
 _BODILESS: Final = frozenset({204, 304})
 _WITHOUT_LENGTH: Final = frozenset({"GET", "HEAD"})
 _STATUS_LINES: Final = {
@@ -125,6 +126,36 @@ def check_codings(value: str) -> None:
         )
     if codings.count("chunked") > 1:
         raise HeadError(BAD_REQUEST, "the body is chunked twice")
+
+
+def is_complete(head: bytes | bytearray) -> bool:
+    """Whether the empty line that ends a request's head is in ``head``."""
+    return b"\r\n\r\n" in head
+
+
+def chunked_alone(data: bytes) -> bytes:
+    """``data``, which begins with a request's whole head, saying its length once.
+
+    Where the head has both Content-Length and ``Transfer-Encoding: chunked``, the former is left
+    out and the connection said to close (RFC 9112, 6.1 and 6.3). Anything else, and anything that
+    is not plain, is left to the parser to refuse. What follows the head stays as it is.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    line, *fields = head.split(b"\r\n")
+    if not line.endswith(b" HTTP/1.1") or any(field[:1] in {b" ", b"\t"} for field in fields):
+        return data
+    told = [
+        (name.lower(), value.strip(b" \t").lower())
+        for name, _, value in (f.partition(b":") for f in fields)
+    ]
+    codings = [value for name, value in told if name == b"transfer-encoding"]
+    lengths = [value for name, value in told if name == b"content-length"]
+    if codings != [b"chunked"] or len(lengths) != 1 or _LENGTH.fullmatch(lengths[0]) is None:
+        return data
+    kept = [
+        field for field, (name, _) in zip(fields, told, strict=True) if name != b"content-length"
+    ]
+    return b"\r\n".join([line, *kept, b"Connection: close"]) + end + rest
 
 
 def lowered(items: Iterable[tuple[str, str]]) -> dict[str, str]:

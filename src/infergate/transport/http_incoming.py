@@ -16,11 +16,10 @@ from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest
 from infergate.transport import http_head
-from infergate.transport.guard import Admission
+from infergate.transport.guard import Admission, Share
 from infergate.transport.http_parser import HTTP_1_0, RawRequestMessage, StreamReader
+from infergate.transport.timer import body_due
 
-_MINIMUM_RATE: Final = 500
-"""Bytes a second that a body must keep up on the whole (Apache RequestReadTimeout: 500)."""
 _SMALL: Final = 16 * 1024
 
 
@@ -32,13 +31,12 @@ class Incoming:
     """
 
     __slots__ = (
-        "_admission",
         "_chunked",
         "_limits",
         "_parts",
         "_payload",
         "_received",
-        "_reserved",
+        "_share",
         "call",
         "keep",
         "old",
@@ -48,7 +46,12 @@ class Incoming:
     )
 
     def __init__(
-        self, message: RawRequestMessage, payload: StreamReader, peer: str, limits: Limits
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        peer: str,
+        limits: Limits,
+        admission: Admission,
     ) -> None:
         headers = http_head.lowered(message.headers.items())
         target = message.path
@@ -63,22 +66,19 @@ class Incoming:
         self.since = 0.0
         self.old = message.version == HTTP_1_0
         self._limits = limits
-        self._admission: Admission | None = None
         self._payload = payload
         self._chunked = message.chunked
         self._parts: list[Buffer] = []
         self._received = 0
-        self._reserved = 0
+        self._share = Share(admission)
 
-    def admit(self, message: RawRequestMessage, admission: Admission) -> None:
+    def admit(self, message: RawRequestMessage) -> None:
         """Let it in, or raise GatewayError."""
         announced = int(self.wire.headers.get("content-length", 0))
         _check(message, announced, self._limits)
         if self._chunked:
             http_head.check_codings(self.wire.headers["transfer-encoding"])
-        admission.admit(announced)
-        self._admission = admission
-        self._reserved = announced
+        self._share.take(announced)
 
     @property
     def waits_for_consent(self) -> bool:
@@ -87,8 +87,7 @@ class Incoming:
 
     def due(self, now: float) -> float:
         """When more of the body must have come: after a pause, and on the whole."""
-        idle = self._limits.idle_body_time
-        return min(now + idle, self.since + idle + self._received / _MINIMUM_RATE)
+        return body_due(self._limits, self.since, self._received, now)
 
     def take(self) -> None:
         """Take what the parser has of the body. Raises TOO_LARGE, OVERLOADED."""
@@ -98,7 +97,9 @@ class Incoming:
         if chunk:
             self._received += len(chunk)
             if self._chunked:
-                self._reserve(len(chunk))
+                if self._received > self._limits.body:
+                    raise too_large(self._received, self._limits)
+                self._share.grow(len(chunk))
             # Large chunks stay as they came; small ones are gathered, lest a body that drips cost
             # an object for each byte.
             if len(chunk) >= _SMALL or not self._parts:
@@ -111,16 +112,7 @@ class Incoming:
 
     def release(self) -> None:
         """Give back what was admitted, if anything was."""
-        if self._admission is not None:
-            self._admission.release(self._reserved)
-            self._admission = None
-
-    def _reserve(self, more: int) -> None:
-        if self._received > self._limits.body:
-            raise _too_large(self._received, self._limits)
-        assert self._admission is not None
-        self._admission.grow(more)
-        self._reserved += more
+        self._share.release()
 
     def _gather(self, chunk: bytes) -> None:
         last = self._parts[-1]
@@ -143,10 +135,11 @@ def _check(message: RawRequestMessage, announced: int, limits: Limits) -> None:
     if not message.path.isascii():
         raise http_head.HeadError(http_head.BAD_REQUEST, "the request target is not ASCII")
     if announced > limits.body:
-        raise _too_large(announced, limits)
+        raise too_large(announced, limits)
 
 
-def _too_large(found: int, limits: Limits) -> GatewayError:
+def too_large(found: int, limits: Limits) -> GatewayError:
+    """A body of ``found`` bytes or more is over the limit."""
     return GatewayError(
         Kind.TOO_LARGE, f"the request body has {found} bytes or more, the limit is {limits.body}"
     )

@@ -74,7 +74,7 @@ async def test_connections_are_used_again(site: HttpSite, http_upstream: Aiohttp
 async def test_idle_connections_are_closed(
     site: HttpSite, http_upstream: AiohttpUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infergate.transport.http_client._IDLE", 0.05)
+    monkeypatch.setattr("infergate.transport.pool._IDLE", 0.05)
     await asyncio.gather(*(http_upstream.exchange(POST, site.endpoint, 5) for _ in range(3)))
     await until(lambda: not site.server._connections)
     assert joined((await http_upstream.exchange(POST, site.endpoint, 5)).body) == b"POST hello"

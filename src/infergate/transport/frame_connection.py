@@ -1,0 +1,158 @@
+"""One client connection of the frame server: requests and answers in frames, in order.
+
+*Strategy.* See ``served`` and ``frames``. An HttpApp serves it: a frame is the body of a POST to
+``/``, and of the answer only the body goes back. So the application has to tell errors there.
+
+*Rule 1.* A frame is refused as soon as its length is known. One that is here whole is passed over
+and the connection goes on; any other ends it.
+*Rule 2.* An answer without a body is a frame without bytes: whatever happens, each request has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, bad_request
+from infergate.core.limits import Limits
+from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.transport import http_head
+from infergate.transport.frames import PREFIX, Frames, prefix
+from infergate.transport.guard import Admission, Share
+from infergate.transport.http_incoming import too_large
+from infergate.transport.listener import Listener
+from infergate.transport.served import Served, State
+from infergate.transport.timer import body_due
+
+log = logging.getLogger(__name__)
+
+
+class FrameRequest:
+    """A frame on its way in, of which ``length`` bytes were announced."""
+
+    __slots__ = ("_length", "_share", "call", "since", "whole", "wire")
+
+    def __init__(self, peer: str, length: int, admission: Admission, *, whole: bool) -> None:
+        self.wire = HttpRequest("POST", "/")
+        self.call = Call(peer, time.monotonic())
+        self.whole = whole
+        self.since = 0.0
+        self._length = length
+        self._share = Share(admission)
+
+    def admit(self, limits: Limits) -> None:
+        """Let it in, or raise GatewayError."""
+        if not self._length:
+            raise bad_request("the frame is empty")
+        if self._length > limits.body:
+            raise too_large(self._length, limits)
+        self._share.take(self._length)
+
+    def complete(self, body: memoryview) -> None:
+        """``body`` is all of it."""
+        self.whole = True
+        self.wire.body = [body]
+        self.call.bytes_in = self._length
+
+    def release(self) -> None:
+        """Give back what was admitted, if anything was."""
+        self._share.release()
+
+
+class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
+    """See the module."""
+
+    __slots__ = ("_frames", "_in_prefix")
+
+    def __init__(self, host: Listener) -> None:
+        super().__init__(host)
+        self._frames = Frames()
+        self._in_prefix = False
+
+    @property
+    def _has_begun(self) -> bool:
+        return self._frames.has_begun
+
+    # ---- receiving
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Where the next bytes go."""
+        return self._frames.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes of this request, or of the next while this one is being answered. Those after a
+        refusal are not counted, so that the next ones take their place."""
+        state, frames = self._state, self._frames
+        if state is State.BODY:
+            frames.wrote(nbytes)
+            self._gather()
+        elif state is State.HEAD:
+            frames.wrote(nbytes)
+            self._receive()
+        elif state is State.BUSY or state is State.FLUSH:
+            frames.wrote(nbytes)
+            if frames.is_full:
+                self._transport.pause_reading()
+
+    def _receive(self) -> None:
+        frames = self._frames
+        while self._state is State.HEAD:
+            length = frames.announced
+            if length is None:
+                if frames.has_begun and not self._in_prefix:
+                    self._in_prefix = True
+                    self._timer.set(self._host.limits.header_time)
+                return
+            self._in_prefix = False
+            self._begin(length)
+
+    def _begin(self, length: int) -> None:
+        """A frame of ``length`` bytes was announced."""
+        host, frames = self._host, self._frames
+        whole = frames.holds(length)
+        request = self._request = FrameRequest(self._peer, length, host.admission, whole=whole)
+        self._state = State.BODY
+        try:
+            request.admit(host.limits)
+        except GatewayError as error:
+            if whole:
+                frames.skip(length)
+            self._refuse(error)
+            return
+        request.since = host.loop.time()
+        frames.open(length)
+        self._gather()
+
+    def _gather(self) -> None:
+        """Serve when the frame is complete."""
+        request, frames, host = self._request, self._frames, self._host
+        assert request is not None
+        body = frames.take()
+        if body is not None:
+            request.complete(body)
+            self._start(request)
+        else:
+            now = host.loop.time()
+            self._timer.set_at(body_due(host.limits, request.since, frames.received, now))
+
+    # ---- answering
+
+    def _send(self, response: HttpResponse) -> bool:
+        body = response.body
+        try:
+            head = prefix(body)
+        except GatewayError:
+            log.exception("an answer cannot be sent")
+            head, body = PREFIX.pack(0), ()
+        for part in http_head.gathered(head, body):
+            self._transport.write(part)
+        return not self._host.stopping
+
+    def _go_on(self, *, received: bool) -> None:
+        if received:
+            return  # refused within _receive, which goes on
+        if not self._transport.is_reading():
+            self._transport.resume_reading()
+        self._receive()

@@ -1,0 +1,18 @@
+"""A listener for size-prefixed frames, on TCP or on a unix socket."""
+
+from __future__ import annotations
+
+from infergate.core.limits import Limits
+from infergate.transport.base import Address, HttpApp
+from infergate.transport.frame_connection import FrameConnection
+from infergate.transport.guard import Admission
+from infergate.transport.listener import Listener
+
+
+class FrameServer(Listener):
+    """A :class:`~infergate.transport.base.Server` for frames. See ``frame_connection``."""
+
+    def __init__(
+        self, address: Address, app: HttpApp, limits: Limits, admission: Admission
+    ) -> None:
+        super().__init__(address, app, limits, admission, lambda: FrameConnection(self))

@@ -1,0 +1,118 @@
+"""What listeners of asyncio's sockets share: bind, know the connections, drain.
+
+*Rule.* A listener that stops accepts nobody, closes the connections on which nothing is under way,
+and leaves the others to close themselves after their answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Protocol
+
+from infergate.core.limits import Limits
+from infergate.transport.base import Address, HttpApp
+from infergate.transport.guard import Admission
+from infergate.transport.unix_socket import SocketFile
+
+_BACKLOG: Final = 1024
+_LAST_WORDS: Final = 1.0
+"""Seconds that cancelled requests have for their cleanup."""
+
+
+class Accepted(Protocol):
+    """A client's connection, as its listener sees it."""
+
+    def finish(self) -> None:
+        """Close when the request being received or answered is done; now where there is none."""
+        ...
+
+    def abort(self) -> None:
+        """Close now, cancelling what is under way."""
+        ...
+
+
+class Listener:
+    """A :class:`~infergate.transport.base.Server` of an HttpApp, on TCP or on a unix socket.
+
+    ``accept`` makes the asyncio protocol of one connection.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        app: HttpApp,
+        limits: Limits,
+        admission: Admission,
+        accept: Callable[[], asyncio.BaseProtocol],
+    ) -> None:
+        self._wanted = address
+        self._bound = address
+        self._accept: Final = accept
+        self._file = SocketFile(address.unix, address.mode)
+        self.app = app
+        self.limits = limits
+        self.admission = admission
+        self.stopping = False
+        self.loop: asyncio.AbstractEventLoop
+        self._listener: asyncio.Server | None = None
+        self._connections: set[Accepted] = set()
+        self._empty: asyncio.Event
+
+    @property
+    def address(self) -> Address:
+        """The address it really bound."""
+        return self._bound
+
+    async def start(self) -> None:
+        """Bind and accept. Raises OSError where the address is taken."""
+        self.loop = asyncio.get_running_loop()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        if self._wanted.unix:
+            self._listener = await self.loop.create_unix_server(
+                self._accept, sock=self._file.bind(), backlog=_BACKLOG
+            )
+            return
+        self._listener = await self.loop.create_server(
+            self._accept, self._wanted.host, self._wanted.port, backlog=_BACKLOG
+        )
+        port = self._listener.sockets[0].getsockname()[1]
+        self._bound = replace(self._wanted, port=port)
+
+    async def stop(self, grace: float) -> None:
+        """Stop accepting, close idle connections, let requests finish for ``grace`` seconds,
+        then cancel them."""
+        if self._listener is None:
+            return
+        self._listener.close()
+        self._listener = None
+        self._file.remove()
+        self.stopping = True
+        for connection in tuple(self._connections):
+            connection.finish()
+        if not await self._emptied(grace):
+            for connection in tuple(self._connections):
+                connection.abort()
+            await self._emptied(_LAST_WORDS)
+
+    async def _emptied(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._empty.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    # ---- what connections tell
+
+    def opened(self, connection: Accepted) -> None:
+        """A client connected."""
+        self._connections.add(connection)
+        self._empty.clear()
+
+    def closed(self, connection: Accepted) -> None:
+        """A connection is over, and its task too."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()

@@ -1,0 +1,235 @@
+"""A client's connection, however its requests are cut out of its bytes.
+
+*Strategy.* A state machine in the protocol's callbacks. What the bytes mean is the matter of those
+derived from it (``http_connection``, ``frame_connection``): they gather a request as it arrives.
+Its one task starts when it is complete; until then a refusal is written straight from the callback.
+One timer serves all limits.
+
+*Rule 1.* The task belongs to the connection and is cancelled when the client goes away. An end of
+file counts as going away: TCP cannot tell a half-close from a close.
+*Rule 2.* Every request is released: when its answer is known, or when its task is over.
+*Rule 3.* A request refused before its body was read ends the connection: the answer is sent, the
+rest of the body read and thrown away for a while (closing at once would reset the connection and
+might destroy the answer on its way), then the connection is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from typing import Final, Generic, Protocol, TypeVar
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError
+from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.transport import http_answer, http_head
+from infergate.transport.base import Address
+from infergate.transport.listener import Listener
+from infergate.transport.timer import Timer
+
+_LINGER: Final = 5.0
+"""Seconds of reading on after an early refusal (nginx lingering_timeout: 5 s)."""
+
+
+class State(enum.Enum):
+    """Where a connection is in the life of a request."""
+
+    HEAD = "waiting for a request, or inside its head"
+    BODY = "inside the body"
+    BUSY = "the application is answering"
+    FLUSH = "the answer is written, the client is slow to read it"
+    LINGER = "refused; reading the rest away"
+    LAST = "the last answer is written; closed as soon as the client has it"
+    CLOSED = "over"
+
+
+class Request(Protocol):
+    """A request on its way in. ``whole``: all of it was received."""
+
+    wire: HttpRequest
+    call: Call
+    whole: bool
+
+    def release(self) -> None:
+        """Give back what was admitted, if anything was."""
+        ...
+
+
+AnyRequest = TypeVar("AnyRequest", bound=Request)
+
+
+class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
+    """See the module."""
+
+    __slots__ = (
+        "_flushed",
+        "_host",
+        "_paused",
+        "_peer",
+        "_request",
+        "_state",
+        "_task",
+        "_timer",
+        "_transport",
+    )
+
+    def __init__(self, host: Listener) -> None:
+        self._host = host
+        self._timer = Timer(host.loop, self._expire)
+        self._state = State.HEAD
+        self._peer = ""
+        self._request: AnyRequest | None = None  # from its head to its answer
+        self._task: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport
+        self._paused = False
+        self._flushed = 0
+
+    # ---- what those derived from it say
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether the state HEAD means that some of a head is here."""
+        raise NotImplementedError
+
+    def _send(self, response: HttpResponse) -> bool:
+        """Write ``response`` to the request; whether another may follow."""
+        raise NotImplementedError
+
+    def _go_on(self, *, received: bool) -> None:
+        """Free for another request, of which bytes may be here. ``received``: this is called while
+        bytes are being looked at, and the caller goes on with them."""
+        raise NotImplementedError
+
+    # ---- what asyncio tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accepted."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._peer = str(Address(*peer[:2])) if isinstance(peer, tuple) else "unix"
+        self._host.opened(self)
+        if self._host.stopping:  # accepted in the moment the listener closed
+            transport.abort()
+            return
+        self._timer.set(self._host.limits.header_time)
+
+    def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
+        """The client went away, or we closed."""
+        self._state = State.CLOSED
+        self._timer.close()
+        if self._task is None:
+            self._over(None)
+        else:
+            # A callback, not the task's own end: a task cancelled before its first step has none.
+            self._task.add_done_callback(self._over)
+            self._task.cancel()
+
+    def _over(self, _: asyncio.Task[None] | None) -> None:
+        if self._request is not None:
+            self._request.release()
+        self._host.closed(self)
+
+    def pause_writing(self) -> None:
+        """The client does not keep up with an answer."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._paused = False
+        if self._state is State.FLUSH:
+            self._next()
+
+    # ---- answering
+
+    def _start(self, request: AnyRequest) -> None:
+        """``request`` is complete: serve it."""
+        self._timer.stop()
+        self._state = State.BUSY
+        self._task = self._host.loop.create_task(self._serve(request))
+
+    async def _serve(self, request: AnyRequest) -> None:
+        app = self._host.app
+        try:
+            response = await app.respond(request.wire, request.call)
+        except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001
+            response = http_answer.instead(failure, app, request.wire, request.call)
+        if self._state is not State.CLOSED:
+            self._task = None
+            request.release()
+            self._answer(response)
+
+    def _refuse(self, error: GatewayError) -> None:
+        """Turn the request away, wherever in it the connection is."""
+        request = self._request
+        if request is None:  # inside its head
+            wire, call = HttpRequest("", ""), Call(self._peer, time.monotonic())
+        else:
+            wire, call = request.wire, request.call
+            request.release()
+        self._answer(http_answer.refuse(self._host.app, error, wire, call))
+
+    def _answer(self, response: HttpResponse) -> None:
+        if self._transport.is_closing():
+            return
+        keep = self._send(response)
+        if self._request is None or not self._request.whole:
+            self._linger()
+        elif not keep:
+            self._close()
+        elif self._paused:
+            self._flush(State.FLUSH)
+        else:
+            self._next()
+
+    def _next(self) -> None:
+        """The connection is free for another request, which may have come already."""
+        if self._host.stopping:
+            self._close()
+            return
+        state = self._state
+        self._request = None
+        self._state = State.HEAD
+        self._timer.set(self._host.limits.keepalive_time)
+        self._go_on(received=state is State.HEAD or state is State.BODY)
+
+    def _flush(self, state: State) -> None:
+        self._state = state
+        self._flushed = self._transport.get_write_buffer_size()
+        self._timer.set(self._host.limits.idle_body_time)
+
+    def _close(self) -> None:
+        self._flush(State.LAST)
+        self._transport.close()
+
+    def _linger(self) -> None:
+        self._state = State.LINGER
+        self._timer.set(_LINGER)
+        if self._transport.can_write_eof():
+            try:
+                self._transport.write_eof()
+            except OSError:  # the client has reset the connection meanwhile
+                self._transport.abort()
+
+    # ---- time, and the end of the server
+
+    def _expire(self) -> None:
+        if self._state is State.BODY or (self._state is State.HEAD and self._has_begun):
+            self._refuse(http_head.timed_out())
+            return
+        if self._state in {State.FLUSH, State.LAST}:
+            left = self._transport.get_write_buffer_size()
+            if left < self._flushed:
+                self._flush(self._state)
+                return
+        self._transport.abort()
+
+    def finish(self) -> None:
+        """Close when the request being received or answered is done; now where there is none."""
+        if (self._state is State.HEAD and not self._has_begun) or self._state is State.LINGER:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now, cancelling what is under way."""
+        self._transport.abort()

@@ -1,0 +1,99 @@
+"""What the tests of frames and unix sockets share."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from transport_kit import LOCAL, HttpEcho, Peer
+
+from infergate.core.call import Call
+from infergate.core.limits import Limits
+from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.transport.base import Address, Endpoint
+from infergate.transport.frame_server import FrameServer
+from infergate.transport.guard import Admission
+
+WORDS = frozenset({b"wait", b"bug", b"selfcancel", b"large", b"nothing"})
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack("<I", len(body)) + body
+
+
+class FrameEcho(HttpEcho):
+    """Does what a frame with one of the WORDS says; answers any other with itself."""
+
+    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
+        body = bytes(joined(wire.body))
+        if body == b"nothing":
+            return HttpResponse(200)
+        if body in WORDS:
+            wire = dataclasses.replace(wire, path=f"/{body.decode()}")
+        return await super().respond(wire, call)
+
+
+@dataclasses.dataclass
+class FramePeer(Peer):
+    """A raw client."""
+
+    async def ask(self, body: bytes) -> bytes:
+        await self.send(framed(body))
+        return await self.frame()
+
+    async def ended(self) -> bool:
+        """The server closes, and says nothing more. So do we."""
+        ended = await super().ended()
+        await self.close()
+        return ended
+
+    async def frame(self) -> bytes:
+        """The next answer."""
+        async with asyncio.timeout(10):
+            (length,) = struct.unpack("<I", await self.reader.readexactly(4))
+            return await self.reader.readexactly(length)
+
+
+@dataclasses.dataclass
+class FrameSite:
+    """A listening server and its application."""
+
+    server: FrameServer
+    app: FrameEcho
+    admission: Admission
+
+    @property
+    def endpoint(self) -> Endpoint:
+        address = self.server.address
+        return Endpoint(address.host, address.port, unix=address.unix, framed=True)
+
+    async def connect(self) -> FramePeer:
+        address = self.server.address
+        if address.unix:
+            return FramePeer(*await asyncio.open_unix_connection(address.unix))
+        return FramePeer(*await asyncio.open_connection(address.host, address.port))
+
+    async def good(self) -> None:
+        """A request on another connection is served."""
+        peer = await self.connect()
+        assert await peer.ask(b"hi") == b"POST hi"
+        await peer.close()
+
+
+@asynccontextmanager
+async def frame_site(limits: Limits, socket: Path | None = None) -> AsyncIterator[FrameSite]:
+    """Afterwards nothing may be left admitted."""
+    admission = Admission(limits)
+    app = FrameEcho()
+    address = LOCAL if socket is None else Address(unix=str(socket))
+    server = FrameServer(address, app, limits, admission)
+    await server.start()
+    try:
+        yield FrameSite(server, app, admission)
+    finally:
+        await server.stop(0)
+        assert (admission.requests, admission.bytes) == (0, 0)

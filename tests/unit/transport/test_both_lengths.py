@@ -1,0 +1,203 @@
+"""Requests with Content-Length beside Transfer-Encoding, where they are accepted: never by default,
+only as a connection's first, and then as its last."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transport_kit import LIMITS, LOCAL, QUICK, HttpEcho, HttpSite
+
+from infergate.transport.guard import Admission
+from infergate.transport.http_head import chunked_alone
+from infergate.transport.http_server import AiohttpServer
+
+CHUNKS = b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+TF = (
+    b"POST / HTTP/1.1\r\nHost: localhost:9000\r\nAccept: */*\r\nTransfer-Encoding: chunked\r\n"
+    b"Content-Length: 5\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    b"Expect: 100-continue\r\n\r\n"
+)
+"""What the libcurl of the TensorFlow operation sends."""
+AFTER = b"POST /smuggled HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+
+
+def head(*lines: bytes, version: bytes = b"1.1") -> bytes:
+    return b"\r\n".join([b"POST /any HTTP/" + version, b"Host: x", *lines, b"", b""])
+
+
+BOTH = head(b"Content-Length: 5", b"Transfer-Encoding: chunked")
+
+
+@pytest.fixture
+async def lenient() -> AsyncIterator[HttpSite]:
+    admission, app = Admission(LIMITS), HttpEcho()
+    server = AiohttpServer(LOCAL, app, QUICK, admission, accept_both_lengths=True)
+    await server.start()
+    yield HttpSite(server, app, admission)
+    await server.stop(0)
+    assert (admission.requests, admission.bytes) == (0, 0)
+
+
+async def test_not_by_default(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(BOTH + CHUNKS)
+    assert (await peer.answer()).status == 400
+    assert await peer.ended()
+    assert site.app.wires == []
+    await peer.close()
+
+
+async def test_the_client_of_the_tensorflow_operation(lenient: HttpSite) -> None:
+    peer = await lenient.connect()
+    await peer.send(TF)
+    async with asyncio.timeout(5):
+        assert await peer.reader.readexactly(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    await peer.send(CHUNKS)
+    answer = await peer.answer()
+    assert (answer.status, answer.body) == (200, b"POST abcde")
+    assert answer.headers["connection"] == "close"
+    assert await peer.ended()
+    assert "content-length" not in lenient.app.wires[0].headers
+    await peer.close()
+
+
+@pytest.mark.parametrize("cut", [1, 20, 60, len(BOTH) - 1, len(BOTH), len(BOTH) + 3])
+@pytest.mark.parametrize("length", [b"5", b"0", b"1", b"999999999999"])
+async def test_the_chunks_alone_say_the_length(lenient: HttpSite, cut: int, length: bytes) -> None:
+    """And what follows them is never read as a request."""
+    sent = BOTH.replace(b": 5", b": " + length) + CHUNKS + AFTER
+    peer = await lenient.connect()
+    await peer.send(sent[:cut])
+    await lenient.good()
+    await peer.send(sent[cut:])
+    answer = await peer.answer()
+    assert (answer.status, answer.body) == (200, b"POST abcde")
+    assert answer.headers["connection"] == "close"
+    assert await peer.ended()
+    assert "/smuggled" not in {wire.path for wire in lenient.app.wires}
+    await peer.close()
+
+
+async def test_a_client_that_wants_to_keep_the_connection_cannot(lenient: HttpSite) -> None:
+    peer = await lenient.connect()
+    await peer.send(BOTH.replace(b"Host: x", b"Host: x\r\nConnection: keep-alive") + CHUNKS)
+    assert (await peer.answer()).headers["connection"] == "close"
+    assert await peer.ended()
+    await peer.close()
+
+
+async def test_only_the_first_of_a_connection(lenient: HttpSite) -> None:
+    peer = await lenient.connect()
+    await peer.send(head(b"Content-Length: 2") + b"hi")
+    assert (await peer.answer()).body == b"POST hi"
+    await peer.send(BOTH + CHUNKS)
+    assert (await peer.answer()).status == 400
+    assert await peer.ended()
+    await peer.close()
+
+
+async def test_a_pipelined_one_is_refused(lenient: HttpSite) -> None:
+    peer = await lenient.connect()
+    await peer.send(head(b"Content-Length: 2") + b"hi" + BOTH + CHUNKS)
+    assert (await peer.answer()).body == b"POST hi"
+    assert (await peer.answer()).status == 400
+    assert await peer.ended()
+    await peer.close()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        head(b"Content-Length: 5", b"Content-Length: 5", b"Transfer-Encoding: chunked"),
+        head(b"Content-Length: 5", b"Content-Length: 6", b"Transfer-Encoding: chunked"),
+        head(b"Content-Length: 5, 5", b"Transfer-Encoding: chunked"),
+        head(b"Content-Length: +5", b"Transfer-Encoding: chunked"),
+        head(b"Content-Length: -1", b"Transfer-Encoding: chunked"),
+        head(b"Content-Length:", b"Transfer-Encoding: chunked"),
+        head(b"Content-Length : 5", b"Transfer-Encoding: chunked"),
+        head(b"Content-Length: 5", b"Transfer-Encoding : chunked"),
+        head(b"Content-Length: 5", b"Transfer-Encoding: gzip, chunked"),
+        head(b"Content-Length: 5", b"Transfer-Encoding: chunked, identity"),
+        head(b"Content-Length: 5", b"Transfer-Encoding: identity"),
+        head(b"Content-Length: 5", b"Transfer-Encoding: xchunked"),
+        head(b"Content-Length: 5", b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
+        head(b"Content-Length: 5", b"Transfer-Encoding: chunked", b" , gzip"),
+        head(b"Transfer-Encoding: chunked", b"Content-Length: 5", b" 5"),
+        head(b"Content-Length: 5", b"X: a\nTransfer-Encoding: chunked"),
+        head(b"Transfer-Encoding: chunked", b"X: a\nContent-Length: 5"),
+        head(b"Content-Length: 5\nTransfer-Encoding: chunked"),
+        head(b"Content-Length: 5", b"Transfer-Encoding: chunked", b"X: a\rb"),
+        head(b"Content-Length: 5", b"Transfer-Encoding: chunked", b"no colon"),
+        head(b"Content-Length: 5", b"Transfer-Encoding: chunked", version=b"1.0"),
+        b"\r\n" + BOTH,
+    ],
+)
+async def test_what_is_not_plain_is_refused(lenient: HttpSite, bad: bytes) -> None:
+    peer = await lenient.connect()
+    await peer.send(bad + CHUNKS)
+    assert (await peer.answer()).status in {400, 501}
+    assert await peer.ended()
+    assert lenient.app.wires == []
+    await peer.close()
+
+
+async def test_limits_of_the_head_hold(lenient: HttpSite) -> None:
+    for lines, status in (
+        ([b"X: " + b"y" * 2500], 431),
+        ([b"X%d: y" % i for i in range(30)], 431),
+        ([b"no colon"], 400),
+    ):
+        peer = await lenient.connect()
+        await peer.send(head(*lines, b"Content-Length: 5"))
+        assert (await peer.answer()).status == status
+        await peer.close()
+    peer = await lenient.connect()
+    await peer.send(b"GET /" + b"x" * 2500)
+    assert (await peer.answer()).status == 414
+    await peer.close()
+
+
+async def test_a_head_that_stops(lenient: HttpSite) -> None:
+    peer = await lenient.connect()
+    await peer.send(BOTH[:-2])
+    assert (await peer.answer()).status == 408
+    assert lenient.app.refused[-1].public == "the request did not arrive in time"
+    await peer.close()
+
+
+def test_a_head_with_both() -> None:
+    assert chunked_alone(TF + b"rest") == (
+        b"POST / HTTP/1.1\r\nHost: localhost:9000\r\nAccept: */*\r\n"
+        b"Transfer-Encoding: chunked\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+        b"Expect: 100-continue\r\nConnection: close\r\n\r\nrest"
+    )
+
+
+_LINES = st.sampled_from(
+    [
+        b"Content-Length: 5",
+        b"content-length:5",
+        b"Content-Length : 5",
+        b"Transfer-Encoding: chunked",
+        b"TRANSFER-ENCODING:\tChunked ",
+        b"Transfer-Encoding: gzip",
+        b"X: y",
+        b" 5",
+        b"",
+    ]
+)
+
+
+@given(st.lists(_LINES, max_size=6), st.binary(max_size=20))
+def test_only_the_one_line_is_ever_left_out(lines: list[bytes], rest: bytes) -> None:
+    given_ = head(*lines) + rest
+    made = chunked_alone(given_)
+    if made != given_:
+        restored = made.replace(b"\r\nConnection: close", b"", 1)
+        length = re.compile(rb"\r\nContent-Length: ?5", re.IGNORECASE)
+        assert restored == length.sub(b"", given_, count=1)

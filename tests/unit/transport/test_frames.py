@@ -1,0 +1,92 @@
+"""Cutting frames out of what is received, however it is cut."""
+
+from __future__ import annotations
+
+import pytest
+from frame_kit import framed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.transport.frames import AHEAD, LONGEST, Frames, prefix
+
+LENGTHS = st.one_of(st.integers(0, 20), st.integers(AHEAD - 9, AHEAD + 9), st.integers(0, 70_000))
+
+
+class Mute(bytes):
+    """Bytes that say they are longer than they are."""
+
+    def __len__(self) -> int:
+        return LONGEST + 1
+
+
+def received(stream: bytes, cuts: list[int]) -> list[bytes]:
+    """The frames in ``stream``, which comes in pieces of no more than ``cuts`` bytes, over and
+    over, and of no more than there is room for."""
+    frames, found, position, turn = Frames(), [], 0, 0
+    is_open = False
+    while True:
+        if is_open:
+            body = frames.take()
+            if body is not None:
+                is_open = False
+                found.append(bytes(body))
+                continue
+        elif (length := frames.announced) is not None:
+            frames.open(length)
+            is_open = True
+            continue
+        if position == len(stream):
+            assert not is_open
+            assert not frames.has_begun
+            return found
+        room = frames.room()
+        count = min(len(room), cuts[turn % len(cuts)], len(stream) - position)
+        assert count
+        room[:count] = stream[position : position + count]
+        frames.wrote(count)
+        position, turn = position + count, turn + 1
+
+
+@settings(deadline=None)
+@given(st.lists(LENGTHS, max_size=6), st.lists(st.integers(1, 100_000), min_size=1, max_size=5))
+def test_frames_are_what_was_sent(lengths: list[int], cuts: list[int]) -> None:
+    bodies = [bytes((index + i) % 251 for i in range(each)) for index, each in enumerate(lengths)]
+    assert received(b"".join(map(framed, bodies)), cuts) == bodies
+
+
+def test_a_frame_in_single_bytes() -> None:
+    assert received(framed(b"abc") + framed(b"") + framed(b"d"), [1]) == [b"abc", b"", b"d"]
+
+
+def test_no_more_is_held_ahead_than_has_its_place() -> None:
+    frames = Frames()
+    frames.wrote(len(frames.room()))
+    assert frames.is_full
+    assert len(frames.room()) == 0
+    frames.skip(0)
+    assert not frames.is_full
+    assert len(frames.room()) == 4
+
+
+def test_a_long_frame_goes_where_it_stays() -> None:
+    frames = Frames()
+    head = framed(b"x" * 100_000)[:10]
+    frames.room()[:10] = head
+    frames.wrote(10)
+    frames.open(100_000)
+    room = frames.room()
+    assert len(room) == 100_000 - 6 + 1  # the one byte more tells whether something follows
+    room[:-1] = b"y" * (100_000 - 6)
+    frames.wrote(100_000 - 6)
+    body = frames.take()
+    assert body is not None
+    assert body == b"x" * 6 + b"y" * (100_000 - 6)
+    assert body.obj is room.obj
+
+
+def test_a_prefix() -> None:
+    assert prefix([b"ab", memoryview(b"c")]) == b"\3\0\0\0"
+    with pytest.raises(GatewayError) as caught:
+        prefix([Mute()])
+    assert caught.value.kind is Kind.TOO_LARGE

@@ -1,0 +1,142 @@
+"""Listening on a unix socket: its file, and HTTP over it."""
+
+# ruff: noqa: ASYNC240 - local files, in tests
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from transport_kit import LIMITS, QUICK, HttpEcho, Peer
+
+from infergate.core.wire import HttpRequest, joined
+from infergate.transport.base import Address, Endpoint
+from infergate.transport.guard import Admission
+from infergate.transport.http_client import AiohttpUpstream
+from infergate.transport.http_server import AiohttpServer
+
+REQUEST = b"POST /any HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "gp.sock"
+
+
+def server_at(path: Path, mode: int = 0o660) -> AiohttpServer:
+    address = Address(unix=str(path), mode=mode)
+    return AiohttpServer(address, HttpEcho(), LIMITS, Admission(LIMITS))
+
+
+@pytest.fixture
+async def server(path: Path) -> AsyncIterator[AiohttpServer]:
+    server = server_at(path)
+    await server.start()
+    yield server
+    await server.stop(0)
+
+
+async def test_http_over_a_unix_socket(server: AiohttpServer, path: Path) -> None:
+    assert str(server.address) == f"unix:{path}"
+    peer = Peer(*await asyncio.open_unix_connection(str(path)))
+    for _ in range(2):
+        await peer.send(REQUEST)
+        assert (await peer.answer()).body == b"POST hi"
+    app = server.app
+    assert isinstance(app, HttpEcho)
+    assert {call.peer for call in app.calls} == {"unix"}
+    await peer.close()
+
+
+async def test_the_client_over_a_unix_socket(server: AiohttpServer, path: Path) -> None:
+    upstream = AiohttpUpstream(QUICK)
+    wire = HttpRequest("POST", "/x", body=[b"hi"])
+    for _ in range(2):
+        answer = await upstream.exchange(wire, Endpoint(unix=str(path), path="/base"), 5)
+        assert joined(answer.body) == b"POST hi"
+    app = server.app
+    assert isinstance(app, HttpEcho)
+    assert app.wires[0].path == "/base/x"
+    assert app.wires[0].headers["host"] == "localhost"
+    assert len(server._connections) == 1
+    await upstream.close()
+
+
+async def test_the_file_has_its_mode_and_goes_with_the_server(path: Path) -> None:
+    server = server_at(path, 0o600)
+    await server.start()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    await server.stop(0)
+    assert not path.exists()
+
+
+async def test_a_dead_socket_is_replaced(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+        dead.listen()
+    server = server_at(path)
+    await server.start()
+    peer = Peer(*await asyncio.open_unix_connection(str(path)))
+    await peer.send(REQUEST)
+    assert (await peer.answer()).status == 200
+    await peer.close()
+    await server.stop(0)
+
+
+async def test_a_living_socket_is_an_error(server: AiohttpServer, path: Path) -> None:
+    with pytest.raises(OSError, match="address already in use") as caught:
+        await server_at(path).start()
+    assert caught.value.errno == errno.EADDRINUSE
+    peer = Peer(*await asyncio.open_unix_connection(str(path)))  # it was not touched
+    await peer.close()
+
+
+async def test_a_listener_whose_backlog_is_full_is_alive(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as busy:
+        busy.bind(str(path))
+        busy.listen(0)
+        waiting = []
+        try:
+            while True:
+                client = socket.socket(socket.AF_UNIX)
+                waiting.append(client)
+                client.setblocking(False)
+                client.connect(str(path))
+        except BlockingIOError:
+            pass
+        with pytest.raises(OSError, match="address already in use"):
+            await server_at(path).start()
+        for client in waiting:
+            client.close()
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+async def test_what_is_no_socket_is_not_touched(path: Path, kind: str) -> None:
+    if kind == "file":
+        path.write_text("precious")
+    else:
+        path.mkdir()
+    with pytest.raises(FileExistsError, match="no socket"):
+        await server_at(path).start()
+    assert path.exists()
+
+
+async def test_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await server_at(tmp_path / "none" / "gp.sock").start()
+
+
+async def test_anothers_file_is_not_removed(path: Path) -> None:
+    server = server_at(path)
+    await server.start()
+    mine = path.with_name("moved")
+    path.rename(mine)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        await server.stop(0)
+        assert path.exists()
