@@ -1,0 +1,262 @@
+"""The legacy API by hand: one inference asked in four protocols, and old servers that do what a
+test says to an inference, while they tell their status well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf import text_format
+from tritonclient.grpc import service_pb2 as pb
+
+from faults.payloads import document, tensor
+from faults.peer import Answer, Backend, Connection, Script, post
+from faults.rpc import INFER, Status, call
+from faults.watch import SECONDS
+from legacy.messages import SERVICE, Messages, short_debug_string
+
+OLD = Messages("1.9")
+OLD_INFER = f"/{SERVICE}/Infer"
+LEFT = np.arange(16, dtype="<i4")
+NUMBERS = LEFT.tobytes() + np.ones(16, "<i4").tobytes()
+SUM = (LEFT + 1).tobytes()
+DIFFERENCE = (LEFT - 1).tobytes()
+SIMPLE = (
+    'batch_size: 1 input { name: "INPUT0" dims: 16 } input { name: "INPUT1" dims: 16 } '
+    'output { name: "OUTPUT0" } output { name: "OUTPUT1" }'
+)
+PROTOCOLS = ("v2-rest", "v2-grpc", "trtis-http", "trtis-grpc")
+
+
+@dataclass(frozen=True)
+class Told:
+    """How an inference ended, by the ``code`` of its protocol: an HTTP status, a gRPC code or a
+    RequestStatusCode."""
+
+    code: int | str
+    words: str
+    body: bytes = b""
+
+
+@dataclass(frozen=True)
+class Four:
+    """Clients of one gateway, who all ask models like ``simple`` for the same."""
+
+    http: str
+    channel: grpc.Channel
+
+    def ask(self, protocol: str, model: str) -> Told:
+        match protocol:
+            case "v2-rest":
+                inputs = (
+                    tensor(name=f"INPUT{i}", datatype="INT32", shape=[1, 16], data=each.tolist())
+                    for i, each in enumerate((LEFT, np.ones(16, "<i4")))
+                )
+                answer = post(self.http, f"/v2/models/{model}/infer", document(*inputs))
+                words = answer.error if answer.status != 200 else ""
+                return Told(answer.status, words, answer.body)
+            case "v2-grpc":
+                message = pb.ModelInferRequest(model_name=model)
+                for i in range(2):
+                    message.inputs.add(name=f"INPUT{i}", datatype="INT32", shape=[1, 16])
+                    message.raw_input_contents.append(NUMBERS[64 * i :][:64])
+                status = call(self.channel, message.SerializeToString(), INFER)
+                return Told(status.code.name, status.details, status.message)
+            case "trtis-http":
+                return told_over_http(old_post(self.http, model, SIMPLE, NUMBERS))
+            case _:
+                return told_over_grpc(call(self.channel, old_message(model), OLD_INFER))
+
+
+def old_post(address: str, model: str, header: str, body: bytes) -> Answer:
+    return post(address, f"/api/infer/{model}", body, {"NV-InferRequest": header})
+
+
+def told_over_http(answer: Answer) -> Told:
+    """Legacy answers are 200 where NV-Status says SUCCESS, else 400."""
+    status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
+    code = code_name(status)
+    assert answer.status == (200 if code == "SUCCESS" else 400)
+    return Told(code, status.msg, answer.body)
+
+
+def old_message(model: str, *, version: int = -1, header: str = SIMPLE, raw: Any = None) -> bytes:
+    told = OLD.InferRequest(model_name=model, model_version=version)
+    text_format.Parse(header, told.meta_data)
+    told.raw_input.extend([NUMBERS[:64], NUMBERS[64:]] if raw is None else raw)
+    return bytes(told.SerializeToString())
+
+
+def told_over_grpc(status: Status) -> Told:
+    """A legacy call is OK as gRPC sees it."""
+    assert status.code is grpc.StatusCode.OK, status
+    response = OLD.InferResponse.FromString(status.message)
+    return Told(
+        code_name(response.request_status),
+        response.request_status.msg,
+        b"".join(response.raw_output),
+    )
+
+
+def code_name(status: Any) -> str:
+    return str(OLD.pool.FindEnumTypeByName("nvidia.inferenceserver.RequestStatusCode")
+               .values_by_number[status.code].name)  # fmt: skip
+
+
+# ---- what an old server says -----------------------------------------------------------------
+
+Act = Callable[[Connection], None]
+
+
+def status(model: str = "m", version: int = 1) -> Any:
+    """The ServerStatus of a model like ``simple``."""
+    told = OLD.ServerStatus(id="old", version="1.9.0", ready_state=2)
+    config = told.model_status[model].config
+    config.name, config.max_batch_size = model, 8
+    for i in range(2):
+        config.input.add(name=f"INPUT{i}", data_type="TYPE_INT32", dims=[16])
+        config.output.add(name=f"OUTPUT{i}", data_type="TYPE_INT32", dims=[16])
+    told.model_status[model].version_status[version].ready_state = 1
+    return told
+
+
+def values(name: str, dims: list[int], size: int = 64) -> dict[str, Any]:
+    """An output of an InferResponseHeader."""
+    return {"name": name, "raw": {"dims": dims, "batch_byte_size": size}}
+
+
+OUTPUTS = values("OUTPUT0", [16]), values("OUTPUT1", [16])
+
+
+def inferred(*outputs: Any, **more: Any) -> Any:
+    """An InferResponseHeader; with nothing else said the good answer's."""
+    whole = {"model_name": "m", "model_version": 1, "batch_size": 1, **more}
+    return OLD.InferResponseHeader(output=outputs or OUTPUTS, **whole)
+
+
+def request_status(code: str = "SUCCESS", msg: str = "") -> Any:
+    return OLD.RequestStatus(code=code, msg=msg, server_id="old", request_id=7)
+
+
+def answer(
+    body: bytes,
+    *,
+    line: str = "200 OK",
+    status: Any = None,
+    header: Any = None,
+    more: Mapping[str, str] | None = None,
+) -> bytes:
+    """An HTTP answer; a ``header`` or ``status`` that is text is told as it stands."""
+    told = {"NV-InferResponse": header, "NV-Status": request_status() if status is None else status}
+    lines = [f"HTTP/1.1 {line}"]
+    for name, value in told.items():
+        if value is not None and value != "":
+            text = value if isinstance(value, str) else short_debug_string(value).decode()
+            lines.append(f"{name}: {text}")
+    given = {"Content-Length": str(len(body)), **(more or {})}
+    lines += [f"{name}: {value}" for name, value in given.items() if value]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def good_answer() -> bytes:
+    header = inferred()
+    return answer(SUM + DIFFERENCE + bytes(header.SerializeToString()), header=header)
+
+
+def described(request: bytes) -> bytes:
+    """The status of any model."""
+    _, _, model = request.split(b" ")[1].partition(b"?")[0].decode().rpartition("/")
+    return answer(status(model).SerializeToString())
+
+
+def old_http(infer: Act, told: bytes = b"") -> Script:
+    """A server that does ``infer`` to each inference, which it notes, and answers the rest with
+    ``told``; where that is empty with the status of any model."""
+
+    def script(connection: Connection, backend: Backend) -> None:
+        while True:
+            request = connection.request()
+            if request.startswith(b"POST /api/infer/"):
+                backend.requests.append(request)
+                infer(connection)
+            else:
+                connection.write(told or described(request))
+
+    return script
+
+
+def says(*written: bytes, then: Act | None = None) -> Act:
+    """Writes, and goes on, or does ``then``."""
+
+    def infer(connection: Connection) -> None:
+        for each in written:
+            connection.write(each)
+        if then is not None:
+            then(connection)
+
+    return infer
+
+
+@dataclass
+class OldRpc:
+    """A gRPC server that answers an inference as ``infer`` says; those are noted."""
+
+    address: str = ""
+    infer: Callable[[bytes, grpc.ServicerContext], bytes] = lambda message, context: good_message()
+    status: Callable[[bytes, grpc.ServicerContext], bytes] = lambda message, context: good_status(
+        message
+    )
+    requests: list[bytes] = field(default_factory=list)
+
+    def serve(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+        self.requests.append(message)
+        return self.infer(message, context)
+
+
+def good_message(**changes: Any) -> bytes:
+    told = OLD.InferResponse(
+        request_status=request_status(), meta_data=inferred(), raw_output=[SUM, DIFFERENCE]
+    )
+    for name, value in changes.items():
+        told.ClearField(name)
+        if isinstance(value, list):
+            getattr(told, name).extend(value)
+        elif value is not None:
+            getattr(told, name).CopyFrom(value)
+    return bytes(told.SerializeToString())
+
+
+def good_status(asked: bytes) -> bytes:
+    model = OLD.StatusRequest.FromString(asked).model_name
+    told = OLD.StatusResponse(request_status=request_status(), server_status=status(model))
+    return bytes(told.SerializeToString())
+
+
+class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
+    def __init__(self, server: OldRpc) -> None:
+        self._server = server
+
+    def service(self, handler_call_details: Any) -> Any:
+        if handler_call_details.method == OLD_INFER:
+            return grpc.unary_unary_rpc_method_handler(self._server.serve)
+        return grpc.unary_unary_rpc_method_handler(self._server.status)
+
+
+@contextmanager
+def old_rpc() -> Iterator[OldRpc]:
+    """A gRPC server on a free port."""
+    told = OldRpc()
+    with ThreadPoolExecutor(16) as threads:
+        server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
+        server.add_generic_rpc_handlers((_Methods(told),))
+        told.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        try:
+            yield told
+        finally:
+            server.stop(0).wait(SECONDS)

@@ -1,0 +1,615 @@
+"""Legacy servers that die, close without a word or say what makes no sense: clients of all four
+protocols learn what happened, no inference is sent twice, and others are served meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from e2e.clients import client
+from e2e.running import Infergate, started_infergate
+from faults.legacy import (
+    DIFFERENCE,
+    NUMBERS,
+    OLD,
+    OUTPUTS,
+    PROTOCOLS,
+    SIMPLE,
+    SUM,
+    Act,
+    Four,
+    OldRpc,
+    Told,
+    answer,
+    good_answer,
+    good_message,
+    good_status,
+    inferred,
+    old_http,
+    old_post,
+    old_rpc,
+    request_status,
+    says,
+    status,
+    told_over_http,
+    values,
+)
+from faults.payloads import document, tensor
+from faults.peer import Backend, Client, Connection, post, scripted
+from faults.rpc import channel
+from faults.watch import alive, complaints, counted, descriptors_come_back, until
+from legacy.running import LegacyServer, started_legacy
+from peers.support.process import free_ports
+
+CONFIG = """
+backends:
+  depot: {{protocol: trtis-http, endpoints: ["http://{http}"]}}
+  shop: {{protocol: trtis-grpc, endpoints: ["grpc://{grpc}"]}}
+  ours: {{protocol: builtin}}
+routes:
+  - {{model: simple, backend: ours}}
+  - {{model: '/http\\.(.+)/', backend: depot, timeout: {timeout}, rewrite: {{model: '\\1'}}}}
+  - {{model: '/grpc\\.(.+)/', backend: shop, timeout: {timeout}, rewrite: {{model: '\\1'}}}}
+readiness: lenient
+"""
+EXPECTED: dict[str, tuple[int, str, str]] = {
+    "connect": (502, "UNAVAILABLE", "UNAVAILABLE"),
+    "timeout": (504, "DEADLINE_EXCEEDED", "UNAVAILABLE"),
+    "backend_garbage": (502, "INTERNAL", "INTERNAL"),
+    "backend_error": (500, "INTERNAL", "INTERNAL"),
+    "too_large": (413, "RESOURCE_EXHAUSTED", "INVALID_ARG"),
+    "no_backend": (503, "UNAVAILABLE", "UNAVAILABLE"),
+    "bad_request": (400, "INVALID_ARGUMENT", "INVALID_ARG"),
+    "not_found": (404, "NOT_FOUND", "UNAVAILABLE"),
+    "unsupported": (501, "UNIMPLEMENTED", "UNSUPPORTED"),
+}
+"""What each outcome is over V2 REST, over V2 gRPC and in a legacy RequestStatus."""
+GOOD = {"v2-rest": 200, "v2-grpc": "OK", "trtis-http": "SUCCESS", "trtis-grpc": "SUCCESS"}
+RELAYED = re.compile(
+    "SHAPE|it broke|busy|not that|unknown model|and no message|the backend answered"
+)
+"""What the servers below say themselves: told as it is."""
+
+
+def code_of(protocol: str, kind: str) -> int | str:
+    rest, rpc, old = EXPECTED[kind]
+    return {"v2-rest": rest, "v2-grpc": rpc}.get(protocol, old)
+
+
+def works(clients: Four, protocol: str, model: str) -> None:
+    told = clients.ask(protocol, model)
+    assert told.code == GOOD[protocol], told
+
+
+@dataclass(frozen=True)
+class Site:
+    gateway: Infergate
+    clients: Four
+    http: Backend
+    rpc: OldRpc
+    pool: ThreadPoolExecutor
+
+    def fails(self, model: str, kind: str, *, asks: int = 1) -> None:
+        """``model`` fails so in every protocol; its server is asked ``asks`` times for each."""
+        backend: Any = self.http if model.startswith("http.") else self.rpc
+        name = "depot" if model.startswith("http.") else "shop"
+        before = len(backend.requests)
+        outcomes = counted(self.gateway, outcome=kind, backend=name)
+        for protocol, told in zip(PROTOCOLS, self.all(model), strict=True):
+            assert told.code == code_of(protocol, kind), told
+            assert RELAYED.search(told.words) or f"backend '{name}'" in told.words, told
+            assert re.search("Traceback|127.0.0.1|File ", told.words) is None
+        assert len(backend.requests) == before + asks * len(PROTOCOLS)
+        assert counted(self.gateway, outcome=kind, backend=name) == outcomes + len(PROTOCOLS)
+        works(self.clients, "v2-rest", "simple")
+
+    def all(self, model: str) -> list[Told]:
+        """Asked in all protocols at once."""
+        return list(self.pool.map(self.clients.ask, PROTOCOLS, [model] * len(PROTOCOLS)))
+
+    def serves(self, model: str) -> None:
+        for protocol, told in zip(PROTOCOLS, self.all(model), strict=True):
+            assert told.code == GOOD[protocol], told
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with scripted(old_http(GOOD_HTTP)) as http, old_rpc() as rpc:
+        config = CONFIG.format(http=http.address, grpc=rpc.address, timeout="300ms")
+        with (
+            started_infergate(config) as gateway,
+            channel(gateway.grpc) as made,
+            ThreadPoolExecutor(len(PROTOCOLS)) as pool,
+        ):
+            site = Site(gateway, Four(gateway.http, made), http, rpc, pool)
+            site.serves("http.m")
+            site.serves("grpc.m")
+            yield site
+            well(gateway)
+
+
+def well(gateway: Infergate) -> None:
+    assert alive(gateway)
+    assert complaints(gateway) == ""
+    assert counted(gateway, outcome="internal") == 0
+    until(lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(), "nothing in flight")
+    assert "infergate_in_flight_bytes 0.0" in gateway.metrics()
+
+
+# ---- inferences over HTTP --------------------------------------------------------------------
+
+WHOLE = good_answer()
+GOOD_HTTP = says(WHOLE)
+BODY = SUM + DIFFERENCE
+
+
+def refuses(code: str, msg: str = "", line: str = "400 Bad Request") -> Act:
+    return says(answer(b"", line=line, status=request_status(code, msg), header="id: 7"))
+
+
+def bare(line: str) -> Act:
+    """Without NV-Status."""
+    return says(answer(b"", line=line, status=""))
+
+
+def headed(header: Any, body: bytes = BODY) -> Act:
+    return says(answer(body, header=header))
+
+
+NONE = OLD.InferResponseHeader(model_name="m", batch_size=1)
+MANY_LINES = {f"A{i}": "b" for i in range(300)}
+HTTP: dict[str, tuple[str, Act]] = {
+    # dies, or closes
+    "silence": ("timeout", says(then=Connection.gone)),
+    "half an answer, then silence": ("timeout", says(WHOLE[:-99], then=Connection.gone)),
+    "closed without a word": ("backend_garbage", says(then=Connection.cut)),
+    "reset without a word": ("backend_garbage", says(then=Connection.reset)),
+    "dead in the status line": ("backend_garbage", says(b"HTTP/1.1 20", then=Connection.cut)),
+    "dead in NV-InferResponse": ("backend_garbage", says(WHOLE[:90], then=Connection.cut)),
+    "dead in the body": ("backend_garbage", says(WHOLE[:-99], then=Connection.cut)),
+    # says no
+    "a bare 400": ("backend_garbage", bare("400 Bad Request")),
+    "a bare 405": ("backend_garbage", bare("405 Not Allowed")),
+    "a bare 500": ("backend_error", bare("500 Oh")),
+    "a proxy's 503": ("no_backend", bare("503 Service Unavailable")),
+    "no NV-Status": ("backend_garbage", says(answer(BODY, status="", header=inferred()))),
+    "an NV-Status that is none": ("backend_garbage", says(answer(b"", status="code: MAYBE"))),
+    "an NV-Status without a code": ("backend_garbage", says(answer(b"", status='msg: "x"'))),
+    "INVALID_ARG": ("bad_request", refuses("INVALID_ARG", "SHAPE")),
+    "INVALID_ARG under 200": ("bad_request", refuses("INVALID_ARG", "SHAPE", "200 OK")),
+    "an error without words": ("bad_request", refuses("INVALID_ARG")),
+    "INTERNAL": ("backend_error", refuses("INTERNAL", "it broke")),
+    "UNKNOWN": ("backend_error", refuses("UNKNOWN", "it broke")),
+    "UNAVAILABLE": ("no_backend", refuses("UNAVAILABLE", "busy")),
+    "UNSUPPORTED": ("unsupported", refuses("UNSUPPORTED", "not that")),
+    "an unknown model": ("not_found", refuses("UNAVAILABLE", "Request for unknown model: 'm'")),
+    "SUCCESS under 400": ("backend_garbage", refuses("SUCCESS")),
+    # makes no sense
+    "no NV-InferResponse": ("backend_garbage", says(answer(BODY))),
+    "an empty one": ("backend_garbage", says(answer(BODY, more={"NV-InferResponse": " "}))),
+    "one that is none": ("backend_garbage", headed("output {")),
+    "one with an unknown field": ("backend_garbage", headed("what: 1")),
+    "one nested deeply": ("backend_garbage", headed("output {" * 7500)),
+    "one over 64 KiB": ("backend_garbage", headed("#" + "x" * 66_000)),
+    "very many header lines": (
+        "backend_garbage", says(answer(BODY, header=inferred(), more=MANY_LINES)),
+    ),
+    "another batch": ("backend_garbage", headed(inferred(batch_size=2))),
+    "no batch": ("backend_garbage", headed(inferred(batch_size=0))),
+    "no outputs": ("backend_garbage", headed(NONE)),
+    "an output too few": ("backend_garbage", headed(inferred(OUTPUTS[0]))),
+    "an output nobody asked for": (
+        "backend_garbage", headed(inferred(*OUTPUTS, values("X", [16])), BODY + SUM),
+    ),
+    "an output twice": ("backend_garbage", headed(inferred(*OUTPUTS, OUTPUTS[0]), BODY + SUM)),
+    "a negative dimension": (
+        "backend_garbage", headed(inferred(OUTPUTS[0], values("OUTPUT1", [-16]))),
+    ),
+    "dimensions that multiply over": (
+        "backend_garbage", headed(inferred(OUTPUTS[0], values("OUTPUT1", [2**62, 2**62]))),
+    ),
+    "a size that is not the shape's": (
+        "backend_garbage", headed(inferred(OUTPUTS[0], values("OUTPUT1", [16], 60))),
+    ),
+    "a size of 2^64": (
+        "backend_garbage", headed(inferred(OUTPUTS[0], values("OUTPUT1", [16], 2**64 - 1))),
+    ),
+    "a body that is shorter": ("backend_garbage", headed(inferred(), BODY[:-1])),
+    "no body": ("backend_garbage", headed(inferred(), b"")),
+    "neither values nor classes": (
+        "backend_garbage", headed(inferred(OUTPUTS[0], {"name": "OUTPUT1"})),
+    ),
+    "classes nobody asked for": (
+        "backend_garbage",
+        headed(inferred(OUTPUTS[0], {"name": "OUTPUT1", "batch_classes": [{"cls": [{"idx": 1}]}]})),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", HTTP)
+def test_http(site: Site, fault: str) -> None:
+    kind, infer = HTTP[fault]
+    with descriptors_come_back(site.gateway.pid):
+        site.http.use(old_http(infer))
+        site.fails("http.m", kind)
+        site.http.use(old_http(GOOD_HTTP))
+    site.serves("http.m")
+
+
+def _long(size: int) -> str:
+    told = (
+        "model_name: 'm', model_version: 1; batch_size: 1"
+        " output < name: 'OUTPUT0' raw: { dims: [16] batch_byte_size: 0x40 } >"
+        " output { name: 'OUTPUT1' raw { dims: 16 batch_byte_size: 64 } } #"
+    )
+    return told.ljust(size, "x")
+
+
+CHUNKED = {"Content-Length": "", "Transfer-Encoding": "chunked"}
+ODD = {
+    "in another order": answer(DIFFERENCE + SUM, header=inferred(*OUTPUTS[::-1])),
+    "without the trailer": answer(BODY, header=inferred()),
+    "with a trailer that is none": answer(BODY + b"\xff" * 500, header=inferred()),
+    "with lower-case names": WHOLE.replace(b"NV-", b"nv-"),
+    "with other headers": answer(BODY, header=inferred(), more={"X": "y", "Date": "now"}),
+    "in chunks": answer(b"", header=inferred(), more=CHUNKED) + b"80\r\n%b\r\n0\r\n\r\n" % BODY,
+    "with an id": answer(BODY, header=inferred(id=99)),
+    "in the name of another": answer(BODY, header=inferred(model_name="x", model_version=3)),
+    "spelled otherwise": answer(BODY, header=_long(0)),
+    "with a header of 8 KB": answer(BODY, header=_long(8_200)),
+    "with a header of 64 KB": answer(BODY, header=_long(65_000)),
+    "after an interim answer": b"HTTP/1.1 100 Continue\r\n\r\n" + WHOLE,
+}
+
+
+@pytest.mark.parametrize("told", ODD)
+def test_http_answers_that_are_odd_and_good(site: Site, told: str) -> None:
+    site.http.use(old_http(says(ODD[told])))
+    site.serves("http.m")
+    given = json.loads(site.clients.ask("v2-rest", "http.m").body)["outputs"]
+    assert {each["name"]: each["data"] for each in given} == {
+        "OUTPUT0": list(range(1, 17)),
+        "OUTPUT1": list(range(-1, 15)),
+    }
+    for protocol in PROTOCOLS[2:]:
+        assert site.clients.ask(protocol, "http.m").body.startswith(BODY)
+    site.http.use(old_http(GOOD_HTTP))
+
+
+def test_http_what_follows_an_answer_is_never_the_next_one(site: Site) -> None:
+    evil = answer(b"", status=request_status("INTERNAL", "evil"))
+    site.http.use(old_http(says(WHOLE + evil, then=Connection.gone)))
+    site.serves("http.m")
+    site.serves("http.m")
+    site.http.use(old_http(GOOD_HTTP))
+
+
+# ---- inferences over gRPC --------------------------------------------------------------------
+
+
+def refused(code: str, msg: str = "") -> bytes:
+    told = OLD.InferResponse(request_status=request_status(code, msg))
+    told.meta_data.id = 7
+    return bytes(told.SerializeToString())
+
+
+def told(*outputs: Any, **more: Any) -> bytes:
+    return good_message(meta_data=inferred(*outputs, **more))
+
+
+RPC: dict[str, tuple[str, bytes]] = {
+    "bytes that are no message": ("backend_garbage", b"\x0b\xff"),
+    "no bytes": ("backend_garbage", b""),
+    "no status": ("backend_garbage", good_message(request_status=None)),
+    "a code that is none": ("backend_error", b"\x0a\x02\x08\x63"),
+    "INVALID_ARG": ("bad_request", refused("INVALID_ARG", "SHAPE")),
+    "an error without words": ("bad_request", refused("INVALID_ARG")),
+    "INTERNAL": ("backend_error", refused("INTERNAL", "it broke")),
+    "UNAVAILABLE": ("no_backend", refused("UNAVAILABLE", "busy")),
+    "an unknown model": ("not_found", refused("UNAVAILABLE", "Request for unknown model: 'm'")),
+    "no header": ("backend_garbage", good_message(meta_data=None)),
+    "no data": ("backend_garbage", good_message(raw_output=None)),
+    "data too little": ("backend_garbage", good_message(raw_output=[SUM])),
+    "data too much": ("backend_garbage", good_message(raw_output=[SUM, SUM, SUM])),
+    "data cut short": ("backend_garbage", good_message(raw_output=[SUM, DIFFERENCE[:-1]])),
+    "another batch": ("backend_garbage", told(batch_size=2)),
+    "an output too few": (
+        "backend_garbage", good_message(meta_data=inferred(OUTPUTS[0]), raw_output=[SUM]),
+    ),
+    "an output nobody asked for": ("backend_garbage", told(OUTPUTS[0], values("X", [16]))),
+    "an output twice": ("backend_garbage", told(OUTPUTS[0], OUTPUTS[0])),
+    "a negative dimension": ("backend_garbage", told(OUTPUTS[0], values("OUTPUT1", [-16]))),
+    "another shape": ("backend_garbage", told(OUTPUTS[0], values("OUTPUT1", [17]))),
+    "neither values nor classes": ("backend_garbage", told(OUTPUTS[0], {"name": "OUTPUT1"})),
+}  # fmt: skip
+CODES = {
+    "INTERNAL": "backend_error",
+    "UNAVAILABLE": "no_backend",
+    "UNIMPLEMENTED": "unsupported",
+    "INVALID_ARGUMENT": "bad_request",
+}
+
+
+@pytest.mark.parametrize("fault", RPC)
+def test_grpc(site: Site, fault: str) -> None:
+    kind, message = RPC[fault]
+    site.rpc.infer = lambda _message, _context: message
+    site.fails("grpc.m", kind)
+    site.rpc.infer = lambda _message, _context: good_message()
+    site.serves("grpc.m")
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_grpc_statuses(site: Site, code: str) -> None:
+    """No server of the API gives any but OK; what stands before it may."""
+
+    def infer(_message: bytes, context: grpc.ServicerContext) -> bytes:
+        context.abort(grpc.StatusCode[code], "it broke")
+        return b""
+
+    site.rpc.infer = infer
+    site.fails("grpc.m", CODES[code])
+    site.rpc.infer = lambda _message, _context: good_message()
+
+
+def test_grpc_outputs_in_another_order(site: Site) -> None:
+    message = good_message(meta_data=inferred(*OUTPUTS[::-1]), raw_output=[DIFFERENCE, SUM])
+    site.rpc.infer = lambda _message, _context: message
+    for protocol in PROTOCOLS[2:]:
+        assert site.clients.ask(protocol, "grpc.m").body.startswith(BODY)
+    site.rpc.infer = lambda _message, _context: good_message()
+
+
+# ---- statuses that tell nothing of the model -------------------------------------------------
+
+UNKNOWN = request_status("INVALID_ARG", "no status available for unknown model 'm'")
+BROKEN = request_status("INTERNAL", "it broke")
+HTTP_STATUS: dict[str, tuple[str, bytes]] = {
+    "no protobuf": ("backend_garbage", answer(b"\xff\xff\xff")),
+    "nothing": ("backend_garbage", answer(b"")),
+    "HTML": ("backend_garbage", answer(b"<html>", status="")),
+    "another model's": ("backend_garbage", answer(status("other").SerializeToString())),
+    "unknown": ("not_found", answer(b"", line="400 Bad Request", status=UNKNOWN)),
+    "an error": ("backend_error", answer(b"", line="400 Bad Request", status=BROKEN)),
+}
+
+
+@pytest.mark.parametrize("fault", HTTP_STATUS)
+def test_http_status(site: Site, fault: str) -> None:
+    """And no inference is sent. What comes of it is not remembered."""
+    kind, message = HTTP_STATUS[fault]
+    model = f"http.{list(HTTP_STATUS).index(fault)}"
+    site.http.use(old_http(GOOD_HTTP, message))
+    site.fails(model, kind, asks=0)
+    site.http.use(old_http(GOOD_HTTP))
+    site.serves(model)
+
+
+def status_response(**told: Any) -> bytes:
+    whole = {"request_status": request_status(), **told}
+    return bytes(OLD.StatusResponse(**whole).SerializeToString())
+
+
+RPC_STATUS: dict[str, tuple[str, bytes]] = {
+    "no protobuf": ("backend_garbage", b"\xff\xff\xff"),
+    "nothing": ("backend_garbage", b""),
+    "another model's": ("backend_garbage", status_response(server_status=status("other"))),
+    "unknown": ("not_found", status_response(request_status=UNKNOWN)),
+    "an error": ("backend_error", status_response(request_status=BROKEN)),
+}
+
+
+@pytest.mark.parametrize("fault", RPC_STATUS)
+def test_grpc_status(site: Site, fault: str) -> None:
+    kind, message = RPC_STATUS[fault]
+    model = f"grpc.{list(RPC_STATUS).index(fault)}"
+    site.rpc.status = lambda _message, _context: message
+    site.fails(model, kind, asks=0)
+    site.rpc.status = lambda message, _context: good_status(message)
+    site.serves(model)
+
+
+def test_a_status_that_is_late(site: Site) -> None:
+    def script(connection: Connection, _backend: Backend) -> None:
+        connection.request()
+        connection.gone()
+
+    site.http.use(script)
+    site.fails("http.late", "timeout", asks=0)
+    site.http.use(old_http(GOOD_HTTP))
+    site.serves("http.late")
+
+
+# ---- one slow, others not --------------------------------------------------------------------
+
+
+def test_a_silent_server_keeps_nobody_else_waiting(site: Site) -> None:
+    site.http.use(old_http(says(then=Connection.gone)))
+    with ThreadPoolExecutor(8) as pool:
+        before = len(site.http.requests)
+        waiting = [pool.submit(site.clients.ask, each, "http.m") for each in PROTOCOLS * 2]
+        until(lambda: len(site.http.requests) == before + 8, "all of them wait")
+        site.serves("grpc.m")
+        site.serves("simple")
+        assert not any(each.done() for each in waiting)
+        for protocol, each in zip(PROTOCOLS * 2, waiting, strict=True):
+            assert each.result().code == code_of(protocol, "timeout")
+    assert len(site.http.requests) == before + 8
+    site.http.use(old_http(GOOD_HTTP))
+    site.serves("http.m")
+
+
+# ---- the server for tests, with its hazards --------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A legacy server for tests and the gateway before it."""
+
+    server: LegacyServer
+    gateway: Infergate
+    clients: Four
+
+    def asked(self, part: str) -> list[dict[str, str]]:
+        """The headers of the HTTP requests whose target holds ``part``."""
+        told = [each for each in self.server.asked() if part in each.get("target", "")]
+        return [{name.lower(): value for name, value in each["headers"]} for each in told]
+
+    def serves(self, *models: str) -> None:
+        for model in models or ("http.simple", "grpc.simple", "simple"):
+            for protocol in PROTOCOLS:
+                works(self.clients, protocol, model)
+
+
+@contextlib.contextmanager
+def before(http: str, rpc: str) -> Iterator[tuple[Infergate, Four]]:
+    config = CONFIG.format(http=http, grpc=rpc, timeout="5s")
+    with started_infergate(config) as gateway, channel(gateway.grpc) as made:
+        yield gateway, Four(gateway.http, made)
+        well(gateway)
+
+
+@pytest.fixture(scope="module")
+def hazardous() -> Iterator[Pair]:
+    with (
+        started_legacy("--hazard", "many_classes") as server,
+        before(server.http, server.grpc) as made,
+    ):
+        yield Pair(server, *made)
+        assert "died" not in server.asked()[-1]
+
+
+DOCUMENT = document(
+    *(tensor(name=f"INPUT{i}", datatype="INT32", shape=[1, 16], data=[i] * 16) for i in range(2))
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "header", "body"),
+    [
+        ("/v2/models/http.simple/infer", "A: b", DOCUMENT),
+        ("/api/infer/http.simple", f"NV-InferRequest: {SIMPLE}", NUMBERS),
+    ],
+)
+def test_a_chunked_request_has_a_length_for_the_server(
+    hazardous: Pair, path: str, header: str, body: bytes
+) -> None:
+    """Which dies of one that has none."""
+    lines = f"POST {path} HTTP/1.1\r\nHost: x\r\n{header}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    with Client(hazardous.gateway.http) as client:
+        client.send(lines.encode() + chunks + b"0\r\n\r\n")
+        assert client.answer().status == 200
+    sent = hazardous.asked("/api/infer/simple")[-1]
+    assert sent["content-length"] == str(len(NUMBERS))
+    assert "transfer-encoding" not in sent
+    assert "expect" not in sent
+    hazardous.serves()
+
+
+def test_a_request_without_its_header_is_not_sent(hazardous: Pair) -> None:
+    """The server dies of it."""
+    before = len(hazardous.asked("/api/infer/"))
+    answer = post(hazardous.gateway.http, "/api/infer/http.simple", NUMBERS)
+    assert answer.status == 400
+    assert answer.body == b"The request header should contain 'NV-InferRequest'"
+    assert len(hazardous.asked("/api/infer/")) == before
+    hazardous.serves()
+
+
+@pytest.mark.parametrize("change", [NUMBERS[:-4], NUMBERS + b"more", b""])
+def test_a_body_of_a_wrong_size_is_not_sent(hazardous: Pair, change: bytes) -> None:
+    """The server may close the connection without a word."""
+    hazardous.serves()
+    before = len(hazardous.asked("/api/infer/"))
+    told = told_over_http(old_post(hazardous.gateway.http, "http.simple", SIMPLE, change))
+    assert told.code == "INVALID_ARG"
+    assert "for model 'http.simple'" in told.words
+    assert len(hazardous.asked("/api/infer/")) == before
+    hazardous.serves()
+
+
+def test_nothing_is_pipelined(hazardous: Pair) -> None:
+    """The server loses what is: clients' pipelines and crowds are answered all the same."""
+    asking = b"GET /v2/models/http.simple/ready HTTP/1.1\r\nHost: x\r\n\r\n"
+    with Client(hazardous.gateway.http) as client, ThreadPoolExecutor(8) as pool:
+        client.send(asking * 20)
+        crowd = [
+            pool.submit(works, hazardous.clients, each, "http.simple") for each in PROTOCOLS * 4
+        ]
+        assert [client.answer().status for _ in range(20)] == [200] * 20
+        for each in crowd:
+            each.result()
+
+
+@pytest.mark.parametrize("backend", ["http", "grpc"])
+def test_classes_that_make_a_large_header(hazardous: Pair, backend: str) -> None:
+    """1000 take 45 KB of NV-InferResponse, 2000 more than the gateway takes."""
+    scores = np.arange(2000, dtype=np.float32).reshape(2, 1000)
+    gateway = hazardous.gateway
+    with client("http", gateway.http, gateway.grpc) as asked:
+        outputs = [asked.output("OUTPUT0", classes=1000)]
+        model = f"{backend}.classify_many"
+        answer = asked.infer(model, [asked.input("INPUT0", scores[:1], "FP32")], outputs=outputs)
+        top = answer.as_numpy("OUTPUT0")
+        assert top.shape == (1, 1000)
+        assert top[0][0] == b"999:999:label number 0999"
+        many = [asked.input("INPUT0", scores, "FP32")]
+        if backend == "grpc":
+            assert asked.infer(model, many, outputs=outputs).as_numpy("OUTPUT0").shape == (2, 1000)
+        else:
+            with pytest.raises(InferenceServerException, match="backend 'depot'") as caught:
+                asked.infer(model, many, outputs=outputs)
+            assert caught.value.status() == "502"
+    hazardous.serves()
+
+
+def test_a_server_that_dies_and_comes_back() -> None:
+    """While it answers, while it is gone, and when it is there again: on new connections."""
+    ports = free_ports(2)
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    models = [f"{backend}.simple" for backend in ("http", "grpc")]
+    asks = [(protocol, model) for protocol in PROTOCOLS for model in models]
+    with before(*addresses) as (_, clients):
+        with started_legacy("--delay-ms", "400", ports=ports) as server:
+            for model in models:
+                works(clients, "v2-rest", model)
+            with ThreadPoolExecutor(8) as pool:
+                waiting = [pool.submit(clients.ask, *each) for each in asks]
+                until(lambda: _inferences(server) == 2 + 8, "all are under way")
+                os.kill(server.pid, signal.SIGKILL)
+                for (protocol, model), each in zip(asks, waiting, strict=True):
+                    kinds = ("backend_garbage",) if model.startswith("http") else _BROKEN_CALL
+                    assert each.result().code in {code_of(protocol, kind) for kind in kinds}
+            assert _inferences(server) == 2 + 8
+        for protocol, model in asks:
+            told = clients.ask(protocol, model)
+            assert told.code == code_of(protocol, "connect"), told
+            works(clients, protocol, "simple")
+        with started_legacy(ports=ports):
+            for protocol, model in asks:
+                until(
+                    lambda p=protocol, m=model: clients.ask(p, m).code == GOOD[p],  # type: ignore[misc]
+                    "it is connected again",
+                )
+
+
+_BROKEN_CALL = ("backend_garbage", "connect", "no_backend")
+"""What a call is whose connection breaks, by what grpcio makes of it."""
+
+
+def _inferences(server: LegacyServer) -> int:
+    asked = [str(told.get("target") or told.get("rpc")) for told in server.asked()]
+    return sum("/api/infer/" in each or each.endswith("/Infer") for each in asked)
