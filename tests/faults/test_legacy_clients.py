@@ -1,0 +1,764 @@
+"""Legacy clients that are broken or hostile, before the models inside the gateway: each is answered
+as v1.15.0 would (where that closes the connection or dies, as v1.9.0), nothing is lost, others are
+served, and nothing stays."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from faults.legacy import (
+    DIFFERENCE,
+    NUMBERS,
+    OLD,
+    OLD_INFER,
+    SIMPLE,
+    SUM,
+    Four,
+    code_name,
+    old_message,
+    old_post,
+    told_over_grpc,
+    told_over_http,
+)
+from faults.peer import Answer, Client, post
+from faults.rpc import Status, call, channel
+from faults.watch import (
+    SECONDS,
+    alive,
+    complaints,
+    counted,
+    descriptors_come_back,
+    growing_at_most,
+    until,
+)
+from legacy.messages import SERVICE
+
+CONFIG = """
+backends:
+  ours: {protocol: builtin}
+routes:
+  - {model: "*", backend: ours}
+limits: {body: 1MiB}
+"""
+MIB = 1 << 20
+STREAM = f"/{SERVICE}/StreamInfer"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[Infergate, Four]]:
+    with started_infergate(CONFIG) as gateway, channel(gateway.grpc) as made:
+        four = Four(gateway.http, made)
+        assert four.ask("trtis-http", "simple").code == "SUCCESS"
+        assert four.ask("trtis-grpc", "simple").code == "SUCCESS"
+        yield gateway, four
+        assert alive(gateway)
+        assert complaints(gateway) == ""
+        assert counted(gateway, outcome="internal") == 0
+
+
+@pytest.fixture
+def gateway(running: tuple[Infergate, Four]) -> Iterator[Infergate]:
+    """Afterwards nothing is left open, and nothing in flight."""
+    gateway, _ = running
+    with descriptors_come_back(gateway.pid):
+        yield gateway
+        good(gateway)
+    until(lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(), "nothing in flight")
+    assert "infergate_in_flight_bytes 0.0" in gateway.metrics()
+
+
+@pytest.fixture
+def rpc(running: tuple[Infergate, Four], gateway: Infergate) -> grpc.Channel:
+    return running[1].channel
+
+
+def good(gateway: Infergate) -> None:
+    told = told_over_http(old_post(gateway.http, "simple", SIMPLE, NUMBERS))
+    assert told.code == "SUCCESS"
+    assert told.body.startswith(SUM + DIFFERENCE + b'model_name: "simple"\n')
+
+
+def is_bare(answer: Answer, status: int = 400) -> None:
+    """As what reaches no handler is answered."""
+    assert answer.status == status
+    assert not set(answer.headers) & {"nv-status", "nv-inferresponse"}
+    assert answer.body == b""
+    assert answer.headers["content-type"] == "text/plain"
+
+
+def refused(
+    gateway: Infergate, header: str, words: str, body: bytes = NUMBERS, **more: str
+) -> None:
+    """INVALID_ARG over HTTP, with an NV-InferResponse that tells the id alone, and no body."""
+    answer = old_post(gateway.http, more.get("model", "simple"), header, body)
+    told = told_over_http(answer)
+    assert (told.code, told.words) == (more.get("code", "INVALID_ARG"), words)
+    assert re.fullmatch(r"(id: \d+)?", answer.headers["nv-inferresponse"])
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.body == b""
+
+
+BOTH = 'input { name: "INPUT0" } input { name: "INPUT1" }'
+ONE = 'output { name: "OUTPUT0" }'
+
+# ---- NV-InferRequest that cannot be read -----------------------------------------------------
+
+UNREADABLE = {
+    "an unknown field": f"what: 1 {SIMPLE}",
+    "a string without end": 'batch_size: 1 input { name: "INPUT0 }',
+    "a brace too few": "batch_size: 1 input {",
+    "a brace too many": f"{SIMPLE} }}",
+    "a number that is none": "batch_size: one",
+    "a number over 32 bits": "batch_size: 4294967296",
+    "a number over 64 bits": f"{SIMPLE} id: 18446744073709551616",
+    "a number of 4000 digits": f"batch_size: {'9' * 4000}",
+    "a negative number": "batch_size: -1",
+    "a float": "batch_size: 1.5",
+    "a field twice": "batch_size: 1 batch_size: 1",
+    "a wrong escape": 'input { name: "\\q" }',
+    "no UTF-8": 'input { name: "\\377" }',
+    "binary": "\x08\x01\x12\x08",
+    "words": "let me in",
+    "JSON": '{"batch_size": 1}',
+    "nested 2000 deep": "input {" * 2000,
+    "nested 2000 deep in what is unknown": "a {" * 2000 + "}" * 2000,
+    "lists in lists": "input: [" + "[" * 3000,
+    "two kinds at once": 'input { name: "INPUT0" name: "INPUT1" }',
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_a_header_that_cannot_be_read(gateway: Infergate, case: str) -> None:
+    """Whether there is such a model or not."""
+    before = counted(gateway, outcome="bad_request", protocol="trtis-http")
+    for model in ("simple", "nosuch"):
+        lines = [f"POST /api/infer/{model} HTTP/1.1", "Host: x", f"Content-Length: {len(NUMBERS)}"]
+        head = "\r\n".join([*lines, f"NV-InferRequest: {UNREADABLE[case]}", "", ""])
+        with Client(gateway.http) as client:
+            client.send(head.encode("latin-1") + NUMBERS)
+            answer = client.answer()
+        if case == "binary":  # HTTP itself has no such bytes
+            assert answer.status == 400
+        else:
+            is_bare(answer)
+    if case != "binary":
+        assert counted(gateway, outcome="bad_request", protocol="trtis-http") == before + 2
+
+
+@pytest.mark.parametrize(("name", "told"), [(b"\xc3\xa9", r"\303\251"), (b"\xff", r"\303\277")])
+def test_a_header_that_is_not_ascii(gateway: Infergate, name: bytes, told: str) -> None:
+    """Told back in ASCII; what is no UTF-8 is read as Latin-1."""
+    header = b'batch_size: 1 input { name: "INPUT0" } input { name: "%b" }' % name
+    with Client(gateway.http) as client:
+        client.send(b"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n")
+        client.send(b"NV-InferRequest: %b\r\n\r\n" % header)
+        answer = client.answer()
+    assert answer.status == 400
+    words = rf"unexpected inference input \'{told}\' for"
+    assert f'msg: "{words}' in answer.headers["nv-status"]
+
+
+def test_no_header(gateway: Infergate) -> None:
+    answer = post(gateway.http, "/api/infer/simple", NUMBERS)
+    assert answer.status == 400
+    assert answer.body == b"The request header should contain 'NV-InferRequest'"
+    assert answer.headers["content-type"] == "text/plain"
+    assert "nv-status" not in answer.headers
+
+
+def test_a_header_twice(gateway: Infergate) -> None:
+    """The servers take the first; what comes joined, as HTTP allows, has two batch sizes."""
+    head = f"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nContent-Length: {len(NUMBERS)}\r\n"
+    with Client(gateway.http) as client:
+        client.send((head + f"NV-InferRequest: {SIMPLE}\r\n" * 2 + "\r\n").encode() + NUMBERS)
+        is_bare(client.answer())
+
+
+def test_a_header_over_the_limit(gateway: Infergate) -> None:
+    with growing_at_most(gateway.pid, 16 * MIB):
+        answer = old_post(gateway.http, "simple", f"{SIMPLE} #{'x' * 40_000}", NUMBERS)
+    assert answer.status in {400, 431}
+
+
+# ---- NV-InferRequest that asks for what cannot be --------------------------------------------
+
+DIMS = "unexpected shape for input 'INPUT0' for model 'simple'. Expected [16], got "
+SIZE = (
+    "specific batch-byte-size for input 'INPUT0' does not match expected byte-size calculated from"
+    " shape and datatype for model 'simple'"
+)
+WRONG = {
+    "nothing": ("", "inference request batch-size must be >= 1 for 'simple'"),
+    "no batch": (f"{BOTH} {ONE}", "inference request batch-size must be >= 1 for 'simple'"),
+    "a batch of 0": (
+        f"batch_size: 0 {BOTH}", "inference request batch-size must be >= 1 for 'simple'",
+    ),
+    "a batch too large": (
+        f"batch_size: 9 {BOTH}", "inference request batch-size must be <= 8 for 'simple'",
+    ),
+    "a batch of 2^32": (
+        f"batch_size: 4294967295 {BOTH}", "inference request batch-size must be <= 8 for 'simple'",
+    ),
+    "no inputs": ("batch_size: 1", "expected 2 inputs but got 0 inputs for model 'simple'"),
+    "an input too few": (
+        'batch_size: 1 input { name: "INPUT0" }',
+        "expected 2 inputs but got 1 inputs for model 'simple'",
+    ),
+    "an input too many": (
+        f'batch_size: 1 {BOTH} input {{ name: "INPUT2" }}',
+        "expected 2 inputs but got 3 inputs for model 'simple'",
+    ),
+    "an unknown input": (
+        'batch_size: 1 input { name: "INPUT0" } input { name: "X" }',
+        "unexpected inference input 'X' for model 'simple'",
+    ),
+    "an input without a name": (
+        'batch_size: 1 input { name: "INPUT0" } input {}',
+        "unexpected inference input '' for model 'simple'",
+    ),
+    "an input named in another script": (
+        'batch_size: 1 input { name: "INPUT0" } input { name: "\\303\\251\\n\\000" }',
+        "unexpected inference input 'é\n\0' for model 'simple'",
+    ),
+    "an input twice": (
+        'batch_size: 1 input { name: "INPUT0" } input { name: "INPUT0" }',
+        "input 'INPUT0' already exists in request",
+    ),
+    "an unknown output": (
+        f'batch_size: 1 {BOTH} output {{ name: "X" }}',
+        "unexpected inference output 'X' for model 'simple'",
+    ),
+    "the batch in the dimensions": (
+        'batch_size: 1 input { name: "INPUT0" dims: 1 dims: 16 } input { name: "INPUT1" }',
+        f"{DIMS}[1,16]",
+    ),
+    "a negative dimension": (
+        'batch_size: 1 input { name: "INPUT0" dims: -16 } input { name: "INPUT1" }', f"{DIMS}[-16]",
+    ),
+    "a dimension left open": (
+        'batch_size: 1 input { name: "INPUT0" dims: -1 } input { name: "INPUT1" }', f"{DIMS}[-1]",
+    ),
+    "dimensions that multiply over": (
+        ('batch_size: 1 input { name: "INPUT0" dims: [4611686018427387904, 4] } input { name: '
+        '"INPUT1" }'),
+        f"{DIMS}[4611686018427387904,4]",
+    ),
+    "a size that is not the shape's": (
+        'batch_size: 1 input { name: "INPUT0" batch_byte_size: 60 } input { name: "INPUT1" }', SIZE,
+    ),
+    "a size of 2^64": (
+        ('batch_size: 1 input { name: "INPUT0" batch_byte_size: 18446744073709551615 } '
+        'input { name: "INPUT1" }'),
+        SIZE,
+    ),
+    "an id and nothing else": (
+        "id: 18446744073709551615", "inference request batch-size must be >= 1 for 'simple'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_header_that_asks_for_what_cannot_be(
+    gateway: Infergate, rpc: grpc.Channel, case: str
+) -> None:
+    """In the same words over HTTP and gRPC."""
+    header, words = WRONG[case]
+    refused(gateway, header, words)
+    told = told_over_grpc(call(rpc, old_message("simple", header=header), OLD_INFER))
+    assert (told.code, told.words) == ("INVALID_ARG", words)
+
+
+def test_the_id_is_told_with_the_error(gateway: Infergate, rpc: grpc.Channel) -> None:
+    header = f"id: 18446744073709551615 batch_size: 9 {BOTH}"
+    answer = old_post(gateway.http, "simple", header, NUMBERS)
+    assert answer.headers["nv-inferresponse"] == "id: 18446744073709551615"
+    status = call(rpc, old_message("simple", header=header), OLD_INFER)
+    assert OLD.InferResponse.FromString(status.message).meta_data.id == 2**64 - 1
+
+
+OTHERS = {
+    "variable": (
+        "identity",
+        'batch_size: 1 input { name: "INPUT0" }',
+        ("model supports variable-size for input 'INPUT0', request must specify input shape for"
+        " model 'identity'"),
+    ),
+    "variable and negative": (
+        "identity",
+        'batch_size: 1 input { name: "INPUT0" dims: -7 }',
+        "unexpected shape for input 'INPUT0' for model 'identity'. Expected [-1], got [-7]",
+    ),
+    "a batch where there are none": (
+        "identity",
+        'batch_size: 2 input { name: "INPUT0" dims: 2 }',
+        "inference request batch-size must be <= 0 for 'identity'",
+    ),
+    "strings without a size": (
+        "simple_string",
+        f"batch_size: 1 {BOTH}",
+        "unexpected additional input data for model 'simple_string'",
+    ),
+    "classes of strings": (
+        "simple_string",
+        ('batch_size: 1 input { name: "INPUT0" batch_byte_size: 64 } '
+        'input { name: "INPUT1" batch_byte_size: 64 } output { name: "OUTPUT0" cls { count: 1 } }'),
+        "class result not available for output 'OUTPUT0' due to unsupported type 'TYPE_STRING'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_what_other_models_refuse(gateway: Infergate, case: str) -> None:
+    model, header, words = OTHERS[case]
+    body = b"" if model == "identity" else b"\0" * 128
+    answer = told_over_http(old_post(gateway.http, model, header, body))
+    assert (answer.code, answer.words) == ("INVALID_ARG", words)
+
+
+def test_a_dimension_that_multiplies_over(gateway: Infergate, rpc: grpc.Channel) -> None:
+    """2^62 elements of four bytes are no size in 64 bits."""
+    header = 'batch_size: 1 input { name: "INPUT0" dims: 4611686018427387904 }'
+    told = told_over_http(old_post(gateway.http, "identity", header, b""))
+    assert told.code == "INVALID_ARG"
+    assert "INPUT0" in told.words
+    told = told_over_grpc(call(rpc, old_message("identity", header=header, raw=[b""]), OLD_INFER))
+    assert told.code == "INVALID_ARG"
+    assert "INPUT0" in told.words
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (NUMBERS[:-4], "unexpected size for input 'INPUT1', expecting 4 bytes for model 'simple'"),
+        (NUMBERS[:60], "unexpected size for input 'INPUT0', expecting 4 bytes for model 'simple'"),
+        (b"", "unexpected size for input 'INPUT0', expecting 64 bytes for model 'simple'"),
+        (NUMBERS + b"x", "unexpected additional input data for model 'simple'"),
+    ],
+    ids=["short", "half", "empty", "long"],
+)
+def test_a_body_of_a_wrong_size(gateway: Infergate, change: bytes, words: str) -> None:
+    refused(gateway, SIMPLE, words, change)
+
+
+@pytest.mark.parametrize(
+    "strings", [b"\xff\xff\xff\xff", b"\x05\0\0\0abc", b"\0\0\0", b"\0" * 60, b"\0" * 68]
+)
+def test_strings_that_do_not_add_up(gateway: Infergate, strings: bytes) -> None:
+    """The servers look at no length within; the gateway does, and names the input."""
+    size = len(strings)
+    header = " ".join(f'input {{ name: "INPUT{i}" batch_byte_size: {size} }}' for i in range(2))
+    answer = old_post(gateway.http, "simple_string", f"batch_size: 1 {header}", strings * 2)
+    told = told_over_http(answer)
+    assert told.code == "INVALID_ARG"
+    assert "INPUT0" in told.words
+
+
+# ---- what is asked for oddly, and given ------------------------------------------------------
+
+FINE = {
+    "nothing asked for": (f"batch_size: 1 {BOTH}", b""),
+    "one output": (f'batch_size: 1 {BOTH} output {{ name: "OUTPUT1" }}', DIFFERENCE),
+    "the other order": (
+        f'batch_size: 1 {BOTH} output {{ name: "OUTPUT1" }} output {{ name: "OUTPUT0" }}',
+        DIFFERENCE + SUM,
+    ),
+    "an output twice": (f"batch_size: 1 {BOTH} {ONE} {ONE}", SUM + SUM),  # level 1.9
+    "classes of none": (
+        f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" cls {{}} }}', SUM,
+    ),
+    "spelled otherwise": (
+        ("batch_size:1,input<name:'INPUT0'>;input:{name:\"INPUT\" '1' dims:[0x10]}"
+        "output{name:'OUTPUT\\060'}#the end"),
+        SUM,
+    ),
+    "flags of no sequence": (f"flags: 4294967295 batch_size: 1 {BOTH} {ONE}", SUM),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FINE)
+def test_what_is_odd_and_right(gateway: Infergate, rpc: grpc.Channel, case: str) -> None:
+    header, values = FINE[case]
+    answer = told_over_http(old_post(gateway.http, "simple", header, NUMBERS))
+    assert answer.code == "SUCCESS", answer
+    assert answer.body.startswith(values + b'model_name: "simple"\n')
+    told = told_over_grpc(call(rpc, old_message("simple", header=header), OLD_INFER))
+    assert (told.code, told.body) == ("SUCCESS", values)
+
+
+@pytest.mark.parametrize(("count", "given"), [("1", 1), ("16", 16), ("17", 16), ("4294967295", 16)])
+def test_class_counts(gateway: Infergate, count: str, given: int) -> None:
+    header = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" cls {{ count: {count} }} }}'
+    answer = old_post(gateway.http, "simple", header, NUMBERS)
+    assert told_over_http(answer).code == "SUCCESS"
+    told = answer.headers["nv-inferresponse"]
+    assert told.count("cls {") == given
+    assert "batch_classes { cls { idx: 15 value: 16 }" in told
+    assert answer.body.startswith(b"model_name")
+
+
+@pytest.mark.parametrize("count", ["-1", "4294967296"])
+def test_class_counts_that_are_none(gateway: Infergate, count: str) -> None:
+    header = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" cls {{ count: {count} }} }}'
+    is_bare(old_post(gateway.http, "simple", header, NUMBERS))
+
+
+@pytest.mark.parametrize(
+    ("query", "binary"),
+    [
+        ("", False),
+        ("?format=binary", True),
+        ("?format=text", False),
+        ("?format=json", False),
+        ("?format=BINARY", False),
+        ("?format=", False),
+        ("?format", False),
+        ("?x=y&format=binary&z", True),
+        ("?format=text&format=binary", False),
+        ("?%66ormat=binary", False),
+        ("?format=binary;", False),
+    ],
+)
+def test_formats(gateway: Infergate, query: str, binary: bool) -> None:
+    path = f"/api/infer/simple{query}"
+    answer = post(gateway.http, path, NUMBERS, {"NV-InferRequest": SIMPLE})
+    assert told_over_http(answer).code == "SUCCESS"
+    trailer = answer.body.removeprefix(SUM + DIFFERENCE)
+    if binary:
+        assert OLD.InferResponseHeader.FromString(trailer).model_name == "simple"
+    else:
+        assert trailer.startswith(
+            b'model_name: "simple"\nmodel_version: 1\nbatch_size: 1\noutput {\n'
+        )
+
+
+# ---- models, versions, paths and methods -----------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["nosuch", "simple/2", "simple/0", f"simple/{2**70}", "sim%70le"])
+def test_models_and_versions_there_are_not(gateway: Infergate, path: str) -> None:
+    name = path.partition("/")[0]
+    refused(
+        gateway, SIMPLE, f"Inference request for unknown model '{name}'",
+        model=path, code="UNAVAILABLE",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ["1", "001"])
+def test_versions_there_are(gateway: Infergate, version: str) -> None:
+    answer = told_over_http(old_post(gateway.http, f"simple/{version}", SIMPLE, NUMBERS))
+    assert answer.code == "SUCCESS"
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("POST /api", 400),
+        ("GET /api/", 400),
+        ("POST /api/infer", 400),
+        ("POST /api/infer/", 400),
+        ("POST /api/infer/simple/", 400),
+        ("POST /api/infer/simple/x", 400),
+        ("POST /api/infer/simple/-1", 400),
+        ("POST /api/infer/simple/1/2", 400),
+        ("POST /api/infer//simple", 400),
+        ("POST /api//infer/simple", 400),
+        ("POST /api/../api/infer/simple", 400),
+        ("POST /api/infer/simple%2f1/x", 400),
+        ("GET /api/health", 400),
+        ("GET /api/health/", 400),
+        ("GET /api/health/foo", 400),
+        ("GET /api/health/live/", 400),
+        ("GET /api/repository", 400),
+        ("GET /api/nosuch", 400),
+        ("POST /api/modelcontrol/reload/simple", 400),
+        ("POST /api/sharedmemorycontrol/register/a/b/c/d", 400),
+        ("GET /api/infer/simple", 405),
+        ("PUT /api/infer/simple", 405),
+        ("HEAD /api/health/live", 405),
+        ("POST /api/health/live", 405),
+        ("DELETE /api/status", 405),
+        ("GET /api/modelcontrol/load/simple", 405),
+        ("OPTIONS /api/repository/index", 405),
+        ("PATCH /api/status/simple", 405),
+    ],
+)
+def test_paths_and_methods_there_are_not(gateway: Infergate, line: str, status: int) -> None:
+    with Client(gateway.http) as client:
+        client.send(f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+        if line.startswith("HEAD"):
+            assert client.until(b"\r\n\r\n").startswith(b"HTTP/1.1 405 ")
+            return
+        is_bare(client.answer(), status)
+        client.send(b"GET /api/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.answer().status == 200  # and the connection stays
+
+
+@pytest.mark.parametrize("model", ["nosuch", "simple/", "simple/1", "sim%70le", "x" * 5000, "a b"])
+def test_a_status_there_is_not(gateway: Infergate, model: str) -> None:
+    with Client(gateway.http) as client:
+        client.send(f"GET /api/status/{model} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        answer = client.answer()
+    assert answer.status == 400
+    if " " not in model:  # which is no HTTP
+        told = told_over_http(answer)
+        assert told.code == "INVALID_ARG"
+        assert told.words.startswith(f"no status available for unknown model '{model[:1000]}")
+
+
+# ---- HTTP ------------------------------------------------------------------------------------
+
+ASKS = f"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nNV-InferRequest: {SIMPLE}\r\n"
+CHUNKS = b"40\r\n%b\r\n40\r\n%b\r\n0\r\n\r\n" % (NUMBERS[:64], NUMBERS[64:])
+
+
+def sent(gateway: Infergate, whole: bytes) -> tuple[Answer, bytes]:
+    """The answer, and what comes behind it when the client has closed its side."""
+    with Client(gateway.http) as client:
+        client.send(whole)
+        answer = client.answer()
+        client.socket.shutdown(1)
+        return answer, client.rest()
+
+
+def test_a_chunked_body(gateway: Infergate) -> None:
+    """The servers die of it; here it is one like any other."""
+    answer, _ = sent(gateway, f"{ASKS}Transfer-Encoding: chunked\r\n\r\n".encode() + CHUNKS)
+    assert told_over_http(answer).body.startswith(SUM + DIFFERENCE)
+
+
+def test_a_client_that_waits_for_consent(gateway: Infergate) -> None:
+    with Client(gateway.http) as client:
+        head = f"{ASKS}Content-Length: {len(NUMBERS)}\r\nExpect: 100-continue\r\n\r\n"
+        client.send(head.encode())
+        assert client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.send(NUMBERS)
+        assert told_over_http(client.answer()).code == "SUCCESS"
+
+
+@pytest.mark.parametrize("header", ["nv-inferrequest", "NV-INFERREQUEST"])
+def test_header_names_in_any_case(gateway: Infergate, header: str) -> None:
+    answer = post(gateway.http, "/api/infer/simple", NUMBERS, {header: SIMPLE})
+    assert told_over_http(answer).code == "SUCCESS"
+
+
+@pytest.mark.parametrize("more", ["Connection: close\r\n", ""])
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_connections_end_as_asked(gateway: Infergate, version: str, more: str) -> None:
+    head = f"{ASKS}{more}Content-Length: {len(NUMBERS)}\r\n\r\n".replace("1.1", version)
+    with Client(gateway.http) as client:
+        client.send(head.encode() + NUMBERS)
+        assert told_over_http(client.answer()).code == "SUCCESS"
+        if more or version == "1.0":
+            assert client.rest() == b""
+        else:
+            client.send(head.encode() + NUMBERS)
+            assert told_over_http(client.answer()).code == "SUCCESS"
+
+
+def test_pipelined_requests_are_not_lost(gateway: Infergate) -> None:
+    """As they are by the servers."""
+    one = f"{ASKS}Content-Length: {len(NUMBERS)}\r\n\r\n".encode() + NUMBERS
+    live = b"GET /api/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+    with Client(gateway.http) as client:
+        client.send((live + one) * 10)
+        assert [client.answer().status for _ in range(20)] == [200] * 20
+
+
+def test_a_body_over_the_limit(gateway: Infergate) -> None:
+    with growing_at_most(gateway.pid, 16 * MIB), Client(gateway.http) as client:
+        client.send(f"{ASKS}Content-Length: {MIB + 1}\r\n\r\n".encode())
+        told = told_over_http(client.answer())
+    assert told.code == "INVALID_ARG"
+    assert str(MIB) in told.words
+
+
+def test_clients_that_leave(gateway: Infergate) -> None:
+    whole = f"{ASKS}Content-Length: {len(NUMBERS)}\r\n\r\n".encode() + NUMBERS
+    for end in (10, 60, len(whole) - 1, len(whole)):
+        with Client(gateway.http) as client:
+            client.send(whole[:end])
+            client.reset()
+    good(gateway)
+
+
+def test_headers_that_take_long_to_read_cost_little(gateway: Infergate) -> None:
+    with growing_at_most(gateway.pid, 32 * MIB):
+        for unit in ("input{}", "output{cls{}}", "input{dims:[1,2,3]}", "#", '"', "input:[{},{}]"):
+            header = f"batch_size: 1 {unit * (15_000 // len(unit))}"
+            assert old_post(gateway.http, "simple", header, b"").status == 400
+            good(gateway)
+
+
+# ---- gRPC ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["Infer", "Status", "Health", "ModelControl", "Repository"])
+@pytest.mark.parametrize(
+    "message", [b"\xff", b"\x0a\xff", b"\x0b", b"\x0a\x05ab", b"\x0a\x02\xff\xfe"]
+)
+def test_bytes_that_are_no_message(rpc: grpc.Channel, method: str, message: bytes) -> None:
+    status = call(rpc, message, f"/{SERVICE}/{method}")
+    if method == "Repository" and message == b"\x0a\x02\xff\xfe":
+        assert status.code in {grpc.StatusCode.OK, grpc.StatusCode.INTERNAL}  # no text for it
+        return
+    assert (status.code, status.details) == (
+        grpc.StatusCode.INTERNAL,
+        "Unable to parse request",
+    )
+
+
+@pytest.mark.parametrize("method", ["Profile", "infer", "Nosuch"])
+def test_methods_there_are_not(rpc: grpc.Channel, method: str) -> None:
+    assert call(rpc, b"", f"/{SERVICE}/{method}").code is grpc.StatusCode.UNIMPLEMENTED
+
+
+ENTRIES = {
+    "none": ([], "expected tensor data for at least 0 inputs but got only 0 sets of data"),
+    "too few": (
+        [NUMBERS[:64]],
+        "expected tensor data for at least 1 inputs but got only 1 sets of data",
+    ),
+    "short": ([NUMBERS[:60], NUMBERS[64:]], "unexpected size 60 for input 'INPUT0', expecting 64"),
+    "long": ([NUMBERS[:64], NUMBERS], "unexpected size 128 for input 'INPUT1', expecting 64"),
+    "empty": ([b"", b""], "unexpected size 0 for input 'INPUT0', expecting 64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ENTRIES)
+def test_raw_inputs_that_do_not_fit(rpc: grpc.Channel, case: str) -> None:
+    raw, words = ENTRIES[case]
+    told = told_over_grpc(call(rpc, old_message("simple", raw=raw), OLD_INFER))
+    assert (told.code, told.words) == ("INVALID_ARG", f"{words} for model 'simple'")
+
+
+def test_raw_inputs_too_many_are_left(rpc: grpc.Channel) -> None:
+    raw = [NUMBERS[:64], NUMBERS[64:], b"more"]
+    told = told_over_grpc(call(rpc, old_message("simple", raw=raw), OLD_INFER))
+    assert (told.code, told.body) == ("SUCCESS", SUM + DIFFERENCE)
+
+
+@pytest.mark.parametrize("version", [0, 2, -2, 2**63 - 1])
+def test_versions_there_are_not(rpc: grpc.Channel, version: int) -> None:
+    told = told_over_grpc(call(rpc, old_message("simple", version=version), OLD_INFER))
+    words = "Inference request for unknown model 'simple'"
+    assert (told.code, told.words) == ("UNAVAILABLE", words)
+
+
+def test_very_many_fields_are_refused(rpc: grpc.Channel, gateway: Infergate) -> None:
+    """Soon, and at little cost."""
+    for unit in (b"\x22\0", b"\x1a\x02\x1a\0", b"\x1a\x02\x22\0", b"\x78\0"):
+        with growing_at_most(gateway.pid, 64 * MIB):
+            status = call(rpc, unit * (900_000 // len(unit)), OLD_INFER)
+        if status.code is grpc.StatusCode.OK:
+            assert told_over_grpc(status).code in {"INVALID_ARG", "UNAVAILABLE"}
+        else:
+            assert status.code is grpc.StatusCode.INTERNAL
+        good(gateway)
+
+
+def test_a_message_over_the_limit(rpc: grpc.Channel) -> None:
+    message = old_message("simple", raw=[bytes(2 * MIB)])
+    assert call(rpc, message, OLD_INFER).code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+OTHER_ERRORS = [
+    ("Health", OLD.HealthRequest(mode="foo"), "UNKNOWN", "unknown health mode 'foo'"),
+    ("Repository", OLD.RepositoryRequest(), "UNKNOWN", "request type is not specified"),
+    (
+        "SharedMemoryControl", OLD.SharedMemoryControlRequest(),
+        "UNKNOWN", "unknown sharedmemorycontrol request type",
+    ),
+    (
+        "Status", OLD.StatusRequest(model_name="nosuch"),
+        "INVALID_ARG", "no status available for unknown model 'nosuch'",
+    ),
+    (
+        "ModelControl", OLD.ModelControlRequest(model_name="simple", type=1),
+        "UNAVAILABLE", "explicit model load / unload is not allowed if polling is enabled",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "message", "code", "words"), OTHER_ERRORS)
+def test_what_other_methods_refuse(
+    rpc: grpc.Channel, method: str, message: Any, code: str, words: str
+) -> None:
+    status = call(rpc, message.SerializeToString(), f"/{SERVICE}/{method}")
+    assert status.code is grpc.StatusCode.OK
+    kind = getattr(OLD, f"{method}Response")
+    told = kind.FromString(status.message).request_status
+    assert (code_name(told), told.msg) == (code, words)
+
+
+# ---- streams ---------------------------------------------------------------------------------
+
+
+def streamed(rpc: grpc.Channel, *messages: bytes) -> tuple[list[str], Status]:
+    """The codes of the answers in order, and how the stream ended."""
+    answers = rpc.stream_stream(STREAM)(iter(messages), timeout=SECONDS)
+    codes = []
+    try:
+        for each in answers:
+            codes.append(code_name(OLD.InferResponse.FromString(each).request_status))  # noqa: PERF401
+    except grpc.RpcError as error:
+        return codes, Status(error.code(), error.details() or "")
+    return codes, Status(answers.code(), answers.details())
+
+
+def test_a_stream_closed_at_once(rpc: grpc.Channel) -> None:
+    assert streamed(rpc) == ([], Status(grpc.StatusCode.OK, ""))
+
+
+def test_errors_among_good_ones_in_order(rpc: grpc.Channel) -> None:
+    good, bad = old_message("simple"), old_message("simple", raw=[])
+    unknown = old_message("nosuch")
+    codes, status = streamed(rpc, good, bad, good, unknown, unknown, good)
+    assert codes == [
+        "SUCCESS", "INVALID_ARG", "SUCCESS", "UNAVAILABLE", "UNAVAILABLE", "SUCCESS",
+    ]  # fmt: skip
+    assert status.code is grpc.StatusCode.OK
+
+
+def test_a_message_that_is_none_ends_the_stream(rpc: grpc.Channel) -> None:
+    """What was asked before it is answered first."""
+    good = old_message("simple")
+    codes, status = streamed(rpc, good, good, b"\xff", good)
+    assert codes == ["SUCCESS", "SUCCESS"]
+    assert (status.code, status.details) == (grpc.StatusCode.INTERNAL, "Unable to parse request")
+
+
+def test_a_stream_whose_client_leaves(rpc: grpc.Channel, gateway: Infergate) -> None:
+    held = threading.Event()
+
+    def messages() -> Iterator[bytes]:
+        yield old_message("simple")
+        held.wait(SECONDS)
+
+    answers = rpc.stream_stream(STREAM)(messages(), timeout=SECONDS)
+    assert OLD.InferResponse.FromString(next(answers)).raw_output[0] == SUM
+    until(lambda: "infergate_open_streams 1.0" in gateway.metrics(), "the stream is open")
+    answers.cancel()
+    held.set()
+    until(lambda: "infergate_open_streams 0.0" in gateway.metrics(), "the stream is over")
+
+
+def test_a_sequence_over_a_stream(rpc: grpc.Channel) -> None:
+    def step(number: int, flags: int) -> bytes:
+        header = (
+            f'batch_size: 1 correlation_id: 5 flags: {flags} input {{ name: "INPUT" }} '
+            'output { name: "OUTPUT" }'
+        )
+        return old_message("accumulate", header=header, raw=[number.to_bytes(4, "little")])
+
+    messages = iter([step(5, 1), step(6, 0), step(7, 2), step(8, 0)])
+    answers = [OLD.InferResponse.FromString(each) for each in rpc.stream_stream(STREAM)(messages)]
+    assert [int.from_bytes(each.raw_output[0], "little") for each in answers[:3]] == [5, 11, 18]
+    assert code_name(answers[3].request_status) == "INVALID_ARG"
+    assert "must specify the START flag" in answers[3].request_status.msg
