@@ -10,12 +10,15 @@ from infergate.config.mistakes import or_else
 
 BUILTIN: Final = "builtin"
 """The models inside this process: no codec, no endpoint."""
-ANNOUNCED: Final = frozenset({"graphpipe"})
-"""Agreed names whose codecs come with a later version."""
-SCHEMES: Final = {Carrier.HTTP: ("http", "https"), Carrier.GRPC: ("grpc", "grpcs")}
+UNIX_HTTP: Final = "http+unix"
+UNIX: Final = "unix"
+SCHEMES: Final = {Carrier.HTTP: ("http", "https", UNIX_HTTP), Carrier.GRPC: ("grpc", "grpcs")}
+FRAMED_SCHEMES: Final = ("tcp", UNIX)
+"""What size-prefixed frames go over, for protocols that fit into them."""
+UNIX_SCHEMES: Final = frozenset({UNIX, UNIX_HTTP})
 TLS_SCHEMES: Final = frozenset({"https", "grpcs"})
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-"""gRPC has no port of its own."""
+"""gRPC and raw sockets have no port of their own."""
 
 
 def carriers() -> dict[str, Carrier | None]:
@@ -23,12 +26,17 @@ def carriers() -> dict[str, Carrier | None]:
     return {BUILTIN: None} | {name: plugin.carrier for name, plugin in plugins().items()}
 
 
+def schemes(protocol: str) -> tuple[str, ...]:
+    """What the endpoints of a backend that speaks ``protocol`` may begin with; none: in-process."""
+    plugin = plugins().get(protocol)
+    if plugin is None:
+        return ()
+    return SCHEMES[plugin.carrier] + (FRAMED_SCHEMES if plugin.framed else ())
+
+
 def parse_protocol(name: str) -> str:
     """``name`` where it is a protocol of this version. Raises ValueError."""
     known = carriers()
     if name in known:
         return name
-    if name in ANNOUNCED - known.keys():
-        there_are = ", ".join(sorted(known))
-        raise ValueError(f"protocol '{name}' is not in this version; there are: {there_are}")
     raise ValueError(f"'{name}' is not a protocol{or_else(name, known)}")

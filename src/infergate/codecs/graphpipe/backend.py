@@ -1,0 +1,128 @@
+"""How GraphPipe servers are asked and read.
+
+*Rule 1.* The address of a server is that of a model, so every request is a POST to it as it stands.
+All that is asked besides inferences is asked by a MetadataRequest.
+*Rule 2.* Not every server has metadata (graphpipe-py's examples drop the connection), and some give
+it to a GET alone: :func:`by_get` is the other way to ask, read by the same function.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import flatbuffers
+
+from infergate.codecs.graphpipe import metadata
+from infergate.codecs.graphpipe.errors import error_of_status
+from infergate.codecs.graphpipe.infer_request import write_request
+from infergate.codecs.graphpipe.infer_response import read_response
+from infergate.codecs.graphpipe.reading import Message
+from infergate.codecs.graphpipe.schema import MetadataRequest, Req, Request
+from infergate.core.errors import GatewayError, Kind, Origin, garbage
+from infergate.core.limits import Limits
+from infergate.core.messages import (
+    Answer,
+    Health,
+    InferRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    Operation,
+    ServerLiveRequest,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+)
+from infergate.core.wire import HttpRequest, HttpResponse, joined
+
+_JSON: Final = "application/json"
+_ABSENT: Final = frozenset({401, 403, 404})
+"""What a proxy says where nothing serves, or not to us."""
+
+
+def _metadata_request() -> bytes:
+    builder = flatbuffers.Builder(64)
+    MetadataRequest.Start(builder)
+    empty = MetadataRequest.End(builder)
+    Request.Start(builder)
+    Request.AddReqType(builder, Req.Req.MetadataRequest)
+    Request.AddReq(builder, empty)
+    builder.Finish(Request.End(builder))
+    return bytes(builder.Output())
+
+
+METADATA_REQUEST: Final = _metadata_request()
+
+
+def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
+    """Raises UNSUPPORTED for what GraphPipe lacks, BAD_REQUEST and TOO_LARGE."""
+    match operation:
+        case InferRequest():
+            assert model is not None
+            return HttpRequest("POST", "", body=write_request(operation, model))
+        case (
+            ServerLiveRequest()
+            | ServerReadyRequest()
+            | ServerMetadataRequest()
+            | ModelReadyRequest()
+            | ModelMetadataRequest()
+        ):
+            return HttpRequest("POST", "", body=[METADATA_REQUEST])
+    raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe has no request for {type(operation).__name__}")
+
+
+def by_get() -> HttpRequest:
+    """The other way to ask for what ``build_request`` asks by a MetadataRequest: graphpipe-go's
+    servers answer with JSON."""
+    return HttpRequest("GET", "")
+
+
+def parse_response(
+    wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
+) -> Answer:
+    """Raises the backend's error, or BACKEND_GARBAGE."""
+    if isinstance(operation, ServerLiveRequest | ServerReadyRequest | ModelReadyRequest):
+        if wire.status in _ABSENT:
+            raise _error(wire)
+        return Health(ok=wire.status < 500)
+    if wire.status != 200:
+        raise _error(wire)
+    try:
+        return _read(wire, operation, limits, model)
+    except GatewayError as error:
+        if error.origin is Origin.BACKEND:
+            raise
+        public = f"the backend's answer cannot be read: {error.public}"
+        if error.kind is Kind.TOO_LARGE:
+            raise GatewayError(Kind.TOO_LARGE, public, origin=Origin.BACKEND) from None
+        raise garbage(public) from None
+
+
+def _error(wire: HttpResponse) -> GatewayError:
+    headers = {name.lower(): value for name, value in wire.headers.items()}
+    return error_of_status(wire.status, headers, bytes(joined(wire.body)))
+
+
+def _read(
+    wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
+) -> Answer:
+    body = joined(wire.body)
+    if isinstance(operation, InferRequest):
+        assert model is not None
+        return read_response(Message(body).root("InferResponse"), operation, model, limits)
+    if _is_json(wire):
+        told = metadata.read_json(bytes(body), limits)
+        if isinstance(operation, ModelMetadataRequest):
+            return metadata.metadata_of_json(told, operation.model, limits)
+        return metadata.server_of_json(told)
+    table = Message(body).root("MetadataResponse")
+    if isinstance(operation, ModelMetadataRequest):
+        return metadata.read_metadata(table, operation.model, limits)
+    return metadata.read_server(table)
+
+
+def _is_json(wire: HttpResponse) -> bool:
+    """Whether it answers a GET."""
+    return any(
+        name.lower() == "content-type" and value.partition(";")[0].strip().lower() == _JSON
+        for name, value in wire.headers.items()
+    )

@@ -1,0 +1,133 @@
+"""The free text ``config`` of an inference ⇄ its request parameters.
+
+*Rule.* A JSON object is the parameters. Any other text that is not empty is one parameter,
+``graphpipe_config``. On the way back that one alone is the text again, unless it would then read as
+a JSON object; no parameters are the empty text; all others are written as a JSON object. So
+parameters come back as they were, and so does a config but for the spelling of its JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.tensor import Parameters
+
+PARAMETER: Final = "graphpipe_config"
+LONGEST: Final = 64 * 1024
+"""Bytes of a config: it is read while nothing else is."""
+DEEPEST: Final = 100
+"""Levels of nesting, as in V2 REST."""
+_INTEGERS: Final = range(-(2**63), 2**64)
+"""What the other protocols and their readers can tell."""
+
+
+def read_config(config: memoryview) -> Parameters:
+    """Raises BAD_REQUEST for what is not UTF-8 and for JSON that other protocols cannot tell,
+    TOO_LARGE."""
+    if len(config) > LONGEST:
+        raise GatewayError(
+            Kind.TOO_LARGE, f"config has {len(config)} bytes, the limit is {LONGEST}"
+        )
+    try:
+        text = bytes(config).decode()
+    except UnicodeError:
+        raise bad_request("config is not UTF-8") from None
+    return _parameters(text)
+
+
+def write_config(parameters: Parameters) -> bytes:
+    """Raises BAD_REQUEST for what JSON cannot tell, TOO_LARGE."""
+    if not parameters:
+        return b""
+    try:
+        text = _alone(parameters)
+        if text is None:
+            text = json.dumps(dict(parameters), ensure_ascii=False, allow_nan=False)
+        config = text.encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise bad_request(f"the parameters cannot be told as JSON: {error}") from None
+    if len(config) > LONGEST:
+        raise GatewayError(
+            Kind.TOO_LARGE,
+            f"the parameters take {len(config)} bytes of config, the limit is {LONGEST}",
+        )
+    return config
+
+
+def _alone(parameters: Parameters) -> str | None:
+    """The text that reads as ``parameters``, if they are one alone; None where there is none."""
+    text = parameters.get(PARAMETER)
+    if not isinstance(text, str):
+        return None
+    try:
+        return text if _parameters(text) == parameters else None
+    except GatewayError:
+        return None
+
+
+def _parameters(text: str) -> Parameters:
+    if not text:
+        return {}
+    try:
+        told = json.loads(
+            text,
+            object_pairs_hook=_members,
+            parse_int=_integer,
+            parse_float=_float,
+            parse_constant=_constant,
+        )
+    except ValueError:
+        return {PARAMETER: text}
+    except RecursionError:
+        raise _too_deep() from None
+    if not isinstance(told, dict):
+        return {PARAMETER: text}
+    _check_depth(told)
+    return told
+
+
+def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise bad_request("config is a JSON object with one name twice")
+    return members
+
+
+def _integer(digits: str) -> int:
+    number = int(digits)
+    if number not in _INTEGERS:
+        raise bad_request(f"config has the number {digits[:40]}, which is beyond 64 bits")
+    return number
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise bad_request(f"config has the number {digits[:40]}, which is beyond 64 bits")
+    return number
+
+
+def _constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _check_depth(told: Any) -> None:
+    level = [told]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> GatewayError:
+    return bad_request(f"config is nested deeper than {DEEPEST} levels")

@@ -1,0 +1,87 @@
+"""InferRequest ⇄ the canonical one.
+
+*Rule 1.* What the message alone tells wrong is refused before the model's metadata is asked for.
+*Rule 2.* Outputs are asked of a backend in the order of its metadata: graphpipe-go's Serve ignores
+their names and answers with all, in that order.
+*Rule 3.* A client who asks for no outputs wants all: a backend is asked for those that its metadata
+has. Where that has one name as input and output it lists the nodes of a graph (graphpipe-tf: all of
+them), and the server is left to choose what it gives by default.
+*Rule 4.* Model, version, id and the parameters of tensors have no place in the message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from infergate.codecs.base import Parsed, Unfinished
+from infergate.codecs.graphpipe import layout
+from infergate.codecs.graphpipe.config_text import read_config, write_config
+from infergate.codecs.graphpipe.fields import CONFIG, INPUT_NAMES, INPUT_TENSORS, OUTPUT_NAMES
+from infergate.codecs.graphpipe.names import resolve_inputs, resolve_outputs
+from infergate.codecs.graphpipe.reading import Table
+from infergate.codecs.graphpipe.tensors import read_tensors
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
+from infergate.core.tensor import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The outputs a client wants, in order; if it ``asked`` for none, those that the model has."""
+
+    outputs: tuple[str, ...]
+    asked: bool
+
+
+# ---- from clients
+
+
+def read_request(table: Table, model: str, version: str, limits: Limits) -> Unfinished:
+    """The inference in ``table``, of ``model`` and ``version``. Raises BAD_REQUEST, also when it is
+    finished, and TOO_LARGE."""
+    parameters = read_config(table.data(CONFIG))
+    tables = table.tables(INPUT_TENSORS, limits.tensors)
+    inputs = table.texts(INPUT_NAMES, len(tables), cut=True)
+    inputs += [""] * (len(tables) - len(inputs))
+    called = (name or f"input {index}" for index, name in enumerate(inputs))
+    tensors = read_tensors(zip(called, tables, strict=True), limits)
+    outputs = table.texts(OUTPUT_NAMES, limits.tensors)
+
+    def finish(metadata: ModelMetadata) -> Parsed:
+        names = resolve_inputs(inputs, metadata)
+        wanted = resolve_outputs(outputs, metadata)
+        request = InferRequest(
+            model,
+            version,
+            parameters=parameters,
+            inputs=tuple(
+                replace(tensor, name=name) for tensor, name in zip(tensors, names, strict=True)
+            ),
+            outputs=tuple(map(RequestedOutput, dict.fromkeys(wanted))),
+        )
+        all_names = tuple(told.name for told in metadata.outputs)
+        return Parsed(request, Reply(wanted or all_names, asked=bool(wanted)))
+
+    return Unfinished(model, version, finish)
+
+
+# ---- to backends
+
+
+def asked_outputs(request: InferRequest, model: ModelMetadata) -> list[str]:
+    """The names that the backend is asked for; none where it is to choose."""
+    known = [told.name for told in model.outputs]
+    if request.outputs:
+        places = {name: place for place, name in enumerate(known)}
+        wanted = [output.name for output in request.outputs]
+        return sorted(wanted, key=lambda name: places.get(name, len(places)))
+    inputs = {told.name for told in model.inputs}
+    return known if inputs.isdisjoint(known) else []
+
+
+def write_request(request: InferRequest, model: ModelMetadata) -> list[Buffer]:
+    """The Request. Raises UNSUPPORTED for datatypes GraphPipe lacks, BAD_REQUEST for parameters
+    that config cannot tell, TOO_LARGE."""
+    return layout.write_request(
+        write_config(request.parameters), request.inputs, asked_outputs(request, model)
+    )

@@ -1,0 +1,80 @@
+"""What a path asks for.
+
+*Rule 1.* On a shared port a path names a model: ``/graphpipe/<model>[/versions/<version>]``. On a
+listener of one model every path means that one, for clients keep whatever address they were given.
+*Rule 2.* GET asks for the metadata; what any other method asks for is told by its body, as on
+graphpipe-go's server.
+*Rule 3.* Of that server's own paths a listener of one model has the two that look at it,
+``/control/is_ready`` and ``/control/is_alive``, by any method.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.messages import ModelReadyRequest, Operation, ServerLiveRequest
+
+CLAIM: Final = "graphpipe"
+_MODEL: Final = re.compile(rf"/{CLAIM}/([^/]+)(?:/versions/([^/]+))?")
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_CONTROL: Final = "/control/"
+_READY: Final = "is_ready"
+_ALIVE: Final = "is_alive"
+_OTHERS: Final = ("client_count", "shutdown")
+_SHOWN: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A model; or, where it is not None, the ``question`` that the path alone asks."""
+
+    model: str = ""
+    version: str = ""
+    question: Operation | None = None
+
+
+def locate(path: str, model: str) -> Place:
+    """The place ``path`` names on a listener of ``model`` (empty: a shared port). Raises NOT_FOUND,
+    or BAD_REQUEST for a name that cannot be read."""
+    if model:
+        return (
+            _control(path.removeprefix(_CONTROL), model)
+            if path.startswith(_CONTROL)
+            else (Place(model))
+        )
+    match = _MODEL.fullmatch(path)
+    if match is None:
+        raise _no_such(path)
+    name, version = match.groups()
+    return Place(_decoded(name, "model name"), _decoded(version or "", "model version"))
+
+
+def _control(word: str, model: str) -> Place:
+    if word == _READY:
+        return Place(question=ModelReadyRequest(model))
+    if word == _ALIVE:
+        return Place(question=ServerLiveRequest())
+    if word in _OTHERS:
+        raise _no_such(_CONTROL + word)
+    return Place(model)
+
+
+def _no_such(path: str) -> GatewayError:
+    shown = path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
+    return GatewayError(Kind.NOT_FOUND, f"no such path: {shown}")
+
+
+def _decoded(segment: str, what: str) -> str:
+    if _BAD_ESCAPE.search(segment):
+        raise bad_request(f"the {what} in the path has a wrong percent-escape")
+    try:
+        text = unquote_to_bytes(segment).decode()
+    except UnicodeError:
+        raise bad_request(f"the {what} in the path is not UTF-8") from None
+    if text in (".", ".."):  # HTTP clients on the way would resolve such a path
+        raise bad_request(f"the {what} may not be '{text}'")
+    return text
