@@ -554,6 +554,18 @@ def test_nothing_is_pipelined(hazardous: Pair) -> None:
             each.result()
 
 
+def test_a_name_that_is_too_long_for_the_server_is_not_sent(hazardous: Pair) -> None:
+    """It would close the connection without a word."""
+    before = len(hazardous.server.asked())
+    with Client(hazardous.gateway.http) as client:
+        client.send(b"GET /v2/models/http.%b/ready HTTP/1.1\r\nHost: x\r\n\r\n" % (b"x" * 9000))
+        answer = client.answer()
+    assert answer.status == 501
+    assert "cannot stand in a path of the API" in answer.error
+    assert len(hazardous.server.asked()) == before
+    hazardous.serves()
+
+
 @pytest.mark.parametrize("backend", ["http", "grpc"])
 def test_classes_that_make_a_large_header(hazardous: Pair, backend: str) -> None:
     """1000 take 45 KB of NV-InferResponse, 2000 more than the gateway takes."""

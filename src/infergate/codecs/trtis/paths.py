@@ -78,6 +78,8 @@ _COMPILED: Final = tuple(
 _SHOWN: Final = 200
 _PLAIN: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+")
 """What a segment of a path may hold as it stands (RFC 3986)."""
+_LONGEST_NAME: Final = 8000
+"""Bytes. On a target of over 8190 the servers close the connection without a word."""
 
 
 def locate(path: str) -> Place:
@@ -115,7 +117,7 @@ def model_path(begin: str, model: str, version: int = -1) -> str:
     UNSUPPORTED for one that no path can hold: servers decode nothing."""
     if not model:
         raise bad_request("the model name is empty")
-    if _PLAIN.fullmatch(model) is None or model in (".", ".."):
+    if len(model) > _LONGEST_NAME or _PLAIN.fullmatch(model) is None or model in (".", ".."):
         raise GatewayError(
             Kind.UNSUPPORTED, f"model name {model[:_SHOWN]!r} cannot stand in a path of the API"
         )

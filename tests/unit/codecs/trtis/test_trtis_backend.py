@@ -182,6 +182,7 @@ def test_a_header_over_what_servers_take_is_refused() -> None:
         ("größe", Kind.UNSUPPORTED),
         ("a%zz", Kind.UNSUPPORTED),
         ("..", Kind.UNSUPPORTED),
+        ("x" * 8001, Kind.UNSUPPORTED),
     ],
 )
 def test_names_that_no_path_can_hold(model: str, kind: Kind) -> None:
