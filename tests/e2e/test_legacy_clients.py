@@ -1,0 +1,344 @@
+"""Clients of the legacy API, by hand, → infergate → a real Triton, and the models inside infergate.
+
+``rest.M`` is Triton's model M over V2 REST, ``grpc.M`` over V2 gRPC, ``M`` is infergate's own.
+(NVIDIA's own legacy client is a peer of its own: see ``peers.test_legacy_client``.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from e2e.clients import ARRAYS
+from e2e.running import Infergate, started_infergate
+from faults.legacy import OLD, OLD_INFER, code_name, old_message
+from faults.peer import Client, post
+from faults.rpc import call, channel
+from faults.watch import SECONDS
+from legacy.messages import SERVICE
+from peers.models.triton.models import LABELS
+from peers.support.triton import Triton
+
+CONFIG = """
+backends:
+  rest: {{protocol: v2-rest, endpoints: ["http://{http}"]}}
+  grpc: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}
+  ours: {{protocol: builtin}}
+routes:
+  - {{model: '/rest\\.(.+)/', backend: rest, rewrite: {{model: '\\1'}}}}
+  - {{model: '/grpc\\.(.+)/', backend: grpc, rewrite: {{model: '\\1'}}}}
+  - {{model: '*', backend: ours}}
+"""
+TYPE_INT32 = 8
+CARRIERS = ("http", "grpc")
+TRITON = ("rest.", "grpc.")
+EVERYWHERE = (*TRITON, "")
+
+over_triton = pytest.mark.parametrize("where", TRITON)
+everywhere = pytest.mark.parametrize("where", EVERYWHERE)
+
+
+@dataclass(frozen=True)
+class Told:
+    """How an inference ended. ``raw`` has the bytes of each output, empty for classes."""
+
+    code: str
+    words: str
+    header: Any
+    raw: list[bytes]
+
+
+@dataclass(frozen=True)
+class Old:
+    """A client of the legacy API over one of its carriers."""
+
+    carrier: str
+    http: str
+    channel: grpc.Channel
+
+    def infer(self, model: str, header: str, *raw: bytes, version: int = -1) -> Told:
+        if self.carrier == "grpc":
+            message = old_message(model, version=version, header=header, raw=raw)
+            told = OLD.InferResponse.FromString(call(self.channel, message, OLD_INFER).message)
+            status = told.request_status
+            return Told(code_name(status), status.msg, told.meta_data, list(told.raw_output))
+        path = f"/api/infer/{model}" + (f"/{version}" if version >= 0 else "") + "?format=binary"
+        answer = post(self.http, path, b"".join(raw), {"NV-InferRequest": header})
+        status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
+        told = text_format.Parse(answer.headers["nv-inferresponse"], OLD.InferResponseHeader())
+        if answer.status != 200:
+            return Told(code_name(status), status.msg, told, [])
+        rest, outputs = answer.body, []
+        for output in told.output:
+            size = output.raw.batch_byte_size
+            outputs.append(rest[:size])
+            rest = rest[size:]
+        assert OLD.InferResponseHeader.FromString(rest) == told
+        return Told(code_name(status), status.msg, told, outputs)
+
+    def status(self, model: str = "") -> tuple[Any, Any]:
+        """RequestStatus and ServerStatus."""
+        if self.carrier == "grpc":
+            asked = OLD.StatusRequest(model_name=model).SerializeToString()
+            told = OLD.StatusResponse.FromString(
+                call(self.channel, asked, f"/{SERVICE}/Status").message
+            )
+            return told.request_status, told.server_status
+        with Client(self.http) as client:
+            path = f"/api/status/{model}" if model else "/api/status"
+            client.send(f"GET {path}?format=binary HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            answer = client.answer()
+        status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
+        return status, OLD.ServerStatus.FromString(answer.body)
+
+
+@pytest.fixture(scope="module")
+def gateway(triton: Triton) -> Iterator[Infergate]:
+    with started_infergate(CONFIG.format(http=triton.http, grpc=triton.grpc)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def rpc(gateway: Infergate) -> Iterator[grpc.Channel]:
+    with channel(gateway.grpc) as made:
+        yield made
+
+
+@pytest.fixture(params=CARRIERS)
+def old(request: pytest.FixtureRequest, gateway: Infergate, rpc: grpc.Channel) -> Old:
+    return Old(request.param, gateway.http, rpc)
+
+
+def asks(batch: int, *outputs: str, size: int = 0, dims: int = 16) -> str:
+    """``size`` of each input in bytes, which strings need."""
+    sized = f"batch_byte_size: {size}" if size else ""
+    inputs = " ".join(f'input {{ name: "INPUT{i}" dims: {dims} {sized} }}' for i in range(2))
+    return f"batch_size: {batch} {inputs} {' '.join(outputs)}"
+
+
+BOTH = 'output { name: "OUTPUT0" }', 'output { name: "OUTPUT1" }'
+
+
+@everywhere
+@pytest.mark.parametrize("batch", [1, 2, 8])
+def test_simple(old: Old, where: str, batch: int) -> None:
+    a = np.arange(16 * batch, dtype="<i4")
+    b = np.full_like(a, 3)
+    told = old.infer(f"{where}simple", f"id: 9 {asks(batch, *BOTH)}", a.tobytes(), b.tobytes())
+    assert told.code == "SUCCESS", told
+    assert told.raw == [(a + b).tobytes(), (a - b).tobytes()]
+    header = told.header
+    assert (header.model_name, header.model_version) == (f"{where}simple", 1)
+    assert (header.batch_size, header.id) == (batch, 9)
+    assert [(each.name, list(each.raw.dims)) for each in header.output] == [
+        ("OUTPUT0", [16]),
+        ("OUTPUT1", [16]),
+    ]
+
+
+@everywhere
+def test_some_outputs_and_none(old: Old, where: str) -> None:
+    a = np.arange(16, dtype="<i4").tobytes()
+    told = old.infer(f"{where}simple", asks(1, BOTH[1]), a, a)
+    assert (told.code, told.raw) == ("SUCCESS", [bytes(64)])
+    told = old.infer(f"{where}simple", asks(1), a, a)
+    assert (told.code, told.raw, len(told.header.output)) == ("SUCCESS", [], 0)
+
+
+@everywhere
+def test_strings(old: Old, where: str) -> None:
+    numbers = range(32)
+    elements = b"".join(len(s).to_bytes(4, "little") + s for s in (b"%d" % n for n in numbers))
+    header = asks(2, *BOTH, size=len(elements))
+    told = old.infer(f"{where}simple_string", header, elements, elements)
+    assert told.code == "SUCCESS", told
+    sums = [b"%d" % (2 * n) for n in numbers]
+    assert told.raw[0] == b"".join(len(s).to_bytes(4, "little") + s for s in sums)
+    assert told.raw[1] == b"\1\0\0\0000" * 32
+    assert list(told.header.output[0].raw.dims) == [16]
+
+
+@over_triton
+def test_arbitrary_strings(old: Old, where: str) -> None:
+    elements = b"\3\0\0\0a\0b" + b"\0\0\0\0" + b"\2\0\0\0\xff\xfe"
+    header = (
+        f'batch_size: 1 input {{ name: "INPUT0" dims: 3 batch_byte_size: {len(elements)} }} '
+        'output { name: "OUTPUT0" }'
+    )
+    told = old.infer(f"{where}simple_identity", header, elements)
+    assert (told.code, told.raw) == ("SUCCESS", [elements])
+    assert list(told.header.output[0].raw.dims) == [3]
+
+
+@over_triton
+@pytest.mark.parametrize("datatype", [name for name in ARRAYS if name not in {"BF16", "BYTES"}])
+def test_each_datatype(old: Old, where: str, datatype: str) -> None:
+    data = ARRAYS[datatype].tobytes()
+    header = 'batch_size: 1 input { name: "INPUT0" dims: 3 } output { name: "OUTPUT0" }'
+    told = old.infer(f"{where}id_{datatype}", header, data)
+    assert (told.code, told.raw) == ("SUCCESS", [data])
+    empty = old.infer(f"{where}id_{datatype}", header.replace("3", "0"), b"")
+    assert (empty.code, empty.raw) == ("SUCCESS", [b""])
+    assert list(empty.header.output[0].raw.dims) == [0]
+
+
+@over_triton
+def test_a_datatype_that_the_api_has_not(old: Old, where: str) -> None:
+    header = 'batch_size: 1 input { name: "INPUT0" dims: 3 } output { name: "OUTPUT0" }'
+    told = old.infer(f"{where}id_BF16", header, ARRAYS["BF16"].tobytes())
+    assert told.code == "UNSUPPORTED"
+    assert "'OUTPUT0': datatype 'BF16'" in told.words
+
+
+@over_triton
+def test_classes_are_tritons(old: Old, where: str) -> None:
+    scores = np.array([0, 9, 1, 8, 2, 7, 3, 6, 4, 5], "<f4")
+    asked = 'output { name: "OUTPUT0" cls { count: 2 } }'
+    header = f'batch_size: 1 input {{ name: "INPUT0" dims: 10 }} {asked}'
+    told = old.infer(f"{where}classify", header, scores.tobytes())
+    assert (told.code, told.raw) == ("SUCCESS", [b""])
+    (row,) = told.header.output[0].batch_classes
+    assert [(each.idx, each.value, each.label) for each in row.cls] == [
+        (1, 9.0, LABELS[1]),
+        (3, 8.0, LABELS[3]),
+    ]
+
+
+@everywhere
+def test_classes_of_a_batch_beside_values(old: Old, where: str) -> None:
+    a = np.arange(32, dtype="<i4").reshape(2, 16)
+    a[1] = a[1, ::-1]
+    classes = 'output { name: "OUTPUT0" cls { count: 2 } }'
+    told = old.infer(f"{where}simple", asks(2, classes, BOTH[1]), a.tobytes(), bytes(128))
+    assert (told.code, told.raw) == ("SUCCESS", [b"", a.tobytes()])
+    rows = told.header.output[0].batch_classes
+    assert [[(each.idx, each.value) for each in row.cls] for row in rows] == [
+        [(15, 15.0), (14, 14.0)],
+        [(0, 31.0), (1, 30.0)],
+    ]
+
+
+@everywhere
+def test_the_status_of_a_model(old: Old, where: str) -> None:
+    """With the largest batch, which V2 metadata does not tell and Triton's configuration does."""
+    status, told = old.status(f"{where}simple")
+    assert code_name(status) == "SUCCESS"
+    assert list(told.model_status) == [f"{where}simple"]
+    model = told.model_status[f"{where}simple"]
+    assert (model.config.name, model.config.max_batch_size) == (f"{where}simple", 8)
+    for tensors, kind in ((model.config.input, "INPUT"), (model.config.output, "OUTPUT")):
+        assert [(each.name, each.data_type, list(each.dims)) for each in tensors] == [
+            (f"{kind}{i}", TYPE_INT32, [16]) for i in range(2)
+        ]
+    assert {number: each.ready_state for number, each in model.version_status.items()} == {1: 1}
+
+
+@over_triton
+def test_the_status_of_other_models(old: Old, where: str) -> None:
+    _, told = old.status(f"{where}versions")
+    model = told.model_status[f"{where}versions"]
+    assert {number: each.ready_state for number, each in model.version_status.items()} == {
+        1: 1,
+        3: 1,
+    }
+    assert model.config.max_batch_size == 0
+    _, told = old.status(f"{where}id_BF16")
+    assert told.model_status[f"{where}id_BF16"].config.input[0].data_type == 0
+
+
+def test_the_status_of_all(old: Old) -> None:
+    """Of what the backends list under the names that clients use: infergate's own."""
+    status, told = old.status()
+    assert code_name(status) == "SUCCESS"
+    assert told.ready_state == 2
+    assert {"simple", "simple_string", "identity"} <= set(told.model_status)
+
+
+@over_triton
+def test_versions(old: Old, where: str) -> None:
+    header = 'batch_size: 1 input { name: "INPUT0" dims: 1 } output { name: "VERSION" }'
+    for version, real in ((-1, 3), (1, 1), (3, 3)):
+        told = old.infer(f"{where}versions", header, bytes(4), version=version)
+        assert (told.code, told.raw) == ("SUCCESS", [real.to_bytes(4, "little")])
+        assert told.header.model_version == real
+    told = old.infer(f"{where}versions", header, bytes(4), version=2)
+    assert told.code == "UNAVAILABLE"
+
+
+@everywhere
+def test_an_unknown_model(old: Old, where: str) -> None:
+    told = old.infer(f"{where}nosuch", asks(1, *BOTH), bytes(64), bytes(64))
+    words = f"Inference request for unknown model '{where}nosuch'"
+    assert (told.code, told.words) == ("UNAVAILABLE", words)
+    status, _ = old.status(f"{where}nosuch")
+    words = f"no status available for unknown model '{where}nosuch'"
+    assert (code_name(status), status.msg) == ("INVALID_ARG", words)
+
+
+@everywhere
+def test_what_is_wrong_is_told_in_the_old_words(old: Old, where: str) -> None:
+    model = f"{where}simple"
+    told = old.infer(model, asks(9, *BOTH), bytes(576), bytes(576))
+    words = f"inference request batch-size must be <= 8 for '{model}'"
+    assert (told.code, told.words) == ("INVALID_ARG", words)
+    told = old.infer(model, asks(1, *BOTH, dims=4), bytes(16), bytes(16))
+    words = f"unexpected shape for input 'INPUT0' for model '{model}'. Expected [16], got [4]"
+    assert (told.code, told.words) == ("INVALID_ARG", words)
+
+
+@over_triton
+def test_what_the_server_says_is_told(old: Old, where: str) -> None:
+    header = (
+        'id: 3 batch_size: 1 input {{ name: "INPUT0" dims: 1 batch_byte_size: {} }} '
+        'output {{ name: "OUTPUT0" }}'
+    )
+    for kind, code in ((b"it broke", "INTERNAL"), (b"UNAVAILABLE", "UNAVAILABLE")):
+        element = len(kind).to_bytes(4, "little") + kind
+        told = old.infer(f"{where}fail", header.format(len(element)), element)
+        assert told.code == code
+        assert told.words
+        assert told.header.id == 3
+        assert told.raw == []
+
+
+def test_sequences_of_our_own(old: Old) -> None:
+    totals = []
+    for number, flags in ((5, 1), (6, 0), (7, 2)):
+        header = (
+            f"batch_size: 1 correlation_id: 18446744073709551615 flags: {flags} "
+            'input { name: "INPUT" } output { name: "OUTPUT" }'
+        )
+        told = old.infer("accumulate", header, number.to_bytes(4, "little"))
+        totals.append(int.from_bytes(told.raw[0], "little"))
+    assert totals == [5, 11, 18]
+
+
+@over_triton
+def test_a_stream_in_the_order_of_its_requests(rpc: grpc.Channel, where: str) -> None:
+    """The first is slow, the second wrong."""
+    slow = (
+        'batch_size: 1 id: 1 input { name: "INPUT0" dims: 1 } input { name: "SECONDS" } '
+        'output { name: "OUTPUT0" }'
+    )
+    ones = [np.arange(16, dtype="<i4").tobytes()] * 2
+    messages = [
+        old_message(f"{where}slow", header=slow, raw=[bytes(4), np.float32(0.2).tobytes()]),
+        old_message(f"{where}simple", header=f"id: 2 {asks(9)}", raw=ones),
+        *(
+            old_message(f"{where}simple", header=f"id: {i} {asks(1, *BOTH)}", raw=ones)
+            for i in (3, 4, 5)
+        ),
+    ]
+    answers = rpc.stream_stream(f"/{SERVICE}/StreamInfer")(iter(messages), timeout=SECONDS)
+    told = [OLD.InferResponse.FromString(each) for each in answers]
+    assert [each.meta_data.id for each in told] == [1, 2, 3, 4, 5]
+    assert [code_name(each.request_status) for each in told] == [
+        "SUCCESS", "INVALID_ARG", "SUCCESS", "SUCCESS", "SUCCESS",
+    ]  # fmt: skip
+    assert told[4].raw_output[1] == bytes(64)
