@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import Answer, ModelMetadata, Operation
 
@@ -22,8 +23,14 @@ class Backend(Protocol):
         """The registry's name of what it speaks."""
         ...
 
+    @property
+    def datatypes(self) -> frozenset[Datatype]:
+        """What it can be sent."""
+        ...
+
     async def perform(self, operation: Operation, call: Call) -> Answer:
-        """Carry out ``operation`` before ``call.deadline``. Raises GatewayError."""
+        """Carry out ``operation`` before ``call.deadline``. A model that ``call`` has declared is
+        believed to be so. Raises GatewayError."""
         ...
 
     async def describe(

@@ -6,6 +6,8 @@ backend's) bounds every exchange and travels upstream.
 been carried out.
 *Rule 3.* A description that a request or an answer does not fit may be old. A request that was not
 sent is tried once more with a newer one; else the next request asks for it.
+*Rule 4.* A question that a server makes nothing of is asked in another way, where its protocol has
+one; that of an inference never is.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from infergate.backends.descriptions import LIFETIME, Descriptions
 from infergate.backends.detection import Detection
 from infergate.backends.headers import HeaderRule
 from infergate.backends.remembered import DOUBTFUL
-from infergate.codecs.base import Codec, Profile
+from infergate.codecs.base import Codec, Profile, Rephrasing
 from infergate.codecs.profiles import GENERIC, detect
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
@@ -51,6 +53,17 @@ _LASTING: Final = frozenset(
 """Refusals to tell a configuration that the next request would meet too."""
 _UNFITTING: Final = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kind.BACKEND_GARBAGE})
 """What comes of a request that was made, or an answer that was read, by an old description."""
+_NOT_UNDERSTOOD: Final = frozenset(
+    {
+        Kind.BAD_REQUEST,
+        Kind.NOT_FOUND,
+        Kind.METHOD_NOT_ALLOWED,
+        Kind.UNSUPPORTED,
+        Kind.BACKEND_GARBAGE,
+        Kind.BACKEND_ERROR,
+    }
+)
+"""What a server says, or is said of it, that makes nothing of a question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +119,7 @@ class RemoteBackend(Generic[Req, Resp]):
     ) -> None:
         self.name: Final = server.name
         self.protocol: Final = codec.name
+        self.datatypes: Final = codec.caps.datatypes
         self.codec: Final = codec
         self._timeout: Final = server.timeout
         self._upstream: Final = upstream
@@ -114,6 +128,7 @@ class RemoteBackend(Generic[Req, Resp]):
         self._balance: Final = RoundRobin(server.endpoints, _ATTEMPTS)
         self._forwarded: Final = HeaderRule(server.forward_headers)
         self._returned: Final = HeaderRule(server.return_headers)
+        self._rephrasing: Final = _rephrasing(codec)
         self._detection: Final = Detection(server.profile, self._ask_profile)
         self._descriptions: Final = Descriptions(self._ask_description)
 
@@ -122,16 +137,41 @@ class RemoteBackend(Generic[Req, Resp]):
         if self.codec.described and isinstance(operation, InferRequest):
             return await self._infer_described(operation, call)
         wire = self.codec.build_request(operation, await self.profile(call))
-        return self._read(await self.exchange(wire, call), operation)
+        try:
+            return self._read(await self.exchange(wire, call), operation)
+        except GatewayError as error:
+            otherwise = self._rephrasing(operation)
+            if otherwise is None or error.kind not in _NOT_UNDERSTOOD:
+                raise
+            return await self._ask_otherwise(operation, otherwise, error, call)
+
+    async def _ask_otherwise(
+        self, operation: Operation, wire: Req, first: GatewayError, call: Call
+    ) -> Answer:
+        """Rule 4."""
+        try:
+            return self._read(await self.exchange(wire, call), operation)
+        except GatewayError as error:
+            if error.kind not in _NOT_UNDERSTOOD:
+                raise
+            if not isinstance(operation, ModelMetadataRequest):
+                raise first from error
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"backend '{self.name}' does not tell the metadata of model '{operation.model}'; "
+                "it can be declared under 'models' in the gateway's configuration",
+                detail=f"{first.public} {first.detail}; {error.public} {error.detail}",
+            ) from error
 
     async def _infer_described(self, request: InferRequest, call: Call) -> Answer:
         """Rule 3."""
         profile = await self.profile(call)
-        model = await self.describe(request.model, request.version, call)
+        declared = call.declared
+        model = declared or await self.describe(request.model, request.version, call)
         try:
             wire = self.codec.build_request(request, profile, model)
         except GatewayError as error:
-            if error.kind is not Kind.BAD_REQUEST:
+            if declared or error.kind is not Kind.BAD_REQUEST:
                 raise
             newer = await self.describe(request.model, request.version, call, newer=True)
             if newer == model:
@@ -250,3 +290,8 @@ class RemoteBackend(Generic[Req, Resp]):
     async def close(self) -> None:
         """Close the connections to all endpoints."""
         await self._upstream.close()
+
+
+def _rephrasing(codec: Codec[Req, Resp]) -> Callable[[Operation], Req | None]:
+    """Another way that ``codec`` has to ask something."""
+    return codec.rephrase if isinstance(codec, Rephrasing) else lambda _: None

@@ -26,6 +26,7 @@ from infergate.core.messages import Answer, ModelMetadata, Operation
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
+Req_co = TypeVar("Req_co", covariant=True)
 Req_contra = TypeVar("Req_contra", contravariant=True)
 
 
@@ -193,6 +194,16 @@ class Textual(Protocol[Req_contra]):
         ...
 
 
+@runtime_checkable
+class Rephrasing(Protocol[Req_co]):
+    """What a codec has besides some of whose servers must be asked in another way."""
+
+    def rephrase(self, operation: Operation) -> Req_co | None:
+        """Another way to ask a backend ``operation``, for servers that make nothing of
+        ``build_request``'s; its answer is for ``parse_response`` too. None: there is none."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class CodecPlugin:
     """What the entry-point group ``infergate.codecs`` holds, one a protocol.
@@ -208,3 +219,6 @@ class CodecPlugin:
     claims: tuple[str, ...]
     make: Callable[[Mapping[str, Any]], Codec[Any, Any]]
     answers_rest: bool = False
+    framed: bool = False
+    """HTTP: its requests and answers may do without path and headers, so that size-prefixed frames
+    carry them as well."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
+from infergate.core.messages import ModelMetadata
 from infergate.core.wire import NO_HEADERS
 
 
@@ -24,6 +26,10 @@ class Call:
     timeout: float | None = None
     """The route's, in seconds: it stands for the backend's own."""
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+    lacks: frozenset[Datatype] = frozenset()
+    """Datatypes that the client's protocol cannot carry."""
+    declared: ModelMetadata | None = None
+    """What the operator wrote down of the model, in the backend's names: no need to ask."""
     request_id: str = ""
     protocol: str = ""
     operation: str = ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from infergate.backends.base import Backend
 from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
 from infergate.routing.table import Route
 
 
@@ -16,6 +17,11 @@ class Bound:
 
     route: Route
     backend: Backend
+    lacks: frozenset[Datatype] = field(init=False)
+    """Datatypes that the backend's protocol cannot carry."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lacks", frozenset(Datatype) - self.backend.datatypes)
 
     def note(self, call: Call) -> None:
         """Tell log and metrics, and bring the deadline forward to the route's."""

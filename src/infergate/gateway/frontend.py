@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 from infergate.backends.base import read_wrong
 from infergate.codecs.base import Codec, Forwarding, Parsed, Peek, Profile, Unfinished
 from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.messages import OPERATIONS, InferRequest
@@ -146,6 +147,7 @@ class Frontend(Generic[Req, Resp]):
     ) -> None:
         """``aside`` is where long text is read and written; None: here."""
         self.codec: Final = codec
+        self._lacks: Final = frozenset(Datatype) - codec.caps.datatypes
         self._gateway: Final = gateway
         self._labour: Final = Labour(codec, limits, aside)
         self._translate: Final = Translate(self._labour, gateway)
@@ -168,6 +170,7 @@ class Frontend(Generic[Req, Resp]):
     async def respond(self, wire: Req, call: Call) -> Resp:
         """The answer to ``wire``, good or bad. Notes the outcome on ``call``."""
         call.protocol = self.codec.name
+        call.lacks = self._lacks
         try:
             peek = self.codec.peek(wire)
             call.operation = OPERATIONS[peek.operation]

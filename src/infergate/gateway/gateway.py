@@ -35,12 +35,13 @@ from infergate.core.messages import (
     ServerStatus,
     ServerStatusRequest,
 )
+from infergate.gateway import cast
 from infergate.gateway.bound import Bound
 from infergate.gateway.catalogue import READY, Catalogue, asked
 from infergate.gateway.classes import asking_values, asks_for_classes, with_classes
 from infergate.gateway.control import control
 from infergate.gateway.readiness import Readiness
-from infergate.gateway.rename import to_backend, to_client
+from infergate.gateway.rename import metadata_to_backend, to_backend, to_client
 from infergate.routing.table import RouteTable
 
 __all__ = ["Bound", "Gateway"]
@@ -99,14 +100,14 @@ class Gateway:
                 return await self._catalogue.index(operation, call)
             case ServerStatusRequest(model):
                 return await self._status(model, call)
-            case ModelMetadataRequest(model) if model in self.declared:
-                self.bind(model, operation.version, call)
-                return replace(self.declared[model], name=model)
+            case ModelMetadataRequest():
+                bound = self.bind(operation.model, operation.version, call)
+                return _told(await self._metadata(operation, bound, call), bound, call)
             case InferRequest():
                 return await self.infer(
                     operation, self.bind(operation.model, operation.version, call), call
                 )
-            case ModelMetadataRequest() | ModelReadyRequest() | ModelConfigRequest():
+            case ModelReadyRequest() | ModelConfigRequest():
                 bound = self.bind(operation.model, operation.version, call)
                 return await self._carried(operation, bound, call)
             case _:
@@ -114,12 +115,49 @@ class Gateway:
 
     async def infer(self, request: InferRequest, bound: Bound, call: Call) -> Answer:
         """``request`` along ``bound``, its route, which is noted on ``call``."""
+        if bound.route.cast and call.lacks:
+            request = await self._cast_back(request, bound, call)
         if not asks_for_classes(request) or await bound.backend.classifies(call):
-            return await self._carried(request, bound, call)
+            return await self._inferred(request, bound, call)
         model = await self._described(request.model, request.version, bound, call)
-        answer = await self._carried(asking_values(request), bound, call)
+        answer = await self._inferred(asking_values(request), bound, call)
         assert isinstance(answer, InferResponse)
         return with_classes(answer, request, model, bound.route.labels)
+
+    async def _cast_back(self, request: InferRequest, bound: Bound, call: Call) -> InferRequest:
+        """``request`` with its inputs as the model wants them, where they stand for what the
+        client's protocol lacks."""
+        casts = cast.concerning(call.lacks - bound.lacks, bound.route.cast)
+        if not cast.may_stand_for(request.inputs, casts):
+            return request
+        model = await self._described(request.model, request.version, bound, call)
+        return replace(request, inputs=cast.cast_back(request.inputs, model, casts))
+
+    async def _inferred(self, request: InferRequest, bound: Bound, call: Call) -> Answer:
+        """``request`` carried out, each side given only datatypes that its protocol carries."""
+        declared = self.declared.get(request.model)
+        call.declared = declared and metadata_to_backend(declared, request, bound.route)
+        casts = bound.route.cast
+        if bound.lacks:
+            fitting = cast.carried(
+                request.inputs, bound.lacks, casts, "input", bound.backend.protocol
+            )
+            request = replace(request, inputs=fitting)
+        answer = await self._carried(request, bound, call)
+        if call.lacks and isinstance(answer, InferResponse):
+            fitting = cast.carried(answer.outputs, call.lacks, casts, "output", call.protocol)
+            answer = replace(answer, outputs=fitting)
+        return answer
+
+    async def _metadata(
+        self, operation: ModelMetadataRequest, bound: Bound, call: Call
+    ) -> ModelMetadata:
+        declared = self.declared.get(operation.model)
+        if declared is not None:
+            return replace(declared, name=operation.model)
+        answer = await self._carried(operation, bound, call)
+        assert isinstance(answer, ModelMetadata)
+        return answer
 
     async def _carried(self, operation: ModelOperation, bound: Bound, call: Call) -> Answer:
         answer = await bound.backend.perform(to_backend(operation, bound.route), call)
@@ -131,7 +169,7 @@ class Gateway:
         """The metadata of a model in the client's names, as it was in the last minute; ``newer``:
         in the last second. Its route is noted on ``call``. Raises GatewayError."""
         bound = self.bind(model, version, call)
-        return await self._described(model, version, bound, call, newer=newer)
+        return _told(await self._described(model, version, bound, call, newer=newer), bound, call)
 
     async def _described(
         self, model: str, version: str, bound: Bound, call: Call, *, newer: bool = False
@@ -157,3 +195,10 @@ class Gateway:
         """Whether the backends, taken together, can serve."""
         answers = (asked(each, ServerReadyRequest(), call) for each in self.backends)
         return self._combine([answer == READY for answer in await asyncio.gather(*answers)])
+
+
+def _told(model: ModelMetadata, bound: Bound, call: Call) -> ModelMetadata:
+    """``model`` as a client is told it."""
+    if not (bound.route.cast and call.lacks):
+        return model
+    return cast.told(model, cast.concerning(call.lacks, bound.route.cast))

@@ -41,6 +41,18 @@ def to_backend(operation: ModelOperation, route: Route) -> ModelOperation:
     )
 
 
+def metadata_to_backend(
+    declared: ModelMetadata, asked: ModelOperation, route: Route
+) -> ModelMetadata:
+    """What is ``declared`` of the model of ``asked``, in the backend's names."""
+    return replace(
+        declared,
+        name=route.backend_model(asked.model),
+        inputs=_renamed(declared.inputs, route.rewrite.inputs, "input"),
+        outputs=_renamed(declared.outputs, route.rewrite.outputs, "output"),
+    )
+
+
 def to_client(answer: Answer, asked: ModelOperation, route: Route) -> Answer:
     """``answer`` to ``asked`` in the client's names. The client's own id is the one it gets back:
     servers invent one where none was given, or lose it."""

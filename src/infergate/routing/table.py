@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from infergate.core.datatypes import Datatype
+
 _REMEMBERED: Final = 4096
 """Names matched by pattern that are remembered, so that a pattern costs once a name."""
 _LONGEST: Final = 256
@@ -35,7 +37,8 @@ class Route:
 
     ``timeout`` in seconds; None takes the backend's. ``validate`` False lets a trusted client's
     message through unread where both sides speak the same protocol. ``labels`` name the classes of
-    an output, which the client calls so, where the gateway classifies.
+    an output, which the client calls so, where the gateway classifies. ``cast`` says what stands
+    for a datatype where a protocol cannot carry it.
     """
 
     pattern: str
@@ -45,6 +48,7 @@ class Route:
     timeout: float | None = None
     validate: bool = True
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    cast: Mapping[Datatype, Datatype] = field(default_factory=dict)
 
     @property
     def label(self) -> str:

@@ -11,9 +11,10 @@ import pytest
 
 from infergate.backends import detection
 from infergate.backends.remote import RPC_HEADERS, RemoteBackend, Server
-from infergate.codecs.base import Profile
+from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import GENERIC, KSERVE
 from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import (
@@ -35,6 +36,7 @@ class FakeCodec:
     name = "fake"
     profiled = True
     described = False
+    caps = Capabilities(frozenset(Datatype))
     streams: frozenset[str] = frozenset()
     forwards = True
 

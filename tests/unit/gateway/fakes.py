@@ -6,9 +6,10 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from infergate.codecs.base import Parsed, Peek, Profile
+from infergate.codecs.base import Capabilities, Parsed, Peek, Profile
 from infergate.codecs.profiles import GENERIC
 from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import (
@@ -33,6 +34,7 @@ class LineCodec:
 
     profiled = False
     described = False
+    caps = Capabilities(frozenset(Datatype))
     streams: frozenset[str] = frozenset()
     forwards = True
 
@@ -86,6 +88,7 @@ class Memory:
     """A backend that answers what it is told to and remembers what it was asked."""
 
     protocol = "memory"
+    datatypes = frozenset(Datatype)
 
     def __init__(self, name: str, answer: Answer | GatewayError | None = None) -> None:
         self.name = name

@@ -16,6 +16,7 @@ from infergate.backends.builtin.identity import Identity
 from infergate.backends.builtin.model import VERSION, Model
 from infergate.backends.builtin.repeat import Repeat
 from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import (
     OPERATIONS,
@@ -48,6 +49,7 @@ class BuiltinBackend:
     """Implements :class:`infergate.backends.base.Backend` with ``models``, by default all."""
 
     protocol = "builtin"
+    datatypes = frozenset(Datatype)
 
     def __init__(self, name: str, models: Iterable[Model] | None = None) -> None:
         self.name = name

@@ -8,4 +8,4 @@ from infergate.codecs.base import Carrier, CodecPlugin
 from infergate.codecs.graphpipe import codec
 from infergate.codecs.graphpipe.paths import CLAIM
 
-PLUGIN: Final = CodecPlugin("graphpipe", Carrier.HTTP, (CLAIM,), codec.make)
+PLUGIN: Final = CodecPlugin("graphpipe", Carrier.HTTP, (CLAIM,), codec.make, framed=True)

@@ -38,6 +38,9 @@ _JSON: Final = "application/json"
 _ABSENT: Final = frozenset({401, 403, 404})
 """What a proxy says where nothing serves, or not to us."""
 
+_NO_GET: Final = 501
+"""What graphpipe-py's servers say to a GET, and can say of their health."""
+
 
 def _metadata_request() -> bytes:
     builder = flatbuffers.Builder(64)
@@ -83,7 +86,7 @@ def parse_response(
     if isinstance(operation, ServerLiveRequest | ServerReadyRequest | ModelReadyRequest):
         if wire.status in _ABSENT:
             raise _error(wire)
-        return Health(ok=wire.status < 500)
+        return Health(ok=wire.status < 500 or wire.status == _NO_GET)
     if wire.status != 200:
         raise _error(wire)
     try:

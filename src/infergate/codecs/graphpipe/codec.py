@@ -125,6 +125,10 @@ class GraphPipe:
         del profile
         return backend.build_request(operation, model)
 
+    def rephrase(self, operation: Operation) -> HttpRequest | None:
+        """A GET for all but inferences."""
+        return None if isinstance(operation, InferRequest) else backend.by_get()
+
     def parse_response(
         self,
         wire: HttpResponse,
