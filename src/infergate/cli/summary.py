@@ -23,10 +23,15 @@ def summary(config: Config) -> str:
 
 
 def _listeners(config: Config) -> list[Sequence[str]]:
-    return [
+    on = config.listeners
+    shared = {"http": on.http, "grpc": on.grpc, "admin": on.admin}
+    rows: list[Sequence[str]] = [
         (name, "off" if listener is None else str(listener.address))
-        for name, listener in config.listeners
+        for name, listener in shared.items()
     ]
+    for index, each in enumerate(on.graphpipe):
+        rows.append((f"graphpipe[{index}]", str(each.address), each.framing, each.model))
+    return rows
 
 
 def _routes(config: Config) -> list[Sequence[str]]:

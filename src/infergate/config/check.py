@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from posixpath import normpath
 from typing import Final
 
 from infergate.config import protocols
-from infergate.config.mistakes import Finding, nearest
+from infergate.config.mistakes import Finding, Path, nearest, or_else, spell
 from infergate.config.outline import Outline
 from infergate.config.schema import BackendConfig, RouteConfig, TensorConfig
 from infergate.config.values import Url
+from infergate.core.conversion import EXACT
+from infergate.core.datatypes import BY_NAME as DATATYPES
+from infergate.core.datatypes import Datatype
 from infergate.routing import table
 from infergate.transport.base import Address
 
@@ -23,7 +27,10 @@ def check(outline: Outline) -> Iterator[Finding]:
     """Everything wrong between the entries of ``outline``."""
     yield from _listeners(outline.listeners)
     if not outline.has_frontend:
-        yield ("listeners",), "http and grpc are both off: no client could come in"
+        yield (
+            ("listeners",),
+            "http and grpc are both off and graphpipe has no listener: no client could come in",
+        )
     for name, backend in (outline.backends or {}).items():
         if backend is not None:
             yield from _schemes(name, backend)
@@ -32,24 +39,27 @@ def check(outline: Outline) -> Iterator[Finding]:
     if outline.backends is not None:
         yield from _targets(outline.routes, outline.backends)
     yield from _rewrites(outline.routes)
+    yield from _casts(outline.routes)
     yield from _unreachable(outline.routes)
     yield from _models(outline)
 
 
-def _listeners(listeners: Mapping[str, Address]) -> Iterator[Finding]:
-    earlier: dict[str, Address] = {}
-    for name, address in listeners.items():
+def _listeners(listeners: Mapping[Path, Address]) -> Iterator[Finding]:
+    earlier: dict[Path, Address] = {}
+    for path, address in listeners.items():
         for other, taken in earlier.items():
             if _collide(address, taken):
                 yield (
-                    ("listeners", name, "address"),
-                    f"{address} is taken by the listener '{other}' ({taken})",
+                    ("listeners", *path, "address"),
+                    f"{address} is taken by the listener '{spell(other)}' ({taken})",
                 )
                 break
-        earlier[name] = address
+        earlier[path] = address
 
 
 def _collide(one: Address, other: Address) -> bool:
+    if one.unix or other.unix:
+        return normpath(one.unix) == normpath(other.unix)
     if one.port != other.port or one.port == 0:
         return False
     hosts = {_host(one), _host(other)}
@@ -62,10 +72,9 @@ def _host(address: Address) -> str:
 
 
 def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
-    carrier = protocols.carriers()[backend.protocol]
-    if carrier is None:
+    schemes = protocols.schemes(backend.protocol)
+    if not schemes:
         return
-    schemes = protocols.SCHEMES[carrier]
     for index, url in enumerate(backend.endpoints):
         if (wrong := _misfit(url, backend.protocol, schemes)) is not None:
             yield ("backends", name, "endpoints", index), wrong
@@ -73,8 +82,10 @@ def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
 
 def _misfit(url: Url, protocol: str, schemes: tuple[str, ...]) -> str | None:
     if url.scheme not in schemes:
-        fitting = " or ".join(f"{scheme}://" for scheme in schemes)
+        fitting = " or ".join(_begin(scheme) for scheme in schemes)
         return f"'{url}' does not fit the protocol {protocol}: expected {fitting}"
+    if url.scheme in protocols.UNIX_SCHEMES:
+        return None
     if url.port == 0:
         return f"'{url}': port 0 is no port to connect to"
     if url.port is None and url.scheme not in protocols.DEFAULT_PORTS:
@@ -82,6 +93,11 @@ def _misfit(url: Url, protocol: str, schemes: tuple[str, ...]) -> str | None:
     if url.path and url.scheme not in protocols.DEFAULT_PORTS:
         return f"'{url}': a {url.scheme}:// URL has no path"
     return None
+
+
+def _begin(scheme: str) -> str:
+    """How a URL of ``scheme`` begins."""
+    return f"{scheme}:/path" if scheme in protocols.UNIX_SCHEMES else f"{scheme}://"
 
 
 def _targets(
@@ -128,6 +144,26 @@ def _bad_template(pattern: str, template: str) -> str | None:
     return None
 
 
+def _casts(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
+    for index, route in routes.items():
+        for name, to in route.cast.items():
+            if (wrong := _bad_cast(name, to)) is not None:
+                yield ("routes", index, "cast", name), wrong
+
+
+def _bad_cast(name: str, to: Datatype) -> str | None:
+    castable = [each.value for each in EXACT]
+    if name not in DATATYPES:
+        return f"'{name}' is not a datatype{or_else(name, castable)}"
+    if name not in castable:
+        return f"every protocol carries {name}: only {' and '.join(castable)} can be cast"
+    exact = EXACT[DATATYPES[name]]
+    if to not in exact:
+        fitting = ", ".join(each.value for each in Datatype if each in exact)
+        return f"{name} cannot be cast to {to.value}; it can be: {fitting}"
+    return None
+
+
 def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
     """Routes all of whose requests an earlier one takes. First match wins."""
     by_pattern: dict[str, list[tuple[int, str]]] = {}
@@ -159,6 +195,10 @@ def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
 def _models(outline: Outline) -> Iterator[Finding]:
     patterns = [table.Route(route.model, route.backend) for route in outline.routes.values()]
     routed = table.RouteTable(patterns)
+    for index, name in outline.bound.items():
+        if outline.has_all_routes and not routed.candidates(name):
+            path = ("listeners", "graphpipe", index, "model")
+            yield path, f"no route matches the model '{name}'"
     for name, model in outline.models.items():
         if outline.has_all_routes and not routed.candidates(name):
             yield ("models", name), f"no route matches the model '{name}'"

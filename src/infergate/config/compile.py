@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from infergate.config import protocols, schema
 from infergate.config.values import Url
+from infergate.core.datatypes import BY_NAME as DATATYPES
 from infergate.core.limits import Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.routing.table import Rewrite, Route, RouteTable
@@ -28,6 +30,7 @@ def _route(route: schema.RouteConfig) -> Route:
         timeout=route.timeout,
         validate=route.validate_,
         labels=route.labels,
+        cast={DATATYPES[datatype]: to for datatype, to in route.cast.items()},
     )
 
 
@@ -43,6 +46,36 @@ def addresses(config: schema.Config) -> dict[str, Address]:
     return {name: each.address for name, each in on.items() if each is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A listener of one model. ``protocol`` is what its clients speak, ``options`` are those of its
+    codec; ``framed``: in size-prefixed frames instead of HTTP."""
+
+    address: Address
+    protocol: str
+    options: Mapping[str, Any]
+    framed: bool
+    accept_both_lengths: bool
+
+
+def bound_listeners(config: schema.Config) -> dict[str, Bound]:
+    """The listeners of one model, by their paths in the config."""
+    return {
+        f"graphpipe[{index}]": _bound(each) for index, each in enumerate(config.listeners.graphpipe)
+    }
+
+
+def _bound(listener: schema.GraphPipeListener) -> Bound:
+    framed = listener.framing == "size-prefixed"
+    return Bound(
+        replace(listener.address, mode=listener.mode),
+        "graphpipe",
+        {"model": listener.model, "errors": "response" if framed else listener.errors},
+        framed,
+        listener.accept_both_lengths,
+    )
+
+
 def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
     """The options of each frontend's codec (``CodecPlugin.make``) by protocol."""
     http, grpc = config.listeners.http, config.listeners.grpc
@@ -50,6 +83,7 @@ def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
     if http is not None:
         options["v2-rest"] = http.v2.model_dump()
         options["trtis-http"] = http.trtis.model_dump()
+        options["graphpipe"] = http.graphpipe.model_dump()
     if grpc is not None:
         options["v2-grpc"] = grpc.v2.model_dump()
         options["trtis-grpc"] = grpc.trtis.model_dump()
@@ -62,8 +96,16 @@ def endpoints(backend: schema.BackendConfig) -> tuple[Endpoint, ...]:
 
 
 def _endpoint(url: Url) -> Endpoint:
+    if url.scheme in protocols.UNIX_SCHEMES:
+        return Endpoint(unix=url.path, framed=url.scheme in protocols.FRAMED_SCHEMES)
     port = protocols.DEFAULT_PORTS[url.scheme] if url.port is None else url.port
-    return Endpoint(url.host, port, tls=url.scheme in protocols.TLS_SCHEMES, path=url.path)
+    return Endpoint(
+        url.host,
+        port,
+        tls=url.scheme in protocols.TLS_SCHEMES,
+        path=url.path,
+        framed=url.scheme in protocols.FRAMED_SCHEMES,
+    )
 
 
 def declared_models(config: schema.Config) -> dict[str, ModelMetadata]:

@@ -23,11 +23,14 @@ from infergate.config.mistakes import or_else
 from infergate.config.values import (
     Url,
     duration_text,
+    mode_text,
     parse_address,
     parse_duration,
     parse_header_glob,
+    parse_mode,
     parse_pattern,
     parse_size,
+    parse_socket,
     parse_text,
     parse_url,
     size_text,
@@ -113,6 +116,18 @@ ListenAddress = Annotated[
     _read_by(parse_address),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "host:port"}),
+]
+SocketAddress = Annotated[
+    InstanceOf[Address],
+    _read_by(parse_socket),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "format": "host:port or unix:/path"}),
+]
+FileMode = Annotated[
+    int,
+    _read_by(parse_mode),
+    PlainSerializer(mode_text),
+    WithJsonSchema({"type": "string", "format": "octal permissions", "examples": ["660"]}),
 ]
 EndpointUrl = Annotated[
     InstanceOf[Url],

@@ -11,10 +11,12 @@ from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
+from infergate.config.mistakes import Path
 from infergate.config.schema import (
     FRONTENDS,
     BackendConfig,
     Config,
+    GraphPipeListener,
     Listeners,
     ModelConfig,
     RouteConfig,
@@ -25,15 +27,21 @@ from infergate.transport.base import Address
 AnySection = TypeVar("AnySection", bound=Section)
 _TELLING: Final = frozenset({"address", "version"})
 """Keys whose default says something else than the value that could not be read."""
-_LISTENERS: Final = {name: type(field.default) for name, field in Listeners.model_fields.items()}
+_LISTENERS: Final = {
+    name: type(field.default)
+    for name, field in Listeners.model_fields.items()
+    if isinstance(field.default, Section)
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
     """The entries that can be read, each under the path step it has in the file."""
 
-    listeners: Mapping[str, Address]
-    """Those that are on."""
+    listeners: Mapping[Path, Address]
+    """Those that are on, each under its path below ``listeners``."""
+    bound: Mapping[int, str]
+    """The model of each listener that has one."""
     backends: Mapping[str, BackendConfig | None] | None
     """None for a backend that cannot be read; None for all where there is no mapping of them."""
     routes: Mapping[int, RouteConfig]
@@ -48,14 +56,16 @@ class Outline:
 
 def outline_of(config: Config) -> Outline:
     """All of a Config."""
-    listeners = {name: getattr(config.listeners, name) for name in Listeners.model_fields}
+    listeners = {name: getattr(config.listeners, name) for name in _LISTENERS}
+    bound = dict(enumerate(config.listeners.graphpipe))
     return Outline(
-        listeners={name: each.address for name, each in listeners.items() if each is not None},
+        listeners=_addresses(listeners, bound),
+        bound={index: each.model for index, each in bound.items()},
         backends=config.backends,
         routes=dict(enumerate(config.routes)),
         models=config.models,
         used=frozenset(route.backend for route in config.routes),
-        has_frontend=any(listeners[name] is not None for name in FRONTENDS),
+        has_frontend=bool(bound) or any(listeners[name] is not None for name in FRONTENDS),
         has_all_routes=True,
     )
 
@@ -65,12 +75,14 @@ def salvage(data: Any) -> Outline:
     top = data if isinstance(data, dict) else {}
     given = _mapping(top.get("listeners"))
     listeners = {name: _read(section, given.get(name, {})) for name, section in _LISTENERS.items()}
-    routes = top.get("routes")
-    entries = dict(enumerate(routes)) if isinstance(routes, tuple) else {}
+    bound = _entries(given.get("graphpipe"))
+    read_bound = {index: _read(GraphPipeListener, entry) for index, entry in bound.items()}
+    entries = _entries(top.get("routes"))
     read = {index: _read(RouteConfig, entry) for index, entry in entries.items()}
     backends = top.get("backends")
     return Outline(
-        listeners={name: each.address for name, each in listeners.items() if each is not None},
+        listeners=_addresses(listeners, read_bound),
+        bound={index: each.model for index, each in read_bound.items() if each is not None},
         backends={name: _read(BackendConfig, each) for name, each in backends.items()}
         if isinstance(backends, dict) and backends
         else None,
@@ -79,9 +91,26 @@ def salvage(data: Any) -> Outline:
             name: _read(ModelConfig, each) for name, each in _mapping(top.get("models")).items()
         },
         used=_used(list(entries.values())),
-        has_frontend=not all(name in given and given[name] is None for name in FRONTENDS),
+        has_frontend=bool(bound)
+        or not all(name in given and given[name] is None for name in FRONTENDS),
         has_all_routes=bool(entries) and None not in read.values(),
     )
+
+
+def _addresses(
+    named: Mapping[str, Any], bound: Mapping[int, GraphPipeListener | None]
+) -> dict[Path, Address]:
+    found: dict[Path, Address] = {
+        (name,): each.address for name, each in named.items() if each is not None
+    }
+    for index, listener in bound.items():
+        if listener is not None:
+            found["graphpipe", index] = listener.address
+    return found
+
+
+def _entries(value: Any) -> dict[int, Any]:
+    return dict(enumerate(value)) if isinstance(value, tuple) else {}
 
 
 def _used(routes: list[Any]) -> frozenset[str] | None:

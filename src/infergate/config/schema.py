@@ -17,6 +17,7 @@ from infergate.config.fields import (
     Dimension,
     Duration,
     EndpointUrl,
+    FileMode,
     HeaderGlob,
     Labels,
     ListenAddress,
@@ -29,6 +30,7 @@ from infergate.config.fields import (
     ProfileName,
     Protocol,
     Size,
+    SocketAddress,
     TensorType,
     Text,
 )
@@ -87,6 +89,17 @@ class Trtis(Section):
     )
 
 
+class GraphPipeErrors(Section):
+    """How clients of GraphPipe are refused."""
+
+    errors: Literal["status", "response"] = Field(
+        default="status",
+        description="`status`: by an HTTP status and the message as text, which every client but "
+        "Java's notices; `response`: by the errors of an InferResponse under status 200, which "
+        "only Python's does.",
+    )
+
+
 class HttpListener(Section):
     """The HTTP port."""
 
@@ -96,6 +109,9 @@ class HttpListener(Section):
     )
     v2: V2Rest = Field(default=V2Rest(), description="How V2 REST is written.")
     trtis: Trtis = Field(default=Trtis(), description="How the legacy HTTP API is written.")
+    graphpipe: GraphPipeErrors = Field(
+        default=GraphPipeErrors(), description="How GraphPipe is written."
+    )
 
 
 class GrpcListener(Section):
@@ -116,11 +132,53 @@ class AdminListener(Section):
     )
 
 
+class GraphPipeListener(Section):
+    """A port or socket for unmodified GraphPipe clients: any path means one model."""
+
+    address: SocketAddress = Field(
+        description="host:port, tcp://host:port or unix:/path to listen on."
+    )
+    model: Name = Field(description="The model, as routes call it.")
+    framing: Literal["http", "size-prefixed"] = Field(
+        default="http",
+        description="`http`, what every released client speaks; or `size-prefixed`: a raw socket "
+        "where each message follows its length, a uint32 in little-endian.",
+    )
+    errors: Literal["status", "response"] = Field(
+        default="status",
+        description="As on the HTTP port. On a raw socket, which has no status, every error is a "
+        "response.",
+    )
+    accept_both_lengths: bool = Field(
+        default=False,
+        description="Take HTTP requests that have Content-Length beside `Transfer-Encoding: "
+        "chunked`, as the client operation of TensorFlow sends them: the first of a connection, "
+        "which ends with it. Not behind a proxy that shares connections.",
+    )
+    mode: FileMode = Field(
+        default=0o660, description="Who may connect to a unix socket: its file's permissions."
+    )
+
+    @model_validator(mode="after")
+    def _framing_fits(self) -> Self:
+        if self.framing == "size-prefixed":
+            for key in ("errors", "accept_both_lengths"):
+                if key in self.model_fields_set and getattr(self, key) in ("status", True):
+                    raise PydanticCustomError(
+                        "mistake",
+                        "a size-prefixed listener has no HTTP: leave out '{key}'",
+                        {"key": key},
+                    )
+        return self
+
+
 class Listeners(Section):
     """The ports clients come to. One that is left out has its defaults, `null` switches it off."""
 
     http: HttpListener | None = Field(
-        default=HttpListener(), description="HTTP: V2 REST at /v2, the legacy API at /api."
+        default=HttpListener(),
+        description="HTTP: V2 REST at /v2, the legacy API at /api, GraphPipe at "
+        "/graphpipe/<model>.",
     )
     grpc: GrpcListener | None = Field(
         default=GrpcListener(), description="gRPC: the V2 and the legacy service."
@@ -128,10 +186,14 @@ class Listeners(Section):
     admin: AdminListener | None = Field(
         default=AdminListener(), description="/metrics, /healthz and /readyz."
     )
+    graphpipe: tuple[GraphPipeListener, ...] = Field(
+        default=(),
+        description="Ports and sockets for unmodified GraphPipe clients, a model each.",
+    )
 
 
 FRONTENDS: Final = ("http", "grpc")
-"""The listeners that take clients' requests."""
+"""The listeners that take clients' requests, besides those of one model."""
 
 
 # ---- backends and routes ----------------------------------------------------------------------
@@ -142,13 +204,16 @@ class BackendConfig(Section):
 
     protocol: Protocol = Field(
         description="What it speaks: `v2-rest`, `v2-grpc`, `trtis-http` or `trtis-grpc` for the "
-        "legacy TensorRT Inference Server, or `builtin` for the models inside infergate itself."
+        "legacy TensorRT Inference Server, `graphpipe`, or `builtin` for the models inside "
+        "infergate itself."
     )
     endpoints: tuple[EndpointUrl, ...] = Field(
         default=(),
         description="Where it is, at least one URL: http:// or https:// (with a path before /v2 if "
-        "need be; the port defaults to 80 or 443) for v2-rest, grpc:// or grpcs:// with a port for "
-        "v2-grpc, none for builtin. https and grpcs trust the system's certificates, or those that "
+        "need be; the port defaults to 80 or 443) or http+unix:/path, for v2-rest and others "
+        "over HTTP; grpc:// or grpcs:// with a port for v2-grpc and trtis-grpc; for graphpipe also "
+        "size-prefixed messages over tcp://host:port or unix:/path; none for builtin. https and "
+        "grpcs trust the system's certificates, or those that "
         "SSL_CERT_FILE and SSL_CERT_DIR name.",
     )
     timeout: PositiveDuration = Field(
@@ -220,6 +285,14 @@ class RouteConfig(Section):
         alias="validate",
         description="Whether a message that goes on as it came is checked first. `false` spares "
         "reading JSON of clients that are trusted.",
+    )
+    cast: dict[str, TensorType] = Field(
+        default={},
+        description="What stands for a datatype where a protocol cannot carry it, like `{BF16: "
+        "FP32, BOOL: UINT8}`: only BOOL (GraphPipe lacks it) and BF16 (GraphPipe and the legacy "
+        "API do), to a datatype that holds all their values. Clients of such a protocol are told, "
+        "given and send that instead; what they send is cast back: a number other than 0 is true, "
+        "a float is rounded. Without it such a tensor is an error.",
     )
     labels: dict[str, Labels] = Field(
         default={},
@@ -376,5 +449,5 @@ class Config(Section):
         )
 
 
-COMING: Final = frozenset({("control",), ("listeners", "graphpipe")})
+COMING: Final = frozenset({("control",)})
 """Agreed keys that come with a later version."""

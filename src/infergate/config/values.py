@@ -23,11 +23,16 @@ _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _HEADER_GLOB: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z?\[\]-]+")
 _MAX_PORT: Final = 65535
+_UNIX_URL: Final = re.compile(r"((?:http\+)?unix):(?://)?(.*)")
+_LONGEST_UNIX_PATH: Final = 107
+"""Bytes of the path of a unix socket (Linux: sun_path)."""
+_MODE: Final = re.compile(r"0?[0-7]{3}")
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An endpoint as the config spells it. ``port`` None: the scheme's own."""
+    """An endpoint as the config spells it. ``port`` None: the scheme's own. ``path`` is that of a
+    socket file where there is no host."""
 
     scheme: str
     host: str
@@ -35,6 +40,8 @@ class Url:
     path: str = ""
 
     def __str__(self) -> str:
+        if not self.host:
+            return f"{self.scheme}:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port is None else f":{self.port}"
         return f"{self.scheme}://{host}{port}{self.path}"
@@ -138,8 +145,40 @@ def parse_address(value: Any) -> Address:
     return Address(host, _port(match[3]))
 
 
+def parse_socket(value: Any) -> Address:
+    """``host:port``, the same with ``tcp://`` before it, or ``unix:/path``."""
+    if isinstance(value, str) and value.startswith("unix:"):
+        return Address(unix=_unix_path(value.removeprefix("unix:").removeprefix("//")))
+    return parse_address(value.removeprefix("tcp://") if isinstance(value, str) else value)
+
+
+def _unix_path(path: str) -> str:
+    if not path.startswith("/"):
+        raise ValueError(f"'unix:{path}': a socket's path is absolute, like unix:/run/gp.sock")
+    if "\0" in path or len(path.encode("utf-8", "surrogateescape")) > _LONGEST_UNIX_PATH:
+        raise ValueError(
+            f"'unix:{path}': the path of a socket has at most {_LONGEST_UNIX_PATH} bytes"
+        )
+    return path
+
+
+def parse_mode(value: Any) -> int:
+    """The permissions of a file, in octal and in quotes: ``"660"``."""
+    if not isinstance(value, str) or not _MODE.fullmatch(value):
+        raise ValueError(f'expected permissions in quotes like "660", got {told(value)}')
+    return int(value, 8)
+
+
+def mode_text(mode: int) -> str:
+    """``mode`` as the config spells it."""
+    return f"{mode:03o}"
+
+
 def parse_url(value: Any) -> Url:
-    """``scheme://host[:port][/path]``; which schemes fit is the protocol's matter."""
+    """``scheme://host[:port][/path]``, ``unix:/path`` or ``http+unix:/path``; which schemes fit is
+    the protocol's matter."""
+    if isinstance(value, str) and (unix := _UNIX_URL.fullmatch(value)):
+        return Url(unix[1], "", None, _unix_path(unix[2]))
     if not isinstance(value, str) or "://" not in value:
         raise ValueError(
             f"expected a URL like http://10.0.0.7:8000 or grpc://triton:8001, got {told(value)}"

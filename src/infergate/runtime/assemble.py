@@ -29,10 +29,11 @@ from infergate.observe.metrics import Metrics
 from infergate.runtime.admin import Admin
 from infergate.runtime.aside import Pool
 from infergate.transport.base import Server
+from infergate.transport.frame_client import EitherUpstream
+from infergate.transport.frame_server import FrameServer
 from infergate.transport.grpc_client import GrpcUpstream
 from infergate.transport.grpc_server import GrpcServer
 from infergate.transport.guard import Admission
-from infergate.transport.http_client import AiohttpUpstream
 from infergate.transport.http_server import AiohttpServer
 
 _COMBINE: Final = {"strict": all, "lenient": any}
@@ -57,8 +58,9 @@ class Running:
             except OSError as error:
                 await asyncio.gather(*(each.stop(0) for each in started))
                 await self._close_backends()
-                where = compiled.addresses(self.config)[name]
-                raise OSError(f"listeners.{name}: cannot listen on {where}: {error}") from error
+                raise OSError(
+                    f"listeners.{name}: cannot listen on {listener.address}: {error}"
+                ) from error
             started.append(listener)
 
     def drain(self) -> None:
@@ -105,6 +107,9 @@ def assemble(config: Config) -> Running:
     if "http" in addresses:
         http = HttpDispatch(_frontends(Carrier.HTTP, config, gateway, limits, aside), record)
         listeners["http"] = AiohttpServer(addresses["http"], http, limits, admission)
+    for name, bound in compiled.bound_listeners(config).items():
+        app = HttpDispatch({"": _bound_frontend(bound, gateway, limits, aside)}, record)
+        listeners[name] = _bound_listener(bound, app, limits, admission)
     if "grpc" in addresses:
         frontends = _frontends(Carrier.GRPC, config, gateway, limits, aside)
         own = own_services(SCHEMA, tuple(frontends), gateway.readiness)
@@ -131,6 +136,23 @@ def _frontends(
     return frontends
 
 
+def _bound_frontend(
+    bound: compiled.Bound, gateway: Gateway, limits: Limits, aside: Pool | None
+) -> Frontend[Any, Any]:
+    """The one frontend of a listener of one model."""
+    return Frontend(plugins()[bound.protocol].make(bound.options), gateway, limits, aside)
+
+
+def _bound_listener(
+    bound: compiled.Bound, app: HttpDispatch, limits: Limits, admission: Admission
+) -> Server:
+    if bound.framed:
+        return FrameServer(bound.address, app, limits, admission)
+    return AiohttpServer(
+        bound.address, app, limits, admission, accept_both_lengths=bound.accept_both_lengths
+    )
+
+
 def _backend(name: str, config: BackendConfig, limits: Limits) -> Backend:
     plugin = plugins().get(config.protocol)
     if plugin is None:  # the one protocol without a wire
@@ -146,7 +168,7 @@ def _backend(name: str, config: BackendConfig, limits: Limits) -> Backend:
     codec: Codec[Any, Any] = plugin.make({})
     match plugin.carrier:
         case Carrier.HTTP:
-            return RemoteBackend(server, codec, AiohttpUpstream(limits), HTTP_HEADERS, limits)
+            return RemoteBackend(server, codec, EitherUpstream(limits), HTTP_HEADERS, limits)
         case Carrier.GRPC:
             return RemoteBackend(server, codec, GrpcUpstream(limits), RPC_HEADERS, limits)
 

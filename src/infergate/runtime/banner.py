@@ -37,7 +37,8 @@ def banner(config: Config, listeners: Mapping[str, Server], source: Path | None)
     """The text to print once every listener is bound."""
     served = "the embedded models" if source is None else str(source)
     lines = [f"infergate {__version__} serves {served}"]
-    lines += [f"  {name:<6} {server.address}" for name, server in listeners.items()]
+    width = max(map(len, listeners), default=0)
+    lines += [f"  {name:<{width}} {server.address}" for name, server in listeners.items()]
     if source is not None:
         lines += [f"  {r.model} -> {r.backend}" for r in config.routes[:20]]
         if len(config.routes) > 20:

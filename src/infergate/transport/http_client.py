@@ -33,7 +33,7 @@ class AiohttpUpstream:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         pool = self._pools.of(endpoint)
-        target = endpoint.path + wire.path
+        target = endpoint.path + wire.path or "/"
         if wire.query:
             target += "?" + wire.query
         try:

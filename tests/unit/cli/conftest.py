@@ -18,6 +18,7 @@ PLUGINS = {
     "v2-rest": CodecPlugin("v2-rest", Carrier.HTTP, ("v2",), _unmade),
     "v2-grpc": CodecPlugin("v2-grpc", Carrier.GRPC, (), _unmade),
     "trtis-http": CodecPlugin("trtis-http", Carrier.HTTP, ("api",), _unmade),
+    "graphpipe": CodecPlugin("graphpipe", Carrier.HTTP, ("graphpipe",), _unmade, framed=True),
     "trtis-grpc": CodecPlugin("trtis-grpc", Carrier.GRPC, (), _unmade),
 }
 

@@ -38,6 +38,10 @@ def as_json(config: Config) -> dict[str, Any]:
     """Everything that the rest of infergate takes from a Config."""
     return {
         "listeners": {name: str(each) for name, each in compiled.addresses(config).items()},
+        "bound_listeners": {
+            name: {**dataclasses.asdict(each), "address": dataclasses.asdict(each.address)}
+            for name, each in compiled.bound_listeners(config).items()
+        },
         "frontend_options": compiled.frontend_options(config),
         "backends": {
             name: {
@@ -46,7 +50,13 @@ def as_json(config: Config) -> dict[str, Any]:
             }
             for name, backend in config.backends.items()
         },
-        "routes": [dataclasses.asdict(route) for route in compiled.routing_table(config).routes],
+        "routes": [
+            {
+                **dataclasses.asdict(route),
+                "cast": {one.value: to.value for one, to in route.cast.items()},
+            }
+            for route in compiled.routing_table(config).routes
+        ],
         "limits": dataclasses.asdict(compiled.limits(config)),
         "models": {
             name: {

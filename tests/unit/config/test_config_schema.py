@@ -52,7 +52,7 @@ def test_a_listener_that_is_off_has_no_options() -> None:
         "f",
         {},
     )
-    assert set(compiled.frontend_options(config)) == {"v2-rest", "trtis-http"}
+    assert set(compiled.frontend_options(config)) == {"v2-rest", "trtis-http", "graphpipe"}
     config = parse(
         "listeners: {http: null}\nbackends: {d: {protocol: builtin}}\n"
         "routes: [{model: a, backend: d}]\n",
