@@ -6,6 +6,7 @@ What is done there must be found by name, so the functions are of the standard l
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -42,7 +43,8 @@ async def pool() -> AsyncIterator[Pool]:
 
 
 def process(pool: Pool) -> Any:
-    return pool._places[0]._process
+    started = pool._places[0]._started
+    return started.result() if started is not None and started.done() else None
 
 
 # ---- parcels
@@ -83,6 +85,29 @@ def test_an_error_is_packed_whole(arena: Arena) -> None:
     found = unpack(pack(error, arena)[0], arena, bytes)
     assert type(found) is GatewayError
     assert vars(found) == vars(error)
+
+
+class _RefusalError(GatewayError):
+    def __init__(self, code: str, public: str) -> None:
+        super().__init__(Kind.BAD_REQUEST, public)
+        self.code = code
+
+
+def test_an_error_of_a_kind_of_its_own_is_packed_whole(arena: Arena) -> None:
+    found = unpack(pack(_RefusalError("INVALID_ARG", "told"), arena)[0], arena, bytes)
+    assert type(found) is _RefusalError
+    assert (found.code, found.kind, str(found)) == ("INVALID_ARG", Kind.BAD_REQUEST, "told")
+
+
+def test_an_arena_is_closed_once(arena: Arena) -> None:
+    number = arena.fd
+    arena.close()
+    assert os.open(os.devnull, os.O_RDONLY) == number  # it is another's now
+    try:
+        arena.close()
+        assert Path(f"/proc/self/fd/{number}").readlink() == Path(os.devnull)
+    finally:
+        os.close(number)
 
 
 def test_views_and_mappings_are_packed(arena: Arena) -> None:
@@ -159,6 +184,59 @@ async def test_the_deadline_holds_in_line_and_at_work(pool: Pool) -> None:
         assert caught.value.kind is Kind.TIMEOUT
 
 
+async def test_a_process_starts_though_its_caller_is_in_a_hurry(pool: Pool) -> None:
+    with pytest.raises(GatewayError, match="deadline"):
+        await pool.run(time.monotonic(), os.getpid)
+    assert process(pool) is None  # still at it
+    pid = await pool.run(None, os.getpid)
+    with pytest.raises(GatewayError, match="deadline"):
+        await pool.run(time.monotonic(), os.getpid)
+    assert await pool.run(None, os.getpid) == pid
+
+
+async def test_closing_ends_what_is_starting() -> None:
+    pool = Pool(1)
+    with pytest.raises(GatewayError, match="deadline"):
+        await pool.run(time.monotonic(), os.getpid)
+    await pool.close()
+    assert process(pool).lost.done()
+    await pool.close()
+
+
+async def test_a_start_that_fails_is_tried_again(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", os.devnull)
+        with pytest.raises(PermissionError):
+            await pool.run(None, os.getpid)
+        await pool.close()
+    assert await pool.run(None, pow, 2, 4) == 16
+
+
+async def test_modules_are_found_there_as_here(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "struct.py").write_text("raise SystemExit('a file in the working directory')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "more")
+    assert await pool.run(None, eval, "__import__('sys').path") == sys.path
+
+
+async def test_an_answer_that_cannot_be_read_costs_one_job(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Pool.__module__ + ".unpack", _cannot)
+        with pytest.raises(GatewayError, match="internal error"):
+            await pool.run(None, pow, 2, 4)
+    assert await pool.run(None, pow, 2, 4) == 16
+
+
+def _cannot(*_: Any) -> Any:
+    raise MemoryError
+
+
 async def test_a_caller_that_goes_away_leaves_the_place_in_order(pool: Pool) -> None:
     first = asyncio.create_task(pool.run(None, time.sleep, 0.2))
     while process(pool) is None or process(pool)._answer is None:  # noqa: ASYNC110
@@ -178,7 +256,7 @@ async def test_jobs_that_wait_are_all_done(pool: Pool) -> None:
 async def test_closing_ends_what_is_at_work() -> None:
     pool = Pool(2)
     at_work = asyncio.create_task(pool.run(None, time.sleep, 3600))
-    while all(place._process is None for place in pool._places):  # noqa: ASYNC110
+    while all(place._started is None for place in pool._places):  # noqa: ASYNC110
         await asyncio.sleep(0)
     await pool.close()
     with pytest.raises(GatewayError, match="internal error"):

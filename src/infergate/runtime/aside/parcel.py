@@ -31,7 +31,8 @@ class Arena:
     """Memory shared by the two processes that have the file ``fd`` open."""
 
     def __init__(self, fd: int) -> None:
-        self.fd: Final = fd
+        self.fd = fd
+        """-1: closed."""
         self.size = 0
         self._map: mmap.mmap | None = None
 
@@ -67,9 +68,11 @@ class Arena:
         return memoryview(self._map)[place : place + size]
 
     def close(self) -> None:
-        """Close this process's half."""
+        """Close this process's half, once."""
         self._map = None
-        os.close(self.fd)
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 def pack(value: Any, arena: Arena, start: int = 0) -> tuple[bytes, int]:
@@ -93,6 +96,12 @@ class _Packer(pickle.Pickler):
         self.end = start
         self._arena = arena
 
+    def reducer_override(self, value: Any) -> Any:
+        """Errors: pickle would call ``type(value)`` with ``args``, which are not all it takes."""
+        if isinstance(value, GatewayError):
+            return _error, (type(value), value.args, vars(value))
+        return NotImplemented
+
     def persistent_id(self, value: Any) -> tuple[int, int] | None:
         if type(value) not in _BUFFERS or len(value) < _LONG:
             return None
@@ -115,12 +124,10 @@ class _Unpacker(pickle.Unpickler):
 _BUFFERS: Final = frozenset({bytes, bytearray, memoryview})
 
 
-def _reduce_error(error: GatewayError) -> tuple[Any, ...]:
-    return _error, (error.kind, error.public, error.origin, error.detail, error.retry_after)
-
-
-def _error(kind: Any, public: str, origin: Any, detail: str, retry_after: float | None) -> Any:
-    return GatewayError(kind, public, origin=origin, detail=detail, retry_after=retry_after)
+def _error(kind: type[GatewayError], told: tuple[Any, ...], held: dict[str, Any]) -> GatewayError:
+    error = kind.__new__(kind, *told)
+    vars(error).update(held)
+    return error
 
 
 def _reduce_mapping(mapping: MappingProxyType[Any, Any]) -> tuple[Any, ...]:
@@ -138,6 +145,5 @@ def _reduce_view(view: memoryview) -> tuple[Any, ...]:
 _REDUCERS: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
     MappingProxyType: _reduce_mapping,
     memoryview: _reduce_view,
-    GatewayError: _reduce_error,
 }
 """How that is pickled which pickle knows nothing of, or not enough."""

@@ -3,6 +3,7 @@
 *Strategy.* Each place in the pool starts its process when it is first used, and again where that
 has died. A process does one job at a time; who finds none free waits in line. Answers come in by
 callbacks of the pipe, so no task waits for them, and a job whose caller went away ends by itself.
+A process starts whether or not its first caller waits for that: its caller may be in a hurry.
 *Rule 1.* What a caller asked is never done twice: a process that dies takes its job with it.
 *Rule 2.* A place is free again when its answer was taken out of the arena, and not before.
 """
@@ -10,6 +11,8 @@ callbacks of the pipe, so no task waits for them, and a job whose caller went aw
 from __future__ import annotations
 
 import asyncio
+import logging
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
@@ -21,6 +24,13 @@ from infergate.runtime.aside.parcel import HEAD, Arena, pack, unpack
 T = TypeVar("T")
 _KEPT: Final = 16 * MIB
 """How long an arena may stay between jobs."""
+_PROGRAM: Final = (
+    "import sys; sys.path[:] = sys.argv[2:]; "
+    "from infergate.runtime.aside.process import main; main(int(sys.argv[1]))"
+)
+"""Modules are found where this process finds them: ``-m`` would look in the working directory
+first, and knows nothing of what this process has added to its path."""
+_log = logging.getLogger(__name__)
 
 
 class Pool:
@@ -61,7 +71,7 @@ class _Place:
 
     def __init__(self, freed: Callable[[_Place], None]) -> None:
         self._freed: Final = freed
-        self._process: _Process | None = None
+        self._started: asyncio.Task[_Process] | None = None
 
     async def do(self, job: Any) -> Any:
         try:
@@ -73,15 +83,32 @@ class _Place:
         return await answer
 
     async def _living(self) -> _Process:
-        if self._process is None or self._process.lost.done():
-            self._process = None
-            self._process = await _start()
-        return self._process
+        started = self._started
+        if started is None or (started.done() and _is_lost(started)):
+            started = self._started = asyncio.create_task(_start())
+        return await asyncio.shield(started)
 
     async def end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            await self._process.lost
+        if self._started is None:
+            return
+        await asyncio.wait({self._started})
+        if not _is_lost(self._started):
+            process = self._started.result()
+            process.kill()
+            await process.lost
+
+
+def _is_lost(started: asyncio.Task[_Process]) -> bool:
+    """Whether what was started is no more, or never was."""
+    if started.cancelled() or started.exception() is not None:
+        return True
+    return started.result().lost.done()
+
+
+def _flags() -> list[str]:
+    """Of this interpreter, such as ``-I`` and ``-W``; multiprocessing passes the same."""
+    found: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+    return found
 
 
 async def _start() -> _Process:
@@ -90,9 +117,11 @@ async def _start() -> _Process:
         _, process = await asyncio.get_running_loop().subprocess_exec(
             lambda: _Process(arena),
             sys.executable,
-            "-m",
-            "infergate.runtime.aside.process",
+            *_flags(),
+            "-c",
+            _PROGRAM,
             str(arena.fd),
+            *sys.path,
             pass_fds=(arena.fd,),
             stderr=None,  # this process's own
         )
@@ -134,11 +163,16 @@ class _Process(asyncio.SubprocessProtocol):
         length, size, _ = HEAD.unpack_from(received)
         if len(received) < HEAD.size + length:
             return
-        self._arena.follow(size)
-        value, error = unpack(received[HEAD.size :], self._arena, bytes)
-        received.clear()
-        if self._arena.size > _KEPT:
-            self._arena.resize(_KEPT)
+        try:
+            self._arena.follow(size)
+            value, error = unpack(received[HEAD.size :], self._arena, bytes)
+            received.clear()
+            if self._arena.size > _KEPT:
+                self._arena.resize(_KEPT)
+        except Exception:  # noqa: BLE001 - the process has to go, whatever it was
+            _log.exception("an answer of a process beside cannot be read")
+            self.kill()  # whoever waits is told when it is no more
+            return
         self._settle(value, error)
 
     def process_exited(self) -> None:

@@ -16,8 +16,19 @@ from infergate.runtime.aside.parcel import HEAD, Arena, pack, unpack
 from infergate.runtime.memory import keep_freed_memory
 
 
-def main(arena: Arena, jobs: BinaryIO, answers: BinaryIO) -> None:
-    """Serve until ``jobs`` ends: then the process that asks is gone."""
+def main(fd: int) -> None:
+    """Serve the process that has started this one and shares the arena's file ``fd`` with it."""
+    # A signal to the whole group is for the process that serves, which ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    keep_freed_memory()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever is printed must not be taken for an answer
+    _serve(Arena(fd), sys.stdin.buffer, answers)
+
+
+def _serve(arena: Arena, jobs: BinaryIO, answers: BinaryIO) -> None:
+    """Until ``jobs`` ends: then the process that asks is gone."""
     while head := jobs.read(HEAD.size):
         length, size, taken = HEAD.unpack(head)
         arena.follow(size)
@@ -34,13 +45,3 @@ def _outcome(pickled: bytes, arena: Arena) -> tuple[Any, Exception | None]:
         return None, error.with_traceback(None)
     except Exception as error:  # noqa: BLE001 - told to the process that asked, which logs it
         return None, RuntimeError(f"{type(error).__name__}: {error}")
-
-
-if __name__ == "__main__":
-    # A signal to the whole group is for the process that serves, which ends this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    keep_freed_memory()
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever is printed must not be taken for an answer
-    main(Arena(int(sys.argv[1])), sys.stdin.buffer, answers)
