@@ -7,9 +7,10 @@ true, and one that is not a bfloat16 is rounded to the nearest; NaN stays NaN.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from infergate.core.datatypes import FLOATS, INTEGERS, NUMPY, Datatype
 from infergate.core.tensor import Tensor, bf16_from_float32, float32_from_bf16
@@ -23,16 +24,17 @@ EXACT: Final = {
 
 def converted(tensor: Tensor, to: Datatype) -> Tensor:
     """``tensor`` as ``to``: one of the EXACT of its datatype, or back again."""
-    data = memoryview(tensor.data)
-    if tensor.datatype is Datatype.BOOL:
-        elements = (np.frombuffer(data, "u1") != 0).astype(NUMPY[to])
-    elif tensor.datatype is Datatype.BF16:
-        bits = np.frombuffer(data, NUMPY[Datatype.BF16])
-        elements = float32_from_bf16(bits).astype(NUMPY[to])
-    elif to is Datatype.BOOL:
-        elements = np.frombuffer(data, NUMPY[tensor.datatype]) != 0
-    else:
-        with np.errstate(over="ignore"):  # beyond float32 is infinity
-            values = np.frombuffer(data, NUMPY[tensor.datatype]).astype("<f4")
-        elements = bf16_from_float32(values)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is too large is infinity; NaN is NaN
+        elements = _elements(tensor, to)
     return replace(tensor, datatype=to, data=memoryview(elements.tobytes()))
+
+
+def _elements(tensor: Tensor, to: Datatype) -> npt.NDArray[Any]:
+    if tensor.datatype is Datatype.BOOL:
+        return (np.frombuffer(tensor.data, "u1") != 0).astype(NUMPY[to])
+    given = np.frombuffer(tensor.data, NUMPY[tensor.datatype])
+    if tensor.datatype is Datatype.BF16:
+        return float32_from_bf16(given).astype(NUMPY[to])
+    if to is Datatype.BOOL:
+        return given != 0
+    return bf16_from_float32(given.astype("<f4"))

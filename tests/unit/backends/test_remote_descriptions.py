@@ -336,3 +336,138 @@ def test_a_server_is_known_by_its_name_or_its_extensions(
     name: str, extensions: tuple[str, ...], expected: Profile
 ) -> None:
     assert detect(ServerMetadata(name, "1", extensions)) == expected
+
+
+# ---- declared ----------------------------------------------------------------------------------
+
+
+async def test_a_declared_model_is_not_asked_about() -> None:
+    codec = FakeCodec(described=True)
+    asked = call()
+    asked.declared = ModelMetadata("declared")
+    await backend(codec, KSERVE).perform(InferRequest("m"), asked)
+    assert codec.given == [("kserve", asked.declared), asked.declared]
+    assert codec.count(ModelMetadataRequest) == 0
+
+
+async def test_what_does_not_fit_a_declared_model_is_refused_at_once() -> None:
+    codec = FakeCodec(described=True)
+    asked = call()
+    asked.declared = codec.refuses = ModelMetadata("declared")
+    with pytest.raises(GatewayError, match="does not fit"):
+        await backend(codec, KSERVE).perform(InferRequest("m"), asked)
+    assert codec.count(ModelMetadataRequest) == 0
+
+
+# ---- asked in another way ----------------------------------------------------------------------
+
+
+class Rephrased(FakeCodec):
+    """Another way to ask anything but inferences, which is answered by ``second``."""
+
+    def __init__(self) -> None:
+        super().__init__(described=True)
+        self.second: Answer | GatewayError = MODEL
+        self.asks_again = 0
+
+    def rephrase(self, operation: Operation) -> RpcRequest | None:
+        if isinstance(operation, InferRequest):
+            return None
+        return RpcRequest("again")
+
+    def parse_response(
+        self,
+        wire: RpcResponse,
+        operation: Operation,
+        limits: Limits,
+        model: ModelMetadata | None = None,
+    ) -> Answer:
+        if wire.details != "again":
+            return super().parse_response(wire, operation, limits, model)
+        self.asks_again += 1
+        if isinstance(self.second, GatewayError):
+            raise self.second
+        return self.second
+
+
+class EchoUpstream(FakeUpstream):
+    async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
+        return RpcResponse(details=wire.method)
+
+
+def rephrased() -> tuple[Rephrased, RemoteBackend[Any, Any]]:
+    codec = Rephrased()
+    made: Any = codec
+    server = Server("b1", [Endpoint("a", 1)], profile=KSERVE)
+    return codec, RemoteBackend(server, made, EchoUpstream(), RPC_HEADERS, DEFAULT_LIMITS)
+
+
+NOT_UNDERSTOOD = [
+    Kind.BAD_REQUEST,
+    Kind.NOT_FOUND,
+    Kind.METHOD_NOT_ALLOWED,
+    Kind.UNSUPPORTED,
+    Kind.BACKEND_GARBAGE,
+    Kind.BACKEND_ERROR,
+]
+
+
+@pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
+async def test_a_question_that_is_not_understood_is_asked_in_another_way(kind: Kind) -> None:
+    codec, made = rephrased()
+    codec.answers[ModelMetadataRequest] = refusal(kind)
+    assert await made.describe("m", "", call()) == MODEL
+    assert codec.asks_again == 1
+
+
+@pytest.mark.parametrize("kind", sorted(set(Kind) - set(NOT_UNDERSTOOD), key=lambda k: k.value))
+async def test_any_other_failure_is_told(kind: Kind) -> None:
+    codec, made = rephrased()
+    codec.answers[ModelMetadataRequest] = refusal(kind)
+    with pytest.raises(GatewayError) as caught:
+        await made.describe("m", "", call())
+    assert caught.value.kind is kind
+    assert codec.asks_again == 0
+
+
+async def test_an_inference_is_never_asked_again() -> None:
+    codec, made = rephrased()
+    codec.answers[InferRequest] = refusal(Kind.BACKEND_ERROR)
+    with pytest.raises(GatewayError):
+        await made.perform(InferRequest("m"), call())
+    assert codec.asks_again == 0
+
+
+@pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
+async def test_a_server_that_tells_no_metadata_needs_it_declared(kind: Kind) -> None:
+    codec, made = rephrased()
+    codec.answers[ModelMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
+    codec.second = refusal(kind)
+    with pytest.raises(GatewayError) as caught:
+        await made.perform(InferRequest("m"), call())
+    assert caught.value.kind is Kind.UNSUPPORTED
+    assert caught.value.public == (
+        "backend 'b1' does not tell the metadata of model 'm'; it can be declared under 'models' "
+        "in the gateway's configuration"
+    )
+    asked = call()
+    asked.declared = MODEL
+    assert await made.perform(InferRequest("m"), asked) == InferResponse("m")
+
+
+async def test_of_other_questions_the_first_failure_is_told() -> None:
+    codec, made = rephrased()
+    codec.answers[ServerMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
+    codec.second = refusal(Kind.UNSUPPORTED)
+    with pytest.raises(GatewayError) as caught:
+        await made.perform(ServerMetadataRequest(), call())
+    assert caught.value.kind is Kind.BACKEND_GARBAGE
+
+
+async def test_a_server_that_is_gone_meanwhile_is_told_of() -> None:
+    codec, made = rephrased()
+    codec.answers[ModelMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
+    codec.second = refusal(Kind.CONNECT)
+    with pytest.raises(GatewayError) as caught:
+        await made.describe("m", "", call())
+    assert caught.value.kind is Kind.CONNECT

@@ -1,0 +1,186 @@
+"""Datatypes that one side's protocol cannot carry, on their way through the gateway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakes import Memory, call
+
+from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    ModelMetadataRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor
+from infergate.gateway.gateway import Gateway
+from infergate.routing.table import Rewrite, Route, RouteTable
+
+LACKED = frozenset({Datatype.BOOL, Datatype.BF16})
+CASTS = {Datatype.BOOL: Datatype.UINT8, Datatype.BF16: Datatype.FP32}
+BOOL = Tensor("b", Datatype.BOOL, (2,), b"\1\0")
+UINT8 = Tensor("b", Datatype.UINT8, (2,), b"\1\0")
+BF16 = Tensor("f", Datatype.BF16, (1,), b"\x80\x3f")
+FP32 = Tensor("f", Datatype.FP32, (1,), b"\0\0\x80\x3f")
+MODEL = ModelMetadata(
+    "m",
+    inputs=(TensorMetadata("b", "BOOL", (-1,)), TensorMetadata("f", "BF16", (-1,))),
+    outputs=(TensorMetadata("b", "BOOL", (-1,)), TensorMetadata("odd", "TYPE_X", (1,))),
+)
+
+
+class Lacking(Memory):
+    """A backend whose protocol has neither BOOL nor BF16."""
+
+    datatypes = frozenset(Datatype) - LACKED
+
+
+def through(backend: Memory, casts: Any = CASTS, declared: Any = None, **rewrite: Any) -> Gateway:
+    route = Route("m", "b", cast=casts, rewrite=Rewrite(**rewrite))
+    return Gateway(RouteTable([route]), {"b": backend}, declared or {})
+
+
+def lacking() -> Call:
+    """Of a client whose protocol has neither."""
+    made = call()
+    made.lacks, made.protocol = LACKED, "pipe"
+    return made
+
+
+async def infer(gateway: Gateway, asked: Call, *inputs: Tensor) -> InferResponse:
+    answer = await gateway.perform(InferRequest("m", inputs=inputs), asked)
+    assert isinstance(answer, InferResponse)
+    return answer
+
+
+def sent(backend: Memory) -> tuple[Tensor, ...]:
+    request = backend.asked[-1]
+    assert isinstance(request, InferRequest)
+    return request.inputs
+
+
+async def test_inputs_are_cast_for_a_backend_that_lacks_their_datatype() -> None:
+    backend = Lacking("b")
+    answer = await infer(through(backend), call(), BOOL, BF16)
+    assert sent(backend) == (UINT8, FP32)
+    assert answer.outputs == (UINT8, FP32)  # as the backend gave them
+    assert backend.described == []
+
+
+async def test_outputs_are_cast_for_a_client_that_lacks_their_datatype() -> None:
+    backend = Memory("b", InferResponse("m", outputs=(BOOL, BF16)))
+    assert (await infer(through(backend), lacking())).outputs == (UINT8, FP32)
+
+
+async def test_inputs_are_cast_back_where_the_model_wants_what_the_client_lacks() -> None:
+    backend = Memory("b")
+    backend.description = MODEL
+    answer = await infer(through(backend), lacking(), UINT8, FP32)
+    assert sent(backend) == (BOOL, BF16)
+    assert answer.outputs == (UINT8, FP32)
+    assert backend.described == [("m", "", False)]
+
+
+async def test_only_what_the_model_wants_is_cast_back() -> None:
+    backend = Memory("b")
+    backend.description = ModelMetadata("m", inputs=(TensorMetadata("b", "UINT8", (-1,)),))
+    await infer(through(backend), lacking(), UINT8, FP32)
+    assert sent(backend) == (UINT8, FP32)
+
+
+async def test_metadata_is_in_the_clients_names() -> None:
+    backend = Memory("b")
+    backend.description = ModelMetadata("m", inputs=(TensorMetadata("theirs", "BOOL", (-1,)),))
+    await infer(through(backend, inputs={"b": "theirs"}), lacking(), UINT8)
+    assert [(each.name, each.datatype) for each in sent(backend)] == [("theirs", Datatype.BOOL)]
+
+
+async def test_declared_metadata_casts_back_too() -> None:
+    backend = Memory("b")
+    await infer(through(backend, declared={"m": MODEL}), lacking(), UINT8)
+    assert sent(backend) == (BOOL,)
+    assert backend.described == []
+
+
+@pytest.mark.parametrize(("asked", "backend"), [(call(), Memory("b")), (lacking(), Lacking("b"))])
+async def test_nothing_is_cast_back_and_nobody_asked_where_both_sides_are_alike(
+    asked: Call, backend: Memory
+) -> None:
+    backend.description = MODEL
+    await infer(through(backend), asked, UINT8, FP32)
+    assert sent(backend) == (UINT8, FP32)
+    assert backend.described == []
+
+
+async def test_the_backend_is_not_asked_where_no_input_may_be_meant() -> None:
+    backend = Memory("b")
+    await infer(through(backend), lacking(), Tensor("i", Datatype.INT8, (1,), b"\1"))
+    assert backend.described == []
+
+
+@pytest.mark.parametrize("casts", [{}, {Datatype.BF16: Datatype.FP32}])
+async def test_without_a_cast_an_input_is_unsupported(casts: Any) -> None:
+    backend = Lacking("b")
+    with pytest.raises(GatewayError) as caught:
+        await infer(through(backend, casts), call(), BOOL)
+    assert caught.value.kind is Kind.UNSUPPORTED
+    assert caught.value.public == (
+        "input 'b' is BOOL, which the protocol memory cannot carry; its route may cast it"
+    )
+    assert not backend.asked
+
+
+async def test_without_a_cast_an_output_is_unsupported() -> None:
+    backend = Memory("b", InferResponse("m", outputs=(FP32, BF16)))
+    with pytest.raises(GatewayError) as caught:
+        await infer(through(backend, {}), lacking())
+    assert caught.value.kind is Kind.UNSUPPORTED
+    assert caught.value.public == (
+        "output 'f' is BF16, which the protocol pipe cannot carry; its route may cast it"
+    )
+
+
+async def test_metadata_tells_the_client_what_it_gets() -> None:
+    backend = Memory("b", MODEL)
+    backend.description = MODEL
+    gateway = through(backend)
+    for told in (
+        await gateway.perform(ModelMetadataRequest("m"), lacking()),
+        await gateway.describe("m", "", lacking()),
+        await through(backend, declared={"m": MODEL}).perform(ModelMetadataRequest("m"), lacking()),
+    ):
+        assert isinstance(told, ModelMetadata)
+        assert [each.datatype for each in told.inputs] == ["UINT8", "FP32"]
+        assert [each.datatype for each in told.outputs] == ["UINT8", "TYPE_X"]
+    assert await gateway.perform(ModelMetadataRequest("m"), call()) == MODEL
+    assert await through(backend, {}).perform(ModelMetadataRequest("m"), lacking()) == MODEL
+
+
+async def test_a_declared_model_is_known_to_the_backend_in_its_own_names() -> None:
+    backend = Memory("b")
+    gateway = through(
+        backend,
+        declared={"m": MODEL},
+        model="theirs",
+        inputs={"b": "flags"},
+        outputs={"odd": "even"},
+    )
+    asked = call()
+    await infer(gateway, asked, BOOL)
+    assert asked.declared == ModelMetadata(
+        "theirs",
+        inputs=(TensorMetadata("flags", "BOOL", (-1,)), TensorMetadata("f", "BF16", (-1,))),
+        outputs=(TensorMetadata("b", "BOOL", (-1,)), TensorMetadata("even", "TYPE_X", (1,))),
+    )
+
+
+async def test_of_another_model_nothing_is_declared() -> None:
+    asked = call()
+    asked.declared = MODEL
+    await infer(through(Memory("b")), asked, BOOL)
+    assert asked.declared is None
