@@ -30,11 +30,10 @@ def converted(tensor: Tensor, to: Datatype) -> Tensor:
 
 
 def _elements(tensor: Tensor, to: Datatype) -> npt.NDArray[Any]:
-    if tensor.datatype is Datatype.BOOL:
-        return (np.frombuffer(tensor.data, "u1") != 0).astype(NUMPY[to])
-    given = np.frombuffer(tensor.data, NUMPY[tensor.datatype])
+    kept = "u1" if tensor.datatype is Datatype.BOOL else NUMPY[tensor.datatype]
+    given: npt.NDArray[Any] = np.frombuffer(tensor.data, kept)
     if tensor.datatype is Datatype.BF16:
         return float32_from_bf16(given).astype(NUMPY[to])
-    if to is Datatype.BOOL:
-        return given != 0
-    return bf16_from_float32(given.astype("<f4"))
+    if to is Datatype.BF16:
+        return bf16_from_float32(given.astype("<f4"))
+    return given.astype(bool).astype(NUMPY[to])  # from or to BOOL: any number but 0 is true
