@@ -163,6 +163,18 @@ async def test_a_death_costs_one_job(pool: Pool) -> None:
     assert await pool.run(None, pow, 3, 3) == 27
 
 
+async def test_a_process_that_hangs_is_replaced(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = await pool.run(None, os.getpid)
+    os.kill(pid, signal.SIGSTOP)
+    with monkeypatch.context() as patched:
+        patched.setattr(Pool.__module__ + "._LONGEST", 0.01)
+        with pytest.raises(GatewayError, match="internal error"):
+            await asyncio.wait_for(pool.run(None, os.getpid), 30)
+    assert await pool.run(None, os.getpid) != pid
+
+
 async def test_signals_to_the_group_are_not_for_it(pool: Pool) -> None:
     pid = await pool.run(None, os.getpid)
     os.kill(pid, signal.SIGTERM)

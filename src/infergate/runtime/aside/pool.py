@@ -24,6 +24,9 @@ from infergate.runtime.aside.parcel import HEAD, Arena, pack, unpack
 T = TypeVar("T")
 _KEPT: Final = 16 * MIB
 """How long an arena may stay between jobs."""
+_LONGEST: Final = 300.0
+"""Seconds that a job may take: a hundred times what the worst document of the default size does. A
+process that takes longer hangs, and would keep its place for ever."""
 _PROGRAM: Final = (
     "import sys; sys.path[:] = sys.argv[2:]; "
     "from infergate.runtime.aside.process import main; main(int(sys.argv[1]))"
@@ -150,7 +153,9 @@ class _Process(asyncio.SubprocessProtocol):
         jobs = self._transport.get_pipe_transport(0)
         assert isinstance(jobs, asyncio.WriteTransport)
         jobs.write(HEAD.pack(len(pickled), self._arena.size, end) + pickled)
-        self._answer = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._answer = loop.create_future()
+        self._watch = loop.call_later(_LONGEST, self.kill)
         self._taken = taken
         return self._answer
 
@@ -195,6 +200,7 @@ class _Process(asyncio.SubprocessProtocol):
     def _settle(self, value: Any, error: BaseException | None) -> None:
         answer, self._answer = self._answer, None
         assert answer is not None
+        self._watch.cancel()
         if not answer.done():  # the caller may have gone away
             if error is None:
                 answer.set_result(value)
