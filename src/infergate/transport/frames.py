@@ -7,7 +7,7 @@ frame takes one system call; a longer one goes on into memory of its own size, w
 its bytes.
 
 *Rule 1.* No more is allocated than was announced and asked for by ``open``: what a frame may have
-is decided before.
+is decided before. It is not filled (``bytearray`` would be, with zeros): announcing costs nothing.
 *Rule 2.* Not more than ``AHEAD`` bytes are held of what comes after a frame.
 """
 
@@ -16,6 +16,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB
@@ -106,7 +108,7 @@ class Frames:
             self._body = memoryview(bytes(self._ahead[begin : self._start]))
             return
         self.received = self._end - begin
-        self._body = memoryview(bytearray(length + 1))
+        self._body = np.empty(length + 1, np.uint8).data
         self._body[: self.received] = self._ahead[begin : self._end]
         self._start = self._end = 0
 

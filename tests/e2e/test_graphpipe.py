@@ -1,0 +1,356 @@
+"""GraphPipe over all that carries it, both ways: clients on a listener of one model, and infergate
+as the client of such a server."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import struct
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from e2e.running import LISTENERS, Infergate, started_infergate
+from infergate.codecs.base import Profile
+from infergate.codecs.graphpipe import PLUGIN
+from infergate.codecs.graphpipe.backend import METADATA_REQUEST
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import (
+    Answer,
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    ModelMetadataRequest,
+    Operation,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor, tensor_of
+from infergate.core.wire import HttpRequest, HttpResponse, joined
+from peers.support.process import free_ports
+
+CODEC = PLUGIN.make({})
+ADD = ModelMetadata(
+    "simple",
+    inputs=(
+        TensorMetadata("INPUT0", "INT32", (-1, 16)),
+        TensorMetadata("INPUT1", "INT32", (-1, 16)),
+    ),
+    outputs=(
+        TensorMetadata("OUTPUT0", "INT32", (-1, 16)),
+        TensorMetadata("OUTPUT1", "INT32", (-1, 16)),
+    ),
+)
+TEN = tensor_of("INPUT0", Datatype.INT32, np.full((1, 16), 10, "<i4"))
+THREE = tensor_of("INPUT1", Datatype.INT32, np.full((1, 16), 3, "<i4"))
+ROUTES = """
+backends:
+  demo: {protocol: builtin}
+routes:
+  - {model: "*", backend: demo}
+"""
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=10)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class Server:
+    """infergate with a listener of each kind, bound to ``simple``; ``ask`` by kind."""
+
+    def __init__(self, gateway: Infergate, ports: tuple[int, int], folder: Path) -> None:
+        self.gateway = gateway
+        self.http, self.raw = ports
+        self.http_socket, self.raw_socket = folder / "gp.sock", folder / "raw.sock"
+
+    def endpoint(self, kind: str) -> str:
+        return {
+            "http": f"http://127.0.0.1:{self.http}/any/path",
+            "http+unix": f"http+unix:{self.http_socket}",
+            "tcp": f"tcp://127.0.0.1:{self.raw}",
+            "unix": f"unix:{self.raw_socket}",
+        }[kind]
+
+    def ask(self, kind: str, body: bytes) -> HttpResponse:
+        if kind in ("http", "http+unix"):
+            connection = (
+                http.client.HTTPConnection("127.0.0.1", self.http, timeout=10)
+                if kind == "http"
+                else UnixConnection(self.http_socket)
+            )
+            with contextlib.closing(connection):
+                connection.request("POST", "/whatever", body)
+                answer = connection.getresponse()
+                headers = {name.lower(): value for name, value in answer.getheaders()}
+                return HttpResponse(answer.status, headers, [answer.read()])
+        with self.connected(kind) as one:
+            return HttpResponse(200, {}, [exchange(one, body)])
+
+    def connected(self, kind: str) -> socket.socket:
+        if kind == "tcp":
+            return socket.create_connection(("127.0.0.1", self.raw), timeout=10)
+        one = socket.socket(socket.AF_UNIX)
+        one.settimeout(10)
+        one.connect(str(self.raw_socket))
+        return one
+
+
+def exactly(one: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = one.recv(count - len(data))
+        assert more, "the connection ended"
+        data += more
+    return data
+
+
+def exchange(one: socket.socket, body: bytes) -> bytes:
+    one.sendall(struct.pack("<I", len(body)) + body)
+    return exactly(one, *struct.unpack("<I", exactly(one, 4)))
+
+
+KINDS = ("http", "http+unix", "tcp", "unix")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("gp")
+    http_port, raw_port = free_ports(2)
+    listeners = f"""{LISTENERS}  graphpipe:
+    - {{{{address: 127.0.0.1:{http_port}, model: simple, accept_both_lengths: true}}}}
+    - {{{{address: "unix:{folder}/gp.sock", model: simple}}}}
+    - {{{{address: "tcp://127.0.0.1:{raw_port}", model: simple, framing: size-prefixed}}}}
+    - {{{{address: "unix:{folder}/raw.sock", model: simple, framing: size-prefixed}}}}
+"""
+    with started_infergate(ROUTES, listeners) as gateway:
+        yield Server(gateway, (http_port, raw_port), folder)
+    assert not (folder / "gp.sock").exists()
+    assert not (folder / "raw.sock").exists()
+
+
+def body_of(operation: Operation) -> bytes:
+    return bytes(joined(CODEC.build_request(operation, Profile("any"), ADD).body))
+
+
+def read(answer: HttpResponse, operation: Operation) -> Answer:
+    return CODEC.parse_response(answer, operation, DEFAULT_LIMITS, ADD)
+
+
+def outputs(answer: Answer) -> dict[str, Any]:
+    assert isinstance(answer, InferResponse)
+    return {tensor.name: tensor.numpy().ravel()[0] for tensor in answer.outputs}
+
+
+# ---- clients -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_inference(server: Server, kind: str) -> None:
+    request = InferRequest("simple", inputs=(TEN, THREE))
+    answer = read(server.ask(kind, body_of(request)), request)
+    assert outputs(answer) == {"OUTPUT0": 13, "OUTPUT1": 7}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_metadata(server: Server, kind: str) -> None:
+    request = ModelMetadataRequest("simple")
+    told = read(server.ask(kind, METADATA_REQUEST), request)
+    assert isinstance(told, ModelMetadata)
+    assert (told.inputs, told.outputs) == (ADD.inputs, ADD.outputs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("body", [b"nonsense", body_of(InferRequest("simple", inputs=(TEN,)))])
+def test_an_error(server: Server, kind: str, body: bytes) -> None:
+    answer = server.ask(kind, body)
+    assert answer.status == (200 if kind in ("tcp", "unix") else 400)
+    with pytest.raises(GatewayError) as caught:
+        read(answer, InferRequest("simple"))
+    assert caught.value.kind is Kind.BAD_REQUEST
+    assert caught.value.public
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_many_on_one_connection(server: Server, kind: str) -> None:
+    body = body_of(InferRequest("simple", inputs=(TEN, THREE)))
+    with server.connected(kind) as one:
+        first = exchange(one, body)
+        exchange(one, b"")
+        one.sendall((struct.pack("<I", len(body)) + body) * 20)
+        for _ in range(20):
+            assert exactly(one, *struct.unpack("<I", exactly(one, 4))) == first
+
+
+def test_get_and_the_shared_port(server: Server) -> None:
+    for address in (
+        f"127.0.0.1:{server.http}/anything",
+        f"{server.gateway.http}/graphpipe/simple",
+    ):
+        with urllib.request.urlopen(f"http://{address}", timeout=10) as answer:
+            assert json.load(answer)["Name"] == "simple"
+
+
+@pytest.mark.parametrize("lengths", [b"Content-Length: %d\r\n", b"Transfer-Encoding: chunked\r\n"])
+def test_a_client_that_waits_for_consent(server: Server, lengths: bytes) -> None:
+    body = body_of(InferRequest("simple", inputs=(TEN, THREE)))
+    line = lengths % len(body) if b"%d" in lengths else lengths
+    sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if b"chunked" in lengths else body
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n" + line + b"\r\n"
+    assert consented(server, head, sent) == 200
+
+
+def test_the_tensorflow_operation(server: Server) -> None:
+    """Both lengths and an expectation, as its libcurl sends them; not on the shared port."""
+    body = body_of(InferRequest("simple", inputs=(TEN, THREE)))
+    head = (
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\nTransfer-Encoding: chunked\r\n"
+        b"Content-Length: %d\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+        b"Expect: 100-continue\r\n\r\n" % len(body)
+    )
+    assert consented(server, head, b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)) == 200
+    host, _, port = server.gateway.http.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as one:
+        one.sendall(head)
+        assert b" 400 " in one.recv(100)
+
+
+def consented(server: Server, head: bytes, body: bytes) -> int:
+    """The status of a request whose body is sent when the server says so."""
+    with socket.create_connection(("127.0.0.1", server.http), timeout=10) as one:
+        one.sendall(head)
+        go = b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert exactly(one, len(go)) == go
+        one.sendall(body)
+        return int(exactly(one, 12)[9:])
+
+
+# ---- servers -----------------------------------------------------------------------------------
+
+
+def infer(address: str, model: str, inputs: list[dict[str, Any]]) -> tuple[int, Any]:
+    """Over V2 REST: the status and what was told."""
+    request = urllib.request.Request(
+        f"http://{address}/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode()
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def of(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "datatype": tensor.datatype.value,
+        "shape": list(tensor.shape),
+        "data": tensor.numpy().ravel().tolist(),
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_behind(server: Server, kind: str) -> None:
+    config = f"""
+backends:
+  gp: {{protocol: graphpipe, endpoints: ["{server.endpoint(kind)}"]}}
+routes:
+  - {{model: add, backend: gp, rewrite: {{outputs: {{sum: OUTPUT0}}}}}}
+"""
+    with started_infergate(config) as gateway:
+        for _ in range(3):
+            status, told = infer(gateway.http, "add", [of(TEN), of(THREE)])
+            assert status == 200
+            assert {o["name"]: o["data"][0] for o in told["outputs"]} == {"sum": 13, "OUTPUT1": 7}
+        status, told = infer(gateway.http, "add", [of(TEN)])
+        assert (status, bool(told["error"])) == (400, True)
+        with urllib.request.urlopen(f"http://{gateway.http}/v2/models/add/ready") as answer:
+            assert answer.status == 200
+
+
+class Mute(BaseHTTPRequestHandler):
+    """As graphpipe-py's examples: HTTP/1.0, one connection at a time, answers that end with the
+    connection, no GET, and no word where it is asked for metadata."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        parsing = PLUGIN.make({"model": "mute"})
+        wire = HttpRequest("POST", "/", body=[body])
+        if parsing.peek(wire).operation is not InferRequest:
+            return
+        unfinished: Any = parsing.parse_request(wire, DEFAULT_LIMITS)
+        parsed = unfinished.finish(DECLARED)
+        request = parsed.operation
+        assert isinstance(request, InferRequest)
+        (given,) = request.inputs
+        answer = InferResponse(
+            "mute", outputs=(Tensor("out", given.datatype, given.shape, given.data),)
+        )
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(joined(parsing.build_response(answer, parsed).body))
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+DECLARED = ModelMetadata(
+    "mute",
+    inputs=(TensorMetadata("in", "UINT8", (-1,)),),
+    outputs=(TensorMetadata("out", "UINT8", (-1,)),),
+)
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Mute) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+        thread.join()
+
+
+def test_a_server_without_metadata(mute: str) -> None:
+    config = f"""
+backends:
+  gp: {{protocol: graphpipe, endpoints: ["{mute}"]}}
+routes:
+  - {{model: mute, backend: gp, cast: {{BOOL: UINT8}}}}
+  - {{model: untold, backend: gp}}
+models:
+  mute:
+    inputs: [{{name: in, datatype: UINT8, shape: [-1]}}]
+    outputs: [{{name: out, datatype: UINT8, shape: [-1]}}]
+"""
+    given = tensor_of("in", Datatype.UINT8, np.arange(5, dtype="u1"))
+    flags = tensor_of("in", Datatype.BOOL, np.array([True, False]))
+    with started_infergate(config) as gateway:
+        status, told = infer(gateway.http, "mute", [of(given)])
+        assert (status, told["outputs"][0]["data"]) == (200, [0, 1, 2, 3, 4])
+        status, told = infer(gateway.http, "mute", [of(flags)])
+        assert (status, told["outputs"][0]["data"]) == (200, [1, 0])
+        status, told = infer(gateway.http, "untold", [of(given)])
+        assert status == 501
+        assert "does not tell the metadata of model 'untold'; it can be declared" in told["error"]
+        with urllib.request.urlopen(f"http://{gateway.admin}/readyz") as answer:
+            assert answer.status == 200  # a GET that it has no word for is one
