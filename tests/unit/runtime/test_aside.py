@@ -4,6 +4,7 @@ What is done there must be found by name, so the functions are of the standard l
 """
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -147,6 +148,20 @@ async def test_what_a_function_raises_is_raised_here(pool: Pool) -> None:
         await pool.run(None, int, "x")
 
 
+async def test_a_system_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    pool = Pool(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(GatewayError, match="no room") as caught:
+            await pool.run(None, len, bytes(MIB))
+    assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
+    assert await pool.run(None, len, bytes(MIB)) == MIB
+    await pool.close()
+
+
 async def test_what_is_printed_there_is_no_answer(pool: Pool) -> None:
     assert await pool.run(None, print, "noise") is None
     assert await pool.run(None, pow, 3, 2) == 9
@@ -220,8 +235,10 @@ async def test_a_start_that_fails_is_tried_again(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(sys, "executable", os.devnull)
-        with pytest.raises(PermissionError):
+        with pytest.raises(GatewayError, match="no room") as caught:
             await pool.run(None, os.getpid)
+        assert caught.value.kind is Kind.OVERLOADED
+        assert "Permission denied" in caught.value.detail
         await pool.close()
     assert await pool.run(None, pow, 2, 4) == 16
 

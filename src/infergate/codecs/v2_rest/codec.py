@@ -25,7 +25,7 @@ from infergate.codecs.base import (
 from infergate.codecs.v2_rest import errors, forwarding, metadata
 from infergate.codecs.v2_rest.document import read_tolerantly
 from infergate.codecs.v2_rest.elements import NON_FINITE
-from infergate.codecs.v2_rest.encodings import decoded
+from infergate.codecs.v2_rest.encodings import decoded, inflated_size
 from infergate.codecs.v2_rest.infer_request import read_request, write_request
 from infergate.codecs.v2_rest.infer_response import (
     answer_body,
@@ -56,11 +56,11 @@ from infergate.core.messages import (
     ServerMetadataRequest,
     ServerReadyRequest,
 )
-from infergate.core.wire import HttpRequest, HttpResponse, size
+from infergate.core.wire import HttpRequest, HttpResponse
 
 _DEFAULT_COMPRESS_MIN: Final = 256
-_DEFLATE_RATIO: Final = 1032
-"""No deflate stream inflates to more times its size."""
+_LONG_NUMBER: Final = 19
+"""Digits of what is no length."""
 
 
 class V2Rest:
@@ -129,13 +129,12 @@ class V2Rest:
 
     def text_in(self, wire: HttpRequest) -> int:
         """Of a compressed body, what it may inflate to."""
-        if "content-encoding" in wire.headers:
-            return size(wire.body) * _DEFLATE_RATIO
+        most = inflated_size(wire.headers, wire.body)
         told = wire.headers.get(HEADER, "")
-        return int(told) if told.isdecimal() else size(wire.body)
+        return min(int(told), most) if told.isdecimal() and len(told) < _LONG_NUMBER else most
 
     def text_out(self, answer: Answer, parsed: Parsed) -> int:
-        """The outputs that are not asked for in binary."""
+        """The outputs that are not asked for in binary, or all where they are compressed."""
         return text_size(answer, parsed) if isinstance(answer, InferResponse) else 0
 
     # ---- towards backends

@@ -7,15 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.limits import Limits
+from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
-from infergate.core.wire import joined
+from infergate.core.wire import joined, size
 
 _GZIP: Final = 31
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZLIB: Final = 15
 _RAW: Final = -15
 _CHUNK: Final = 64 * 1024
+_RATIO: Final = 1032
+"""No deflate stream inflates to more times its size."""
+_TRIED: Final = 64 * KIB
+_LITTLE: Final = Limits(body=256 * KIB)
+"""Half a millisecond's inflating."""
 MOST_MEMBERS: Final = 4096
 """Of one gzip body. ``bgzip`` ends a member every 64 KiB, so the largest body has a quarter."""
 _LEVEL: Final = 1
@@ -46,6 +51,20 @@ def decoded(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) 
                 Kind.UNSUPPORTED_ENCODING,
                 f"content-encoding '{encoding[:40]}' is not supported (gzip, deflate, identity)",
             )
+
+
+def inflated_size(headers: Mapping[str, str], body: Sequence[Buffer]) -> int:
+    """How long the body is, or may be, when its encoding is undone. A body that inflates to little
+    is tried; of others the most that deflate allows is told. Never raises."""
+    length = size(body)
+    if headers.get("content-encoding", "identity").strip().lower() in {"identity", ""}:
+        return length
+    if length <= _TRIED:
+        try:
+            return len(decoded(headers, body, _LITTLE))
+        except GatewayError:  # longer, or wrong
+            pass
+    return length * _RATIO
 
 
 def _too_large(limits: Limits) -> GatewayError:

@@ -112,7 +112,7 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
         top["inputs"], "inputs", lambda node, path: _read_input(node, path, source), limits
     )
     source.blobs.finish()
-    parameters = read_parameters(top, "")
+    parameters = read_parameters(top, "", source)
     otherwise, parameters = _flag(parameters, BINARY_OUTPUT, "parameters")
     outputs: dict[str, RequestedOutput] = {}
     named: dict[str, bool] = {}
@@ -159,7 +159,7 @@ def _read_input(node: Node, path: str, source: Source) -> Tensor:
 
 def _read_output(node: Node, path: str, source: Source) -> tuple[RequestedOutput, bool | None]:
     told = source.members(node, path, ("name", "parameters"))
-    parameters = read_parameters(told, path)
+    parameters = read_parameters(told, path, source)
     _refuse_shared(parameters, path)
     binary, parameters = _flag(parameters, BINARY, f"{path}.parameters")
     output = RequestedOutput(required_name(told, path), parameters)

@@ -75,9 +75,10 @@ def write_response(
 
 
 def text_size(answer: InferResponse, parsed: Parsed) -> int:
-    """Bytes of those tensors that ``write_response`` writes as JSON."""
+    """Bytes of those tensors that ``write_response`` writes as JSON, or compresses."""
     wanted = parsed.reply if isinstance(parsed.reply, Wanted) else _PLAIN
-    return sum(len(t.data) for t in answer.outputs if not wanted.is_binary(t.name))
+    compresses = bool(wanted.accept_encoding and accepted(wanted.accept_encoding))
+    return sum(len(t.data) for t in answer.outputs if compresses or not wanted.is_binary(t.name))
 
 
 def _in_json(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def read_response(wire: HttpResponse, operation: InferRequest, limits: Limits) -
             string(top.get("model_name", operation.model), "model_name"),
             string(top.get("model_version", ""), "model_version"),
             string(top.get("id", ""), "id"),
-            read_parameters(top, ""),
+            read_parameters(top, "", source),
             outputs,
         )
     except GatewayError as error:

@@ -51,6 +51,9 @@ _OF_FORM: Final = frozenset({BINARY_SIZE, BINARY, BINARY_OUTPUT})
 _FIELDS: Final = ("name", "datatype", "shape", "parameters", "data")
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _KNOWN: Final = ", ".join(BY_NAME)
+MOST_PARAMETERS: Final = 1 << 16
+"""Values in all parameters of a message: each becomes a Python object, and more than one where it
+goes from process to process."""
 
 
 # ---- the body: JSON, then tensors' bytes --------------------------------------------------------
@@ -154,13 +157,15 @@ class Side:
 @dataclass(slots=True)
 class Source:
     """One message that is being read. The forms it is found to hold are added to ``forms``, the
-    BYTES elements its shapes announce to ``bytes_elements``."""
+    BYTES elements its shapes announce to ``bytes_elements``, its parameters' values to
+    ``parameters``."""
 
     side: Side
     blobs: Blobs
     limits: Limits
     forms: set[Form] = field(default_factory=set)
     bytes_elements: int = 0
+    parameters: int = 0
 
     def members(self, node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
         """``document.members``, noting null."""
@@ -189,7 +194,7 @@ def read_tensor(node: Node, path: str, source: Source) -> Tensor:
     shape = check_shape(name, dimensions, source.limits)
     if datatype is Datatype.BYTES:
         source.bytes_elements = add_bytes_elements(name, shape, source.bytes_elements)
-    held: Parameters = read_parameters(told, path)
+    held: Parameters = read_parameters(told, path, source)
     if BINARY_SIZE in held:
         size = held[BINARY_SIZE]
         if type(size) is not int or size < 0:
@@ -223,12 +228,38 @@ def _read_data(
     return read_elements(name, datatype, shape, node, reading)
 
 
-def read_parameters(told: Mapping[str, Node], path: str) -> Parameters:
-    """The ``parameters`` member of an object that ``members`` has read."""
+def read_parameters(told: Mapping[str, Node], path: str, source: Source) -> Parameters:
+    """The ``parameters`` member of an object that ``members`` has read. Raises BAD_REQUEST, and
+    TOO_LARGE where the message's parameters are too many."""
     if "parameters" not in told:
         return NO_PARAMETERS
-    prefix = f"{path}." if path else ""
-    return parameters(told["parameters"], f"{prefix}parameters")
+    place = f"{path}.parameters" if path else "parameters"
+    held = parameters(told["parameters"], place)
+    source.parameters += _values(held)
+    if source.parameters > MOST_PARAMETERS:
+        raise GatewayError(
+            Kind.TOO_LARGE,
+            f"{place}: the message's parameters hold over {MOST_PARAMETERS} values",
+        )
+    return held
+
+
+def _values(held: Any) -> int:
+    """How many values ``held`` holds, at whatever depth."""
+    count = 0
+    pending = [held]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            count += len(value)
+            pending += [each for each in value.values() if type(each) in _HOLDING]
+        elif isinstance(value, list):
+            count += len(value)
+            pending += [each for each in value if type(each) in _HOLDING]
+    return count
+
+
+_HOLDING: Final = frozenset({dict, list})
 
 
 def required_name(told: Mapping[str, Node], path: str) -> str:

@@ -42,9 +42,12 @@ class Arena:
         return cls(os.memfd_create("infergate-aside"))
 
     def resize(self, size: int) -> None:
-        """Make the file ``size`` bytes long, in whole pages."""
+        """Make the file ``size`` bytes long, in whole pages. Raises OSError where there is no
+        memory for them: without that, the first use of a page would be a SIGBUS."""
         size = -(-size // _PAGE) * _PAGE
         os.ftruncate(self.fd, size)
+        if size > self.size:
+            os.posix_fallocate(self.fd, self.size, size - self.size)
         self.follow(size)
 
     def follow(self, size: int) -> None:

@@ -49,7 +49,8 @@ class Pool:
         """``function(*arguments)`` by another process; all of it is pickled.
 
         Raises what it raises (GatewayError, else RuntimeError), TIMEOUT at ``deadline`` (of
-        ``time.monotonic``, which is the loop's clock), INTERNAL where the process died.
+        ``time.monotonic``, which is the loop's clock), INTERNAL where the process died,
+        OVERLOADED where the system has no room for one.
         """
         try:
             async with asyncio.timeout_at(deadline):
@@ -59,6 +60,13 @@ class Pool:
             raise GatewayError(
                 Kind.TIMEOUT, "the deadline passed before the message was read or written"
             ) from None
+        except OSError as error:
+            raise GatewayError(
+                Kind.OVERLOADED,
+                "there is no room to read or write so long a message",
+                detail=str(error),
+                retry_after=1.0,
+            ) from error
         return cast("T", value)
 
     def _freed(self, place: _Place) -> None:

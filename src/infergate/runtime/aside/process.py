@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from typing import Any, BinaryIO
 
 from infergate.core.errors import GatewayError
@@ -43,5 +44,5 @@ def _outcome(pickled: bytes, arena: Arena) -> tuple[Any, Exception | None]:
         return function(*arguments), None
     except GatewayError as error:
         return None, error.with_traceback(None)
-    except Exception as error:  # noqa: BLE001 - told to the process that asked, which logs it
-        return None, RuntimeError(f"{type(error).__name__}: {error}")
+    except Exception:  # noqa: BLE001 - told to the process that asked, which logs it
+        return None, RuntimeError(traceback.format_exc())

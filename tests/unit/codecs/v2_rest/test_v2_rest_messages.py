@@ -2,9 +2,11 @@
 
 import gzip
 import json
+import os
 import pickle
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from infergate.codecs.base import Parsed, Peek, Unfinished
 from infergate.codecs.profiles import GENERIC, KSERVE, MLSERVER, TRITON
 from infergate.codecs.v2_rest.encodings import accepted
 from infergate.codecs.v2_rest.errors import STATUS, kind_of
+from infergate.codecs.v2_rest.infer_request import Wanted
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
@@ -699,4 +702,67 @@ def test_bytes_elements_are_limited_over_all_tensors() -> None:
     )
     with pytest.raises(GatewayError, match="tensor 'B'") as caught:
         CODEC.parse_request(wire, DEFAULT_LIMITS)
+    assert caught.value.kind is Kind.TOO_LARGE
+
+
+# ---- how much text a message holds ---------------------------------------------------------------
+
+
+def told_in(body: bytes, **headers: str) -> int:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return CODEC.text_in(HttpRequest("POST", "/v2/models/m/infer", "", named, (body,)))
+
+
+def test_text_in_is_the_json_part() -> None:
+    assert told_in(b"x" * 100) == 100
+    assert told_in(b"x" * 100, inference_header_content_length="40") == 40
+    assert told_in(b"x" * 100, inference_header_content_length="0") == 0
+    for odd in ("9" * 5000, "400", "-1", "x", "²"):
+        assert told_in(b"x" * 100, inference_header_content_length=odd) == 100
+
+
+def test_text_in_of_what_is_compressed() -> None:
+    little, much = gzip.compress(b"x" * 1000), gzip.compress(b"x" * 300_000)
+    assert told_in(little, content_encoding="gzip") == 1000
+    assert told_in(little, content_encoding=" Identity") == len(little)
+    assert told_in(much, content_encoding="gzip") == len(much) * 1032
+    for wrong in (b"x" * 100, os.urandom(100_000)):
+        assert told_in(wrong, content_encoding="gzip") == len(wrong) * 1032
+
+
+def test_text_out_is_what_is_written_as_text_or_compressed() -> None:
+    tensors = (Tensor("A", Datatype.UINT8, (7,), bytes(7)), Tensor("B", Datatype.INT8, (2,), b"ab"))
+    answer = InferResponse("m", outputs=tensors)
+    request = InferRequest("m")
+    for named, otherwise, accept, expected in (
+        ({}, False, "", 9),
+        ({"A": True}, False, "", 2),
+        ({}, True, "", 0),
+        ({}, True, "identity, gzip;q=0", 0),
+        ({}, True, "gzip", 9),
+    ):
+        parsed = Parsed(request, Wanted(named, otherwise, accept))
+        assert CODEC.text_out(answer, parsed) == expected
+    assert CODEC.text_out(answer, Parsed(request)) == 9
+    assert CODEC.text_out(Health(ok=True), Parsed(ServerLiveRequest())) == 0
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_parameters_of_a_message_are_counted_together(nested: bool) -> None:
+    def body(values: int) -> bytes:
+        half = values // 2
+        some: Any = {f"p{i}": i for i in range(half)}
+        if nested:
+            some = {"a": [[0] * (half - 4)], "b": {"c": 1}}
+        more = {f"q{i}": i for i in range(values - half)}
+        tensor = {"name": "I", "datatype": "UINT8", "shape": [1], "data": [1], "parameters": some}
+        return json.dumps({"inputs": [tensor], "parameters": more}).encode()
+
+    def read(values: int) -> Any:
+        wire = HttpRequest("POST", "/v2/models/m/infer", "", {}, (body(values),))
+        return CODEC.parse_request(wire, DEFAULT_LIMITS)
+
+    assert read(65_536)
+    with pytest.raises(GatewayError, match="parameters hold over 65536 values") as caught:
+        read(65_538)
     assert caught.value.kind is Kind.TOO_LARGE
