@@ -26,11 +26,13 @@ def _listeners(config: Config) -> list[Sequence[str]]:
     on = config.listeners
     shared = {"http": on.http, "grpc": on.grpc, "admin": on.admin}
     rows: list[Sequence[str]] = [
-        (name, "off" if listener is None else str(listener.address))
+        (name, "off" if listener is None else str(listener.address), "")
         for name, listener in shared.items()
     ]
-    for index, each in enumerate(on.graphpipe):
-        rows.append((f"graphpipe[{index}]", str(each.address), each.framing, each.model))
+    rows += [
+        (f"graphpipe[{index}]", str(each.address), f"{each.model}, {each.framing}")
+        for index, each in enumerate(on.graphpipe)
+    ]
     return rows
 
 
@@ -48,7 +50,7 @@ def _route(config: Config, route: RouteConfig) -> Sequence[str]:
         backend.protocol,
         " ".join(map(str, backend.endpoints)) or "-",
         duration_text(timeout),
-        ", ".join(_rewrite(route.rewrite)) or "-",
+        ", ".join((*_rewrite(route.rewrite), *_cast(route))) or "-",
     )
 
 
@@ -60,6 +62,11 @@ def _rewrite(rewrite: RewriteConfig) -> Iterator[str]:
     for side, names in (("input", rewrite.inputs), ("output", rewrite.outputs)):
         for ours, theirs in names.items():
             yield f"{side} {ours}: {theirs}"
+
+
+def _cast(route: RouteConfig) -> Iterator[str]:
+    for datatype, to in route.cast.items():
+        yield f"cast {datatype}: {to.value}"
 
 
 def _limits(config: Config) -> Iterator[Sequence[str]]:

@@ -87,6 +87,17 @@ def test_check_tells_what_would_be_served(
     assert not any(line != line.rstrip() for line in lines)
 
 
+def test_check_tells_listeners_of_one_model_and_casts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", str(GOOD.with_name("graphpipe.yaml")), "--check"]) == 0
+    words = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["graphpipe[0]", "127.0.0.1:9000", "squeezenet,", "http"] in words
+    assert ["graphpipe[4]", "unix:/run/infergate/raw.sock", "7,", "size-prefixed"] in words
+    assert ["tcp://10.0.0.8:9000", "unix:/run/gp.sock", "http+unix:/run/gp-http.sock"] in [
+        line[4:7] for line in words
+    ]
+    assert any(line[-6:] == ["cast", "BF16:", "FP32,", "cast", "BOOL:", "UINT8"] for line in words)
+
+
 def test_check_without_a_file_tells_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"]) == 0
     out = capsys.readouterr().out

@@ -9,10 +9,10 @@ import pytest
 from infergate.backends import descriptions as backend_descriptions
 from infergate.backends.builtin import accumulate
 from infergate.codecs.v2_grpc import descriptions
-from infergate.codecs.v2_rest import document, encodings
+from infergate.codecs.v2_rest import document, encodings, tensors
 from infergate.core import classification, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
-from infergate.transport import guard
+from infergate.transport import frames, guard
 
 PAGE = (Path(__file__).parents[3] / "docs" / "limits.md").read_text(encoding="utf-8")
 ROWS = {
@@ -31,9 +31,11 @@ def test_bounds_that_are_not_configured() -> None:
         "core.tensor.MOST_BYTES_ELEMENTS": tensor.MOST_BYTES_ELEMENTS,
         "codecs.v2_grpc.descriptions.MOST_FIELDS": descriptions.MOST_FIELDS,
         "codecs.v2_grpc.descriptions.MOST_HEAD": descriptions.MOST_HEAD,
+        "transport.frames.AHEAD": frames.AHEAD,
         "transport.guard.MOST_STREAMS": guard.MOST_STREAMS,
         "codecs.v2_rest.document.DEEPEST": document.DEEPEST,
         "codecs.v2_rest.document.MOST_NESTED": document.MOST_NESTED,
+        "codecs.v2_rest.tensors.MOST_PARAMETERS": tensors.MOST_PARAMETERS,
         "codecs.v2_rest.encodings.MOST_MEMBERS": encodings.MOST_MEMBERS,
         "core.classification.MOST_CLASSES": classification.MOST_CLASSES,
         "backends.descriptions.MOST": backend_descriptions.MOST,
