@@ -1,0 +1,292 @@
+"""GraphPipe messages as flatbuffers' own library writes and reads them, and a strict verifier."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import flatbuffers
+
+from infergate.codecs.graphpipe.schema import (
+    Error,
+    InferRequest,
+    InferResponse,
+    IOMetadata,
+    MetadataResponse,
+    Request,
+    Tensor,
+)
+
+# ---- the schema, as tables of (field, kind): what the verifier goes by
+
+SCHEMA: dict[str, list[tuple[str, str]]] = {
+    "Tensor": [("type", "u8"), ("shape", "[i64]"), ("data", "[u8]"), ("string_val", "[string]")],
+    "InferRequest": [
+        ("config", "string"),
+        ("input_names", "[string]"),
+        ("input_tensors", "[Tensor]"),
+        ("output_names", "[string]"),
+    ],
+    "MetadataRequest": [],
+    "Request": [("req_type", "u8"), ("req", "union")],
+    "Error": [("code", "i64"), ("message", "string")],
+    "InferResponse": [("output_tensors", "[Tensor]"), ("errors", "[Error]")],
+    "IOMetadata": [
+        ("name", "string"),
+        ("description", "string"),
+        ("shape", "[i64]"),
+        ("type", "u8"),
+    ],
+    "MetadataResponse": [
+        ("name", "string"),
+        ("version", "string"),
+        ("server", "string"),
+        ("description", "string"),
+        ("inputs", "[IOMetadata]"),
+        ("outputs", "[IOMetadata]"),
+    ],
+}
+UNION = {1: "InferRequest", 2: "MetadataRequest"}
+SIZES = {"u8": 1, "i64": 8}
+
+
+@dataclass
+class Verifier:
+    """What C++'s verifier checks: bounds, alignment, offsets over 0, NUL behind strings; and that
+    no object stands on another's bytes, but for those that are one object."""
+
+    data: bytes
+
+    def check(self, root: str) -> dict[str, Any]:
+        """The message's fields, those that are there."""
+        place = self.offset(0)
+        return self.table(place, root)
+
+    def need(self, place: int, size: int, align: int) -> None:
+        assert 0 <= place <= place + size <= len(self.data), (place, size)
+        assert place % align == 0, (place, align)
+
+    def unpack(self, form: str, place: int) -> int:
+        size = struct.calcsize(form)
+        self.need(place, size, size)
+        return int(struct.unpack_from(form, self.data, place)[0])
+
+    def offset(self, place: int) -> int:
+        offset = self.unpack("<I", place)
+        assert 0 < offset < 2**31
+        return place + offset
+
+    def table(self, start: int, name: str) -> dict[str, Any]:
+        vtable = start - self.unpack("<i", start)
+        size, inline = self.unpack("<H", vtable), self.unpack("<H", vtable + 2)
+        assert size % 2 == 0
+        assert size >= 4
+        self.need(vtable, size, 2)
+        self.need(start, inline, 4)
+        found: dict[str, Any] = {}
+        for index, (field, kind) in enumerate(SCHEMA[name]):
+            entry = 4 + 2 * index
+            relative = self.unpack("<H", vtable + entry) if entry < size else 0
+            if relative:
+                assert 4 <= relative < inline
+                chosen = UNION[found["req_type"]] if kind == "union" else kind
+                found[field] = self.field(start + relative, chosen)
+        return found
+
+    def field(self, place: int, kind: str) -> Any:
+        if kind == "u8":
+            return self.unpack("<B", place)
+        if kind == "i64":
+            return self.unpack("<q", place)
+        target = self.offset(place)
+        if kind == "string":
+            return self.string(target)
+        if not kind.startswith("["):
+            return self.table(target, kind)
+        element = kind[1:-1]
+        length = self.unpack("<I", target)
+        width = SIZES.get(element, 4)
+        self.need(target + 4, length * width, width)
+        if element == "u8":
+            return self.data[target + 4 : target + 4 + length]
+        return [self.field(target + 4 + width * i, element) for i in range(length)]
+
+    def string(self, place: int) -> bytes:
+        length = self.unpack("<I", place)
+        self.need(place + 4, length + 1, 1)
+        assert self.data[place + 4 + length] == 0
+        return self.data[place + 4 : place + 4 + length]
+
+
+def verified(data: bytes, root: str) -> dict[str, Any]:
+    return Verifier(data).check(root)
+
+
+# ---- what the generated readers make of a message
+
+
+def read_tensor(tensor: Any) -> dict[str, Any]:
+    return {
+        "type": tensor.Type(),
+        "shape": [tensor.Shape(i) for i in range(tensor.ShapeLength())],
+        "data": bytes(tensor.DataAsNumpy()) if tensor.DataLength() else b"",
+        "string_val": [tensor.StringVal(i) for i in range(tensor.StringValLength())],
+    }
+
+
+def read_request(data: bytes) -> dict[str, Any]:
+    request = Request.Request.GetRootAs(data)
+    inner = InferRequest.InferRequest()
+    inner.Init(request.Req().Bytes, request.Req().Pos)
+    return {
+        "config": inner.Config(),
+        "input_names": [inner.InputNames(i) for i in range(inner.InputNamesLength())],
+        "input_tensors": [
+            read_tensor(inner.InputTensors(i)) for i in range(inner.InputTensorsLength())
+        ],
+        "output_names": [inner.OutputNames(i) for i in range(inner.OutputNamesLength())],
+    }
+
+
+def read_response(data: bytes) -> dict[str, Any]:
+    response = InferResponse.InferResponse.GetRootAs(data)
+    return {
+        "output_tensors": [
+            read_tensor(response.OutputTensors(i)) for i in range(response.OutputTensorsLength())
+        ],
+        "errors": [
+            (response.Errors(i).Code(), response.Errors(i).Message())
+            for i in range(response.ErrorsLength())
+        ],
+    }
+
+
+# ---- messages by the library's Builder; what is None is left out
+
+Numbers = tuple[int, Sequence[int] | None, bytes | None]
+Strings = tuple[int, Sequence[int] | None, Sequence[bytes] | None]
+
+
+def _strings(builder: Any, strings: Sequence[bytes]) -> int:
+    places = [builder.CreateString(each) for each in strings]
+    return _offsets(builder, places)
+
+
+def _offsets(builder: Any, places: Sequence[int]) -> int:
+    builder.StartVector(4, len(places), 4)
+    for place in reversed(places):
+        builder.PrependUOffsetTRelative(place)
+    return int(builder.EndVector())
+
+
+def _longs(builder: Any, numbers: Sequence[int]) -> int:
+    builder.StartVector(8, len(numbers), 8)
+    for number in reversed(numbers):
+        builder.PrependInt64(number)
+    return int(builder.EndVector())
+
+
+def _tensor(builder: Any, spec: Numbers | Strings) -> int:
+    kind, dims, content = spec
+    shape = None if dims is None else _longs(builder, dims)
+    data = string_val = None
+    if isinstance(content, bytes):
+        data = builder.CreateByteVector(content)
+    elif content is not None:
+        string_val = _strings(builder, content)
+    Tensor.Start(builder)
+    Tensor.AddType(builder, kind)
+    for add, place in (
+        (Tensor.AddShape, shape),
+        (Tensor.AddData, data),
+        (Tensor.AddStringVal, string_val),
+    ):
+        if place is not None:
+            add(builder, place)
+    return int(Tensor.End(builder))
+
+
+def _added(builder: Any, fields: Sequence[tuple[Callable[..., Any], int | None]]) -> None:
+    for add, place in fields:
+        if place is not None:
+            add(builder, place)
+
+
+def request(
+    tensors: Sequence[Numbers | Strings] | None = None,
+    *,
+    config: bytes | None = None,
+    input_names: Sequence[bytes] | None = None,
+    output_names: Sequence[bytes] | None = None,
+    kind: int = 1,
+) -> bytes:
+    builder = flatbuffers.Builder(0)
+    text = None if config is None else builder.CreateString(config)
+    names = None if input_names is None else _strings(builder, input_names)
+    outputs = None if output_names is None else _strings(builder, output_names)
+    inputs = None
+    if tensors is not None:
+        inputs = _offsets(builder, [_tensor(builder, spec) for spec in tensors])
+    InferRequest.Start(builder)
+    _added(
+        builder,
+        (
+            (InferRequest.AddConfig, text),
+            (InferRequest.AddInputNames, names),
+            (InferRequest.AddInputTensors, inputs),
+            (InferRequest.AddOutputNames, outputs),
+        ),
+    )
+    inner = InferRequest.End(builder)
+    Request.Start(builder)
+    Request.AddReqType(builder, kind)
+    Request.AddReq(builder, inner)
+    builder.Finish(Request.End(builder))
+    return bytes(builder.Output())
+
+
+def response(
+    tensors: Sequence[Numbers | Strings] | None = None,
+    errors: Sequence[tuple[int, bytes | None]] | None = None,
+) -> bytes:
+    builder = flatbuffers.Builder(0)
+    outputs = None
+    if tensors is not None:
+        outputs = _offsets(builder, [_tensor(builder, spec) for spec in tensors])
+    told = None
+    if errors is not None:
+        places = []
+        for code, message in errors:
+            text = None if message is None else builder.CreateString(message)
+            Error.Start(builder)
+            Error.AddCode(builder, code)
+            _added(builder, ((Error.AddMessage, text),))
+            places.append(Error.End(builder))
+        told = _offsets(builder, places)
+    InferResponse.Start(builder)
+    _added(builder, ((InferResponse.AddOutputTensors, outputs), (InferResponse.AddErrors, told)))
+    builder.Finish(InferResponse.End(builder))
+    return bytes(builder.Output())
+
+
+def metadata(
+    inputs: Sequence[tuple[bytes, int]], *, server: bytes = b"gpt", version: bytes = b"1.2"
+) -> bytes:
+    builder = flatbuffers.Builder(0)
+    tables = []
+    for name, kind in inputs:
+        text = builder.CreateString(name)
+        IOMetadata.Start(builder)
+        IOMetadata.AddName(builder, text)
+        IOMetadata.AddType(builder, kind)
+        tables.append(IOMetadata.End(builder))
+    vector = _offsets(builder, tables)
+    texts = [builder.CreateString(text) for text in (server, version)]
+    MetadataResponse.Start(builder)
+    MetadataResponse.AddServer(builder, texts[0])
+    MetadataResponse.AddVersion(builder, texts[1])
+    MetadataResponse.AddInputs(builder, vector)
+    builder.Finish(MetadataResponse.End(builder))
+    return bytes(builder.Output())

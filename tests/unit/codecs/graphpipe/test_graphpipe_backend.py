@@ -1,0 +1,381 @@
+"""Servers of GraphPipe: how they are asked, and what their answers mean."""
+
+import json
+from typing import Any
+
+import pytest
+from graphpipe_wire import metadata, response, verified
+
+from infergate.codecs.graphpipe import PLUGIN, errors
+from infergate.codecs.graphpipe import metadata as told_metadata
+from infergate.codecs.profiles import GENERIC
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import (
+    Answer,
+    Health,
+    InferRequest,
+    InferResponse,
+    ModelConfigRequest,
+    ModelIndexRequest,
+    ModelLoadRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    Operation,
+    RequestedOutput,
+    ServerLiveRequest,
+    ServerMetadata,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    ServerStatusRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor
+from infergate.core.wire import HttpRequest, HttpResponse, joined
+
+CODEC = PLUGIN.make({})
+
+
+def ios(*names: str) -> tuple[TensorMetadata, ...]:
+    return tuple(TensorMetadata(name, "FP32", (-1,)) for name in names)
+
+
+def model(outputs: tuple[str, ...], inputs: tuple[str, ...] = ("x",)) -> ModelMetadata:
+    return ModelMetadata("m", inputs=ios(*inputs), outputs=ios(*outputs), max_batch_size=0)
+
+
+X = Tensor("x", Datatype.FP32, (1,), b"1234")
+
+
+def inference(*outputs: str, **fields: Any) -> InferRequest:
+    return InferRequest(
+        "m", "3", "id", inputs=(X,), outputs=tuple(map(RequestedOutput, outputs)), **fields
+    )
+
+
+def built(operation: Operation, about: ModelMetadata | None = None) -> HttpRequest:
+    return CODEC.build_request(operation, GENERIC, about)
+
+
+def sent(operation: InferRequest, about: ModelMetadata) -> dict[str, Any]:
+    wire = built(operation, about)
+    assert (wire.method, wire.path, wire.query, dict(wire.headers)) == ("POST", "", "", {})
+    inner: dict[str, Any] = verified(bytes(joined(wire.body)), "Request")["req"]
+    return inner
+
+
+def read(
+    wire: HttpResponse,
+    operation: Operation,
+    about: ModelMetadata | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Answer:
+    return CODEC.parse_response(wire, operation, limits, about)
+
+
+def ok(body: bytes, **headers: str) -> HttpResponse:
+    return HttpResponse(200, {k.replace("_", "-"): v for k, v in headers.items()}, (body,))
+
+
+def refused(act: Any, *arguments: Any) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        act(*arguments)
+    return caught.value
+
+
+# ---- requests
+
+
+@pytest.mark.parametrize(
+    ("asked", "about", "names"),
+    [
+        ((), model(("a", "b")), [b"a", b"b"]),
+        (("b", "a"), model(("a", "b")), [b"a", b"b"]),  # in the metadata's order
+        (("zzz", "b"), model(("a", "b")), [b"b", b"zzz"]),
+        ((), model(()), []),
+        ((), model(("x", "y"), ("x", "y")), []),  # the nodes of a graph: its defaults
+        (("y",), model(("x", "y"), ("x", "y")), [b"y"]),
+    ],
+)
+def test_which_outputs_are_asked_for(
+    asked: tuple[str, ...], about: ModelMetadata, names: list[bytes]
+) -> None:
+    assert sent(inference(*asked), about)["output_names"] == names
+
+
+def test_an_inference() -> None:
+    about = model(("a",))
+    request = sent(inference(parameters={"scale": 2}), about)
+    assert request["config"] == b'{"scale": 2}'
+    assert request["input_names"] == [b"x"]
+    (tensor,) = request["input_tensors"]
+    assert tensor == {"type": 10, "shape": [1], "data": b"1234", "string_val": []}
+    lacking = InferRequest("m", inputs=(Tensor("x", Datatype.BF16, (1,), b"12"),))
+    assert refused(built, lacking, about).kind is Kind.UNSUPPORTED
+
+
+def test_every_other_question_is_one_for_metadata() -> None:
+    for operation in (
+        ServerLiveRequest(),
+        ServerReadyRequest(),
+        ServerMetadataRequest(),
+        ModelReadyRequest("m", "1"),
+        ModelMetadataRequest("m"),
+    ):
+        wire = built(operation)
+        assert (wire.method, wire.path) == ("POST", "")
+        assert verified(bytes(joined(wire.body)), "Request") == {"req_type": 2, "req": {}}
+        other = CODEC.rephrase(operation)
+        assert other is not None
+        assert (other.method, other.path, list(other.body)) == ("GET", "", [])
+    assert CODEC.rephrase(inference()) is None
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [ModelIndexRequest(), ModelConfigRequest("m"), ServerStatusRequest(), ModelLoadRequest("m")],
+)
+def test_what_graphpipe_has_no_request_for(operation: Operation) -> None:
+    error = refused(built, operation)
+    assert error.kind is Kind.UNSUPPORTED
+    assert type(operation).__name__ in error.public
+
+
+# ---- answers
+
+
+def answer(count: int) -> HttpResponse:
+    return ok(response([(1, [1], bytes((n,))) for n in range(count)]))
+
+
+def named(operation: InferRequest, about: ModelMetadata, count: int) -> list[tuple[str, int]]:
+    """Each output's name, and which of the answer's tensors it is."""
+    found = read(answer(count), operation, about)
+    assert isinstance(found, InferResponse)
+    assert (found.model, found.version, found.id) == ("m", "3", "id")
+    return [(tensor.name, tensor.data[0]) for tensor in found.outputs]
+
+
+@pytest.mark.parametrize(
+    ("asked", "about", "count", "outputs"),
+    [
+        ((), model(("a", "b")), 2, [("a", 0), ("b", 1)]),
+        (("b", "a"), model(("a", "b")), 2, [("b", 1), ("a", 0)]),
+        (("b",), model(("a", "b")), 1, [("b", 0)]),
+        (("b",), model(("a", "b")), 2, [("b", 1)]),  # all, though one was asked for
+        ((), model(("a", "b")), 3, [("output0", 0), ("output1", 1), ("output2", 2)]),
+        ((), model(("a", "b")), 1, [("output0", 0)]),
+        ((), model(("x", "y"), ("x", "y")), 2, [("x", 0), ("y", 1)]),
+        ((), model(("x", "y"), ("x", "y")), 1, [("output0", 0)]),
+        ((), model(()), 1, [("output0", 0)]),
+        ((), model(()), 0, []),
+    ],
+)
+def test_outputs_are_named(
+    asked: tuple[str, ...], about: ModelMetadata, count: int, outputs: list[tuple[str, int]]
+) -> None:
+    assert named(inference(*asked), about, count) == outputs
+
+
+def test_outputs_that_cannot_be_named() -> None:
+    error = refused(named, inference("b"), model(("a", "b")), 3)
+    assert error.kind is Kind.BACKEND_GARBAGE
+    assert error.public == "1 outputs were asked for, the backend answered with 3"
+    error = refused(named, inference("c"), model(("a", "b")), 2)
+    assert error.public == "the backend's answer lacks output 'c'"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"", "0 bytes are no InferResponse"),
+        (b"<html>", "InferResponse does not lie"),
+        (response([(0, [1], b"1")]), "tensor 'a': type 0 is Null"),
+        (response([(10, [1], b"1")]), "tensor 'a': shape [1] of FP32 needs 4 bytes"),
+        (response([(1, [-1], b"")]), "tensor 'a'"),
+    ],
+)
+def test_answers_that_cannot_be_read(body: bytes, told: str) -> None:
+    error = refused(read, ok(body), inference(), model(("a",)))
+    assert error.kind is Kind.BACKEND_GARBAGE
+    assert error.origin is Origin.BACKEND
+    assert told in error.public
+
+
+def test_an_answer_of_too_many_strings() -> None:
+    error = refused(read, ok(response([(12, [2**40], [])])), inference(), model(("a",)))
+    assert error.kind is Kind.TOO_LARGE
+    assert error.origin is Origin.BACKEND
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "public"),
+    [
+        ([(400, b"no such input")], Kind.BAD_REQUEST, "no such input"),
+        ([(404, b"x")], Kind.NOT_FOUND, "x"),
+        ([(503, b"x")], Kind.NO_BACKEND, "x"),
+        ([(0, b"boom"), (7, None), (400, b"bang")], Kind.BACKEND_ERROR, "boom; bang"),
+        ([(200, b"x")], Kind.BACKEND_ERROR, "x"),
+        ([(-(2**63), None)], Kind.BACKEND_ERROR, "an error and no message"),
+        ([(500, b"y" * 9999)], Kind.BACKEND_ERROR, "y" * errors.LONGEST),
+    ],
+)
+@pytest.mark.parametrize("tensors", [None, [], [(1, [1], b"1")]])
+def test_errors_of_a_response(
+    told: list[tuple[int, bytes | None]], kind: Kind, public: str, tensors: Any
+) -> None:
+    error = refused(read, ok(response(tensors, told)), inference(), model(("a",)))
+    assert (error.kind, error.origin) == (kind, Origin.BACKEND)
+    assert public in error.public
+    assert len(error.public) <= errors.LONGEST
+
+
+def test_unreadable_errors_beside_outputs_are_none() -> None:
+    wrong = response([(1, [1], b"1")], [(400, b"\xff")])
+    found = read(ok(wrong), inference(), model(("a",)))
+    assert isinstance(found, InferResponse)
+    alone = refused(read, ok(response(None, [(400, b"\xff")])), inference(), model(("a",)))
+    assert alone.kind is Kind.BACKEND_GARBAGE
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "public"),
+    [
+        (400, b"Could not find output 'zzz'\n", Kind.BAD_REQUEST, "Could not find output 'zzz'"),
+        (400, b"Remote failed with 400: x\n\n", Kind.BAD_REQUEST, "Remote failed with 400: x"),
+        (400, b"", Kind.BAD_REQUEST, "the backend answered HTTP 400"),
+        (401, b"", Kind.UNAUTHENTICATED, "HTTP 401"),
+        (404, b"<!DOCTYPE HTML>\n<html>", Kind.NOT_FOUND, "the backend answered HTTP 404"),
+        (405, b"", Kind.BACKEND_GARBAGE, "HTTP 405"),
+        (422, b"gr\xc3\xb6\xc3\x9fe", Kind.BAD_REQUEST, "größe"),
+        (413, b"\x0c\0\0\0\0\x01", Kind.TOO_LARGE, "the backend answered HTTP 413"),
+        (500, b"Unhandled GET\n", Kind.BACKEND_ERROR, "Unhandled GET"),
+        (500, b"y" * 9999, Kind.BACKEND_ERROR, "y" * errors.LONGEST),
+        (501, b"", Kind.UNSUPPORTED, "HTTP 501"),
+        (503, b"", Kind.NO_BACKEND, "HTTP 503"),
+        (301, b"", Kind.BACKEND_GARBAGE, "HTTP 301"),
+        (204, b"", Kind.BACKEND_GARBAGE, "HTTP 204"),
+    ],
+)
+def test_errors_by_status(status: int, body: bytes, kind: Kind, public: str) -> None:
+    wire = HttpResponse(status, {"Retry-After": "7"}, (body,) if body else ())
+    for operation in (inference(), ModelMetadataRequest("m"), ServerMetadataRequest()):
+        error = refused(read, wire, operation, model(("a",)))
+        assert (error.kind, error.origin, error.retry_after) == (kind, Origin.BACKEND, 7.0)
+        assert public in error.public
+        assert len(error.public) <= errors.LONGEST
+        assert f"HTTP {status}" in error.detail
+
+
+@pytest.mark.parametrize("after", ["", "soon", "-1", "1" * 10])
+def test_when_to_come_again_is_in_seconds(after: str) -> None:
+    wire = HttpResponse(503, {"retry-after": after})
+    assert refused(read, wire, inference(), model(("a",))).retry_after is None
+
+
+# ---- health and metadata
+
+
+@pytest.mark.parametrize(
+    "operation", [ServerLiveRequest(), ServerReadyRequest(), ModelReadyRequest("m")]
+)
+def test_health(operation: Operation) -> None:
+    for status, healthy in ((200, True), (400, True), (500, False), (503, False)):
+        assert read(HttpResponse(status), operation) == Health(ok=healthy)
+    for status, kind in (
+        (401, Kind.UNAUTHENTICATED),
+        (403, Kind.FORBIDDEN),
+        (404, Kind.NOT_FOUND),
+    ):
+        assert refused(read, HttpResponse(status), operation).kind is kind
+
+
+def test_metadata() -> None:
+    body = metadata([(b"x", 10), (b"s", 12), (b"odd", 0), (b"new", 200)])
+    found = read(ok(body), ModelMetadataRequest("m", "2"))
+    assert found == ModelMetadata(
+        "m",
+        inputs=tuple(
+            TensorMetadata(name, datatype, ())
+            for name, datatype in (("x", "FP32"), ("s", "BYTES"), ("odd", ""), ("new", ""))
+        ),
+        max_batch_size=0,
+    )
+    assert read(ok(body), ServerMetadataRequest()) == ServerMetadata("gpt", "1.2")
+
+
+def test_metadata_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(told_metadata, "MOST", 3)
+    error = refused(read, ok(metadata([(b"x", 1)] * 4)), ModelMetadataRequest("m"))
+    assert error.kind is Kind.BACKEND_GARBAGE
+    assert "4 inputs, the limit is 3" in error.public
+
+
+JSON = {
+    "Name": "theirs",
+    "Version": "1.2",
+    "Server": "gpt",
+    "Inputs": [{"Name": "x", "Description": "", "Shape": [-1, 3], "Type": 10}],
+    "Outputs": [{"Name": "o", "Shape": None, "Type": 0}],
+}
+
+
+def test_metadata_as_json() -> None:
+    for kind in ("application/json", "Application/JSON; charset=utf-8"):
+        wire = HttpResponse(200, {"Content-Type": kind}, (json.dumps(JSON).encode(),))
+        assert read(wire, ModelMetadataRequest("m")) == ModelMetadata(
+            "m",
+            inputs=(TensorMetadata("x", "FP32", (-1, 3)),),
+            outputs=(TensorMetadata("o", "", ()),),
+            max_batch_size=0,
+        )
+        assert read(wire, ServerMetadataRequest()) == ServerMetadata("gpt", "1.2")
+
+
+def as_json(told: Any) -> HttpResponse:
+    body = told if isinstance(told, bytes) else json.dumps(told).encode()
+    return ok(body, content_type="application/json")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+        [],
+        {"Inputs": 3},
+        {"Inputs": {}},
+        {"Inputs": [3]},
+        {"Inputs": [{"Name": "x", "Shape": [1]}]},
+        {"Inputs": [{"Name": 1, "Shape": [1], "Type": 1}]},
+        {"Inputs": [{"Name": "x", "Shape": ["1"], "Type": 1}]},
+        {"Inputs": [{"Name": "x", "Shape": [True], "Type": 1}]},
+        {"Inputs": [{"Name": "x", "Shape": [1] * 65, "Type": 1}]},
+        {"Outputs": "x"},
+    ],
+)
+def test_json_that_is_no_metadata(told: Any) -> None:
+    error = refused(read, as_json(told), ModelMetadataRequest("m"))
+    assert error.kind is Kind.BACKEND_GARBAGE
+    assert "metadata" in error.public
+
+
+def test_json_that_says_nothing() -> None:
+    assert read(as_json({}), ModelMetadataRequest("m")) == ModelMetadata("m", max_batch_size=0)
+    nothing = as_json({"Server": 3, "Version": None})
+    assert read(nothing, ServerMetadataRequest()) == ServerMetadata("", "")
+
+
+def test_json_that_is_too_long() -> None:
+    body = json.dumps(JSON).encode()
+    fits = Limits(json=len(body))
+    assert read(as_json(body), ModelMetadataRequest("m"), None, fits)
+    error = refused(read, as_json(body + b" "), ModelMetadataRequest("m"), None, fits)
+    assert error.kind is Kind.BACKEND_GARBAGE

@@ -1,0 +1,139 @@
+"""The free text of an inference ⇄ parameters."""
+
+import contextlib
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.codecs.graphpipe.config_text import (
+    DEEPEST,
+    LONGEST,
+    PARAMETER,
+    read_config,
+    write_config,
+)
+from infergate.core.errors import GatewayError, Kind
+from infergate.testing.strategies import names, scalars, texts
+
+
+def read(config: bytes) -> Any:
+    return read_config(memoryview(config))
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        (b"", {}),
+        (b"{}", {}),
+        (b' {"a": 1}\n', {"a": 1}),
+        (b'{"a": 1.0, "b": [null, {"c": "\\u00e9"}]}', {"a": 1.0, "b": [None, {"c": "é"}]}),
+        (b"{", {PARAMETER: "{"}),
+        (b"[1]", {PARAMETER: "[1]"}),
+        (b"3", {PARAMETER: "3"}),
+        (b" ", {PARAMETER: " "}),
+        (b"fail:no such model", {PARAMETER: "fail:no such model"}),
+        (b'{"a": NaN}', {PARAMETER: '{"a": NaN}'}),
+        ("größe\0".encode(), {PARAMETER: "größe\0"}),
+        (b'{"graphpipe_config": 1}', {PARAMETER: 1}),
+        (b'{"a": 18446744073709551615}', {"a": 2**64 - 1}),
+    ],
+)
+def test_reading(config: bytes, parameters: dict[str, Any]) -> None:
+    assert read(config) == parameters
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (b"\xff", "config is not UTF-8"),
+        (b'{"a": 1, "a": 2}', "one name twice"),
+        (b'{"b": {"a": 1, "a": 1}}', "one name twice"),
+        (b'{"a": 18446744073709551616}', "18446744073709551616, which is beyond 64 bits"),
+        (b'{"a": -9223372036854775809}', "beyond 64 bits"),
+        (b'{"a": 1e999}', "1e999, which is beyond 64 bits"),
+        (b'{"a": ' + b"[" * DEEPEST + b"]" * DEEPEST + b"}", "nested deeper than 100 levels"),
+        (b'{"a": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", "nested deeper than 100 levels"),
+    ],
+)
+def test_refusals(config: bytes, told: str) -> None:
+    with pytest.raises(GatewayError, match=told) as caught:
+        read(config)
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+def test_the_deepest_that_is_read() -> None:
+    depth = DEEPEST - 1
+    config = b'{"a": ' + b"[" * depth + b"]" * depth + b"}"
+    assert write_config(read(config)) == config
+
+
+def test_a_long_config_is_not_read() -> None:
+    assert len(read(b"x" * LONGEST)[PARAMETER]) == LONGEST
+    for act in (
+        lambda: read(b"x" * (LONGEST + 1)),
+        lambda: write_config({PARAMETER: "x" * (LONGEST + 1)}),
+    ):
+        with pytest.raises(GatewayError, match=f"{LONGEST + 1} bytes") as caught:
+            act()
+        assert caught.value.kind is Kind.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("parameters", "config"),
+    [
+        ({}, b""),
+        ({PARAMETER: "text"}, b"text"),
+        ({PARAMETER: ""}, b'{"graphpipe_config": ""}'),
+        ({PARAMETER: 3}, b'{"graphpipe_config": 3}'),
+        ({PARAMETER: '{"a": 1}'}, b'{"graphpipe_config": "{\\"a\\": 1}"}'),
+        ({PARAMETER: '{"a": 1e999}'}, b'{"graphpipe_config": "{\\"a\\": 1e999}"}'),
+        ({PARAMETER: "text", "b": 1}, b'{"graphpipe_config": "text", "b": 1}'),
+        ({"größe": "\u2028"}, '{"größe": "\u2028"}'.encode()),
+    ],
+)
+def test_writing(parameters: dict[str, Any], config: bytes) -> None:
+    assert write_config(parameters) == config
+    assert read(config) == parameters
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", b"x", object()])
+def test_what_json_cannot_tell(value: Any) -> None:
+    with pytest.raises(GatewayError, match="parameters cannot be told as JSON") as caught:
+        write_config({"a": value})
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+JSON = st.recursive(
+    scalars().filter(lambda each: each not in (math.inf, -math.inf)) | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(names() | st.just(PARAMETER), JSON, max_size=3))
+def test_parameters_come_back(parameters: dict[str, Any]) -> None:
+    again = read(write_config(parameters))
+    assert json.dumps(again) == json.dumps(parameters)
+
+
+@given(st.binary(max_size=40) | texts().map(str.encode) | JSON.map(json.dumps).map(str.encode))
+def test_a_config_comes_back(config: bytes) -> None:
+    try:
+        parameters = read(config)
+    except GatewayError:
+        return
+    again = write_config(parameters)
+    if list(parameters) == [PARAMETER] and parameters[PARAMETER] == config.decode():
+        assert again == config
+    else:
+        assert json.loads(again or b"{}") == json.loads(config or b"{}")
+
+
+@given(st.binary(max_size=200) | st.text('{}[]":,1eE+-.0aN\\u ', max_size=60).map(str.encode))
+def test_any_bytes(config: bytes) -> None:
+    with contextlib.suppress(GatewayError):
+        read(config)

@@ -1,0 +1,240 @@
+"""The codec contract, round trips of anything canonical, and spoilt messages."""
+
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infergate.codecs.graphpipe import PLUGIN
+from infergate.codecs.graphpipe.datatypes import NUMBERS
+from infergate.codecs.graphpipe.reading import MOST_TIMES
+from infergate.codecs.profiles import GENERIC
+from infergate.core.errors import GatewayError
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import (
+    Answer,
+    Health,
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    Operation,
+    RequestedOutput,
+    ServerLiveRequest,
+    ServerMetadata,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor
+from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.testing import strategies
+from infergate.testing.canonical import same
+from infergate.testing.codec_check import check_codec
+from infergate.testing.vectors import Vector, body_of, finished, load, with_body
+
+VECTORS = load(Path(__file__).resolve().parents[3] / "vectors" / "graphpipe")
+CARRIED = frozenset(NUMBERS)
+
+
+def carries(value: Any) -> Any:
+    """What is left of ``value``: the model is the listener's, all else is asked by metadata."""
+    match value:
+        case (
+            ServerLiveRequest()
+            | ServerReadyRequest()
+            | ServerMetadataRequest()
+            | ModelReadyRequest()
+            | ModelMetadataRequest()
+        ):
+            return ModelMetadataRequest("m")
+        case Health():
+            return Health(ok=True)
+        case ServerMetadata():
+            return replace(value, extensions=())
+        case ModelMetadata():
+            return replace(value, versions=(), platform="", max_batch_size=0)
+        case InferRequest():
+            return replace(value, model="m", version="", id="")
+        case InferResponse():
+            # of three outputs two are asked for
+            return replace(value, parameters={}, outputs=value.outputs[:2])
+    return value
+
+
+def answers(operation: Operation, answer: Answer) -> Answer:
+    """Whatever is asked of a server or a model is answered by its metadata."""
+    match answer:
+        case Health():
+            return ModelMetadata("m")
+        case ServerMetadata(version=version):
+            return ModelMetadata("m", (version,))
+    return answer
+
+
+@pytest.mark.parametrize("errors", ["status", "response"])
+def test_contract(errors: str) -> None:
+    check_codec(PLUGIN, options={"model": "m", "errors": errors}, carries=carries, answers=answers)
+
+
+# ---- round trips
+
+
+@st.composite
+def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetadata]:
+    """A request, the answer of the model, and its metadata."""
+
+    def tensors(prefix: str) -> list[Tensor]:
+        count = draw(st.integers(1, 3))
+        return [
+            replace(draw(strategies.tensors(CARRIED)), name=f"{prefix}{index}", parameters={})
+            for index in range(count)
+        ]
+
+    def told(tensor: Tensor) -> TensorMetadata:
+        free = [draw(st.sampled_from((dim, -1))) for dim in tensor.shape]
+        return TensorMetadata(tensor.name, tensor.datatype.value, tuple(free))
+
+    inputs, outputs = tensors("in"), tensors("out")
+    model = ModelMetadata(
+        "m",
+        inputs=tuple(map(told, draw(st.permutations(inputs)))),
+        outputs=tuple(map(told, draw(st.permutations(outputs)))),
+        max_batch_size=0,
+    )
+    some = draw(st.permutations(outputs))[: draw(st.integers(1, 3))]
+    parameters = draw(st.dictionaries(strategies.names(), strategies.texts(), max_size=2))
+    request = InferRequest(
+        "m",
+        parameters=parameters,
+        inputs=tuple(inputs),
+        outputs=tuple(RequestedOutput(tensor.name) for tensor in some),
+    )
+    return request, InferResponse("m", outputs=tuple(some)), model
+
+
+CODEC = PLUGIN.make({"model": "m"})
+
+
+@settings(deadline=None)
+@given(inferences())
+def test_an_inference_comes_back(case: tuple[InferRequest, InferResponse, ModelMetadata]) -> None:
+    request, response, model = case
+    wire = CODEC.build_request(request, GENERIC, model)
+    assert CODEC.peek(wire).operation is InferRequest
+    parsed = finished(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
+    assert isinstance(parsed.operation, InferRequest)
+    in_order = {told.name: place for place, told in enumerate(model.outputs)}
+    wanted = sorted(request.outputs, key=lambda output: in_order[output.name])
+    assert same(parsed.operation, replace(request, outputs=tuple(wanted)))
+    answered = CODEC.build_response(response, parsed)
+    assert same(CODEC.parse_response(answered, request, DEFAULT_LIMITS, model), response)
+
+
+@settings(deadline=None)
+@given(inferences())
+def test_all_outputs_come_back(case: tuple[InferRequest, InferResponse, ModelMetadata]) -> None:
+    request, response, model = case
+    request = replace(request, outputs=())
+    model = replace(
+        model,
+        outputs=tuple(
+            told for told in model.outputs if told.name in {t.name for t in response.outputs}
+        ),
+    )
+    wire = CODEC.build_request(request, GENERIC, model)
+    parsed = finished(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
+    answered = CODEC.build_response(response, parsed)
+    given_names = {tensor.name: tensor for tensor in response.outputs}
+    all_of_them = tuple(given_names[told.name] for told in model.outputs)
+    found = CODEC.parse_response(answered, request, DEFAULT_LIMITS, model)
+    assert same(found, replace(response, outputs=all_of_them))
+
+
+# ---- spoilt messages
+
+
+def error_of(act: Any, *arguments: Any) -> GatewayError | None:
+    """What ``act`` is refused with. Anything else it raises fails the test."""
+    try:
+        act(*arguments)
+    except GatewayError as error:
+        return error
+    return None
+
+
+def read_all(vector: Vector, body: bytes) -> None:
+    """Read ``body`` instead of the vector's own, as whatever a server or client might."""
+    model = vector.model or ModelMetadata("m")
+    wire = with_body(vector.wire, (body,))
+    if isinstance(wire, HttpResponse):
+        wire = replace(wire, status=200)
+        for asked in (vector.asks, ModelMetadataRequest("m"), InferRequest("m")):
+            error = error_of(CODEC.parse_response, wire, asked, DEFAULT_LIMITS, model)
+            assert error is None or error.public
+        return
+    assert isinstance(wire, HttpRequest)
+    for error in (
+        error_of(CODEC.peek, wire),
+        error_of(lambda: finished(CODEC.parse_request(wire, DEFAULT_LIMITS), model)),
+    ):
+        assert error is None or CODEC.build_error(error, wire).status >= 400
+
+
+SMALL = [vector for vector in VECTORS if len(joined(body_of(vector.wire))) < 5000]
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.sampled_from(SMALL), st.data())
+def test_spoilt_captures(vector: Vector, data: st.DataObject) -> None:
+    honest = bytes(joined(body_of(vector.wire)))
+    read_all(vector, data.draw(strategies.spoiled(honest)))
+
+
+OFFSETS = st.sampled_from([0, 1, 4, 8, 0x7F, 0xFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.sampled_from(SMALL), st.data())
+def test_captures_with_other_offsets(vector: Vector, data: st.DataObject) -> None:
+    """Words of 4 bytes, which offsets and lengths are, replaced by others, near or vast."""
+    body = bytearray(joined(body_of(vector.wire)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        if len(body) >= 4:
+            place = data.draw(st.integers(0, len(body) // 4 - 1)) * 4
+            word = data.draw(OFFSETS | st.integers(0, len(body)))
+            body[place : place + 4] = word.to_bytes(4, "little")
+    read_all(vector, bytes(body))
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes(body: bytes) -> None:
+    for vector in SMALL[:1] + SMALL[-1:]:
+        read_all(vector, body)
+
+
+def test_every_spoilt_byte_of_some_captures_within_bounds() -> None:
+    """Each byte of some captures at four values: nothing escapes, nothing grows."""
+    some = [vector for vector in SMALL if vector.error is None][::12]
+    assert len(some) > 10
+    for vector in some:
+        honest = bytes(joined(body_of(vector.wire)))
+        spoilt = [
+            honest[:place] + bytes((byte,)) + honest[place + 1 :]
+            for place in range(len(honest))
+            for byte in (0x00, 0x7F, 0x80, 0xFF)
+        ]
+        tracemalloc.start()
+        for body in spoilt:
+            before, _ = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            read_all(vector, body)
+            _, most = tracemalloc.get_traced_memory()
+            assert most - before < (MOST_TIMES + 4) * len(honest) + 20_000, vector
+        tracemalloc.stop()

@@ -1,0 +1,407 @@
+"""Clients of GraphPipe: paths, names, metadata, control, errors in both forms."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from graphpipe_wire import read_response, request, verified
+
+from infergate.codecs.base import Parsed
+from infergate.codecs.graphpipe import PLUGIN
+from infergate.codecs.graphpipe.codec import Form, GraphPipe
+from infergate.codecs.graphpipe.errors import LONGEST, STATUS
+from infergate.codecs.graphpipe.infer_request import Reply
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import (
+    Health,
+    InferRequest,
+    InferResponse,
+    ModelIndex,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    Operation,
+    RequestedOutput,
+    ServerLiveRequest,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor
+from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.testing.vectors import finished
+
+SHARED = PLUGIN.make({})
+DEDICATED = PLUGIN.make({"model": "m"})
+MODEL = ModelMetadata(
+    "m",
+    ("1", "2"),
+    "onnx",
+    (TensorMetadata("x", "FP32", (-1, 3)), TensorMetadata("y:0", "BF16", ())),
+    (TensorMetadata("a", "BYTES", (-1,)), TensorMetadata("b", "INT8", (2,))),
+)
+METADATA = request(kind=2)
+INFER = request([(10, [1], b"1234")])
+
+
+def post(body: bytes = INFER, path: str = "/", method: str = "POST", **headers: str) -> HttpRequest:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpRequest(method, path, headers=named, body=(body,) if body else ())
+
+
+def parsed(wire: HttpRequest, codec: GraphPipe = DEDICATED, model: ModelMetadata = MODEL) -> Parsed:
+    return finished(codec.parse_request(wire, DEFAULT_LIMITS), model)
+
+
+def inference(body: bytes, model: ModelMetadata = MODEL) -> tuple[InferRequest, Reply]:
+    result = parsed(post(body), model=model)
+    assert isinstance(result.operation, InferRequest)
+    return result.operation, result.reply
+
+
+def refused(act: Any, *arguments: Any) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        act(*arguments)
+    return caught.value
+
+
+def body(wire: HttpResponse) -> bytes:
+    return bytes(joined(wire.body))
+
+
+# ---- paths and methods
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "version"),
+    [
+        ("/graphpipe/m", "m", ""),
+        ("/graphpipe/m/versions/3", "m", "3"),
+        ("/graphpipe/gr%C3%B6%2Fsse/versions/a%20b", "grö/sse", "a b"),
+        ("/graphpipe/versions", "versions", ""),
+    ],
+)
+def test_paths_of_a_shared_port(path: str, model: str, version: str) -> None:
+    for wire, operation in (
+        (post(path=path), InferRequest),
+        (post(METADATA, path), ModelMetadataRequest),
+        (post(b"", path, "GET"), ModelMetadataRequest),
+    ):
+        peek = SHARED.peek(wire)
+        assert (peek.operation, peek.model, peek.version) == (operation, model, version)
+        found = parsed(wire, SHARED).operation
+        assert type(found) is operation
+        assert (found.model, found.version) == (model, version)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "told"),
+    [
+        ("/", Kind.NOT_FOUND, "no such path: /"),
+        ("/graphpipe", Kind.NOT_FOUND, "/graphpipe"),
+        ("/graphpipe/", Kind.NOT_FOUND, "/graphpipe/"),
+        ("/graphpipe/m/", Kind.NOT_FOUND, "/graphpipe/m/"),
+        ("/graphpipe/m/versions", Kind.NOT_FOUND, "no such path"),
+        ("/control/is_ready", Kind.NOT_FOUND, "no such path"),
+        ("/graphpipe/m/" + "x" * 999, Kind.NOT_FOUND, "…"),
+        ("/graphpipe/%", Kind.BAD_REQUEST, "wrong percent-escape"),
+        ("/graphpipe/m/versions/%zz", Kind.BAD_REQUEST, "model version"),
+        ("/graphpipe/%FF", Kind.BAD_REQUEST, "not UTF-8"),
+        ("/graphpipe/%2e%2e", Kind.BAD_REQUEST, "may not be '..'"),
+    ],
+)
+def test_no_such_path(path: str, kind: Kind, told: str) -> None:
+    for act in (SHARED.peek, lambda wire: SHARED.parse_request(wire, DEFAULT_LIMITS)):
+        error = refused(act, post(path=path))
+        assert error.kind is kind
+        assert told in error.public
+        assert len(error.public) < 300
+
+
+@pytest.mark.parametrize("path", ["/", "/any/path", "", "/graphpipe/other", "/control/", "/%"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_every_path_and_method_of_a_dedicated_listener(path: str, method: str) -> None:
+    wire = post(path=path, method=method, content_type="application/json")
+    assert DEDICATED.peek(wire).model == "m"
+    assert isinstance(parsed(wire).operation, InferRequest)
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "POST"])
+def test_no_body_is_no_request(method: str) -> None:
+    error = refused(DEDICATED.peek, post(b"", method=method))
+    assert error.public == "0 bytes are no Request, which is a flatbuffer"
+
+
+@pytest.mark.parametrize(
+    ("path", "operation", "yes", "no"),
+    [
+        ("/control/is_ready", ModelReadyRequest("m"), b"ok\n", b"not ready\n"),
+        ("/control/is_alive", ServerLiveRequest(), b"ok\n", b"not alive\n"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_control(path: str, operation: Operation, yes: bytes, no: bytes, method: str) -> None:
+    wire = post(b"", path, method)
+    assert DEDICATED.peek(wire).operation is type(operation)
+    asked = parsed(wire)
+    assert asked.operation == operation
+    answer = DEDICATED.build_response(Health(ok=True), asked)
+    assert (answer.status, body(answer)) == (200, yes)
+    answer = DEDICATED.build_response(Health(ok=False), asked)
+    assert (answer.status, body(answer)) == (503, no)
+    assert answer.headers["content-type"].startswith("text/plain")
+
+
+@pytest.mark.parametrize("word", ["shutdown", "client_count"])
+def test_other_control_is_not_there(word: str) -> None:
+    error = refused(DEDICATED.peek, post(b"", f"/control/{word}", "GET"))
+    assert error.kind is Kind.NOT_FOUND
+
+
+def test_compressed_bodies_are_refused() -> None:
+    error = refused(DEDICATED.peek, post(content_encoding="gzip"))
+    assert error.kind is Kind.UNSUPPORTED_ENCODING
+    assert "gzip" in error.public
+    assert DEDICATED.peek(post(content_encoding="Identity")).model == "m"
+
+
+def test_a_request_of_neither_type() -> None:
+    for kind in (0, 3, 255):
+        error = refused(DEDICATED.peek, post(request(kind=kind)))
+        assert f"req_type is {kind}, neither 1" in error.public
+
+
+# ---- names
+
+
+def asked(**names: Any) -> bytes:
+    return request([(10, [1], b"1234"), (10, [1], b"5678")], **names)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (None, ("x", "y:0")),
+        ([], ("x", "y:0")),
+        ([b"", b""], ("x", "y:0")),
+        ([b"x"], ("x", "y:0")),  # short
+        ([b"", b"x"], None),  # both are x
+        ([b"y:0", b"x"], ("y:0", "x")),
+        ([b"y", b"x:0"], ("y:0", "x")),  # TensorFlow's names
+        ([b"x:1", b"nope"], ("x:1", "nope")),  # the server's business
+        ([b"x", b"y", b"x", b"y"], ("x", "y:0")),  # doubled
+        ([b"x", b"x"], None),
+        ([b"x", b"x:0"], None),
+    ],
+)
+def test_input_names(given: list[bytes] | None, meant: tuple[str, ...] | None) -> None:
+    message = asked(input_names=given)
+    if meant is None:
+        assert "input 'x' is given twice" in refused(inference, message).public
+        return
+    found, _ = inference(message)
+    assert tuple(tensor.name for tensor in found.inputs) == meant
+    assert [bytes(tensor.data) for tensor in found.inputs] == [b"1234", b"5678"]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "order", "chosen"),
+    [
+        (None, (), ("a", "b"), False),
+        ([], (), ("a", "b"), False),
+        ([b""], ("a",), ("a",), True),
+        ([b"", b""], ("a", "b"), ("a", "b"), True),
+        ([b"b", b"a"], ("b", "a"), ("b", "a"), True),
+        ([b"b:0"], ("b",), ("b",), True),
+        ([b"b", b"b:0"], ("b",), ("b", "b"), True),
+        ([b"zzz"], ("zzz",), ("zzz",), True),
+    ],
+)
+def test_output_names(
+    given: list[bytes] | None, wanted: tuple[str, ...], order: tuple[str, ...], chosen: bool
+) -> None:
+    found, reply = inference(asked(output_names=given))
+    assert found.outputs == tuple(map(RequestedOutput, wanted))
+    assert reply == Reply(order, asked=chosen)
+
+
+def test_more_tensors_than_the_model_has_inputs() -> None:
+    three = request([(10, [1], b"1234")] * 3)
+    assert refused(inference, three).public == "input 2 has no name, and model 'm' has 2 inputs"
+    assert "output 2 has no name" in refused(inference, asked(output_names=[b""] * 3)).public
+    bare = ModelMetadata("m")
+    assert "model 'm' has 0 inputs" in refused(inference, three, bare).public
+
+
+def test_wrong_tensors_are_named_by_their_place() -> None:
+    wrong = request([(10, [1], b"1234"), (10, [1], b"123")], input_names=[b"", b"scale"])
+    error = refused(DEDICATED.parse_request, post(wrong), DEFAULT_LIMITS)
+    assert "tensor 'scale'" in error.public
+    wrong = request([(10, [1], b"1234"), (10, [1], b"123")])
+    error = refused(DEDICATED.parse_request, post(wrong), DEFAULT_LIMITS)
+    assert "tensor 'input 1'" in error.public
+
+
+# ---- answers
+
+
+def outputs(*tensors: Tensor, names: list[bytes] | None = None) -> list[bytes]:
+    """The data of each tensor in the answer to a request for ``names``."""
+    question = parsed(post(asked(output_names=names)))
+    answer = DEDICATED.build_response(InferResponse("m", outputs=tensors), question)
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "application/octet-stream"
+    verified(body(answer), "InferResponse")
+    told = read_response(body(answer))
+    assert told["errors"] == []
+    return [tensor["data"] for tensor in told["output_tensors"]]
+
+
+A, B, C = (Tensor(name, Datatype.INT8, (1,), name.encode()) for name in "abc")
+
+
+def test_answers_are_in_the_order_asked() -> None:
+    assert outputs(A, B, names=[b"b", b"a"]) == [b"b", b"a"]
+    assert outputs(B, A, C, names=[b"a"]) == [b"a"]
+    assert outputs(A, names=[b"a", b"a:0"]) == [b"a", b"a"]
+
+
+def test_answers_to_no_names_are_in_the_models_order() -> None:
+    assert outputs(B, A) == [b"a", b"b"]
+    assert outputs(C, B, A) == [b"a", b"b", b"c"]
+    assert outputs(B) == [b"b"]
+
+
+def test_an_answer_that_lacks_an_output() -> None:
+    question = parsed(post(asked(output_names=[b"a", b"b"])))
+    error = refused(DEDICATED.build_response, InferResponse("m", outputs=(A,)), question)
+    assert error.kind is Kind.BACKEND_GARBAGE
+    assert error.public == "the answer lacks output 'b'"
+
+
+def test_datatypes_that_graphpipe_lacks() -> None:
+    question = parsed(post())
+    answer = InferResponse("m", outputs=(Tensor("a", Datatype.BOOL, (1,), b"\1"),))
+    error = refused(DEDICATED.build_response, answer, question)
+    assert error.kind is Kind.UNSUPPORTED
+    assert "tensor 'a' is BOOL, which GraphPipe lacks" in error.public
+
+
+def test_what_graphpipe_cannot_tell() -> None:
+    error = refused(DEDICATED.build_response, ModelIndex(), parsed(post()))
+    assert error.kind is Kind.UNSUPPORTED
+
+
+TOLD = {
+    "name": b"m",
+    "version": b"1, 2",
+    "server": b"infergate",
+    "description": b"onnx",
+    "inputs": [
+        {"name": b"x", "description": b"", "shape": [-1, 3], "type": 10},
+        {"name": b"y:0", "description": b"", "shape": [], "type": 0},
+    ],
+    "outputs": [
+        {"name": b"a", "description": b"", "shape": [-1], "type": 12},
+        {"name": b"b", "description": b"", "shape": [2], "type": 2},
+    ],
+}
+
+
+def test_metadata() -> None:
+    question = parsed(post(METADATA))
+    assert question.reply is Form.FLATBUFFER
+    answer = DEDICATED.build_response(MODEL, question)
+    assert answer.headers["content-type"] == "application/octet-stream"
+    found = verified(body(answer), "MetadataResponse")
+    for io in (*found["inputs"], *found["outputs"]):
+        io.setdefault("type", 0)  # the library leaves defaults out
+    assert found == TOLD
+
+
+def test_metadata_by_get() -> None:
+    answer = DEDICATED.build_response(MODEL, parsed(post(b"", method="GET")))
+    assert answer.headers["content-type"] == "application/json"
+    text = body(answer).decode()
+    found = json.loads(text)
+    assert list(found) == ["Name", "Version", "Server", "Description", "Inputs", "Outputs"]
+    assert list(found["Inputs"][0]) == ["Name", "Description", "Shape", "Type"]
+    as_told = json.loads(json.dumps(TOLD, default=bytes.decode))
+    lowered = {key.lower(): value for key, value in found.items()}
+    for key in ("inputs", "outputs"):
+        lowered[key] = [{k.lower(): v for k, v in io.items()} for io in lowered[key]]
+    assert lowered == as_told
+    assert text.splitlines()[1] == '    "Name": "m",'
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_errors_by_status(kind: Kind) -> None:
+    answer = DEDICATED.build_error(GatewayError(kind, "what went wrong"), post())
+    assert answer.status == STATUS[kind] >= 400
+    assert body(answer) == b"what went wrong\n"
+    assert answer.headers == {
+        "content-type": "text/plain; charset=utf-8",
+        "x-content-type-options": "nosniff",
+    }
+
+
+TELLING = PLUGIN.make({"model": "m", "errors": "response"})
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("message", [INFER, METADATA, b"", b"nonsense"])
+def test_errors_by_response(kind: Kind, message: bytes) -> None:
+    answer = TELLING.build_error(GatewayError(kind, "größe"), post(message))
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "application/octet-stream"
+    told = {"output_tensors": [], "errors": [{"code": STATUS[kind], "message": "größe".encode()}]}
+    assert verified(body(answer), "InferResponse") == told
+    assert read_response(body(answer))["errors"] == [(STATUS[kind], "größe".encode())]
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [None, post(b"", method="GET"), post(b"", "/control/is_ready"), post(b"", "/control/is_alive")],
+)
+def test_what_is_no_message_is_refused_by_status(wire: HttpRequest | None) -> None:
+    answer = TELLING.build_error(GatewayError(Kind.CONNECT, "no"), wire)
+    assert (answer.status, body(answer)) == (502, b"no\n")
+
+
+def test_a_wrong_path_is_refused_by_response_too() -> None:
+    shared = PLUGIN.make({"errors": "response"})
+    answer = shared.build_error(GatewayError(Kind.NOT_FOUND, "no"), post(path="/graphpipe/"))
+    assert read_response(body(answer))["errors"] == [(404, b"no")]
+
+
+@pytest.mark.parametrize(
+    ("after", "header"), [(1.5, "2"), (-3.0, "0"), (math.inf, None), (None, None)]
+)
+def test_when_to_come_again(after: float | None, header: str | None) -> None:
+    error = GatewayError(Kind.OVERLOADED, "full", retry_after=after)
+    assert DEDICATED.build_error(error, post()).headers.get("retry-after") == header
+
+
+def test_long_and_odd_errors() -> None:
+    error = GatewayError(Kind.INTERNAL, "\ud800" + "x" * 100_000)
+    assert body(DEDICATED.build_error(error)) == b"?" + b"x" * (LONGEST - 1) + b"\n"
+    ((_, message),) = read_response(body(TELLING.build_error(error, post())))["errors"]
+    assert message == b"?" + b"x" * (LONGEST - 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"model": 3}, "model is 3, not text"),
+        ({"errors": "text"}, "errors is 'text', not one of"),
+        ({"errors": ["status"]}, "not one of"),
+        ({"modle": "m"}, "'modle' is not an option, which are model, errors"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        PLUGIN.make(options)

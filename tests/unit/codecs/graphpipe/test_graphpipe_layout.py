@@ -1,0 +1,131 @@
+"""What we write: strictly verified, read back by flatbuffers' generated code, and not copied."""
+
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from graphpipe_wire import read_request, read_response, verified
+from hypothesis import given, settings
+
+from infergate.codecs.graphpipe import layout
+from infergate.codecs.graphpipe.datatypes import NUMBERS
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.tensor import Tensor, pack_bytes, unpack_bytes
+from infergate.core.wire import joined
+from infergate.testing import strategies
+
+CARRIED = frozenset(NUMBERS)
+
+
+def told(tensor: Tensor) -> dict[str, Any]:
+    """A tensor table with all its fields."""
+    strings = tensor.datatype is Datatype.BYTES
+    return {
+        "type": NUMBERS[tensor.datatype],
+        "shape": list(tensor.shape),
+        "data": b"" if strings else bytes(tensor.data),
+        "string_val": list(unpack_bytes(tensor.data)) if strings else [],
+    }
+
+
+@settings(deadline=None)
+@given(
+    strategies.texts(),
+    strategies.tensor_lists(CARRIED),
+    strategies.tensor_lists(CARRIED),
+)
+def test_requests(config: str, tensors: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> None:
+    outputs = [tensor.name for tensor in others]
+    data = bytes(joined(layout.write_request(config.encode(), tensors, outputs)))
+    wanted = {
+        "config": config.encode(),
+        "input_names": [tensor.name.encode() for tensor in tensors],
+        "input_tensors": [told(tensor) for tensor in tensors],
+        "output_names": [name.encode() for name in outputs],
+    }
+    assert verified(data, "Request") == {"req_type": 1, "req": wanted}
+    assert read_request(data) == wanted
+
+
+@settings(deadline=None)
+@given(strategies.tensor_lists(CARRIED))
+def test_responses(tensors: tuple[Tensor, ...]) -> None:
+    data = bytes(joined(layout.write_response(tensors)))
+    wanted = {"output_tensors": [told(tensor) for tensor in tensors], "errors": []}
+    assert verified(data, "InferResponse") == wanted
+    assert read_response(data) == wanted
+
+
+def test_nothing_at_all_is_still_every_vector() -> None:
+    assert verified(bytes(joined(layout.write_response([]))), "InferResponse") == {
+        "output_tensors": [],
+        "errors": [],
+    }
+    request = verified(bytes(joined(layout.write_request(b"", [], []))), "Request")["req"]
+    assert request == {"config": b"", "input_names": [], "input_tensors": [], "output_names": []}
+
+
+def test_data_is_a_part_by_itself_and_aligned() -> None:
+    sizes = (1, 7, 8, 12, 300)
+    tensors = [Tensor(f"t{n}", Datatype.UINT8, (n,), bytes(range(n % 256)) * 1) for n in sizes[:4]]
+    tensors.append(Tensor("big", Datatype.UINT8, (300,), memoryview(bytes(300))))
+    parts = layout.write_response(tensors)
+    place = 0
+    found = []
+    for part in parts:
+        for tensor in tensors:
+            if part is tensor.data:
+                found.append(tensor.name)
+                assert place % 8 == 0
+        place += len(part)
+    assert found == [tensor.name for tensor in tensors]
+
+
+def test_a_tensor_that_is_there_twice_is_written_once() -> None:
+    tensor = Tensor("x", Datatype.FP32, (2,), b"12345678")
+    data = bytes(joined(layout.write_response([tensor, tensor])))
+    assert data.count(b"12345678") == 1
+    both = verified(data, "InferResponse")["output_tensors"]
+    assert both == [told(tensor)] * 2
+
+
+@pytest.mark.parametrize("datatype", [Datatype.BOOL, Datatype.BF16])
+def test_datatypes_that_graphpipe_lacks(datatype: Datatype) -> None:
+    tensor = Tensor("flags", datatype, (0,), b"")
+    for write in (
+        lambda: layout.write_response([tensor]),
+        lambda: layout.write_request(b"", [tensor], []),
+    ):
+        with pytest.raises(GatewayError, match=f"tensor 'flags' is {datatype.value}") as caught:
+            write()
+        assert caught.value.kind is Kind.UNSUPPORTED
+        assert "GraphPipe" in caught.value.public
+
+
+def test_a_message_ends_where_flatbuffers_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = Tensor("x", Datatype.UINT8, (64,), bytes(64))
+    size = len(joined(layout.write_response([tensor])))
+    monkeypatch.setattr(layout, "LARGEST", size)
+    layout.write_response([tensor])
+    monkeypatch.setattr(layout, "LARGEST", size - 1)
+    with pytest.raises(GatewayError, match=f"at most {size - 1} bytes") as caught:
+        layout.write_response([tensor])
+    assert caught.value.kind is Kind.TOO_LARGE
+
+
+@pytest.mark.parametrize("length", range(9))
+def test_strings_end_in_nul(length: int) -> None:
+    text = bytes(range(1, length + 1))
+    tensor = Tensor("s", Datatype.BYTES, (2,), pack_bytes([text, text]))
+    data = bytes(joined(layout.write_response([tensor])))
+    (table,) = verified(data, "InferResponse")["output_tensors"]
+    assert table["string_val"] == [text, text]
+    assert data.count(struct.pack("<I", length) + text + b"\0") == 2 or length == 0
+
+
+def test_names_that_utf8_cannot_tell() -> None:
+    tensor = Tensor("a\ud800", Datatype.UINT8, (0,), b"")
+    data = bytes(joined(layout.write_request(b"", [replace(tensor)], ["\udfff"])))
+    assert verified(data, "Request")["req"]["input_names"] == [b"a?"]

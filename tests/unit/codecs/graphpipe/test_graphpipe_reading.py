@@ -1,0 +1,309 @@
+"""Hostile and odd flatbuffers: every step is checked, and costs no more than the message."""
+
+import struct
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from graphpipe_wire import request, response
+
+from infergate.codecs.graphpipe import PLUGIN
+from infergate.codecs.graphpipe.fields import (
+    CODE,
+    DATA,
+    INPUT_NAMES,
+    MESSAGE,
+    REQ_TYPE,
+    SHAPE,
+    STRING_VAL,
+)
+from infergate.codecs.graphpipe.reading import MOST_TIMES, Field, Message, Table
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.tensor import MOST_BYTES_ELEMENTS
+from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.testing.vectors import finished
+
+XY = (TensorMetadata("x", "FP32", (-1,)), TensorMetadata("y", "FP32", (-1,)))
+MODEL = ModelMetadata("m", inputs=XY, outputs=XY, max_batch_size=0)
+CODEC = PLUGIN.make({"model": "m"})
+OPERATION = InferRequest("m")
+
+
+def parsed(data: bytes, limits: Limits = DEFAULT_LIMITS) -> InferRequest:
+    wire = HttpRequest("POST", "/", body=(data,))
+    operation = finished(CODEC.parse_request(wire, limits), MODEL).operation
+    assert isinstance(operation, InferRequest)
+    return operation
+
+
+def answered(data: bytes, limits: Limits = DEFAULT_LIMITS) -> InferResponse:
+    answer = CODEC.parse_response(HttpResponse(200, {}, (data,)), OPERATION, limits, MODEL)
+    assert isinstance(answer, InferResponse)
+    return answer
+
+
+def refused(act: Callable[..., Any], *arguments: Any) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        act(*arguments)
+    return caught.value
+
+
+def table(vtable: bytes, inline: bytes, *, behind: bool = False) -> bytes:
+    """A message of one table, its vtable before it or behind it (a negative soffset)."""
+    size = len(vtable)
+    if behind:
+        fields = struct.pack("<i", -(4 + len(inline))) + inline
+        return struct.pack("<I", 4) + fields + vtable
+    return struct.pack("<I", 4 + size) + vtable + struct.pack("<i", size) + inline
+
+
+# ---- bounds
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "0 bytes are no Request"),
+        (b"\0\0\0", "3 bytes are no Request"),
+        (struct.pack("<I", 1), "Request does not lie"),
+        (struct.pack("<I", 2**32 - 1) + bytes(60), "Request does not lie"),
+        (struct.pack("<Ii", 4, 5), "the vtable of Request"),  # before the message
+        (struct.pack("<Ii", 4, -1), "the vtable of Request"),  # after it
+        (struct.pack("<Ii", 4, -(2**31)), "the vtable of Request"),
+        (struct.pack("<IHHi", 8, 3, 4, 4), "the vtable of Request"),  # too small for itself
+        (struct.pack("<IHHi", 8, 99, 4, 4), "the vtable of Request"),  # runs past the end
+        (table(struct.pack("<3H", 6, 8, 4), b""), "Request.req_type"),
+        (table(struct.pack("<3H", 6, 8, 2**16 - 1), b"\1\0\0\0"), "Request.req_type"),
+    ],
+)
+def test_the_outermost_table(data: bytes, told: str) -> None:
+    error = refused(parsed, data)
+    assert error.kind is Kind.BAD_REQUEST
+    assert told in error.public
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_vtables_on_both_sides(behind: bool) -> None:
+    data = table(struct.pack("<3H", 6, 8, 4), b"\7\0\0\0", behind=behind)
+    assert Message(data).root("Request").byte(REQ_TYPE) == 7
+
+
+Read = Callable[[Table, Field], Any]
+LONG: Read = Table.long
+TEXT: Read = Table.text
+TABLE: Read = Table.table
+BYTES: Read = Table.data
+PACKED: Read = Table.packed
+
+
+def longs(table: Table, field: Field) -> Any:
+    return table.longs(field, 9)
+
+
+def texts(table: Table, field: Field) -> Any:
+    return table.texts(field, 9)
+
+
+def tables(table: Table, field: Field) -> Any:
+    return table.tables(field, 9)
+
+
+@pytest.mark.parametrize(
+    ("read", "inline"),
+    [
+        (LONG, bytes(7)),
+        (TEXT, b"\1\0\0"),
+        (TEXT, struct.pack("<I", 1)),  # its length runs past the end
+        (TEXT, struct.pack("<I", 2**32 - 1)),
+        (TEXT, struct.pack("<II", 4, 1)),
+        (TEXT, struct.pack("<II", 4, 2**32 - 1)),
+        (BYTES, struct.pack("<II", 4, 1)),
+        (longs, struct.pack("<II7x", 4, 1)),
+        (texts, struct.pack("<II3x", 4, 1)),
+        (texts, struct.pack("<III", 4, 1, 1)),
+        (texts, struct.pack("<IIII", 4, 1, 4, 1)),
+        (TABLE, struct.pack("<I", 2)),
+        (tables, struct.pack("<III", 4, 1, 2**31)),
+        (PACKED, struct.pack("<III", 4, 1, 1)),
+        (PACKED, struct.pack("<IIII", 4, 1, 4, 1)),
+        (PACKED, struct.pack("<IIII", 4, 1, 4, 2**32 - 1)),
+    ],
+)
+def test_fields_beyond_the_end(read: Read, inline: bytes) -> None:
+    one = Message(table(struct.pack("<3H", 6, 8, 4), inline)).root("T")
+    error = refused(read, one, Field(4, "f"))
+    assert error.kind is Kind.BAD_REQUEST
+    assert "T.f" in error.public
+    assert "does not lie within the message" in error.public
+
+
+def test_what_is_absent_is_empty() -> None:
+    empty = Message(table(struct.pack("<HH", 4, 4), b"")).root("T")
+    assert (empty.byte(REQ_TYPE), empty.long(CODE), empty.text(MESSAGE)) == (0, 0, "")
+    assert (empty.longs(SHAPE, 9), empty.texts(INPUT_NAMES, 9)) == ((), [])
+    assert (bytes(empty.data(DATA)), empty.table(MESSAGE), empty.tables(DATA, 9)) == (b"", None, [])
+    assert (empty.length(STRING_VAL), bytes(empty.packed(STRING_VAL))) == (0, b"")
+    nulled = Message(table(struct.pack("<4H", 8, 8, 0, 0), b"")).root("T")
+    assert (nulled.byte(REQ_TYPE), nulled.text(MESSAGE)) == (0, "")
+
+
+def test_text_that_is_not_utf8() -> None:
+    for names in ({"input_names": [b"\xff"]}, {"output_names": [b"a", b"\xff"]}):
+        error = refused(parsed, request([(1, [0], b"")], **names))
+        (field,) = names
+        assert f"Request.req.{field}[" in error.public
+        assert "UTF-8" in error.public
+
+
+def test_strings_need_no_nul_and_may_hold_it() -> None:
+    data = request([(12, [3], [b"", b"four", b"a\0b\xff"])])
+    assert b"four\0" in data
+    bare = data.replace(b"four\0", b"four\xee")
+    wanted = bytes.fromhex("00000000") + b"\4\0\0\0four" + b"\4\0\0\0a\0b\xff"
+    for each in (data, bare):
+        assert bytes(parsed(each).inputs[0].data) == wanted
+
+
+@pytest.mark.parametrize("shift", [1, 2, 3, 4, 5])
+def test_nothing_needs_to_be_aligned(shift: int) -> None:
+    plain = request([(10, [1, 2], b"12345678"), (12, [1], [b"xyz"])], config=b'{"a":1}')
+    (root,) = struct.unpack_from("<I", plain)
+    moved = struct.pack("<I", root + shift) + bytes(shift) + plain[4:]
+    assert parsed(moved) == parsed(plain)
+    assert parsed(plain + b"garbage") == parsed(plain)
+
+
+def test_data_is_not_copied() -> None:
+    data = request([(1, [5], b"12345")])
+    (tensor,) = parsed(data).inputs
+    assert isinstance(tensor.data, memoryview)
+    assert tensor.data.obj is data
+    (output,) = answered(response([(1, [5], b"12345")])).outputs
+    assert isinstance(output.data, memoryview)
+
+
+def test_a_body_in_parts_is_joined_once() -> None:
+    data = request([(1, [5], b"12345")])
+    wire = HttpRequest("POST", "/", body=[data[:50], data[50:]])
+    assert CODEC.peek(wire).operation is InferRequest
+    (body,) = wire.body
+    tensor = finished(CODEC.parse_request(wire, DEFAULT_LIMITS), MODEL).operation.inputs[0]  # type: ignore[union-attr]
+    assert tensor.data.obj is body
+
+
+# ---- counts
+
+
+def test_counts_are_limited() -> None:
+    few = Limits(tensors=2, rank=2)
+    assert len(parsed(request([(1, [0], b"")] * 2), few).inputs) == 2
+    error = refused(parsed, request([(1, [0], b"")] * 3), few)
+    assert "3 input_tensors, the limit is 2" in error.public
+    error = refused(parsed, request([], output_names=[b"a"] * 3), few)
+    assert "3 output_names, the limit is 2" in error.public
+    assert parsed(request([], input_names=[b"a"] * 3), few).inputs == ()
+    error = refused(parsed, request([(1, [1, 1, 1], b"1")]), few)
+    assert "shape has 3 elements, the limit is 2" in error.public
+    error = refused(answered, response([(1, [0], b"")] * 3), few)
+    assert error.kind is Kind.BACKEND_GARBAGE
+    assert "3 output_tensors" in error.public
+
+
+def test_strings_are_limited_over_all_tensors() -> None:
+    half = MOST_BYTES_ELEMENTS // 2 + 1
+    error = refused(parsed, request([(12, [half], None), (12, [half], None)]))
+    assert error.kind is Kind.BAD_REQUEST  # the first one's strings are missing
+    vast = request([(12, [2 * half], None)])
+    assert refused(parsed, vast).kind is Kind.TOO_LARGE
+
+
+# ---- sharing
+
+
+def shared_strings(count: int, size: int) -> bytes:
+    """A tensor of ``count`` strings, all of them one and the same of ``size`` bytes."""
+    offsets = b"".join(struct.pack("<I", 4 * (count - index)) for index in range(count))
+    strings = struct.pack("<I", count) + offsets + struct.pack("<I", size) + bytes(size)
+    return _around(12, (count,), 10, strings)
+
+
+def _around(kind: int, shape: tuple[int, ...], entry: int, vector: bytes, times: int = 1) -> bytes:
+    """A request whose ``times`` tensors are one, with ``vector`` at the field of ``entry``."""
+    dims = struct.pack(f"<I{len(shape)}q", len(shape), *shape)
+    places = {10: (0, 12), 8: (12, 0)}[entry]
+    tensor = struct.pack("<6H", 12, 16, 4, 8, *places) + struct.pack(
+        "<iB3xII", 12, kind, 8, 4 + len(dims)
+    )
+    tensor_table = 12
+    tensors = struct.pack("<I", times) + b"".join(
+        struct.pack("<I", 4 * (times - index) + tensor_table) for index in range(times)
+    )
+    infer = struct.pack("<5H2x", 10, 8, 0, 0, 4) + struct.pack("<iI", 12, 4)
+    outer = struct.pack("<4H", 8, 12, 4, 8) + struct.pack("<iB3xI", 8, 1, 4 + 12)
+    return struct.pack("<I", 12) + outer + infer + tensors + tensor + dims + vector
+
+
+def test_equal_strings_may_be_one() -> None:
+    (tensor,) = parsed(shared_strings(3, 2)).inputs
+    assert bytes(tensor.data) == b"\2\0\0\0\0\0" * 3
+
+
+def measured(act: Callable[[], Any]) -> tuple[int, float, GatewayError | None]:
+    """The most memory that ``act`` takes, in bytes; seconds; what it is refused with."""
+    tracemalloc.start()
+    began = time.perf_counter()
+    error = None
+    try:
+        act()
+    except GatewayError as refusal:
+        error = refusal
+    seconds = time.perf_counter() - began
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most, seconds, error
+
+
+HOSTILE = {
+    "strings that are one": shared_strings(100_000, 500_000),
+    "tensors that are one": _around(
+        1, (400_000,), 8, struct.pack("<I", 400_000) + bytes(400_000), times=1000
+    ),
+    "a long name": request([(1, [0], b"")], input_names=[b"n" * 300_000]),
+    "one string of all": shared_strings(1, 1_000_000),
+    "empty strings": shared_strings(100_000, 0),
+    "many strings": request([(12, [20_000], [b"ab"] * 20_000)]),
+    "much data": request([(1, [1_000_000], bytes(1_000_000))]),
+    "many names": request([], input_names=[b""] * 30_000, output_names=[b""] * 1000),
+    "a long config": request([], config=b"x" * 1_000_000),
+    "nested config": request([], config=b'{"a":' + b"[" * 60_000),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_cost_is_bounded_by_the_message(name: str) -> None:
+    data = HOSTILE[name]
+    most, seconds, error = measured(lambda: parsed(data))
+    assert most < (MOST_TIMES + 4) * len(data) + 200_000
+    assert seconds < 2.0  # traced, on a busy machine; it takes milliseconds
+    if name in ("strings that are one", "tensors that are one"):
+        assert error is not None
+        assert error.kind is Kind.TOO_LARGE
+        assert f"{MOST_TIMES} times" in error.public
+
+
+def test_time_is_linear_in_hostile_sharing() -> None:
+    def cost(count: int) -> float:
+        data = shared_strings(count, 4 * count)
+        return min(_seconds(lambda: refused(parsed, data)) for _ in range(5))
+
+    assert cost(80_000) < 40 * cost(10_000)  # 8 times where it is linear, 64 where it is not
+
+
+def _seconds(act: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began

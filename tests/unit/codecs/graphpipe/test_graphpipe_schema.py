@@ -1,0 +1,84 @@
+"""Our schema: the generated code is fresh, and says what reading and verifying go by."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from graphpipe_wire import SCHEMA, UNION
+
+from infergate.codecs.graphpipe import fields
+from infergate.codecs.graphpipe.datatypes import NUMBERS
+from infergate.codecs.graphpipe.schema.Req import Req
+from infergate.codecs.graphpipe.schema.Type import Type
+from infergate.core.datatypes import Datatype
+
+ROOT = Path(__file__).resolve().parents[4]
+COMMITTED = ROOT / "src" / "infergate" / "codecs" / "graphpipe" / "schema"
+SOURCE = re.sub("//.*", "", (ROOT / "fbs" / "graphpipe.fbs").read_text("utf-8"))
+KINDS = {"Type": "u8", "[uint8]": "[u8]", "[int64]": "[i64]", "int64": "i64"}
+
+
+@pytest.mark.skipif(shutil.which("flatc") is None, reason="flatc is not installed")
+def test_the_generated_code_is_fresh(tmp_path: Path) -> None:
+    out = tmp_path / "schema"
+    subprocess.run([sys.executable, ROOT / "fbs" / "generate.py", out], check=True)
+    made = {path.name: path.read_text("utf-8") for path in out.glob("*.py")}
+    assert made == {path.name: path.read_text("utf-8") for path in COMMITTED.glob("*.py")}
+
+
+def declared() -> dict[str, list[tuple[str, str]]]:
+    """The tables of the .fbs. A union is two fields."""
+    found = {}
+    for name, body in re.findall(r"table (\w+) \{(.*?)\}", SOURCE, re.DOTALL):
+        members = re.findall(r"(\w+): (\S+);", body)
+        found[name] = [
+            each
+            for field, kind in members
+            for each in (
+                [(f"{field}_type", "u8"), (field, "union")]
+                if kind == "Req"
+                else [(field, KINDS.get(kind, kind))]
+            )
+        ]
+    return found
+
+
+def test_the_verifier_goes_by_the_schema() -> None:
+    assert declared() == SCHEMA
+    (union,) = re.findall(r"union Req \{ (.*?) \}", SOURCE)
+    assert dict(enumerate(union.split(", "), 1)) == UNION
+
+
+TABLES = {
+    "Request": ("REQ_TYPE", "REQ"),
+    "InferRequest": ("CONFIG", "INPUT_NAMES", "INPUT_TENSORS", "OUTPUT_NAMES"),
+    "InferResponse": ("OUTPUT_TENSORS", "ERRORS"),
+    "Tensor": ("TYPE", "SHAPE", "DATA", "STRING_VAL"),
+    "Error": ("CODE", "MESSAGE"),
+    "MetadataResponse": ("VERSION", "SERVER", "INPUTS", "OUTPUTS"),
+    "IOMetadata": ("IO_NAME", "IO_SHAPE", "IO_TYPE"),
+}
+
+
+def test_fields_are_read_where_the_schema_has_them() -> None:
+    ours = {name for name, each in vars(fields).items() if isinstance(each, fields.Field)}
+    assert ours == {name for names in TABLES.values() for name in names}
+    for table, names in TABLES.items():
+        places = {field: 4 + 2 * place for place, (field, _) in enumerate(SCHEMA[table])}
+        for name in names:
+            field = getattr(fields, name)
+            assert field.entry == places[field.name], name
+
+
+def test_the_types_are_numbered_as_the_schema_has_them() -> None:
+    names = {Datatype.BYTES: "String", Datatype.FP16: "Float16"}
+    names |= {Datatype.FP32: "Float32", Datatype.FP64: "Float64"}
+    for datatype in Datatype:
+        name = names.get(datatype, datatype.value.capitalize())
+        assert NUMBERS.get(datatype) == getattr(Type, name, None), datatype
+    assert len(NUMBERS) == 12
+    assert Req.InferRequest == fields.INFER
+    assert Req.MetadataRequest == fields.METADATA
