@@ -1,5 +1,6 @@
 """Hostile and odd flatbuffers: every step is checked, and costs no more than the message."""
 
+import contextlib
 import struct
 import time
 import tracemalloc
@@ -252,19 +253,17 @@ def test_equal_strings_may_be_one() -> None:
     assert bytes(tensor.data) == b"\2\0\0\0\0\0" * 3
 
 
-def measured(act: Callable[[], Any]) -> tuple[int, float, GatewayError | None]:
-    """The most memory that ``act`` takes, in bytes; seconds; what it is refused with."""
+def measured(act: Callable[[], Any]) -> tuple[int, GatewayError | None]:
+    """The most memory that ``act`` takes, in bytes; what it is refused with."""
     tracemalloc.start()
-    began = time.perf_counter()
-    error = None
     try:
         act()
     except GatewayError as refusal:
-        error = refusal
-    seconds = time.perf_counter() - began
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return most, seconds, error
+        return tracemalloc.get_traced_memory()[1], refusal
+    finally:
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    return most, None
 
 
 HOSTILE = {
@@ -286,13 +285,18 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_cost_is_bounded_by_the_message(name: str) -> None:
     data = HOSTILE[name]
-    most, seconds, error = measured(lambda: parsed(data))
+    most, error = measured(lambda: parsed(data))
     assert most < (MOST_TIMES + 4) * len(data) + 200_000
-    assert seconds < 2.0  # traced, on a busy machine; it takes milliseconds
     if name in ("strings that are one", "tensors that are one"):
         assert error is not None
         assert error.kind is Kind.TOO_LARGE
         assert f"{MOST_TIMES} times" in error.public
+    assert min(_seconds(lambda: read_or_refused(data)) for _ in range(3)) < 2.0  # on a busy machine
+
+
+def read_or_refused(data: bytes) -> None:
+    with contextlib.suppress(GatewayError):
+        parsed(data)
 
 
 def test_time_is_linear_in_hostile_sharing() -> None:
