@@ -155,3 +155,20 @@ async def test_each_endpoint_as_it_wants(site: HttpSite) -> None:
             answer = await upstream.exchange(POST, endpoint, 5)
             assert joined(answer.body) == b"POST hello"
     await upstream.close()
+
+
+async def test_bytes_that_nobody_asked_for_end_the_connection(upstream: FrameUpstream) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(9)
+        writer.write(framed(b"answer"))
+        await writer.drain()
+        await speak.wait()
+        writer.write(framed(b"unasked"))
+        assert await reader.read() == b""
+
+    speak = asyncio.Event()
+    async with fake_backend(script) as fake:
+        answer = await upstream.exchange(POST, framed_endpoint(fake), 5)
+        assert joined(answer.body) == b"answer"
+        speak.set()
+        await until(lambda: fake.ended == 1)

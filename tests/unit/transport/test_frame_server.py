@@ -287,3 +287,12 @@ async def test_a_drain_that_takes_too_long_cancels() -> None:
         await site.server.stop(0.05)
         assert site.app.cancelled.is_set()
         peer.writer.transport.abort()
+
+
+async def test_an_answer_that_fits_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infergate.transport.frames.LONGEST", 100)
+    async with frame_site(LIMITS) as site:
+        peer = await site.connect()
+        assert await peer.ask(b"x" * 99) == b""
+        assert await peer.ask(b"y") == b"POST y"
+        await peer.close()
