@@ -155,9 +155,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize("told", HOSTILE, ids=lambda told: repr(told[:20]))
 def test_hostile_text_is_read_or_refused_in_little_time(told: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     outcome(told)
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 WORDS = [
