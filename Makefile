@@ -14,10 +14,10 @@ ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 SOURCES := pyproject.toml $(shell find src -name '*.egg-info' -prune -o -type f ! -name '*.pyc' -print)
-CODE := src tests bench proto
+CODE := src tests bench proto fbs
 BRANCH_FLOOR := 95
 
-.PHONY: help run test test-peers lint format types bench docs-config proto clean distclean
+.PHONY: help run test test-peers lint format types bench docs-config proto fbs clean distclean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ docs-config: .venv/installed  ## write docs/configuration.md and the JSON schema
 
 proto: .venv/tested  ## compile proto/*.proto into the package
 	@$(BIN)/python proto/generate.py
+
+fbs: .venv/tested  ## compile fbs/graphpipe.fbs into the package (needs flatc)
+	@$(BIN)/python fbs/generate.py
 
 clean:  ## remove what building and testing leave behind
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -8,6 +8,7 @@ import pytest
 
 from infergate.backends import descriptions as backend_descriptions
 from infergate.backends.builtin import accumulate
+from infergate.codecs.graphpipe import config_text, reading
 from infergate.codecs.v2_grpc import descriptions
 from infergate.codecs.v2_rest import document, encodings, tensors
 from infergate.core import classification, tensor
@@ -37,6 +38,9 @@ def test_bounds_that_are_not_configured() -> None:
         "codecs.v2_rest.document.MOST_NESTED": document.MOST_NESTED,
         "codecs.v2_rest.tensors.MOST_PARAMETERS": tensors.MOST_PARAMETERS,
         "codecs.v2_rest.encodings.MOST_MEMBERS": encodings.MOST_MEMBERS,
+        "codecs.graphpipe.reading.MOST_TIMES": reading.MOST_TIMES,
+        "codecs.graphpipe.config_text.LONGEST": config_text.LONGEST,
+        "codecs.graphpipe.config_text.DEEPEST": config_text.DEEPEST,
         "core.classification.MOST_CLASSES": classification.MOST_CLASSES,
         "backends.descriptions.MOST": backend_descriptions.MOST,
         "backends.builtin.accumulate.MOST_SEQUENCES": accumulate.MOST_SEQUENCES,
