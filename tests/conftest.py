@@ -10,6 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from peers.support.graphpipe import (
+    prepare_graphpipe,
+    prepare_graphpipe_js,
+    prepare_graphpipe_new,
+)
+from peers.support.installed import Installed
 from peers.support.kserve import KServe, prepare_kserve, started_kserve
 from peers.support.legacy_client import prepare_legacy_client
 from peers.support.mlserver import MLServer, prepare_mlserver, started_mlserver
@@ -19,11 +25,25 @@ from peers.support.triton import Triton, prepare_triton, started_triton
 # threads of its own, which abort it before it becomes the server.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
+_absent: dict[str, str] = {}
+"""Why a peer is not there whose tests are then skipped."""
+
+
+def _try_graphpipe_js() -> None:
+    try:
+        prepare_graphpipe_js()
+    except RuntimeError as error:
+        _absent["graphpipe_js"] = str(error)
+
+
 _PEERS = {
     "triton": (pytest.mark.triton, prepare_triton),
     "mlserver": (pytest.mark.peers, prepare_mlserver),
     "kserve": (pytest.mark.peers, prepare_kserve),
     "legacy_client": (pytest.mark.peers, prepare_legacy_client),
+    "graphpipe": (pytest.mark.peers, prepare_graphpipe),
+    "graphpipe_new": (pytest.mark.peers, prepare_graphpipe_new),
+    "graphpipe_js": (pytest.mark.peers, _try_graphpipe_js),
 }
 
 
@@ -70,3 +90,22 @@ def kserve() -> Iterator[KServe]:
 @pytest.fixture(scope="session")
 def legacy_client() -> None:
     """NVIDIA's client of the legacy API is installed."""
+
+
+@pytest.fixture(scope="session")
+def graphpipe() -> Installed:
+    """graphpipe-py, on flatbuffers of its time."""
+    return prepare_graphpipe()
+
+
+@pytest.fixture(scope="session")
+def graphpipe_new() -> Installed:
+    """graphpipe-py, on a new flatbuffers."""
+    return prepare_graphpipe_new()
+
+
+@pytest.fixture(scope="session")
+def graphpipe_js() -> None:
+    """graphpipe-js; skips where npm's registry cannot be reached."""
+    if "graphpipe_js" in _absent:
+        pytest.skip(_absent["graphpipe_js"])

@@ -40,7 +40,7 @@ class Launch:
     """What to run.
 
     It is ready when ``ready``, a path on the first port, answers 200 and every one of ``ports``
-    (on 127.0.0.1) accepts connections.
+    (on 127.0.0.1) accepts connections. ``ready`` is empty for a server that knows no GET.
     """
 
     name: str
@@ -131,17 +131,19 @@ def _wait_ready(
 
 
 def _is_ready(launch: Launch) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", launch.ports[0], timeout=2)
     try:
-        connection.request("GET", launch.ready)
-        if connection.getresponse().status != http.HTTPStatus.OK:
-            return False
-        for port in launch.ports[1:]:
+        for port in launch.ports:
             socket.create_connection(("127.0.0.1", port), timeout=2).close()
+        return not launch.ready or _answers(launch.ports[0], launch.ready)
     except (OSError, http.client.HTTPException):
         return False
-    else:
-        return True
+
+
+def _answers(port: int, path: str) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == http.HTTPStatus.OK
     finally:
         connection.close()
 

@@ -4,6 +4,7 @@
 id_<DATATYPE>      INPUT0 [-1] → OUTPUT0, one for each datatype of the protocol (BYTES is
                    id_BYTES; ``id_STRING`` is the same under Triton's own word)
 id_image           FP32 [-1,3,224,224] → OUTPUT0
+id_photo           UINT8 [-1,-1,-1,3] → OUTPUT0
 simple             INT32 [-1,16] twice → sum and difference, batches of up to 8
 simple_int8        the same in INT8
 simple_string      the same with BYTES that spell numbers
@@ -96,6 +97,7 @@ MODELS = (
     *(_identity(f"id_{datatype}", datatype) for datatype in DATATYPES),
     _identity("id_STRING", "BYTES"),
     _identity("id_image", "FP32", (-1, 3, 224, 224)),
+    _identity("id_photo", "UINT8", (-1, -1, -1, 3)),
     _identity("simple_identity", "BYTES", batch=8),
     _sum_difference("simple", "INT32"),
     _sum_difference("simple_int8", "INT8"),

@@ -1,0 +1,1 @@
+"""What runs inside the environments of GraphPipe's clients."""

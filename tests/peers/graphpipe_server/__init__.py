@@ -1,0 +1,1 @@
+"""What runs inside the environment of graphpipe-py, on its server library."""

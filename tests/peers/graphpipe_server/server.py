@@ -1,0 +1,61 @@
+"""``python server.py PORT MODEL``: a server as graphpipe-py's examples are written, on its library.
+
+It serves one connection at a time in HTTP/1.0, an answer ends with the connection, there is no GET,
+and what it cannot do ends the connection without a word. Models:
+
+=========  ===================================================================================
+identity   any inputs → the same; metadata tells of one FP32, ``x`` → ``y``
+mute       the same without metadata, as the examples
+sum        ``a``, ``b`` → ``sum``, ``difference``, those that are asked for, with metadata
+=========  ===================================================================================
+"""
+
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+from graphpipe import convert
+
+
+def io(name, kind=np.float32, shape=(-1, -1)):
+    return {"name": name, "type": np.dtype(kind), "shape": list(shape)}
+
+
+def identity(request):
+    return request.input_tensors
+
+
+def add(request):
+    names = [name.decode() for name in request.input_names]
+    given = dict(zip(names, request.input_tensors, strict=True))
+    outputs = {"sum": given["a"] + given["b"], "difference": given["a"] - given["b"]}
+    return [outputs[name.decode()] for name in request.output_names]
+
+
+def metadata(name, inputs, outputs):
+    return {"name": name, "version": "1", "server": "test", "description": "",
+            "inputs": inputs, "outputs": outputs}  # fmt: skip
+
+
+MODELS = {
+    "identity": (identity, metadata("identity", [io("x")], [io("y")])),
+    "mute": (identity, None),
+    "sum": (add, metadata("sum", [io("a"), io("b")], [io("sum"), io("difference")])),
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        apply, told = MODELS[sys.argv[2]]
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        request = convert.deserialize_request(bytearray(body))
+        if request is None:
+            answer = convert.serialize_metadata_response(told)
+        else:
+            answer = convert.serialize_infer_response(apply(request))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(answer)
+
+
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()

