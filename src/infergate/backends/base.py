@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.messages import Answer, ModelMetadata, Operation
+from infergate.core.messages import Answer, InferRequest, InferResponse, ModelMetadata, Operation
 
 
 class Backend(Protocol):
@@ -31,6 +32,11 @@ class Backend(Protocol):
     async def perform(self, operation: Operation, call: Call) -> Answer:
         """Carry out ``operation`` before ``call.deadline``. A model that ``call`` has declared is
         believed to be so. Raises GatewayError."""
+        ...
+
+    def stream(self, request: InferRequest, call: Call) -> AsyncGenerator[InferResponse, None]:
+        """All answers to ``request``, each made when it is pulled, before ``call.deadline``; its
+        end is the end. Closing it gives up the rest. Raises GatewayError."""
         ...
 
     async def describe(

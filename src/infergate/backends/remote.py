@@ -8,12 +8,17 @@ been carried out.
 sent is tried once more with a newer one; else the next request asks for it.
 *Rule 4.* A question that a server makes nothing of is asked in another way, where its protocol has
 one; that of an inference never is.
+*Rule 5.* A stream is a call of its own for each request. Its deadline is the client's alone, which
+travels; the timeout bounds the wait for each message. Once a message has come nothing is tried
+again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
@@ -22,14 +27,15 @@ from infergate.backends.descriptions import LIFETIME, Descriptions
 from infergate.backends.detection import Detection
 from infergate.backends.headers import HeaderRule
 from infergate.backends.remembered import DOUBTFUL
-from infergate.codecs.base import Codec, Profile, Rephrasing
+from infergate.codecs.base import Codec, Profile, Rephrasing, Streaming
 from infergate.codecs.profiles import GENERIC, detect
 from infergate.core.call import Call
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import Limits
 from infergate.core.messages import (
     Answer,
     InferRequest,
+    InferResponse,
     ModelConfig,
     ModelConfigRequest,
     ModelMetadata,
@@ -40,7 +46,7 @@ from infergate.core.messages import (
 )
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
 from infergate.routing.balance import RoundRobin
-from infergate.transport.base import Endpoint, Upstream
+from infergate.transport.base import Endpoint, StreamUpstream, Upstream
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -194,19 +200,92 @@ class RemoteBackend(Generic[Req, Resp]):
         except GatewayError as error:
             raise read_wrong(error, self.name) from error
 
+    async def stream(
+        self, request: InferRequest, call: Call
+    ) -> AsyncGenerator[InferResponse, None]:
+        """See Backend. One answer, from a server that has no streams."""
+        codec = self.codec
+        begun = False
+        if isinstance(codec, Streaming) and isinstance(self._upstream, StreamUpstream):
+            wire = codec.build_stream_request(request, await self.profile(call))
+            try:
+                async with aclosing(self._stream(wire, self._upstream, call)) as messages:
+                    async for message in messages:
+                        answer = self._read_streamed(codec, message, request)
+                        begun = True
+                        if answer is not None:
+                            yield answer
+            except GatewayError as error:
+                if begun or error.kind is not Kind.UNSUPPORTED:
+                    raise
+            else:
+                return
+        answered = await self.perform(request, call)
+        assert isinstance(answered, InferResponse)
+        yield replace(answered, last=True)
+
+    def _read_streamed(
+        self, codec: Streaming[Req, Resp], message: Resp, request: InferRequest
+    ) -> InferResponse | None:
+        try:
+            return codec.parse_stream_response(message, request, self._limits)
+        except GatewayError as error:
+            raise read_wrong(error, self.name) from error
+
+    async def _stream(
+        self, wire: Req, upstream: StreamUpstream[Req, Resp], call: Call
+    ) -> AsyncGenerator[Resp, None]:
+        """What an endpoint gives to ``wire``, as it is pulled."""
+        wire = self._forwarding(wire, call)
+        refused: GatewayError | None = None
+        for endpoint in self._balance.order():
+            left = None if call.whole is None else call.whole - time.monotonic()
+            begun = False
+            try:
+                async with aclosing(upstream.stream(wire, endpoint, left)) as messages:
+                    while (message := await self._pull(messages, call)) is not None:
+                        begun = True
+                        yield message
+                    return
+            except GatewayError as error:
+                failure = named(error, self.name)
+                if begun or error.kind is not Kind.CONNECT:
+                    raise failure from error
+                refused = failure
+        assert refused is not None
+        raise refused
+
+    async def _pull(self, messages: AsyncGenerator[Resp, None], call: Call) -> Resp | None:
+        """The next of ``messages``, None after the last."""
+        began = time.monotonic()
+        call.tighten(began + self._allowed(call))
+        assert call.deadline is not None
+        try:
+            async with asyncio.timeout(call.deadline - began):
+                return await anext(messages, None)
+        except TimeoutError:
+            raise GatewayError(
+                Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND
+            ) from None
+        finally:
+            call.backend_seconds += time.monotonic() - began
+
     async def exchange(self, wire: Req, call: Call) -> Resp:
         """Send ``wire`` to an endpoint and wait for its answer, whatever it is."""
         began = time.monotonic()
         call.tighten(began + self._allowed(call))
-        forwarded = self._forwarded.select(call.headers)
-        if forwarded:
-            wire = self._headers.add(wire, forwarded)
+        wire = self._forwarding(wire, call)
         try:
             answer = await self._send(wire, call)
         finally:
             call.backend_seconds += time.monotonic() - began
         call.returned.update(self._returned.select(self._headers.read(answer)))
         return answer
+
+    def _forwarding(self, wire: Req, call: Call) -> Req:
+        """``wire`` with those of the client's headers that go on."""
+        forwarded = self._forwarded.select(call.headers)
+        return self._headers.add(wire, forwarded) if forwarded else wire
 
     async def _send(self, wire: Req, call: Call) -> Resp:
         refused: GatewayError | None = None

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
-from infergate.core.messages import Answer, ModelMetadata, Operation
+from infergate.core.messages import Answer, InferRequest, InferResponse, ModelMetadata, Operation
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -94,6 +94,7 @@ class Capabilities:
 
     datatypes: frozenset[Datatype]
     streaming: bool = False
+    """The codec is :class:`Streaming`."""
     classifies: bool = False
     """Every server of the protocol answers with classes where an output asks for them; else it is
     its :class:`Profile` that tells."""
@@ -110,7 +111,8 @@ class Codec(Protocol[Req, Resp]):
     described: bool
     """Whether ``build_request`` and ``parse_response`` need the model's metadata for inferences."""
     streams: frozenset[str]
-    """gRPC methods whose stream carries requests, each answered in turn like a unary one."""
+    """gRPC methods whose stream carries inferences, each answered in turn by the messages of a
+    unary one."""
 
     # ---- towards clients
     def peek(self, wire: Req) -> Peek:
@@ -201,6 +203,42 @@ class Rephrasing(Protocol[Req_co]):
     def rephrase(self, operation: Operation) -> Req_co | None:
         """Another way to ask a backend ``operation``, for servers that make nothing of
         ``build_request``'s; its answer is for ``parse_response`` too. None: there is none."""
+        ...
+
+
+@runtime_checkable
+class Streaming(Protocol[Req, Resp]):
+    """What a codec has besides whose protocol has streams of inferences, each request of which is
+    given any number of answers. A request is peeked at and parsed like a unary one."""
+
+    stream: str
+    """The gRPC method."""
+
+    # ---- towards clients
+    def build_stream_response(self, answer: InferResponse, parsed: Parsed) -> Resp:
+        """One answer to ``parsed``. Raises UNSUPPORTED for what cannot be told."""
+        ...
+
+    def build_stream_end(self, parsed: Parsed) -> Resp | None:
+        """What tells that there is no further answer to ``parsed``, where the client wants to be
+        told and no answer was known to be the last."""
+        ...
+
+    def build_stream_error(self, error: GatewayError, wire: Req) -> Resp:
+        """``error`` as the last answer to ``wire``; one with a code ends the stream. Never
+        raises."""
+        ...
+
+    # ---- towards backends
+    def build_stream_request(self, operation: InferRequest, profile: Profile) -> Req:
+        """``operation`` as the only request of a stream. Raises like ``build_request``."""
+        ...
+
+    def parse_stream_response(
+        self, wire: Resp, operation: InferRequest, limits: Limits
+    ) -> InferResponse | None:
+        """The answer in one message of such a stream, None where it holds none. Raises like
+        ``parse_response``."""
         ...
 
 

@@ -69,6 +69,12 @@ class V2Grpc(Section):
         description="How output tensors are written: `raw` in raw_output_contents (Triton), "
         "`typed` in each tensor's contents.",
     )
+    stream: Literal["triton", "plain"] = Field(
+        default="triton",
+        description="What ModelStreamInfer answers with: `triton`, a ModelStreamInferResponse "
+        "which holds the answer or an error; `plain`, as MLServer, the answer itself, and an error "
+        "ends the stream.",
+    )
 
 
 class Trtis(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -23,6 +24,9 @@ class Call:
     peer: str
     started: float
     deadline: float | None = None
+    whole: float | None = None
+    """Of a request that is answered by a stream: the deadline of all of it, as the client set it;
+    ``deadline`` is that of its next message."""
     timeout: float | None = None
     """The route's, in seconds: it stands for the backend's own."""
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
@@ -43,6 +47,8 @@ class Call:
     """``ok``, or the kind of the error."""
     error: str = ""
     detail: str = ""
+    messages: int | None = None
+    """How many answers were given, where a stream of them is."""
     bytes_in: int = 0
     bytes_out: int = 0
     backend_seconds: float = 0.0
@@ -53,6 +59,12 @@ class Call:
         """Bring the deadline forward; never push it back."""
         if self.deadline is None or deadline < self.deadline:
             self.deadline = deadline
+
+    def renew(self) -> None:
+        """A stream's next message has the time that the route gives each."""
+        self.deadline = self.whole
+        if self.timeout is not None:
+            self.tighten(time.monotonic() + self.timeout)
 
     def fail(self, error: GatewayError) -> None:
         """Note what went wrong: the outcome that metrics count and the log tells."""

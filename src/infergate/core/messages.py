@@ -245,13 +245,17 @@ class ModelIndex:
 
 @dataclass(frozen=True, slots=True)
 class InferResponse:
-    """The answer to :class:`InferRequest`."""
+    """The answer to :class:`InferRequest`, or one of several that a stream of them gives.
+
+    ``last``: it is known that no other follows. That of a stream may be false for all.
+    """
 
     model: str
     version: str = ""
     id: str = ""
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
     outputs: tuple[Tensor, ...] = ()
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

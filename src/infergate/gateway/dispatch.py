@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Generic, TypeVar
 
+from infergate.codecs.base import Codec, Streaming
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, size
 from infergate.gateway.frontend import Frontend
-from infergate.transport.base import StreamHandler
+from infergate.gateway.streaming import InTurn, RpcStreaming, Stream
+from infergate.transport.base import Conversation, StreamHandler
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -102,9 +105,11 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         super().__init__(frontends, lambda wire: wire.method, _finish_rpc, record)
         self._services: Final = services
         self.streams: Mapping[str, StreamHandler] = streams
-        self.turns: frozenset[str] = frozenset().union(
-            *(frontend.codec.streams for frontend in frontends.values())
-        )
+        self.conversations: Mapping[str, Callable[[Call], Conversation]] = {
+            codec.stream: functools.partial(Stream, frontend, codec, _name, record)
+            for frontend in frontends.values()
+            for codec in _streaming(frontend.codec)
+        }
 
     async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
         """Serve ``wire`` by its service."""
@@ -113,6 +118,14 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
             return await super().respond(wire, call)
         _name(call)
         return await self._told(_serve(service, wire, call), call)
+
+
+def _streaming(codec: Codec[RpcRequest, RpcResponse]) -> Iterable[RpcStreaming | InTurn]:
+    """``codec`` for each of the methods whose streams carry its inferences."""
+    if isinstance(codec, Streaming):
+        yield codec
+    for method in codec.streams:
+        yield InTurn(codec, method)
 
 
 async def _serve(service: Service, wire: RpcRequest, call: Call) -> RpcResponse:

@@ -68,11 +68,14 @@ class Translate(Generic[Req, Resp]):
     async def infer(self, wire: Req, peek: Peek, call: Call) -> Resp:
         """Parse, perform, build."""
         del peek
-        parsed = await self._labour.parse(wire, call)
-        if isinstance(parsed, Unfinished):
-            parsed = await self._finished(parsed, call)
+        parsed = await self.parse(wire, call)
         answer = await self._gateway.perform(parsed.operation, call)
         return await self._labour.build(answer, parsed, call)
+
+    async def parse(self, wire: Req, call: Call) -> Parsed:
+        """The whole of what ``wire`` asks for."""
+        parsed = await self._labour.parse(wire, call)
+        return await self._finished(parsed, call) if isinstance(parsed, Unfinished) else parsed
 
     async def _finished(self, unfinished: Unfinished, call: Call) -> Parsed:
         """``unfinished`` made whole. What contradicts the metadata may contradict old metadata
@@ -148,7 +151,7 @@ class Frontend(Generic[Req, Resp]):
         """``aside`` is where long text is read and written; None: here."""
         self.codec: Final = codec
         self._lacks: Final = frozenset(Datatype) - codec.caps.datatypes
-        self._gateway: Final = gateway
+        self.gateway: Final = gateway
         self._labour: Final = Labour(codec, limits, aside)
         self._translate: Final = Translate(self._labour, gateway)
         self._ways: Final[dict[Bound, Way[Req, Resp]]] = {
@@ -177,7 +180,7 @@ class Frontend(Generic[Req, Resp]):
             call.model = peek.model
             if peek.operation is not InferRequest:
                 return await self._translate.infer(wire, peek, call)
-            way = self._ways[self._gateway.bind(peek.model, peek.version, call)]
+            way = self._ways[self.gateway.bind(peek.model, peek.version, call)]
             call.way = way.name
             return await way.infer(wire, peek, call)
         except GatewayError as error:
@@ -185,6 +188,19 @@ class Frontend(Generic[Req, Resp]):
         except Exception:  # noqa: BLE001 - the last line: a bug costs one request, not the process
             _log.exception("a bug while serving %s", call.protocol)
             return self.refuse(GatewayError(Kind.INTERNAL, "internal error"), wire, call)
+
+    async def read_streamed(self, wire: Req, call: Call) -> tuple[InferRequest, Parsed, Bound]:
+        """The inference that ``wire``, a request of a stream, asks for, as it was parsed, and its
+        route, which is noted on ``call``. Raises GatewayError."""
+        call.protocol = self.codec.name
+        call.lacks = self._lacks
+        call.way = self._translate.name
+        peek = self.codec.peek(wire)
+        call.model = peek.model
+        bound = self.gateway.bind(peek.model, peek.version, call)
+        parsed = await self._translate.parse(wire, call)
+        assert isinstance(parsed.operation, InferRequest)
+        return parsed.operation, parsed, bound
 
     def refuse(self, error: GatewayError, wire: Req, call: Call) -> Resp:
         """``error`` as this protocol tells it."""

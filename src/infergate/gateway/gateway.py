@@ -7,7 +7,8 @@ names, performed, and answered in the client's names. An operation on the server
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
@@ -124,6 +125,30 @@ class Gateway:
         assert isinstance(answer, InferResponse)
         return with_classes(answer, request, model, bound.route.labels)
 
+    async def stream(
+        self, request: InferRequest, bound: Bound, call: Call
+    ) -> AsyncGenerator[InferResponse, None]:
+        """All answers to ``request``, as they are pulled, along ``bound``, its route, which is
+        noted on ``call``. Raises GatewayError."""
+        if bound.route.cast and call.lacks:
+            request = await self._cast_back(request, bound, call)
+        model = None
+        wanted = request
+        if asks_for_classes(request) and not await bound.backend.classifies(call):
+            model = await self._described(request.model, request.version, bound, call)
+            wanted = asking_values(request)
+        theirs = to_backend(self._fit(wanted, bound, call), bound.route)
+        assert isinstance(theirs, InferRequest)
+        async with aclosing(bound.backend.stream(theirs, call)) as answers:
+            async for answer in answers:
+                told = to_client(answer, wanted, bound.route)
+                assert isinstance(told, InferResponse)
+                fitting = _fitting(told, bound, call)
+                if model is not None:
+                    fitting = with_classes(fitting, request, model, bound.route.labels)
+                yield fitting
+                call.renew()
+
     async def _cast_back(self, request: InferRequest, bound: Bound, call: Call) -> InferRequest:
         """``request`` with its inputs as the model wants them, where they stand for what the
         client's protocol lacks."""
@@ -135,19 +160,20 @@ class Gateway:
 
     async def _inferred(self, request: InferRequest, bound: Bound, call: Call) -> Answer:
         """``request`` carried out, each side given only datatypes that its protocol carries."""
+        answer = await self._carried(self._fit(request, bound, call), bound, call)
+        return _fitting(answer, bound, call) if isinstance(answer, InferResponse) else answer
+
+    def _fit(self, request: InferRequest, bound: Bound, call: Call) -> InferRequest:
+        """``request`` with datatypes that the backend's protocol carries; what is declared of its
+        model is noted on ``call``."""
         declared = self.declared.get(request.model)
         call.declared = declared and metadata_to_backend(declared, request, bound.route)
-        casts = bound.route.cast
-        if bound.lacks:
-            fitting = cast.carried(
-                request.inputs, bound.lacks, casts, "input", bound.backend.protocol
-            )
-            request = replace(request, inputs=fitting)
-        answer = await self._carried(request, bound, call)
-        if call.lacks and isinstance(answer, InferResponse):
-            fitting = cast.carried(answer.outputs, call.lacks, casts, "output", call.protocol)
-            answer = replace(answer, outputs=fitting)
-        return answer
+        if not bound.lacks:
+            return request
+        fitting = cast.carried(
+            request.inputs, bound.lacks, bound.route.cast, "input", bound.backend.protocol
+        )
+        return replace(request, inputs=fitting)
 
     async def _metadata(
         self, operation: ModelMetadataRequest, bound: Bound, call: Call
@@ -195,6 +221,14 @@ class Gateway:
         """Whether the backends, taken together, can serve."""
         answers = (asked(each, ServerReadyRequest(), call) for each in self.backends)
         return self._combine([answer == READY for answer in await asyncio.gather(*answers)])
+
+
+def _fitting(answer: InferResponse, bound: Bound, call: Call) -> InferResponse:
+    """``answer`` with datatypes that the client's protocol carries."""
+    if not call.lacks:
+        return answer
+    fitting = cast.carried(answer.outputs, call.lacks, bound.route.cast, "output", call.protocol)
+    return replace(answer, outputs=fitting)
 
 
 def _told(model: ModelMetadata, bound: Bound, call: Call) -> ModelMetadata:

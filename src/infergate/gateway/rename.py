@@ -64,6 +64,7 @@ def to_client(answer: Answer, asked: ModelOperation, route: Route) -> Answer:
             asked.id,
             answer.parameters,
             _renamed(answer.outputs, _inverse(route.rewrite.outputs), "output"),
+            answer.last,
         )
     if isinstance(answer, ModelMetadata):
         return replace(

@@ -6,9 +6,9 @@ aiohttp and grpcio.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
@@ -87,14 +87,32 @@ class RpcApp(Protocol):
         ...
 
     @property
-    def turns(self) -> Collection[str]:
-        """Methods whose stream carries requests: each is answered, before the next one is taken,
-        by ``respond``. A code other than 0 ends the stream."""
+    def conversations(self) -> Mapping[str, Callable[[Call], Conversation]]:
+        """Methods whose streams carry requests, and what makes one of such a stream."""
         ...
 
 
 StreamHandler = Callable[[AsyncIterator[bytes], Call], AsyncIterator[RpcResponse]]
 """Messages in, messages out; an RpcResponse with a code other than 0 ends the stream."""
+
+
+class Conversation(Protocol):
+    """A stream of requests, each of which has any number of answers."""
+
+    @property
+    def at_once(self) -> int:
+        """How many requests are served at once."""
+        ...
+
+    async def ask(
+        self, message: bytes, refused: GatewayError | None
+    ) -> AsyncGenerator[RpcResponse, None]:
+        """The answers to ``message``, which comes after all that were asked before; where the
+        transport turns it away, the answer that tells what it ``refused`` it for.
+
+        An answer with a code other than 0 ends the stream. It is closed in any case.
+        """
+        ...
 
 
 class Server(Protocol):
@@ -127,6 +145,23 @@ class Upstream(Protocol[Req_contra, Resp_co]):
 
     async def close(self) -> None:
         """Close all connections."""
+        ...
+
+
+@runtime_checkable
+class StreamUpstream(Protocol[Req_contra, Resp_co]):
+    """What an upstream has besides that can be given many answers to one request."""
+
+    def stream(
+        self, wire: Req_contra, endpoint: Endpoint, timeout: float | None
+    ) -> AsyncGenerator[Resp_co, None]:
+        """Send, and give the answers as they are pulled: no more of them are taken from the
+        connection than that, but for what its own flow control lets in.
+
+        ``timeout``, in seconds, is of all of it; None: whoever pulls stops when he has waited
+        enough. Raises like ``exchange``. Closing it, and cancelling a pull, cancels the upstream
+        request.
+        """
         ...
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import grpc
@@ -63,21 +64,13 @@ class GrpcUpstream:
 
         A status that the server sent, whatever its code, is an :class:`RpcResponse`.
         """
-        if size(wire.message) > self._limits.body + _ROOM:
-            raise GatewayError(
-                Kind.TOO_LARGE, f"the message is over the limit of {self._limits.body} bytes"
-            )
+        message = self._message(wire)
         channel, methods = self._channels.get(endpoint) or self._open(endpoint)
         ask = methods.get(wire.method)
         if ask is None:
             ask = methods[wire.method] = channel.unary_unary(wire.method)
-        message = joined(wire.message)
         started = time.monotonic()
-        call = ask(
-            message if isinstance(message, bytes) else bytes(message),
-            timeout=timeout,
-            metadata=grpc_metadata.write(wire.metadata) if wire.metadata else None,
-        )
+        call = ask(message, timeout=timeout, metadata=_metadata(wire))
         try:
             answer = await call
         except grpc.aio.AioRpcError as error:
@@ -87,6 +80,38 @@ class GrpcUpstream:
         if answer is None:  # status OK, but no message or half of one
             raise garbage("the backend's answer holds no message", endpoint.authority)
         return RpcResponse((answer,), metadata=grpc_metadata.read(await call.trailing_metadata()))
+
+    async def stream(
+        self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
+    ) -> AsyncGenerator[RpcResponse, None]:
+        """Send one message and no other, give each that comes. See
+        :class:`~infergate.transport.base.StreamUpstream`.
+
+        A status of the server other than OK is the last :class:`RpcResponse`.
+        """
+        message = self._message(wire)
+        channel, _ = self._channels.get(endpoint) or self._open(endpoint)
+        started = time.monotonic()
+        call = channel.unary_stream(wire.method)(message, timeout=timeout, metadata=_metadata(wire))
+        try:
+            while (answer := await _next(call)) is not grpc.aio.EOF:
+                if isinstance(answer, bytes):
+                    yield RpcResponse((answer,))
+                    continue
+                late = timeout is not None and time.monotonic() - started >= timeout - _EARLY
+                connected = channel.get_state() is _CONNECTED
+                yield _told_apart(answer, endpoint, late=late, connected=connected)
+                return
+        finally:
+            call.cancel()
+
+    def _message(self, wire: RpcRequest) -> bytes:
+        if size(wire.message) > self._limits.body + _ROOM:
+            raise GatewayError(
+                Kind.TOO_LARGE, f"the message is over the limit of {self._limits.body} bytes"
+            )
+        message = joined(wire.message)
+        return message if isinstance(message, bytes) else bytes(message)
 
     def _open(self, endpoint: Endpoint) -> tuple[Any, _Methods]:
         if endpoint.tls:
@@ -104,6 +129,18 @@ class GrpcUpstream:
         channels, self._channels = list(self._channels.values()), {}
         for channel, _ in channels:
             await channel.close()
+
+
+def _metadata(wire: RpcRequest) -> Any:
+    return grpc_metadata.write(wire.metadata) if wire.metadata else None
+
+
+async def _next(call: Any) -> Any:
+    """The stream's next message, its bad end as an AioRpcError, or EOF."""
+    try:
+        return await call.read()
+    except grpc.aio.AioRpcError as error:
+        return error
 
 
 def _credentials(endpoint: Endpoint) -> Any:

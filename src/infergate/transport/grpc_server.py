@@ -1,14 +1,13 @@
 """A gRPC listener over grpcio: every method's messages pass as bytes.
 
-*Strategy.* One generic handler takes all calls: those in ``app.streams`` and ``app.turns`` as
-streams both ways (which on the wire serves unary-stream too), all others as unary. What a method is
-called and whether it exists is for the application to say.
+*Strategy.* One generic handler takes all calls: those in ``app.streams`` and ``app.conversations``
+as streams both ways (which on the wire serves unary-stream too), all others as unary. What a method
+is called and whether it exists is for the application to say.
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import logging
 import os
@@ -25,7 +24,8 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB, Limits
 from infergate.core.wire import RpcRequest, RpcResponse, joined
 from infergate.transport import grpc_metadata
-from infergate.transport.base import Address, RpcApp, StreamHandler
+from infergate.transport.base import Address, Conversation, RpcApp, StreamHandler
+from infergate.transport.grpc_conversation import held
 from infergate.transport.grpc_stream import until
 from infergate.transport.guard import Admission
 
@@ -123,8 +123,9 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         """The handler of one call."""
         method: str = handler_call_details.method
         stream = self._app.streams.get(method)
-        if method in self._app.turns:
-            stream = self._make_turns(method)
+        begin = self._app.conversations.get(method)
+        if begin is not None:
+            stream = self._make_conversation(begin)
         if stream is None:
             return self._unary(method)
         return grpc.stream_stream_rpc_method_handler(self._make_stream(method, stream))
@@ -135,11 +136,9 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         return grpc.unary_unary_rpc_method_handler(answer)
 
-    def _make_turns(self, method: str) -> StreamHandler:
-        async def answer(messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[RpcResponse]:
-            async for message in messages:
-                one = dataclasses.replace(call, started=time.monotonic(), returned={})
-                yield await self._respond(method, message, one)
+    def _make_conversation(self, begin: Callable[[Call], Conversation]) -> StreamHandler:
+        def answer(messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[RpcResponse]:
+            return held(begin(call), messages, self._admission)
 
         return answer
 

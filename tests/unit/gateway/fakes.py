@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
@@ -109,6 +110,13 @@ class Memory:
         return {"ModelIndexRequest": ModelIndex(), "ModelMetadataRequest": ModelMetadata("m")}.get(
             type(operation).__name__, Health(ok=True)
         )
+
+    async def stream(
+        self, request: InferRequest, call: Call
+    ) -> AsyncGenerator[InferResponse, None]:
+        answer = await self.perform(request, call)
+        assert isinstance(answer, InferResponse)
+        yield replace(answer, last=True)
 
     async def describe(
         self, model: str, version: str, call: Call, *, newer: bool = False

@@ -93,7 +93,7 @@ async def test_refusals_of_own_services_are_recorded(code: int, outcome: str) ->
 
     frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b""]))}
     dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, records.append)
-    assert dispatch.turns == {"/a.S/Turns"}
+    assert list(dispatch.conversations) == ["/a.S/Turns"]
     await dispatch.respond(RpcRequest("/h.Health/Check"), call())
     assert [record.outcome for record in records] == [outcome]
 

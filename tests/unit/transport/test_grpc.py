@@ -8,6 +8,9 @@ import dataclasses
 import errno
 import re
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -246,29 +249,177 @@ async def test_a_stream_that_fails(
     assert (caught.value.code().value[0], caught.value.details()) == (code, details)
 
 
-async def test_a_stream_of_requests_is_answered_in_turn(rpc_site: RpcSite) -> None:
-    async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
-        stream = channel.stream_stream("/t.T/Turns")(timeout=30, metadata=(("x-a", "1"),))
-        for message in (b"a", b"b", b""):
+async def rest(stream: Any) -> list[bytes]:
+    return [message async for message in _reads(stream)]
+
+
+async def _reads(stream: Any) -> AsyncIterator[bytes]:
+    while (message := await stream.read()) is not grpc.aio.EOF:
+        yield message
+
+
+@asynccontextmanager
+async def talking(site: RpcSite, method: str = "Talk") -> AsyncIterator[Any]:
+    async with grpc.aio.insecure_channel(site.endpoint.authority) as channel:
+        yield channel.stream_stream(f"/t.T/{method}")(timeout=30, metadata=(("x-a", "1"),))
+
+
+async def test_requests_of_a_stream_are_served_at_once(rpc_site: RpcSite) -> None:
+    async with talking(rpc_site) as stream:
+        for message in (b"wait", b"wait", b"b 1"):
             await stream.write(message)
-        assert [await stream.read() for _ in range(3)] == [b"a", b"b", b""]
-        assert (rpc_site.admission.streams, rpc_site.admission.requests) == (1, 0)
+        assert await stream.read() == b"b"
+        assert (rpc_site.admission.streams, rpc_site.admission.requests) == (1, 2)
+        assert rpc_site.admission.bytes == 8
+        await stream.write(b"wait")
+        await stream.write(b"last 0")
+        await until(lambda: rpc_site.app.serving == 3)
+        assert len(rpc_site.app.calls) == 4  # one of five is not read
+        rpc_site.app.release.set()
         await stream.done_writing()
-        assert await stream.read() is grpc.aio.EOF
-    calls = rpc_site.app.calls
-    assert [call.bytes_in for call in calls] == [1, 1, 0]
-    assert len({id(call) for call in calls}) == 3
-    assert all(call.deadline is not None and call.headers["x-a"] == "1" for call in calls)
+        assert await rest(stream) == [b"wait"] * 6
+    assert len(rpc_site.app.calls) == 5
+    call = rpc_site.app.calls[0]
+    assert call.deadline is not None
+    assert call.headers["x-a"] == "1"
 
 
-async def test_a_stream_of_requests_ends_with_a_status(rpc_site: RpcSite) -> None:
-    async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
-        stream = channel.stream_stream("/t.T/Turns")()
+async def test_requests_in_turn(rpc_site: RpcSite) -> None:
+    async with talking(rpc_site, "Turns") as stream:
+        for message in (b"wait", b"b"):
+            await stream.write(message)
+        await until(lambda: rpc_site.app.serving == 1)
+        assert len(rpc_site.app.calls) == 1
+        rpc_site.app.release.set()
+        await stream.done_writing()
+        assert await rest(stream) == [b"wait", b"wait", b"b", b"b"]
+
+
+async def test_an_answer_is_pulled_when_the_one_before_was_taken(rpc_site: RpcSite) -> None:
+    async with talking(rpc_site) as stream:
+        size = 100_000
+        await stream.write(b"x" * size + b" 1000")
+        assert len(await stream.read()) == size
+        before = -1
+        while before != rpc_site.app.pulled:  # until nothing moves any more
+            before = rpc_site.app.pulled
+            await asyncio.sleep(0.1)
+        assert before < 100  # what the windows of HTTP/2 and the buffers hold
+        await stream.done_writing()
+        assert len(await rest(stream)) == 999
+
+
+async def test_a_conversation_ends_with_a_status(rpc_site: RpcSite) -> None:
+    async with talking(rpc_site) as stream:
+        await stream.write(b"wait")
         await stream.write(b"fail")
-        await stream.write(b"never")
         with pytest.raises(grpc.aio.AioRpcError, match="enough"):
             await stream.read()
-    assert len(rpc_site.app.calls) == 1
+    await until(lambda: not rpc_site.app.serving)
+
+
+async def test_a_bug_ends_a_conversation(
+    rpc_site: RpcSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with talking(rpc_site) as stream:
+        await stream.write(b"wait")
+        await stream.write(b"badly")
+        with pytest.raises(grpc.aio.AioRpcError, match="internal error"):
+            await stream.read()
+    assert "ZeroDivisionError" in caplog.text
+    await until(lambda: not rpc_site.app.serving)
+
+
+async def test_a_client_that_leaves_a_conversation(rpc_site: RpcSite) -> None:
+    async with talking(rpc_site) as stream:
+        await stream.write(b"wait")
+        await until(lambda: rpc_site.app.serving == 1)
+        stream.cancel()
+    await until(lambda: not rpc_site.app.serving)
+
+
+async def test_requests_of_a_stream_are_turned_away_one_by_one(serve_grpc: RpcServe) -> None:
+    site = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
+    async with talking(site) as stream:
+        await stream.write(b"wait 1")
+        await until(lambda: site.app.serving == 1)
+        await stream.write(b"b")
+        assert "limit of 1 requests" in (await stream.read()).decode()
+        site.app.release.set()
+        assert await stream.read() == b"wait"
+        await stream.write(b"c 1")
+        assert await stream.read() == b"c"
+
+
+# ---- streams of a server
+
+
+async def test_a_stream_is_pulled_from_the_server(
+    rpc_site: RpcSite, rpc_upstream: GrpcUpstream
+) -> None:
+    size = 100_000
+    answers = rpc_upstream.stream(ask("Talk", b"x" * size + b" 1000"), rpc_site.endpoint, 30)
+    assert len(joined((await anext(answers)).message)) == size
+    before = -1
+    while before != rpc_site.app.pulled:
+        before = rpc_site.app.pulled
+        await asyncio.sleep(0.1)
+    assert before < 100
+    assert len([answer async for answer in answers]) == 999
+
+
+async def test_a_stream_without_answers(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+    for count in (0, 3):
+        wire = ask("Talk", b"a %d" % count, **{"x-b": "2"})
+        answers = [each async for each in rpc_upstream.stream(wire, rpc_site.endpoint, None)]
+        assert [list(answer.message) for answer in answers] == [[b"a"]] * count
+    call = rpc_site.app.calls[-1]
+    assert (call.deadline, call.headers["x-b"]) == (None, "2")
+
+
+async def test_a_streams_bad_end_is_its_last_answer(
+    rpc_site: RpcSite, rpc_upstream: GrpcUpstream
+) -> None:
+    answers = [
+        each async for each in rpc_upstream.stream(ask("Talk", b"fail"), rpc_site.endpoint, 30)
+    ]
+    assert [(answer.code, answer.details) for answer in answers] == [(3, "enough")]
+
+
+async def test_closing_a_stream_cancels_it(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+    answers = rpc_upstream.stream(ask("Talk", b"a 1000000"), rpc_site.endpoint, 30)
+    await anext(answers)
+    await answers.aclose()
+    await until(lambda: not rpc_site.app.serving)
+
+
+async def test_cancelling_a_pull_cancels_the_stream(
+    rpc_site: RpcSite, rpc_upstream: GrpcUpstream
+) -> None:
+    answers = rpc_upstream.stream(ask("Talk", b"wait"), rpc_site.endpoint, 30)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await anext(answers)
+    await until(lambda: not rpc_site.app.serving)
+
+
+async def test_a_streams_deadline(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+    with pytest.raises(GatewayError) as caught:
+        await anext(rpc_upstream.stream(ask("Talk", b"wait"), rpc_site.endpoint, 0.2))
+    assert caught.value.kind is Kind.TIMEOUT
+    await until(lambda: not rpc_site.app.serving)
+
+
+async def test_a_stream_from_nobody(rpc_upstream: GrpcUpstream, unused_tcp_port: int) -> None:
+    with pytest.raises(GatewayError) as caught:
+        await anext(rpc_upstream.stream(ask("Talk"), Endpoint("127.0.0.1", unused_tcp_port), 5))
+    assert caught.value.kind is Kind.CONNECT
+
+
+async def test_a_request_too_big_to_stream(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+    with pytest.raises(GatewayError) as caught:
+        await anext(rpc_upstream.stream(ask("Talk", b"x" * 2_000_000), rpc_site.endpoint, 5))
+    assert caught.value.kind is Kind.TOO_LARGE
 
 
 async def test_a_stream_whose_client_leaves(rpc_site: RpcSite) -> None:

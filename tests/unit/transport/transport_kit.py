@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
-from infergate.transport.base import Address, Endpoint, StreamHandler
+from infergate.transport.base import Address, Conversation, Endpoint, StreamHandler
 from infergate.transport.grpc_server import GrpcServer
 from infergate.transport.guard import Admission
 from infergate.transport.http_server import AiohttpServer
@@ -214,6 +214,8 @@ class RpcEcho:
         self.left = asyncio.Event()
         self.staying = asyncio.Event()
         self.calls: list[Call] = []
+        self.serving = 0
+        self.pulled = 0
 
     async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
         self.calls.append(call)
@@ -238,8 +240,6 @@ class RpcEcho:
                 return RpcResponse((memoryview(b"view"),))
             case "Large":
                 return RpcResponse((b"x" * 900_000,))
-            case "Turns" if joined(wire.message) == b"fail":
-                return RpcResponse(code=3, details="enough")
             case "Unknown":
                 return RpcResponse(code=12, details="no such method")
         return RpcResponse(wire.message, metadata={"x-ok": "1"})
@@ -248,7 +248,12 @@ class RpcEcho:
         assert wire.message == ()
         return RpcResponse(code=13 if error.kind.name == "INTERNAL" else 14, details=error.public)
 
-    turns = frozenset({"/t.T/Turns"})
+    @property
+    def conversations(self) -> Mapping[str, Callable[[Call], Conversation]]:
+        return {
+            "/t.T/Turns": lambda call: Repeating(self, call, 1),
+            "/t.T/Talk": lambda call: Repeating(self, call, 3),
+        }
 
     @property
     def streams(self) -> Mapping[str, StreamHandler]:
@@ -270,6 +275,43 @@ class RpcEcho:
                 yield RpcResponse((message, b"!"))
         finally:
             self.left.set()
+
+
+class Repeating:
+    """Answers ``MESSAGE N`` by N times MESSAGE, or twice; ``wait`` waits; ``fail`` ends it."""
+
+    def __init__(self, app: RpcEcho, call: Call, at_once: int) -> None:
+        self.app = app
+        self.call = call
+        self.at_once = at_once
+
+    async def ask(
+        self, message: bytes, refused: GatewayError | None
+    ) -> AsyncGenerator[RpcResponse, None]:
+        if message == b"badly":
+            raise ZeroDivisionError("secret")
+        self.app.calls.append(self.call)
+        return self.answers(message, refused)
+
+    async def answers(
+        self, message: bytes, refused: GatewayError | None
+    ) -> AsyncGenerator[RpcResponse, None]:
+        self.app.serving += 1
+        try:
+            if refused:
+                yield RpcResponse((b"no: ", refused.public.encode()))
+                return
+            word, _, number = message.partition(b" ")
+            if word == b"fail":
+                yield RpcResponse(code=3, details="enough")
+            if word == b"wait":
+                await self.app.release.wait()
+            for _ in range(int(number or 2)):
+                self.app.pulled += 1
+                yield RpcResponse((word,))
+        finally:
+            self.app.serving -= 1
+            self.app.left.set()
 
 
 @dataclasses.dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from infergate.core.classification import class_count, classify
@@ -57,7 +57,7 @@ class UnaryModel(abc.ABC):
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         """See :meth:`Model.stream`."""
-        yield self.infer(request)
+        yield replace(self.infer(request), last=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from infergate.codecs.protos.scan import (
     without,
 )
 from infergate.codecs.protos.statuses import raise_status
-from infergate.codecs.v2_grpc import errors
+from infergate.codecs.v2_grpc import errors, streams
 from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, most_fields
 from infergate.codecs.v2_grpc.infer_request import (
     asks_for_classes,
@@ -40,7 +40,7 @@ from infergate.codecs.v2_grpc.infer_response import (
     write_raw,
     write_typed_where_possible,
 )
-from infergate.codecs.v2_grpc.methods import ASKED, BY_OPERATION, BY_PATH, INFER, OPERATIONS
+from infergate.codecs.v2_grpc.methods import ASKED, BY_OPERATION, BY_PATH, INFER, OPERATIONS, STREAM
 from infergate.codecs.v2_grpc.tensors import explain
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
@@ -71,17 +71,22 @@ _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
 
 
 class V2Grpc:
-    """The codec. ``contents`` ("raw" or "typed") is how clients are given tensors."""
+    """The codec. ``contents`` ("raw" or "typed") is how clients are given tensors, ``stream``
+    ("triton" or "plain") whose form of a stream's messages they are given."""
 
     name: str = "v2-grpc"
-    caps: Capabilities = Capabilities(datatypes=frozenset(Datatype))
+    caps: Capabilities = Capabilities(datatypes=frozenset(Datatype), streaming=True)
     profiled: bool = False
     described: bool = False
     streams: frozenset[str] = frozenset()
+    stream: str = STREAM
 
-    def __init__(self, contents: str = "raw") -> None:
+    def __init__(self, contents: str = "raw", stream: str = "triton") -> None:
         if contents not in _WRITERS:
             raise ValueError(f"contents is {contents!r}, not one of {sorted(_WRITERS)}")
+        if stream not in ("triton", "plain"):
+            raise ValueError(f"stream is {stream!r}, neither 'triton' nor 'plain'")
+        self._plain: Final = stream == "plain"
         self._write_response: Final = _WRITERS[contents]
         # A forwarded answer keeps the form the backend chose.
         self.forwards: bool = contents == "raw"
@@ -103,7 +108,8 @@ class V2Grpc:
     def parse_request(self, wire: RpcRequest, limits: Limits) -> Parsed:
         """Raises UNSUPPORTED for a method the service lacks, BAD_REQUEST for a bad message."""
         if _operation(wire) is InferRequest:
-            return Parsed(read_request(wire.message, limits).request)
+            request = read_request(wire.message, limits).request
+            return streams.parsed(request) if wire.method == STREAM else Parsed(request)
         method = BY_PATH[wire.method]
         if size(wire.message) > _MOST_ASKED:
             raise GatewayError(
@@ -181,6 +187,38 @@ class V2Grpc:
                 f"the backend's answer to {method.path} cannot be read", str(error)
             ) from None
         return method.read_response(message)
+
+    # ---- streams
+
+    def build_stream_response(self, answer: InferResponse, parsed: Parsed) -> RpcResponse:
+        """Tensors as ``build_response`` writes them."""
+        if self._plain:
+            return self.build_response(answer, parsed)
+        return streams.wrapped(self.build_response(streams.marked(answer), parsed))
+
+    def build_stream_end(self, parsed: Parsed) -> RpcResponse | None:
+        """Triton's empty final response, where the request asks for it."""
+        return None if self._plain else streams.build_end(parsed)
+
+    def build_stream_error(self, error: GatewayError, wire: RpcRequest) -> RpcResponse:
+        """In the stream; as a status, which ends it, in the plain form and where the client's
+        metadata wants that."""
+        if self._plain or streams.wants_status(wire):
+            return errors.build_error(error)
+        return streams.build_error(error, wire)
+
+    def build_stream_request(self, operation: InferRequest, profile: Profile) -> RpcRequest:
+        """The same message as that of a unary inference."""
+        return RpcRequest(STREAM, self.build_request(operation, profile).message)
+
+    def parse_stream_response(
+        self, wire: RpcResponse, operation: InferRequest, limits: Limits
+    ) -> InferResponse | None:
+        """Of either form: they are told apart by their fields."""
+        del operation
+        if wire.code:
+            raise_status(wire)
+        return streams.read_response(joined(wire.message), limits)
 
     # ---- the same protocol on both sides
 
@@ -261,5 +299,5 @@ def _may_be_typed(message: Buffer, limits: Limits) -> bool:
 
 
 def make(options: Mapping[str, Any]) -> V2Grpc:
-    """The codec with ``contents`` from ``options``. Raises ValueError."""
-    return V2Grpc(options.get("contents", "raw"))
+    """The codec with ``contents`` and ``stream`` from ``options``. Raises ValueError."""
+    return V2Grpc(options.get("contents", "raw"), options.get("stream", "triton"))

@@ -158,7 +158,9 @@ BY_OPERATION: Final = {method.operation: method for method in METHODS}
 ASKED: Final[dict[type[Operation], Asked]] = {**BY_OPERATION, ModelConfigRequest: _CONFIG}
 """What servers are asked."""
 INFER: Final = f"/{SERVICE}/ModelInfer"
+STREAM: Final = f"/{SERVICE}/ModelStreamInfer"
 OPERATIONS: Final[dict[str, type[Operation]]] = {
     INFER: InferRequest,
+    STREAM: InferRequest,
     **{method.path: method.operation for method in METHODS},
 }

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -228,7 +229,7 @@ async def test_classification_of_text_is_refused(backend: BuiltinBackend) -> Non
 async def test_a_stream_over_a_unary_model_gives_its_one_answer(backend: BuiltinBackend) -> None:
     request = InferRequest("simple", id="x", inputs=GOOD)
     answers = [answer async for answer in backend.stream(request, CALL)]
-    assert answers == [await ask(backend, request)]
+    assert answers == [replace(await ask(backend, request), last=True)]
 
 
 async def test_streams_refuse_like_unary_calls(backend: BuiltinBackend) -> None:
