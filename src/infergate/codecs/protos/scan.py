@@ -16,7 +16,7 @@ Reference: https://protobuf.dev/programming-guides/encoding/
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from infergate.core.tensor import Buffer
@@ -101,6 +101,22 @@ def counted(data: Buffer, allowance: Allowance) -> Iterator[Field]:
     for field in fields(data, len(data)):
         allowance.spend()
         yield field
+
+
+def count_along(data: Buffer, path: Sequence[int], allowance: Allowance) -> None:
+    """Spend of ``allowance`` for each field on, and just inside, ``path``: the numbers of fields,
+    each inside the one before. Raises Malformed."""
+    level = [memoryview(data)]
+    for number in path:
+        level = [
+            inside[field.value : field.end]
+            for inside in level
+            for field in counted(inside, allowance)
+            if field.number == number and field.wire_type == DELIMITED
+        ]
+    for inside in level:
+        for _ in counted(inside, allowance):
+            pass
 
 
 def _skip(data: Buffer, position: int, number: int, wire_type: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -14,7 +14,7 @@ from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis.infer_request import version_number, write_request
 from infergate.codecs.trtis.infer_response import read_response
 from infergate.codecs.trtis.methods import HEALTH, INFER, LOAD, MODEL_CONTROL, STATUS
-from infergate.codecs.trtis.status import as_asked, read_status
+from infergate.codecs.trtis.status import IN_STATUS, as_asked, parse_status, read_status
 from infergate.codecs.trtis.statuses import check_status
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
 from infergate.core.limits import Limits
@@ -37,6 +37,9 @@ from infergate.core.messages import (
 )
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, joined
+
+_SERVER_STATUS: Final = 2
+_IN_RESPONSE: Final = (_SERVER_STATUS, *IN_STATUS)
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> RpcRequest:
@@ -102,7 +105,9 @@ def parse_response(
         case ModelLoadRequest() | ModelUnloadRequest():
             _read(pb.ModelControlResponse, wire)
             return Done()
-    return as_asked(read_status(_read(pb.StatusResponse, wire).server_status), operation)
+    response = parse_status(pb.StatusResponse, joined(wire.message), _IN_RESPONSE)
+    check_status(response.request_status)
+    return as_asked(read_status(response.server_status), operation)
 
 
 def _read(kind: Any, wire: RpcResponse) -> Any:

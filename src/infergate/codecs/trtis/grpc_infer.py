@@ -21,7 +21,7 @@ from infergate.codecs.protos.scan import (
     VARINT_BYTES,
     Allowance,
     Malformed,
-    counted,
+    count_along,
     fields,
     prefix,
     split,
@@ -90,14 +90,14 @@ def _uint64(data: Buffer, position: int) -> int:
 def read_request(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
     """An InferRequest without its raw data, and that. Raises Malformed."""
     rest, raw = _split(message, RAW_INPUT, limits)
-    _count(rest, _META_DATA, Allowance(4 * limits.tensors))
+    count_along(rest, _META_DATA, Allowance(4 * limits.tensors))
     return _parsed(InferRequest, rest), raw
 
 
 def read_response(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
     """An InferResponse without its raw data, and that. Raises Malformed."""
     rest, raw = _split(message, RAW_OUTPUT, limits)
-    _count(rest, _CLASSES, Allowance(16 * limits.tensors + 4 * MOST_CLASSES))
+    count_along(rest, _CLASSES, Allowance(16 * limits.tensors + 4 * MOST_CLASSES))
     return _parsed(InferResponse, rest), raw
 
 
@@ -106,21 +106,6 @@ def _split(message: Sequence[Buffer], raw: int, limits: Limits) -> tuple[Buffer,
     if len(rest) > MOST_HEAD:
         raise Malformed(f"it has {len(rest)} bytes beside raw data, the limit is {MOST_HEAD}")
     return rest, entries
-
-
-def _count(rest: Buffer, path: Sequence[int], allowance: Allowance) -> None:
-    """Spend of ``allowance`` for each field on, and just inside, ``path``. Raises Malformed."""
-    level = [memoryview(rest)]
-    for number in path:
-        level = [
-            data[field.value : field.end]
-            for data in level
-            for field in counted(data, allowance)
-            if field.number == number and field.wire_type == DELIMITED
-        ]
-    for data in level:
-        for _ in counted(data, allowance):
-            pass
 
 
 def _parsed(kind: Any, rest: Buffer) -> Any:

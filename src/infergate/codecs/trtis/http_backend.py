@@ -22,7 +22,7 @@ from infergate.codecs.trtis.infer_response import Allot, read_response
 from infergate.codecs.trtis.messages import InferResponseHeader, RequestStatus, ServerStatus
 from infergate.codecs.trtis.paths import LIVE, READY, model_path
 from infergate.codecs.trtis.paths import STATUS as STATUS_PATH
-from infergate.codecs.trtis.status import as_asked, read_status
+from infergate.codecs.trtis.status import IN_STATUS, as_asked, parse_status, read_status
 from infergate.codecs.trtis.statuses import check_status
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import Limits
@@ -121,11 +121,8 @@ def parse_response(
             return _inference(wire, headers, operation, model, limits)
         case ModelLoadRequest() | ModelUnloadRequest():
             return Done()
-    try:
-        status = read_status(ServerStatus.FromString(bytes(joined(wire.body))))
-    except DecodeError:
-        raise garbage("the backend's status cannot be read") from None
-    return as_asked(status, operation)
+    status = parse_status(ServerStatus, joined(wire.body), IN_STATUS)
+    return as_asked(read_status(status), operation)
 
 
 def _health(wire: HttpResponse, headers: dict[str, str]) -> Health:

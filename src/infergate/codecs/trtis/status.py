@@ -7,14 +7,18 @@ instances, counters, uptime) is theirs alone and left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from google.protobuf.message import DecodeError
+
+from infergate.codecs.protos.scan import Allowance, Malformed, count_along
 from infergate.codecs.trtis.checks import dims_of
 from infergate.codecs.trtis.datatypes import BY_NUMBER, INVALID, NUMBERS
 from infergate.codecs.trtis.messages import ServerStatus as Message
 from infergate.core.datatypes import BY_NAME
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
+from infergate.core.limits import MIB
 from infergate.core.messages import (
     Answer,
     Health,
@@ -31,6 +35,7 @@ from infergate.core.messages import (
     ServerStatus,
     TensorMetadata,
 )
+from infergate.core.tensor import Buffer
 
 _READY: Final = 2
 _INITIALIZING: Final = 1
@@ -87,6 +92,28 @@ def _version(version: str) -> int | None:
 
 
 # ---- from backends
+
+MOST_BYTES: Final = 8 * MIB
+"""Of a status: a model takes 1 to 4 KiB with all its counters."""
+MOST_FIELDS: Final = 262144
+"""Of a status: fields on the way to, and of, the models' configurations. A model has about 30."""
+IN_STATUS: Final = (4, 2, 1)
+"""ServerStatus.model_status, a model's, its config; its inputs are among the fields in there."""
+
+
+def parse_status(kind: Any, data: Buffer, path: Sequence[int]) -> Any:
+    """The message of class ``kind`` in ``data``, which holds a status whose configurations are at
+    ``path``. What is made of it is a hundred times its size, so it is weighed before.
+
+    Raises BACKEND_GARBAGE.
+    """
+    if len(data) > MOST_BYTES:
+        raise garbage(f"the backend's status is of {len(data)} bytes, the limit is {MOST_BYTES}")
+    try:
+        count_along(data, path, Allowance(MOST_FIELDS))
+        return kind.FromString(bytes(data))
+    except (Malformed, DecodeError) as error:
+        raise garbage("the backend's status cannot be read", str(error)) from None
 
 
 def read_status(message: Any) -> ServerStatus:

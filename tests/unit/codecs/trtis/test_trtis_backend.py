@@ -1,5 +1,6 @@
 """How servers are asked, and what their answers mean where no capture shows it."""
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -7,9 +8,11 @@ import pytest
 from trtis_gateway import MODELS
 
 from infergate.codecs.profiles import GENERIC
+from infergate.codecs.protos.scan import prefix
 from infergate.codecs.trtis import GRPC, HTTP
 from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis.http_backend import LONGEST_HEADER
+from infergate.codecs.trtis.status import MOST_BYTES, MOST_FIELDS
 from infergate.codecs.trtis.text import line
 from infergate.core.classification import MOST_CLASSES
 from infergate.core.datatypes import Datatype
@@ -555,3 +558,38 @@ def test_a_status_that_is_none() -> None:
     wire = HttpResponse(200, {"nv-status": STATUS}, (b"\xff",))
     with pytest.raises(GatewayError, match="the backend's status cannot be read"):
         HTTP.make({}).parse_response(wire, ServerMetadataRequest(), DEFAULT_LIMITS)
+
+
+def field(number: int, value: bytes) -> bytes:
+    return prefix(number, len(value)) + value
+
+
+def test_a_status_that_is_dear_to_read_is_not() -> None:
+    """Two bytes an input: protobuf and the canonical form would make two hundred of each."""
+    inputs = b"\x2a\x00" * (MOST_FIELDS + 1)
+    config = field(1, inputs)
+    status = field(4, field(1, b"m") + field(2, config))
+    wires = (
+        HttpResponse(200, {"nv-status": STATUS}, (status,)),
+        RpcResponse((field(1, b"\x08\x01") + field(2, status),)),
+    )
+    for plugin, wire in zip((HTTP, GRPC), wires, strict=True):
+        began = time.process_time()
+        with pytest.raises(GatewayError, match="status cannot be read") as caught:
+            plugin.make({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
+        assert caught.value.kind is Kind.BACKEND_GARBAGE
+        assert time.process_time() - began < 1
+    long = HttpResponse(200, {"nv-status": STATUS}, (field(2, b"x" * MOST_BYTES),))
+    with pytest.raises(GatewayError, match=f"status is of {MOST_BYTES + 5} bytes, the limit is"):
+        HTTP.make({}).parse_response(long, ServerMetadataRequest(), DEFAULT_LIMITS)
+
+
+def test_the_status_of_many_models_is_read() -> None:
+    message = pb.ServerStatus(id="s")
+    for number in range(2000):
+        model = message.model_status[f"model{number}"]
+        model.CopyFrom(TOLD.model_status["m"])
+        model.config.output.add(name="O", data_type=9, dims=[1, 2, 3])
+    for plugin, wire in zip((HTTP, GRPC), status_of(message), strict=True):
+        index = plugin.make({}).parse_response(wire, ModelIndexRequest(), DEFAULT_LIMITS)
+        assert len(index.models) == 2000
