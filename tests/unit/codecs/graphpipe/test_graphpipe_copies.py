@@ -1,0 +1,93 @@
+"""How often a tensor's data is copied on its way through the codec, told by the memory it takes."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+
+from infergate.codecs.base import Parsed, Profile
+from infergate.codecs.graphpipe import PLUGIN
+from infergate.core.datatypes import Datatype
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.tensor import Tensor, tensor_of
+from infergate.core.wire import HttpRequest, HttpResponse, joined
+
+T = TypeVar("T")
+CODEC = PLUGIN.make({"model": "m"})
+MODEL = ModelMetadata(
+    "m",
+    inputs=(TensorMetadata("x", "FP32", (-1,)),),
+    outputs=(TensorMetadata("y", "FP32", (-1,)),),
+)
+SIZE = 32 * 2**20
+NUMBERS = Tensor("x", Datatype.FP32, (SIZE // 4,), bytes(SIZE))
+STRINGS = tensor_of("x", Datatype.BYTES, np.array([bytes(996)] * 20_000, np.object_))
+
+
+def copies(work: Callable[[], T], tensor: Tensor) -> tuple[T, float]:
+    """What ``work`` gives, and its memory at most, in sizes of ``tensor``'s data."""
+    tracemalloc.start()
+    try:
+        made = work()
+        return made, tracemalloc.get_traced_memory()[1] / len(tensor.data)
+    finally:
+        tracemalloc.stop()
+
+
+def written(tensor: Tensor) -> bytes:
+    request = InferRequest("m", inputs=(tensor,))
+    return bytes(joined(CODEC.build_request(request, Profile("any"), MODEL).body))
+
+
+def parsed(wire: HttpRequest) -> Parsed:
+    unfinished: Any = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    finished: Parsed = unfinished.finish(MODEL)
+    return finished
+
+
+@pytest.mark.parametrize(("tensor", "most"), [(NUMBERS, 0.01), (STRINGS, 1.2)])
+def test_through_the_codec(tensor: Tensor, most: float) -> None:
+    """Numbers are not copied. Strings are when they are read and when they are written, for their
+    padding is another."""
+
+    def request() -> Parsed:
+        return parsed(HttpRequest("POST", "/", body=[body]))
+
+    def response() -> HttpResponse:
+        output = Tensor("y", tensor.datatype, tensor.shape, tensor.data)
+        return CODEC.build_response(InferResponse("m", outputs=(output,)), reading)
+
+    def on() -> HttpRequest:
+        return CODEC.build_request(reading.operation, Profile("any"), MODEL)
+
+    def back() -> Any:
+        wire = HttpResponse(200, {}, [answer])
+        return CODEC.parse_response(wire, reading.operation, DEFAULT_LIMITS, MODEL)
+
+    body = written(tensor)
+    reading, spent = copies(request, tensor)
+    assert spent < most
+    told, spent = copies(response, tensor)
+    assert spent < most
+    assert copies(on, tensor)[1] < most
+    answer = bytes(joined(told.body))
+    got, spent = copies(back, tensor)
+    assert spent < most
+    assert bytes(got.outputs[0].data) == bytes(tensor.data)
+
+
+def test_a_body_in_pieces_is_joined_once() -> None:
+    """However often it is looked at."""
+    body = memoryview(written(NUMBERS))
+    wire = HttpRequest("POST", "/", body=[body[i : i + 65536] for i in range(0, len(body), 65536)])
+
+    def work() -> Parsed:
+        CODEC.peek(wire)
+        return parsed(wire)
+
+    assert 1 <= copies(work, NUMBERS)[1] < 1.05
