@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from itertools import pairwise
 from typing import Any
 
@@ -357,6 +358,21 @@ def test_metadata_of_what_is_not_there(asked: Client, backend: str) -> None:
         asked.get_model_metadata(f"{backend}.nosuch")
     with fails(MISSING, "no version 9"):
         asked.get_model_metadata(f"{backend}.simple", "9")
+
+
+@both_backends
+@pytest.mark.parametrize("name", ["simple/", "simple/1"])
+def test_names_that_are_no_models_in_the_old_words(site: Site, backend: str, name: str) -> None:
+    """All after /api/status/ is the name."""
+    connection = HTTPConnection(site.gateway.http)
+    with closing(connection):
+        connection.request("GET", f"/api/status/{backend}.{name}")
+        answer = connection.getresponse()
+        assert answer.status == 400
+        assert answer.headers["NV-Status"].startswith(
+            'code: INVALID_ARG msg: "no status available for unknown model '
+            f"\\'{backend}.{name}\\'\" "
+        )
 
 
 def test_server_metadata_and_health(any_form: Client) -> None:

@@ -62,6 +62,8 @@ def _asked(operation: Operation) -> tuple[str, Any]:
             return HEALTH, pb.HealthRequest(mode="ready")
         case ServerMetadataRequest() | ModelIndexRequest():
             return STATUS, pb.StatusRequest()
+        case ModelMetadataRequest("") | ModelReadyRequest(""):  # would ask for all models
+            raise GatewayError(Kind.NOT_FOUND, "no model has the name ''")
         case ModelMetadataRequest(model) | ModelReadyRequest(model) | ServerStatusRequest(model):
             return STATUS, pb.StatusRequest(model_name=model)
         case ModelLoadRequest(model):

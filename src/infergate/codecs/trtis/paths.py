@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
     InferRequest,
     ModelIndexRequest,
@@ -113,10 +113,11 @@ def query_value(query: str, name: str) -> str:
 
 
 def model_path(begin: str, model: str, version: int = -1) -> str:
-    """The path of ``model`` that begins with ``begin``. Raises BAD_REQUEST for no name,
-    UNSUPPORTED for one that no path can hold: servers decode nothing."""
-    if not model:
-        raise bad_request("the model name is empty")
+    """The path of ``model`` that begins with ``begin``. Raises NOT_FOUND for a name that no model
+    has (they are those of folders), UNSUPPORTED for one that no path can hold: servers decode
+    nothing."""
+    if not model or "/" in model:
+        raise GatewayError(Kind.NOT_FOUND, f"no model has the name {model[:_SHOWN]!r}")
     if len(model) > _LONGEST_NAME or _PLAIN.fullmatch(model) is None or model in (".", ".."):
         raise GatewayError(
             Kind.UNSUPPORTED, f"model name {model[:_SHOWN]!r} cannot stand in a path of the API"

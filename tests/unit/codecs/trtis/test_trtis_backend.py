@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from trtis_gateway import MODELS
 
+from infergate.codecs.base import CodecPlugin
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.protos.scan import prefix
 from infergate.codecs.trtis import GRPC, HTTP
@@ -29,6 +30,7 @@ from infergate.core.messages import (
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
+    Operation,
     RequestedOutput,
     ServerLiveRequest,
     ServerMetadata,
@@ -179,9 +181,10 @@ def test_a_header_over_what_servers_take_is_refused() -> None:
 @pytest.mark.parametrize(
     ("model", "kind"),
     [
-        ("", Kind.BAD_REQUEST),
+        ("", Kind.NOT_FOUND),
+        ("a/b", Kind.NOT_FOUND),
+        ("simple/", Kind.NOT_FOUND),
         ("a b", Kind.UNSUPPORTED),
-        ("a/b", Kind.UNSUPPORTED),
         ("größe", Kind.UNSUPPORTED),
         ("a%zz", Kind.UNSUPPORTED),
         ("..", Kind.UNSUPPORTED),
@@ -192,6 +195,14 @@ def test_names_that_no_path_can_hold(model: str, kind: Kind) -> None:
     with pytest.raises(GatewayError) as caught:
         HTTP.make({}).build_request(ModelMetadataRequest(model), GENERIC)
     assert caught.value.kind is kind
+
+
+@PLUGINS
+@pytest.mark.parametrize("operation", [ModelMetadataRequest(""), ModelReadyRequest("")])
+def test_no_name_is_no_models(plugin: CodecPlugin, operation: Operation) -> None:
+    with pytest.raises(GatewayError, match="no model has the name ''") as caught:
+        plugin.make({}).build_request(operation, GENERIC)
+    assert caught.value.kind is Kind.NOT_FOUND
 
 
 def test_names_go_as_they_are() -> None:
