@@ -11,7 +11,7 @@ from peers.support.triton import started_triton
 
 from . import requests, servers
 from .load import Contender, Request
-from .requests import Work, binary_request, grpc_request, json_request
+from .requests import Work, binary_request, graphpipe_request, grpc_request, json_request
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,11 @@ def all_comparisons(folder: Path) -> Iterator[list[Comparison]]:
             )),
             from_grpc("gRPC tiny", tiny_echo, envoy1, echo1.pid),
             from_grpc("gRPC [1,3,224,224]", image_echo, envoy2, echo2.pid),
+            Comparison("GraphPipe [1,3,224,224], no model", (
+                through_us("infergate, GraphPipe → gRPC echo", graphpipe_request, image_echo),
+                Contender("Envoy, gRPC → gRPC echo", grpc_request(image_echo, envoy2.grpc),
+                          envoy2.pid, echo2.pid),
+            )),
             Comparison("JSON tiny", (
                 through_us("infergate → Triton gRPC", json_request, tiny),
                 direct(json_request, tiny),

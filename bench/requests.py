@@ -12,6 +12,14 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
+from infergate.codecs.base import Profile
+from infergate.codecs.graphpipe import PLUGIN as GRAPHPIPE
+from infergate.core.datatypes import Datatype
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.tensor import tensor_of
+from infergate.core.wire import HttpResponse, joined
+
 from .load import LoadError, Request
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -96,22 +104,49 @@ def grpc_request(work: Work, address: str) -> Request:
     )
 
 
+def graphpipe_request(work: Work, address: str) -> Request:
+    """A GraphPipe inference at ``address``, answered right once."""
+    codec = GRAPHPIPE.make({})
+    model = ModelMetadata(
+        work.model,
+        inputs=(TensorMetadata("INPUT0", "FP32", (-1,)),),
+        outputs=(TensorMetadata("OUTPUT0", "FP32", (-1,)),),
+    )
+    asked = InferRequest(work.model, inputs=(tensor_of("INPUT0", Datatype.FP32, work.array),))
+    body = bytes(joined(codec.build_request(asked, Profile("any"), model).body))
+    path = f"/graphpipe/{work.model}"
+    answer = _exchanged(address, path, {}, body)[0]
+    told = codec.parse_response(HttpResponse(200, {}, [answer]), asked, DEFAULT_LIMITS, model)
+    assert isinstance(told, InferResponse)
+    (output,) = told.outputs
+    _same(work, list(output.shape), bytes(output.data), address)
+    return Request(f"http://{address}{path}", {}, body, len(answer))
+
+
 def _http_request(work: Work, address: str, headers: Mapping[str, str], body: bytes) -> Request:
-    connection = http.client.HTTPConnection(address, timeout=30)
-    try:
-        connection.request("POST", work.path, body, dict(headers))
-        came = connection.getresponse()
-        answer = came.read()
-    finally:
-        connection.close()
-    if came.status != http.HTTPStatus.OK:
-        raise LoadError(f"{address}{work.path} answered {came.status}: {answer[:300]!r}")
-    size = int(came.getheader(_LENGTH_HEADER) or len(answer))
+    answer, length = _exchanged(address, work.path, headers, body)
+    size = int(length or len(answer))
     output = json.loads(answer[:size])["outputs"][0]
     written = output.get("data")
     raw = answer[size:] if written is None else np.array(written, np.float32).tobytes()
     _same(work, output["shape"], raw, address)
     return Request(f"http://{address}{work.path}", headers, body, len(answer))
+
+
+def _exchanged(
+    address: str, path: str, headers: Mapping[str, str], body: bytes
+) -> tuple[bytes, str | None]:
+    """The body of the answer, and the length of the JSON in it where that is told."""
+    connection = http.client.HTTPConnection(address, timeout=30)
+    try:
+        connection.request("POST", path, body, dict(headers))
+        came = connection.getresponse()
+        answer = came.read()
+    finally:
+        connection.close()
+    if came.status != http.HTTPStatus.OK:
+        raise LoadError(f"{address}{path} answered {came.status}: {answer[:300]!r}")
+    return answer, came.getheader(_LENGTH_HEADER)
 
 
 def _framed(message: bytes) -> bytes:

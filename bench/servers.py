@@ -45,6 +45,8 @@ def infergate(routes: dict[str, str], folder: Path) -> Iterator[Proxy]:
                 for model, address in routes.items()
             },
             "routes": [{"model": model, "backend": f"to-{model}"} for model in routes],
+            # an echo has no metadata to tell
+            "models": {model: _model() for model in routes if model.startswith("echo")},
         }
         path = folder / "routes.yaml"
         path.write_text(yaml.safe_dump(config, sort_keys=False))
@@ -53,6 +55,13 @@ def infergate(routes: dict[str, str], folder: Path) -> Iterator[Proxy]:
 
     with started(prepare) as running:
         yield Proxy(running.pid, *running.addresses[:2])
+
+
+def _model() -> dict[str, object]:
+    return {
+        field: [{"name": name, "datatype": "FP32", "shape": [-1]}]
+        for field, name in (("inputs", "INPUT0"), ("outputs", "OUTPUT0"))
+    }
 
 
 @contextmanager
