@@ -79,6 +79,7 @@ EXPECTED: dict[str, tuple[int, str, str]] = {
 GOOD = {"v2-rest": 200, "v2-grpc": "OK", "trtis-http": "SUCCESS", "trtis-grpc": "SUCCESS"}
 RELAYED = re.compile(
     "SHAPE|it broke|busy|not that|unknown model|and no message|the backend answered"
+    "|cannot read what was asked"
 )
 """What the servers below say themselves: told as it is."""
 
@@ -180,7 +181,7 @@ HTTP: dict[str, tuple[str, Act]] = {
     "dead in NV-InferResponse": ("backend_garbage", says(WHOLE[:90], then=Connection.cut)),
     "dead in the body": ("backend_garbage", says(WHOLE[:-99], then=Connection.cut)),
     # says no
-    "a bare 400": ("backend_garbage", bare("400 Bad Request")),
+    "a bare 400": ("bad_request", bare("400 Bad Request")),
     "a bare 405": ("backend_garbage", bare("405 Not Allowed")),
     "a bare 500": ("backend_error", bare("500 Oh")),
     "a proxy's 503": ("no_backend", bare("503 Service Unavailable")),

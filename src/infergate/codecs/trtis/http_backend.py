@@ -53,6 +53,7 @@ LONGEST_ANSWER: Final = 256 * 1024
 """Characters of NV-InferResponse: reading it holds the interpreter about 1 ms a KiB."""
 _BINARY: Final = "format=binary"
 _SHOWN: Final = 200
+_STATUS: Final = STATUS.lower()
 _KINDS: Final = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
@@ -114,6 +115,13 @@ def parse_response(
     headers = {name.lower(): value for name, value in wire.headers.items()}
     if isinstance(operation, ServerLiveRequest | ServerReadyRequest):
         return _health(wire, headers)
+    if isinstance(operation, InferRequest) and wire.status == 400 and _STATUS not in headers:
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "the legacy server cannot read what was asked; before release 1.12 it knows neither "
+            "priority nor timeout",
+            origin=Origin.BACKEND,
+        )
     _check(wire, headers)
     match operation:
         case InferRequest():
@@ -139,7 +147,7 @@ def _check(wire: HttpResponse, headers: dict[str, str]) -> None:
 
 
 def _status(wire: HttpResponse, headers: dict[str, str]) -> Any:
-    told = headers.get(STATUS.lower())
+    told = headers.get(_STATUS)
     if told is None:
         body = bytes(joined(wire.body)[: 4 * _SHOWN]).decode("utf-8", "replace")
         raise GatewayError(

@@ -23,6 +23,8 @@ from google.protobuf.text_encoding import CEscape
 LONGEST_REMEMBERED: Final = 2048
 """Characters. 256 requests and as many answers with a message of each are under 8 MiB."""
 _REMEMBERED: Final = 512
+_JUST_READ: Final = 8
+"""Longer ones: a request's header is looked at more than once on its way."""
 _ESCAPES: Final = re.compile(
     r"(?:[^\\]++|\\(?:[abfnrtv\\'\"]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])"
     r"|x[0-9A-Fa-f]|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}))*+"
@@ -32,9 +34,7 @@ _ESCAPES: Final = re.compile(
 
 def read(kind: Any, text: str) -> Any:
     """The message of class ``kind`` that ``text`` says; not to be changed. Raises ValueError."""
-    if len(text) > LONGEST_REMEMBERED:
-        return _read(kind, text)
-    return _remembered(kind, text)
+    return (_remembered if len(text) <= LONGEST_REMEMBERED else _just_read)(kind, text)
 
 
 def _read(kind: Any, text: str) -> Any:
@@ -47,6 +47,7 @@ def _read(kind: Any, text: str) -> Any:
 
 
 _remembered: Final = functools.lru_cache(maxsize=_REMEMBERED)(_read)
+_just_read: Final = functools.lru_cache(maxsize=_JUST_READ)(_read)
 
 
 def line(message: Any) -> str:

@@ -416,7 +416,6 @@ def http_error(status: int, headers: dict[str, str], body: bytes = b"") -> Gatew
     ("status", "kind"),
     [
         (200, Kind.BACKEND_GARBAGE),
-        (400, Kind.BACKEND_GARBAGE),
         (401, Kind.UNAUTHENTICATED),
         (404, Kind.BACKEND_GARBAGE),
         (413, Kind.TOO_LARGE),
@@ -431,6 +430,12 @@ def test_an_answer_without_status(status: int, kind: Kind) -> None:
     assert (error.kind, error.origin) == (kind, Origin.BACKEND)
     assert error.public == f"the backend answered HTTP {status} without NV-Status"
     assert error.detail == "<h1>proxy</h1>"
+
+
+def test_a_bare_400_is_what_old_servers_say_of_words_they_do_not_know() -> None:
+    error = http_error(400, {"content-type": "text/plain"})
+    assert (error.kind, error.origin) == (Kind.BAD_REQUEST, Origin.BACKEND)
+    assert "before release 1.12 it knows neither priority nor timeout" in error.public
 
 
 @pytest.mark.parametrize(
@@ -470,7 +475,7 @@ def test_an_error_with_http_200() -> None:
         (6, "Request for unknown model: 'm' is not found", Kind.NOT_FOUND),
         (5, "no status available for unknown model 'm'", Kind.NOT_FOUND),
         (7, "x", Kind.UNSUPPORTED),
-        (8, "x", Kind.BAD_REQUEST),
+        (8, "x", Kind.ALREADY_EXISTS),
         (77, "x", Kind.BACKEND_ERROR),
     ],
 )
