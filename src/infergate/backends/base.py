@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
+from infergate.codecs.base import Profile
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
@@ -44,6 +45,16 @@ class Backend(Protocol):
     ) -> ModelMetadata:
         """The metadata of a model with its ``max_batch_size``, where that can be told, as it was in
         the last minute; ``newer``: in the last second. Raises GatewayError."""
+        ...
+
+    async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
+        """Carry out ``operation`` on each of its servers, all at once; the answers in their order,
+        at least one. Raises GatewayError when all have ended and one has failed: the first one's,
+        which tells how many."""
+        ...
+
+    async def kind(self, call: Call) -> Profile:
+        """What is known of its servers. Raises GatewayError."""
         ...
 
     async def classifies(self, call: Call) -> bool:

@@ -57,6 +57,11 @@ class Descriptions:
                 del self._of[key]
             raise
 
+    def forget(self, model: str) -> None:
+        """Another model may have taken the place of ``model``, in all versions."""
+        for key in [key for key in self._of if key[0] == model]:
+            del self._of[key]
+
     def doubt(self, model: str, version: str) -> None:
         """A request that should have fitted the description did not."""
         one = self._of.get((model, version))

@@ -38,8 +38,10 @@ from infergate.core.messages import (
     InferResponse,
     ModelConfig,
     ModelConfigRequest,
+    ModelLoadRequest,
     ModelMetadata,
     ModelMetadataRequest,
+    ModelUnloadRequest,
     Operation,
     ServerMetadata,
     ServerMetadataRequest,
@@ -131,6 +133,7 @@ class RemoteBackend(Generic[Req, Resp]):
         self._upstream: Final = upstream
         self._headers: Final = headers
         self._limits: Final = limits
+        self._endpoints: Final = tuple(server.endpoints)
         self._balance: Final = RoundRobin(server.endpoints, _ATTEMPTS)
         self._forwarded: Final = HeaderRule(server.forward_headers)
         self._returned: Final = HeaderRule(server.return_headers)
@@ -276,7 +279,7 @@ class RemoteBackend(Generic[Req, Resp]):
         call.tighten(began + self._allowed(call))
         wire = self._forwarding(wire, call)
         try:
-            answer = await self._send(wire, call)
+            answer = await self._send(wire, call, self._balance.order())
         finally:
             call.backend_seconds += time.monotonic() - began
         call.returned.update(self._returned.select(self._headers.read(answer)))
@@ -287,9 +290,47 @@ class RemoteBackend(Generic[Req, Resp]):
         forwarded = self._forwarded.select(call.headers)
         return self._headers.add(wire, forwarded) if forwarded else wire
 
-    async def _send(self, wire: Req, call: Call) -> Resp:
+    async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
+        """See Backend. Of a model that may have been changed no description is believed."""
+        wire = self._forwarding(self.codec.build_request(operation, await self.kind(call)), call)
+        call.tighten(time.monotonic() + self._allowed(call))
+        began = time.monotonic()
+        try:
+            asked = (self._one(wire, operation, each, call) for each in self._endpoints)
+            outcomes = await asyncio.gather(*asked)
+        finally:
+            call.backend_seconds += time.monotonic() - began
+            if isinstance(operation, ModelLoadRequest | ModelUnloadRequest):
+                self._descriptions.forget(operation.model)
+        failed = [each for each in outcomes if isinstance(each, GatewayError)]
+        if failed:
+            raise self._failed(failed, len(outcomes))
+        return [each for each in outcomes if not isinstance(each, GatewayError)]
+
+    async def _one(
+        self, wire: Req, operation: Operation, endpoint: Endpoint, call: Call
+    ) -> Answer | GatewayError:
+        try:
+            return self._read(await self._send(wire, call, (endpoint,) * _ATTEMPTS), operation)
+        except GatewayError as error:
+            return error
+
+    def _failed(self, errors: Sequence[GatewayError], count: int) -> GatewayError:
+        """The first of ``errors``, telling how many of ``count`` endpoints failed."""
+        first = errors[0]
+        if count == 1:
+            return first
+        return GatewayError(
+            first.kind,
+            f"{len(errors)} of {count} endpoints of backend '{self.name}' failed: {first.public}",
+            origin=first.origin,
+            detail="; ".join(f"{each.public} {each.detail}" for each in errors),
+            retry_after=first.retry_after,
+        )
+
+    async def _send(self, wire: Req, call: Call, endpoints: Sequence[Endpoint]) -> Resp:
         refused: GatewayError | None = None
-        for endpoint in self._balance.order():
+        for endpoint in endpoints:
             assert call.deadline is not None
             remaining = call.deadline - time.monotonic()
             if remaining <= 0:
@@ -313,9 +354,10 @@ class RemoteBackend(Generic[Req, Resp]):
 
     async def profile(self, call: Call) -> Profile:
         """What kind of server this is: asked for where requests depend on it, else as known."""
-        return await self._kind(call) if self.codec.profiled else self._detection.known
+        return await self.kind(call) if self.codec.profiled else self._detection.known
 
-    async def _kind(self, call: Call) -> Profile:
+    async def kind(self, call: Call) -> Profile:
+        """See Backend: declared, or asked for."""
         call.tighten(time.monotonic() + self._allowed(call))
         try:
             return await self._detection.profile(call)
@@ -331,7 +373,7 @@ class RemoteBackend(Generic[Req, Resp]):
 
     async def classifies(self, call: Call) -> bool:
         """By the protocol, or by the kind of server, which is asked for."""
-        return self.codec.caps.classifies or (await self._kind(call)).classifies
+        return self.codec.caps.classifies or (await self.kind(call)).classifies
 
     async def describe(
         self, model: str, version: str, call: Call, *, newer: bool = False
@@ -359,7 +401,7 @@ class RemoteBackend(Generic[Req, Resp]):
 
     async def _max_batch_size(self, model: str, version: str, call: Call) -> int | None:
         """None where this kind of server has no configuration to tell, or tells none."""
-        if not (await self._kind(call)).tells_config:
+        if not (await self.kind(call)).tells_config:
             return None
         config = await self.perform(ModelConfigRequest(model, version), call)
         assert isinstance(config, ModelConfig)

@@ -86,6 +86,16 @@ class Profile:
     """V2: answers with classes where an output's parameter ``classification`` asks for them."""
     tells_config: bool = False
     """V2: tells a model's configuration, its largest batch for one."""
+    tells_statistics: bool = False
+    """V2: tells what it has counted and measured of a model."""
+    traces: bool = False
+    """V2: has trace settings."""
+    logs: bool = False
+    """V2: has log settings."""
+    loads_by_name: bool = False
+    """V2: a model is loaded by its name alone: there are no parameters, or they mean nothing."""
+    loads_by_first_field: bool = False
+    """V2 gRPC: the name of a model to load or unload is field 1 of the request, not 2."""
 
 
 @dataclass(frozen=True, slots=True)

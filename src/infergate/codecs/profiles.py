@@ -1,33 +1,82 @@
-"""What is known of the servers people run behind the gateway (sources: docs/fidelity-v2.md)."""
+"""What is known of the servers people run behind the gateway: a row each.
+
+Sources: docs/fidelity-v2.md, docs/fidelity-trtis.md and the servers' own sources. A server says by
+its metadata which one it is; where its name tells nothing, the extensions it lists count.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from infergate.codecs.base import Profile
 from infergate.core.messages import ServerMetadata
 
 GENERIC: Final = Profile("generic")
-TRITON: Final = Profile("triton", binary=True, classifies=True, tells_config=True)
+TRITON: Final = Profile(
+    "triton",
+    binary=True,
+    classifies=True,
+    tells_config=True,
+    tells_statistics=True,
+    traces=True,
+    logs=True,
+)
+# What else a gateway behind this one does depends on its release and configuration: it lists it.
 INFERGATE: Final = Profile("infergate", binary=True, classifies=True)
-MLSERVER: Final = Profile("mlserver")
+# MLServer's repository extension takes Triton's messages and looks at the name alone
+# (mlserver/handlers/model_repository.py).
+MLSERVER: Final = Profile("mlserver", loads_by_name=True)
 # KServe takes the binary extension though its metadata does not list it; it answers any version
-# in a REST path with 501, and has a list of models of its own.
-KSERVE: Final = Profile("kserve", binary=True, versions=False, lists_models=True)
+# in a REST path with 501, and has a list of models of its own. Its messages to load and unload
+# hold nothing but a name, as field 1 (kserve/protocol/grpc/grpc_predict_v2.proto).
+KSERVE: Final = Profile(
+    "kserve",
+    binary=True,
+    versions=False,
+    lists_models=True,
+    loads_by_name=True,
+    loads_by_first_field=True,
+)
+# The OpenVINO model server has the binary extension over REST, and neither configuration nor
+# statistics; its models are loaded by its own configuration (docs/model_server_rest_api_kfs.md).
+OVMS: Final = Profile("ovms", binary=True, loads_by_name=True)
+# The legacy server's API settles all but what it was started with; a model is loaded by its name.
+TRTSERVER: Final = Profile("trtserver-1.x", classifies=True, loads_by_name=True)
+# GraphPipe has inferences and metadata, nothing else.
+GRAPHPIPE_GO: Final = Profile("graphpipe-go", versions=False)
+GRAPHPIPE_PY: Final = Profile("graphpipe-py", versions=False)
 
-BY_NAME: Final = {p.name: p for p in (GENERIC, TRITON, INFERGATE, MLSERVER, KSERVE)}
+BY_NAME: Final = {
+    p.name: p
+    for p in (
+        GENERIC,
+        TRITON,
+        INFERGATE,
+        MLSERVER,
+        KSERVE,
+        OVMS,
+        TRTSERVER,
+        GRAPHPIPE_GO,
+        GRAPHPIPE_PY,
+    )
+}
+"""All of them, as the configuration calls them."""
+_TOLD: Final = {**BY_NAME, "openvino model server": OVMS}
+"""By what their metadata calls them, in lower case."""
 
 
 def detect(metadata: ServerMetadata) -> Profile:
     """The profile of the server that describes itself so. A Triton may have any name (``--id``),
     so the extensions it lists count."""
-    known = BY_NAME.get(metadata.name.lower())
-    if known is not None:
-        return known
+    known = _TOLD.get(metadata.name.lower(), GENERIC)
     listed = metadata.extensions
-    return Profile(
-        "generic",
-        binary="binary_tensor_data" in listed,
-        classifies="classification" in listed,
-        tells_config="model_configuration" in listed,
+    return replace(
+        known,
+        binary=known.binary or "binary_tensor_data" in listed,
+        classifies=known.classifies or "classification" in listed,
+        tells_config=known.tells_config or "model_configuration" in listed,
+        tells_statistics=known.tells_statistics or "statistics" in listed,
+        traces=known.traces or "trace" in listed,
+        logs=known.logs or "logging" in listed,
     )

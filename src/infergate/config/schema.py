@@ -337,6 +337,24 @@ class ModelConfig(Section):
     versions: tuple[Text, ...] = Field(default=(), description="The versions told in its metadata.")
 
 
+# ---- what may be changed ----------------------------------------------------------------------
+
+
+class ControlConfig(Section):
+    """Operations that change servers' state. All are off unless switched on."""
+
+    repository: bool = Field(
+        default=False,
+        description="Whether clients may load and unload models: on every endpoint of the model's "
+        "backend. The index of models is always served.",
+    )
+    settings: bool = Field(
+        default=False,
+        description="Whether clients may see and change trace and log settings: those of a model "
+        "go to its backend, those of the server to every backend that has them.",
+    )
+
+
 # ---- bounds and habits ------------------------------------------------------------------------
 
 
@@ -427,6 +445,9 @@ class Config(Section):
     models: dict[str, ModelConfig] = Field(
         default={}, description="Declared models, each under the name that clients use."
     )
+    control: ControlConfig = Field(
+        default=ControlConfig(), description="Which operations that change state are switched on."
+    )
     limits: LimitsConfig = Field(
         default=LimitsConfig(), description="What requests and connections may ask."
     )
@@ -455,5 +476,5 @@ class Config(Section):
         )
 
 
-COMING: Final = frozenset({("control",)})
+COMING: Final = frozenset({("control", "shared_memory")})
 """Agreed keys that come with a later version."""

@@ -88,17 +88,49 @@ class ServerStatusRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelStatisticsRequest:
+    """What has been counted and measured of a model; an empty ``model`` means all."""
+
+    model: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelLoadRequest:
-    """Load a model, or load it again."""
+    """Load a model, or load it again, from any of a server's repositories or the one named.
+
+    ``parameters`` are Triton's: ``config``, the model's configuration as JSON text, and ``file:…``,
+    a file's bytes.
+    """
 
     model: str
+    repository: str = ""
+    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelUnloadRequest:
-    """Unload a model."""
+    """Unload a model. Triton's only parameter is ``unload_dependents``, a bool."""
 
     model: str
+    repository: str = ""
+    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSettingsRequest:
+    """How requests (of ``model``, or all) are traced, once ``settings`` are changed. Each of these
+    is a list of strings; an empty one takes a setting back to that of all models."""
+
+    model: str = ""
+    settings: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettingsRequest:
+    """What a server logs, once ``settings`` (bool, int or str) are changed."""
+
+    settings: Parameters = field(default_factory=lambda: NO_PARAMETERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +162,18 @@ class SharedMemoryUnregisterRequest:
     name: str = ""
 
 
-ModelOperation = ModelReadyRequest | ModelMetadataRequest | ModelConfigRequest | InferRequest
+ModelOperation = (
+    ModelReadyRequest
+    | ModelMetadataRequest
+    | ModelConfigRequest
+    | ModelStatisticsRequest
+    | InferRequest
+)
+RepositoryOperation = ModelLoadRequest | ModelUnloadRequest
+SettingsOperation = TraceSettingsRequest | LogSettingsRequest
 ControlOperation = (
-    ModelLoadRequest
-    | ModelUnloadRequest
+    RepositoryOperation
+    | SettingsOperation
     | SharedMemoryStatusRequest
     | SharedMemoryRegisterRequest
     | SharedMemoryUnregisterRequest
@@ -146,6 +186,7 @@ Operation = (
     | ModelReadyRequest
     | ModelMetadataRequest
     | ModelConfigRequest
+    | ModelStatisticsRequest
     | ServerStatusRequest
     | InferRequest
     | ControlOperation
@@ -159,9 +200,12 @@ OPERATIONS: Final[dict[type, str]] = {
     ModelReadyRequest: "model_ready",
     ModelMetadataRequest: "model_metadata",
     ModelConfigRequest: "model_config",
+    ModelStatisticsRequest: "model_statistics",
     ServerStatusRequest: "server_status",
     ModelLoadRequest: "model_load",
     ModelUnloadRequest: "model_unload",
+    TraceSettingsRequest: "trace_settings",
+    LogSettingsRequest: "log_settings",
     SharedMemoryStatusRequest: "shared_memory_status",
     SharedMemoryRegisterRequest: "shared_memory_register",
     SharedMemoryUnregisterRequest: "shared_memory_unregister",
@@ -220,10 +264,20 @@ class ModelMetadata:
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """The answer to :class:`ModelConfigRequest`. ``settings`` are named and nested as in Triton's
-    ``model_config.proto`` told as JSON."""
+    ``model_config.proto`` told as JSON. ``message`` is that message where a server sent it: it may
+    hold fields that ``settings`` do not."""
 
     name: str
     settings: Parameters
+    message: bytes | bytearray | memoryview = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatistics:
+    """The answer to :class:`ModelStatisticsRequest`: an object for each model and version, named
+    and nested as in Triton's extension told as JSON. Durations are in nanoseconds."""
+
+    models: tuple[Parameters, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +349,13 @@ class SharedMemoryStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """The answer to trace and log settings: all of them, as they are now."""
+
+    values: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The answer to an operation that changes something: it was done."""
 
@@ -304,9 +365,11 @@ Answer = (
     | ServerMetadata
     | ModelMetadata
     | ModelConfig
+    | ModelStatistics
     | ModelIndex
     | ServerStatus
     | SharedMemoryStatus
+    | Settings
     | Done
     | InferResponse
 )

@@ -23,9 +23,12 @@ from infergate.core.messages import (
     ModelIndexRequest,
     ModelMetadata,
     ModelReadyRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
     ModelStatus,
     Operation,
 )
+from infergate.core.tensor import Parameters
 from infergate.gateway.bound import Bound
 from infergate.gateway.rename import to_backend
 from infergate.routing.table import RouteTable
@@ -63,6 +66,10 @@ class Describing(Protocol):
 
     async def describe(self, model: str, version: str, call: Call) -> ModelMetadata:
         """The metadata of a model in the client's names. Raises GatewayError."""
+        ...
+
+    async def statistics(self, operation: ModelStatisticsRequest, call: Call) -> ModelStatistics:
+        """What has been counted of one model. Raises GatewayError."""
         ...
 
 
@@ -130,15 +137,50 @@ class Catalogue:
 
     async def statuses(self, call: Call) -> tuple[ModelStatus, ...]:
         """The status of every model of the index."""
+        listed, all_told, gate = await self._listed(call)
+        told = (self._status_of(name, each, all_told, gate) for name, each in listed.items())
+        return tuple(await asyncio.gather(*told))
+
+    async def statistics(self, call: Call) -> ModelStatistics:
+        """What has been counted of every model of the index, as far as it can be had."""
+        listed, all_told, gate = await self._listed(call)
+        questions = (
+            ModelStatisticsRequest(name, version)
+            for name, entries in listed.items()
+            for version in self._versions(name, entries)
+        )
+        told = await asyncio.gather(
+            *(self._statistics_of(question, all_told, gate) for question in questions)
+        )
+        return ModelStatistics(tuple(each for models in told for each in models))
+
+    def _versions(self, model: str, listed: Sequence[ModelIndexEntry]) -> list[str]:
+        """Those to ask for: none, which means all, where there is a route for that."""
+        if self._table.find(model, "") is not None:
+            return [""]
+        return list(dict.fromkeys(entry.version for entry in listed))
+
+    async def _statistics_of(
+        self, question: ModelStatisticsRequest, call: Call, gate: asyncio.Semaphore
+    ) -> tuple[Parameters, ...]:
+        async with gate:
+            try:
+                return (await self._gateway.statistics(question, _brief(call))).models
+            except GatewayError:
+                return ()
+
+    async def _listed(
+        self, call: Call
+    ) -> tuple[dict[str, list[ModelIndexEntry]], Call, asyncio.Semaphore]:
+        """The entries of the index by name; the call that all questions about them share, and what
+        lets some of them through at once."""
         index = await self.index(ModelIndexRequest(), call)
         listed: dict[str, list[ModelIndexEntry]] = {}
         for entry in index.models:
             listed.setdefault(entry.name, []).append(entry)
         all_told = replace(call, returned={})
         all_told.tighten(time.monotonic() + _STATUS_TIME)
-        gate = asyncio.Semaphore(_AT_ONCE)
-        told = (self._status_of(name, each, all_told, gate) for name, each in listed.items())
-        return tuple(await asyncio.gather(*told))
+        return listed, all_told, asyncio.Semaphore(_AT_ONCE)
 
     async def _status_of(
         self, model: str, listed: Sequence[ModelIndexEntry], call: Call, gate: asyncio.Semaphore

@@ -21,12 +21,15 @@ from infergate.core.messages import (
     Health,
     InferRequest,
     InferResponse,
+    ModelConfig,
     ModelConfigRequest,
     ModelIndexRequest,
     ModelMetadata,
     ModelMetadataRequest,
     ModelOperation,
     ModelReadyRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
     ModelStatus,
     Operation,
     ServerLiveRequest,
@@ -40,13 +43,22 @@ from infergate.gateway import cast
 from infergate.gateway.bound import Bound
 from infergate.gateway.catalogue import READY, Catalogue, asked
 from infergate.gateway.classes import asking_values, asks_for_classes, with_classes
-from infergate.gateway.control import control
+from infergate.gateway.configuration import config_of
+from infergate.gateway.control import NOTHING, Allowed, Control
 from infergate.gateway.readiness import Readiness
 from infergate.gateway.rename import metadata_to_backend, to_backend, to_client
+from infergate.gateway.statistics import Figures, together
 from infergate.routing.table import RouteTable
 
 __all__ = ["Bound", "Gateway"]
-EXTENSIONS: Final = ("binary_tensor_data", "classification", "parameters", "sequence")
+EXTENSIONS: Final = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "parameters",
+    "sequence",
+    "statistics",
+)
 """Extensions of V2 that the gateway carries. What a model does with them is its backend's."""
 _NAME: Final = "infergate"
 
@@ -56,7 +68,8 @@ class Gateway:
 
     ``declared`` is metadata that the operator wrote down, by the client's model name; it stands
     for what the backend would say. ``combine`` makes one readiness of all backends': ``all``
-    (strict) or ``any`` (lenient).
+    (strict) or ``any`` (lenient). ``allowed`` are the operations that change state. ``figures`` are
+    to be told of every finished request.
     """
 
     def __init__(
@@ -65,14 +78,20 @@ class Gateway:
         backends: Mapping[str, Backend],
         declared: Mapping[str, ModelMetadata],
         combine: Callable[[Sequence[bool]], bool] = all,
+        *,
+        allowed: Allowed = NOTHING,
     ) -> None:
         self.backends: Final = tuple(backends.values())
         self.declared: Final = declared
+        self._extensions: Final = (*EXTENSIONS, *allowed.extensions)
+        self._control: Final = Control(allowed, self)
         self.bound: Final = tuple(Bound(r, backends[r.backend]) for r in table.routes)
         self._table: Final = table
         self._of: Final = {id(bound.route): bound for bound in self.bound}
         self._combine: Final = combine
         self._catalogue: Final = Catalogue(table, self.bound, self)
+        exact = (route.pattern for route in table.routes if route.is_exact)
+        self.figures: Final = Figures((*exact, *declared))
         self.readiness: Final = Readiness(self._is_ready)
 
     def bind(self, model: str, version: str, call: Call) -> Bound:
@@ -88,6 +107,11 @@ class Gateway:
         bound.note(call)
         return bound
 
+    def bind_any(self, model: str, call: Call) -> Bound:
+        """The first route of ``model``, whatever version it is for. Raises NOT_FOUND."""
+        first = next(iter(self._table.candidates(model)), None)
+        return self.bind(model, first.version if first else "", call)
+
     async def perform(self, operation: Operation, call: Call) -> Answer:
         """Carry out ``operation``. Raises GatewayError."""
         match operation:
@@ -96,7 +120,7 @@ class Gateway:
             case ServerReadyRequest():
                 return Health(ok=await self.readiness.ready())
             case ServerMetadataRequest():
-                return ServerMetadata(_NAME, __version__, EXTENSIONS)
+                return ServerMetadata(_NAME, __version__, self._extensions)
             case ModelIndexRequest():
                 return await self._catalogue.index(operation, call)
             case ServerStatusRequest(model):
@@ -108,11 +132,23 @@ class Gateway:
                 return await self.infer(
                     operation, self.bind(operation.model, operation.version, call), call
                 )
-            case ModelReadyRequest() | ModelConfigRequest():
+            case ModelReadyRequest():
                 bound = self.bind(operation.model, operation.version, call)
                 return await self._carried(operation, bound, call)
             case _:
-                return control(operation)
+                return await self._extended(operation, call)
+
+    async def _extended(self, operation: Operation, call: Call) -> Answer:
+        """What extensions of V2 ask for."""
+        match operation:
+            case ModelConfigRequest():
+                return await self._config(operation, call)
+            case ModelStatisticsRequest(""):
+                return await self._catalogue.statistics(call)
+            case ModelStatisticsRequest():
+                return await self.statistics(operation, call)
+            case _:
+                return await self._control.perform(operation, call)
 
     async def infer(self, request: InferRequest, bound: Bound, call: Call) -> Answer:
         """``request`` along ``bound``, its route, which is noted on ``call``."""
@@ -183,6 +219,29 @@ class Gateway:
             return replace(declared, name=operation.model)
         answer = await self._carried(operation, bound, call)
         assert isinstance(answer, ModelMetadata)
+        return answer
+
+    async def _config(self, operation: ModelConfigRequest, call: Call) -> ModelConfig:
+        """The server's own configuration, or what the metadata tells of it."""
+        model, version = operation.model, operation.version
+        bound = self.bind(model, version, call)
+        if model not in self.declared and (await bound.backend.kind(call)).tells_config:
+            answer = await self._carried(operation, bound, call)
+            assert isinstance(answer, ModelConfig)
+            return answer
+        described = await self._described(model, version, bound, call)
+        return config_of(_told(described, bound, call))
+
+    async def statistics(self, operation: ModelStatisticsRequest, call: Call) -> ModelStatistics:
+        """What the servers of a model have counted, together, or what the gateway has."""
+        bound = self.bind(operation.model, operation.version, call)
+        if not (await bound.backend.kind(call)).tells_statistics:
+            return self.figures.of(operation.model, operation.version)
+        theirs = to_backend(operation, bound.route)
+        answers = await bound.backend.everywhere(theirs, call)
+        told = together([each for each in answers if isinstance(each, ModelStatistics)])
+        answer = to_client(told, operation, bound.route)
+        assert isinstance(answer, ModelStatistics)
         return answer
 
     async def _carried(self, operation: ModelOperation, bound: Bound, call: Call) -> Answer:

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from infergate.core.errors import bad_request
 from infergate.core.messages import (
     Answer,
     InferRequest,
     InferResponse,
+    ModelConfig,
+    ModelLoadRequest,
     ModelMetadata,
     ModelOperation,
+    ModelStatistics,
+    ModelUnloadRequest,
     RequestedOutput,
     TensorMetadata,
+    TraceSettingsRequest,
 )
-from infergate.core.tensor import Tensor
+from infergate.core.tensor import Parameters, Tensor
 from infergate.routing.table import Route
 
 Named = TypeVar("Named", Tensor, TensorMetadata, RequestedOutput)
+OfModel = TypeVar("OfModel", bound=ModelLoadRequest | ModelUnloadRequest | TraceSettingsRequest)
 
 
 def to_backend(operation: ModelOperation, route: Route) -> ModelOperation:
@@ -39,6 +45,11 @@ def to_backend(operation: ModelOperation, route: Route) -> ModelOperation:
         inputs=_renamed(operation.inputs, route.rewrite.inputs, "input"),
         outputs=_renamed(operation.outputs, route.rewrite.outputs, "output"),
     )
+
+
+def model_to_backend(operation: OfModel, route: Route) -> OfModel:
+    """``operation``, which names a model and no version, in the backend's names."""
+    return replace(operation, model=route.backend_model(operation.model))
 
 
 def metadata_to_backend(
@@ -74,7 +85,30 @@ def to_client(answer: Answer, asked: ModelOperation, route: Route) -> Answer:
             inputs=_renamed(answer.inputs, _inverse(route.rewrite.inputs), "input"),
             outputs=_renamed(answer.outputs, _inverse(route.rewrite.outputs), "output"),
         )
+    if isinstance(answer, ModelConfig):
+        settings = dict(answer.settings)
+        for side, names in (("input", route.rewrite.inputs), ("output", route.rewrite.outputs)):
+            settings[side] = _entries_renamed(settings.get(side), _inverse(names))
+        return replace(answer, name=asked.model, settings={**settings, "name": asked.model})
+    if isinstance(answer, ModelStatistics):
+        return ModelStatistics(tuple(_statistics(each, asked, route) for each in answer.models))
     return answer
+
+
+def _entries_renamed(entries: Any, names: Mapping[str, str]) -> list[Any]:
+    """A configuration's inputs or outputs, as far as they are objects with names."""
+    listed = entries if isinstance(entries, list) else []
+    return [
+        {**each, "name": names[each["name"]]}
+        if isinstance(each, dict) and isinstance(each.get("name"), str) and each["name"] in names
+        else each
+        for each in listed
+    ]
+
+
+def _statistics(told: Parameters, asked: ModelOperation, route: Route) -> Parameters:
+    version = route.client_version(asked.version, str(told.get("version", "")))
+    return {**told, "name": asked.model, "version": version}
 
 
 def _client_versions(answer: ModelMetadata, asked: ModelOperation, route: Route) -> tuple[str, ...]:

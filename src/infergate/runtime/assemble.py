@@ -20,10 +20,12 @@ from infergate.config import compile as compiled
 from infergate.config.schema import BackendConfig, Config
 from infergate.core.call import Call
 from infergate.core.limits import Limits
+from infergate.gateway.control import Allowed
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
 from infergate.gateway.services import own_services
+from infergate.gateway.statistics import Figures
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.metrics import Metrics
 from infergate.runtime.admin import Admin
@@ -92,6 +94,7 @@ def assemble(config: Config) -> Running:
         {name: _backend(name, each, limits) for name, each in config.backends.items()},
         compiled.declared_models(config),
         _COMBINE[config.readiness],
+        allowed=Allowed(config.control.repository, config.control.settings),
     )
     metrics, admission = Metrics(), Admission(limits)
     metrics.in_flight.set_function(lambda: admission.requests)
@@ -100,7 +103,7 @@ def assemble(config: Config) -> Running:
     log = None
     if config.log.access:
         log = AccessLog(FORMATS[config.log.format], metrics.log_dropped.inc)
-    record = _recorder(metrics, log)
+    record = _recorder(metrics, gateway.figures, log)
     aside = Pool(config.helpers) if config.helpers else None
     addresses = compiled.addresses(config)
     listeners: dict[str, Server] = {}
@@ -173,11 +176,12 @@ def _backend(name: str, config: BackendConfig, limits: Limits) -> Backend:
             return RemoteBackend(server, codec, GrpcUpstream(limits), RPC_HEADERS, limits)
 
 
-def _recorder(metrics: Metrics, log: AccessLog | None) -> Callable[[Call], None]:
+def _recorder(metrics: Metrics, figures: Figures, log: AccessLog | None) -> Callable[[Call], None]:
     def record(call: Call) -> None:
-        seconds = time.monotonic() - call.started
+        seconds, now = time.monotonic() - call.started, time.time()
         metrics.record(call, seconds)
+        figures.record(call, seconds, now)
         if log is not None:
-            log.record(call, seconds, time.time())
+            log.record(call, seconds, now)
 
     return record

@@ -1,7 +1,7 @@
 """Canonical operations and answers ⇄ JSON, for test vectors and for telling two apart.
 
 The form is ``{"type": "InferRequest", ...fields}``, fields at their default left out. Tensor data
-is a hex string, a datatype its name; everything else is as JSON has it.
+and other bytes are a hex string, a datatype its name; everything else is as JSON has it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def _to_json(content: Any) -> Any:
     if isinstance(content, Datatype):
         return content.value
     if isinstance(content, Mapping):
-        return dict(content)
+        return {
+            key: value.hex() if isinstance(value, _BUFFER) else value
+            for key, value in content.items()
+        }
     if isinstance(content, tuple):
         return [_to_json(item) for item in content]
     if dataclasses.is_dataclass(content):

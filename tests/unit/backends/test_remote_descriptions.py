@@ -314,7 +314,7 @@ async def test_an_unprofiled_server_is_asked_only_where_classes_are_wanted() -> 
     assert await made.classifies(call())
     assert await made.classifies(call())
     assert codec.count(ServerMetadataRequest) == 1
-    assert await made.profile(call()) is TRITON
+    assert await made.profile(call()) == TRITON
     assert await backend(codec, KSERVE).profile(call()) is KSERVE
 
 

@@ -68,6 +68,7 @@ def as_json(config: Config) -> dict[str, Any]:
             }
             for name, model in compiled.declared_models(config).items()
         },
+        "control": config.control.model_dump(),
         "readiness": config.readiness,
         "drain": config.drain.model_dump(),
         "log": config.log.model_dump(),

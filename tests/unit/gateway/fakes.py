@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -98,6 +98,8 @@ class Memory:
         self.description: ModelMetadata | GatewayError = ModelMetadata("m", ("1",))
         self.described: list[tuple[str, str, bool]] = []
         self.has_classes = True
+        self.servers = 1
+        self.profile_of_all = GENERIC
 
     async def perform(self, operation: Operation, call: Call) -> Answer:
         self.asked.append(operation)
@@ -125,6 +127,12 @@ class Memory:
         if isinstance(self.description, Exception):
             raise self.description
         return self.description
+
+    async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
+        return [await self.perform(operation, call) for _ in range(self.servers)]
+
+    async def kind(self, call: Call) -> Profile:
+        return self.profile_of_all
 
     async def classifies(self, call: Call) -> bool:
         return self.has_classes

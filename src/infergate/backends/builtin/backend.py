@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -15,6 +15,7 @@ from infergate.backends.builtin.digits import Digits
 from infergate.backends.builtin.identity import Identity
 from infergate.backends.builtin.model import VERSION, Model
 from infergate.backends.builtin.repeat import Repeat
+from infergate.codecs.base import Profile
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
@@ -27,9 +28,11 @@ from infergate.core.messages import (
     ModelIndex,
     ModelIndexEntry,
     ModelIndexRequest,
+    ModelLoadRequest,
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
+    ModelUnloadRequest,
     Operation,
     ServerLiveRequest,
     ServerMetadata,
@@ -37,6 +40,7 @@ from infergate.core.messages import (
     ServerReadyRequest,
 )
 
+_PROFILE: Final = Profile("builtin", classifies=True)
 EXTENSIONS: Final = ("classification", "sequence")
 
 
@@ -74,6 +78,12 @@ class BuiltinBackend:
                 return self._find(model, version).metadata
             case InferRequest(model, version):
                 return self._find(model, version).infer(operation)
+            case ModelLoadRequest(model) | ModelUnloadRequest(model):
+                raise GatewayError(
+                    Kind.UNSUPPORTED,
+                    f"model '{model}' is inside infergate, where none is loaded or unloaded",
+                    origin=Origin.BACKEND,
+                )
             case _:
                 raise GatewayError(
                     Kind.UNSUPPORTED,
@@ -91,6 +101,14 @@ class BuiltinBackend:
     ) -> ModelMetadata:
         """See Backend. Raises NOT_FOUND."""
         return self._find(model, version).metadata
+
+    async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
+        """See Backend. There is one place."""
+        return (await self.perform(operation, call),)
+
+    async def kind(self, call: Call) -> Profile:  # noqa: ARG002 - instant
+        """See Backend."""
+        return _PROFILE
 
     async def classifies(self, call: Call) -> bool:  # noqa: ARG002 - instant
         """Every model does."""

@@ -35,6 +35,7 @@ from infergate.core.messages import (
     ServerReadyRequest,
     ServerStatusRequest,
 )
+from infergate.core.repository import name_alone
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, joined
 
@@ -66,10 +67,12 @@ def _asked(operation: Operation) -> tuple[str, Any]:
             raise GatewayError(Kind.NOT_FOUND, "no model has the name ''")
         case ModelMetadataRequest(model) | ModelReadyRequest(model) | ServerStatusRequest(model):
             return STATUS, pb.StatusRequest(model_name=model)
-        case ModelLoadRequest(model):
-            return MODEL_CONTROL, pb.ModelControlRequest(model_name=model, type=LOAD)
-        case ModelUnloadRequest(model):
-            return MODEL_CONTROL, pb.ModelControlRequest(model_name=model)
+        case ModelLoadRequest():
+            name = name_alone(operation).model
+            return MODEL_CONTROL, pb.ModelControlRequest(model_name=name, type=LOAD)
+        case ModelUnloadRequest():
+            name = name_alone(operation).model
+            return MODEL_CONTROL, pb.ModelControlRequest(model_name=name)
     raise GatewayError(
         Kind.UNSUPPORTED, f"the legacy gRPC API has no request for {type(operation).__name__}"
     )

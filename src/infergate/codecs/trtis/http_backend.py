@@ -44,6 +44,7 @@ from infergate.core.messages import (
     ServerReadyRequest,
     ServerStatusRequest,
 )
+from infergate.core.repository import name_alone
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, joined
 
@@ -80,9 +81,11 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
         case ModelMetadataRequest() | ModelReadyRequest() | ServerStatusRequest():
             return HttpRequest("GET", model_path(STATUS_PATH, operation.model), _BINARY)
         case ModelLoadRequest():
-            return HttpRequest("POST", model_path("/api/modelcontrol/load", operation.model))
+            name = name_alone(operation).model
+            return HttpRequest("POST", model_path("/api/modelcontrol/load", name))
         case ModelUnloadRequest():
-            return HttpRequest("POST", model_path("/api/modelcontrol/unload", operation.model))
+            name = name_alone(operation).model
+            return HttpRequest("POST", model_path("/api/modelcontrol/unload", name))
     raise GatewayError(
         Kind.UNSUPPORTED, f"the legacy HTTP API has no request for {type(operation).__name__}"
     )

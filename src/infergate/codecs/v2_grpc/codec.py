@@ -26,7 +26,7 @@ from infergate.codecs.protos.scan import (
     without,
 )
 from infergate.codecs.protos.statuses import raise_status
-from infergate.codecs.v2_grpc import errors, streams
+from infergate.codecs.v2_grpc import errors, repository, streams
 from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, most_fields
 from infergate.codecs.v2_grpc.infer_request import (
     asks_for_classes,
@@ -40,7 +40,7 @@ from infergate.codecs.v2_grpc.infer_response import (
     write_raw,
     write_typed_where_possible,
 )
-from infergate.codecs.v2_grpc.methods import ASKED, BY_OPERATION, BY_PATH, INFER, OPERATIONS, STREAM
+from infergate.codecs.v2_grpc.methods import BY_OPERATION, BY_PATH, INFER, OPERATIONS, STREAM
 from infergate.codecs.v2_grpc.tensors import explain
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
@@ -63,6 +63,7 @@ _ID: Final = 3
 _OUTPUTS: Final = 5
 _MOST_ASKED: Final = 64 * KIB
 """A request other than an inference: it holds a name and a version."""
+_MOST_FILES: Final = 4096
 _NAMES: Final = frozenset({_MODEL, _VERSION, _ID})
 _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
     "raw": write_raw,
@@ -102,6 +103,8 @@ class V2Grpc:
             if not names.get(_MODEL):
                 raise bad_request("model_name is missing")
             return Peek(operation, names[_MODEL], names.get(_VERSION, ""))
+        if BY_PATH[wire.method].holds_files:
+            return Peek(operation, _named(message))
         asked = self.parse_request(wire, DEFAULT_LIMITS).operation
         return Peek(operation, getattr(asked, "model", ""), getattr(asked, "version", ""))
 
@@ -111,17 +114,18 @@ class V2Grpc:
             request = read_request(wire.message, limits).request
             return streams.parsed(request) if wire.method == STREAM else Parsed(request)
         method = BY_PATH[wire.method]
-        if size(wire.message) > _MOST_ASKED:
-            raise GatewayError(
-                Kind.TOO_LARGE, f"the message to {wire.method} is over {_MOST_ASKED} bytes"
-            )
+        most = limits.body if method.holds_files else _MOST_ASKED
+        if size(wire.message) > most:
+            raise GatewayError(Kind.TOO_LARGE, f"the message to {wire.method} is over {most} bytes")
+        if method.holds_files:
+            _named(joined(wire.message))
         try:
             message = method.request.FromString(joined(wire.message))
         except DecodeError:
             raise bad_request(
                 f"the message to {wire.method} cannot be read: {UNDECODABLE}"
             ) from None
-        return Parsed(method.read_request(message))
+        return Parsed(method.read_request(message), method.reply(message))
 
     def build_response(self, answer: Answer, parsed: Parsed) -> RpcResponse:
         """Tensors raw or typed as the codec was made."""
@@ -135,9 +139,8 @@ class V2Grpc:
                     Kind.UNSUPPORTED,
                     f"V2 gRPC cannot answer {operation.__name__} with {type(answer).__name__}",
                 )
-            return RpcResponse(
-                (method.write_response(answer).SerializeToString(deterministic=True),)
-            )
+            message = parsed.reply or method.write_response(answer)
+            return RpcResponse((message.SerializeToString(deterministic=True),))
         except ValueError as error:
             raise GatewayError(Kind.UNSUPPORTED, f"V2 gRPC: {explain(error)}") from None
 
@@ -152,16 +155,19 @@ class V2Grpc:
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest:
         """Tensors always raw: every server takes that."""
-        del profile, model
+        del model
         try:
             if isinstance(operation, InferRequest):
                 return RpcRequest(INFER, write_request(operation))
-            method = ASKED.get(type(operation))
+            method = BY_OPERATION.get(type(operation))
             if method is None:
                 raise GatewayError(
                     Kind.UNSUPPORTED, f"V2 gRPC has no method for {type(operation).__name__}"
                 )
-            message = method.write_request(operation)
+            if method.profiled:
+                message = method.write_request(operation, profile)
+            else:
+                message = method.write_request(operation)
             return RpcRequest(method.path, (message.SerializeToString(deterministic=True),))
         except ValueError as error:
             raise bad_request(f"V2 gRPC: {explain(error)}") from None
@@ -179,7 +185,7 @@ class V2Grpc:
             raise_status(wire)
         if isinstance(operation, InferRequest):
             return read_response(wire.message, limits)
-        method = ASKED[type(operation)]
+        method = BY_OPERATION[type(operation)]
         try:
             message = method.response.FromString(joined(wire.message))
         except DecodeError as error:
@@ -286,6 +292,15 @@ def _strings(message: Buffer, numbers: frozenset[int]) -> dict[int, str]:
         return strings(message, numbers, MOST_FIELDS)
     except Malformed as error:
         raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None
+
+
+def _named(message: Buffer) -> str:
+    """The model in a message that may hold files, of which there may be so many. The protobuf
+    runtime makes up to twenty times its size of small ones."""
+    try:
+        return repository.read_name(message, _MOST_FILES)
+    except Malformed as error:
+        raise bad_request(f"the message to load a model cannot be read: {error}") from None
 
 
 def _told(names: Mapping[int, str]) -> bytes:

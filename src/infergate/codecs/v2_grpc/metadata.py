@@ -12,12 +12,16 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from infergate.codecs.protos.plain import told, written
 from infergate.codecs.v2_grpc.messages import (
     InferParameter,
+    ModelConfigResponse,
     ModelMetadataResponse,
+    ModelStatisticsResponse,
     RepositoryIndexResponse,
     ServerMetadataResponse,
 )
+from infergate.codecs.v2_grpc.messages import ModelConfig as ModelConfigMessage
 from infergate.codecs.v2_grpc.parameters import (
     read_parameters,
     write_parameter,
@@ -29,6 +33,7 @@ from infergate.core.messages import (
     ModelIndex,
     ModelIndexEntry,
     ModelMetadata,
+    ModelStatistics,
     ServerMetadata,
     TensorMetadata,
 )
@@ -64,14 +69,33 @@ def write_model_index(answer: ModelIndex) -> Any:
 
 
 def read_model_config(message: Any) -> ModelConfig:
-    """A ModelConfigResponse, as far as our schema knows it."""
+    """A ModelConfigResponse."""
     config = message.config
-    settings = {
-        "name": config.name,
-        "platform": config.platform,
-        "max_batch_size": config.max_batch_size,
-    }
-    return ModelConfig(config.name, settings)
+    return ModelConfig(config.name, told(config), config.SerializeToString(deterministic=True))
+
+
+def write_model_config(answer: ModelConfig) -> Any:
+    """The inverse: the message that a server sent, in which only names may be others; else what
+    the settings tell. ValueError for settings that do not fit the message."""
+    config = written(ModelConfigMessage, answer.settings)
+    if answer.message:
+        names = [[each.name for each in side] for side in (config.input, config.output)]
+        config = ModelConfigMessage.FromString(answer.message)
+        for side, renamed in zip((config.input, config.output), names, strict=True):
+            for each, name in zip(side, renamed, strict=False):
+                each.name = name
+    config.name = answer.name
+    return ModelConfigResponse(config=config)
+
+
+def read_statistics(message: Any) -> ModelStatistics:
+    """A ModelStatisticsResponse."""
+    return ModelStatistics(tuple(told(each) for each in message.model_stats))
+
+
+def write_statistics(answer: ModelStatistics) -> Any:
+    """The inverse. ValueError for figures that do not fit the message."""
+    return written(ModelStatisticsResponse, {"model_stats": list(answer.models)})
 
 
 def read_model_metadata(message: Any) -> ModelMetadata:

@@ -1,8 +1,7 @@
 """The methods of the service: which operation each asks for, and its messages both ways.
 
 *Strategy.* One row a method. Inference has rows of its own kind: its messages are split by the
-scanner, all others are small and go through the protobuf runtime whole. A method that is only asked
-of servers has a row with one half.
+scanner, all others go through the protobuf runtime whole.
 """
 
 from __future__ import annotations
@@ -12,55 +11,68 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from infergate.codecs.v2_grpc import messages as pb
+from infergate.codecs.v2_grpc import repository, settings
 from infergate.codecs.v2_grpc.metadata import (
     read_model_config,
     read_model_index,
     read_model_metadata,
     read_server_metadata,
+    read_statistics,
+    write_model_config,
     write_model_index,
     write_model_metadata,
     write_server_metadata,
+    write_statistics,
 )
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.messages import (
     Answer,
+    Done,
     Health,
     InferRequest,
+    LogSettingsRequest,
+    ModelConfig,
     ModelConfigRequest,
     ModelIndex,
     ModelIndexRequest,
+    ModelLoadRequest,
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
+    ModelUnloadRequest,
     Operation,
     ServerLiveRequest,
     ServerMetadata,
     ServerMetadataRequest,
     ServerReadyRequest,
+    Settings,
+    TraceSettingsRequest,
 )
 
 SERVICE: Final = "inference.GRPCInferenceService"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A method as it is asked of servers: a writer of its request, a reader of its response."""
+class Method:
+    """A method other than ModelInfer: readers and writers of its two messages."""
 
     path: str
     operation: type[Operation]
-    response: Any
-    write_request: Callable[[Any], Any]
-    read_response: Callable[[Any], Answer]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Method(Asked):
-    """A method other than ModelInfer: readers and writers of its two messages."""
-
     answer: type[Answer]
     request: Any
+    response: Any
     read_request: Callable[[Any], Operation]
+    write_request: Callable[..., Any]
+    read_response: Callable[[Any], Answer]
     write_response: Callable[[Any], Any]
+    profiled: bool = False
+    """Whether ``write_request`` is given the server's profile as well."""
+    reply: Callable[[Any], Any] = lambda _: None
+    """The response that a request asks for by its form; None: that of ``write_response``."""
+    holds_files: bool = False
+    """Whether a request may be as large as an inference."""
 
 
 def _read_index_request(message: Any) -> ModelIndexRequest:
@@ -144,19 +156,80 @@ METHODS: Final = (
         read_response=read_model_index,
         write_response=write_model_index,
     ),
+    Method(
+        path=f"/{SERVICE}/RepositoryModelLoad",
+        operation=ModelLoadRequest,
+        answer=Done,
+        request=pb.RepositoryModelLoadRequest,
+        response=pb.KServeModelResponse,
+        read_request=repository.read_load,
+        write_request=repository.write_request,
+        read_response=repository.read_done,
+        write_response=lambda _: pb.RepositoryModelLoadResponse(),
+        reply=repository.reply,
+        holds_files=True,
+    ),
+    Method(
+        path=f"/{SERVICE}/RepositoryModelUnload",
+        operation=ModelUnloadRequest,
+        answer=Done,
+        request=pb.RepositoryModelUnloadRequest,
+        response=pb.KServeModelResponse,
+        read_request=repository.read_unload,
+        write_request=repository.write_request,
+        read_response=repository.read_done,
+        write_response=lambda _: pb.RepositoryModelUnloadResponse(),
+        reply=repository.reply,
+    ),
+    Method(
+        path=f"/{SERVICE}/ModelConfig",
+        operation=ModelConfigRequest,
+        answer=ModelConfig,
+        request=pb.ModelConfigRequest,
+        response=pb.ModelConfigResponse,
+        read_request=lambda message: ModelConfigRequest(*_read_model(message)),
+        write_request=lambda asked: pb.ModelConfigRequest(name=asked.model, version=asked.version),
+        read_response=read_model_config,
+        write_response=write_model_config,
+    ),
+    Method(
+        path=f"/{SERVICE}/ModelStatistics",
+        operation=ModelStatisticsRequest,
+        answer=ModelStatistics,
+        request=pb.ModelStatisticsRequest,
+        response=pb.ModelStatisticsResponse,
+        read_request=lambda message: ModelStatisticsRequest(message.name, message.version),
+        write_request=lambda asked: pb.ModelStatisticsRequest(
+            name=asked.model, version=asked.version
+        ),
+        read_response=read_statistics,
+        write_response=write_statistics,
+    ),
+    Method(
+        path=f"/{SERVICE}/TraceSetting",
+        operation=TraceSettingsRequest,
+        answer=Settings,
+        request=pb.TraceSettingRequest,
+        response=pb.TraceSettingResponse,
+        read_request=settings.read_trace_request,
+        write_request=settings.write_trace_request,
+        read_response=settings.read_trace,
+        write_response=settings.write_trace,
+    ),
+    Method(
+        path=f"/{SERVICE}/LogSettings",
+        operation=LogSettingsRequest,
+        answer=Settings,
+        request=pb.LogSettingsRequest,
+        response=pb.LogSettingsResponse,
+        read_request=settings.read_log_request,
+        write_request=settings.write_log_request,
+        read_response=settings.read_log,
+        write_response=settings.write_log,
+    ),
 )
-_CONFIG: Final = Asked(
-    path=f"/{SERVICE}/ModelConfig",
-    operation=ModelConfigRequest,
-    response=pb.ModelConfigResponse,
-    write_request=lambda asked: pb.ModelConfigRequest(name=asked.model, version=asked.version),
-    read_response=read_model_config,
-)
-"""Triton's extension."""
 BY_PATH: Final = {method.path: method for method in METHODS}
 BY_OPERATION: Final = {method.operation: method for method in METHODS}
-ASKED: Final[dict[type[Operation], Asked]] = {**BY_OPERATION, ModelConfigRequest: _CONFIG}
-"""What servers are asked."""
 INFER: Final = f"/{SERVICE}/ModelInfer"
 STREAM: Final = f"/{SERVICE}/ModelStreamInfer"
 OPERATIONS: Final[dict[str, type[Operation]]] = {

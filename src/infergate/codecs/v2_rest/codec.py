@@ -10,7 +10,7 @@ Sources: the V2 seed specification, its binary tensor data extension, and how se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from infergate.codecs.base import (
@@ -22,39 +22,42 @@ from infergate.codecs.base import (
     Profile,
     Unfinished,
 )
-from infergate.codecs.v2_rest import errors, forwarding, metadata
-from infergate.codecs.v2_rest.document import read_tolerantly
+from infergate.codecs.v2_rest import backend, errors, forwarding, metadata, repository, settings
 from infergate.codecs.v2_rest.elements import NON_FINITE
 from infergate.codecs.v2_rest.encodings import decoded, inflated_size
-from infergate.codecs.v2_rest.infer_request import read_request, write_request
+from infergate.codecs.v2_rest.infer_request import read_request
 from infergate.codecs.v2_rest.infer_response import (
-    answer_body,
-    blamed,
     read_response,
     text_size,
     write_response,
 )
-from infergate.codecs.v2_rest.paths import INDEX, NAMES, find, model_path
-from infergate.codecs.v2_rest.tensors import HEADER, check_json_size
+from infergate.codecs.v2_rest.paths import NAMES, Place, find
+from infergate.codecs.v2_rest.tensors import HEADER
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.messages import (
     Answer,
+    Done,
     Health,
     InferRequest,
     InferResponse,
+    LogSettingsRequest,
+    ModelConfig,
     ModelConfigRequest,
     ModelIndex,
     ModelIndexRequest,
+    ModelLoadRequest,
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
+    ModelUnloadRequest,
     Operation,
-    ServerLiveRequest,
     ServerMetadata,
-    ServerMetadataRequest,
-    ServerReadyRequest,
+    Settings,
+    TraceSettingsRequest,
 )
 from infergate.core.wire import HttpRequest, HttpResponse
 
@@ -96,32 +99,25 @@ class V2Rest:
         operation = place.operation
         if operation is InferRequest:
             return read_request(wire, place.model, place.version, limits)
-        if operation is ModelReadyRequest or operation is ModelMetadataRequest:
-            return Parsed(operation(place.model, place.version))
-        if operation is ModelIndexRequest and wire.path == INDEX:
-            body = decoded(wire.headers, wire.body, limits)
-            return Parsed(metadata.read_index_request(bytes(body), limits), metadata.write_entries)
-        if operation is ModelIndexRequest:
-            return Parsed(ModelIndexRequest(), metadata.write_names)
+        if (of_a_model := _OF_A_MODEL.get(operation)) is not None:
+            return Parsed(of_a_model(place.model, place.version))
+        if operation is ModelIndexRequest and wire.path == NAMES:
+            return Parsed(ModelIndexRequest(), _write_names)
+        if place.method == "POST":
+            posted = wire.method == "POST"
+            body = bytes(decoded(wire.headers, wire.body, limits)) if posted else b""
+            return Parsed(_READ[operation](place, body, limits))
         return Parsed(operation())  # type: ignore[call-arg]  # the rest have no fields
 
     def build_response(self, answer: Answer, parsed: Parsed) -> HttpResponse:
         """The answer in the form that the request noted."""
-        match answer:
-            case InferResponse():
-                return write_response(answer, parsed, self._spelling, self._compress_min)
-            case Health():
-                return metadata.write_health(answer, parsed.operation)
-            case ServerMetadata():
-                return metadata.write_server(answer)
-            case ModelMetadata():
-                return metadata.write_model(answer)
-            case ModelIndex():
-                write = parsed.reply or metadata.write_entries
-                response: HttpResponse = write(answer)
-                return response
-            case _:
-                raise GatewayError(Kind.UNSUPPORTED, f"V2 REST cannot tell {type(answer).__name__}")
+        if isinstance(answer, InferResponse):
+            return write_response(answer, parsed, self._spelling, self._compress_min)
+        write = parsed.reply or _WRITE.get(type(answer))
+        if write is None:
+            raise GatewayError(Kind.UNSUPPORTED, f"V2 REST cannot tell {type(answer).__name__}")
+        response: HttpResponse = write(answer, parsed.operation)
+        return response
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
         """``{"error": …}`` under the status of the error's kind."""
@@ -144,27 +140,7 @@ class V2Rest:
     ) -> HttpRequest:
         """Raises UNSUPPORTED for what JSON, or the server, cannot take."""
         del model
-        match operation:
-            case InferRequest():
-                return write_request(operation, profile)
-            case ModelReadyRequest():
-                return _get(_model_path(operation, profile, "/ready"))
-            case ModelMetadataRequest():
-                return _get(_model_path(operation, profile, ""))
-            case ModelIndexRequest():
-                return _index(operation, profile)
-            case ModelConfigRequest():
-                return _get(_model_path(operation, profile, "/config"))
-            case ServerMetadataRequest():
-                return _get("/v2")
-            case ServerLiveRequest():
-                return _get("/v2/health/live")
-            case ServerReadyRequest():
-                return _get("/v2/health/ready")
-            case _:
-                raise GatewayError(
-                    Kind.UNSUPPORTED, f"V2 REST has no request for {type(operation).__name__}"
-                )
+        return backend.build_request(operation, profile)
 
     def parse_response(
         self,
@@ -177,25 +153,7 @@ class V2Rest:
         del model
         if isinstance(operation, InferRequest):
             return read_response(wire, operation, limits)
-        if _says_no(wire.status, operation):
-            return Health(ok=False)
-        body = bytes(answer_body(wire, limits))
-        try:
-            check_json_size(len(body), limits)
-            match operation:
-                case ServerLiveRequest() | ServerReadyRequest() | ModelReadyRequest():
-                    return metadata.read_ready(body)
-                case ServerMetadataRequest():
-                    return metadata.read_server(read_tolerantly(body))
-                case ModelMetadataRequest():
-                    return metadata.read_model(read_tolerantly(body))
-                case ModelConfigRequest():
-                    return metadata.read_config(read_tolerantly(body))
-                case _:
-                    assert isinstance(operation, ModelIndexRequest)
-                    return metadata.read_index(read_tolerantly(body))
-        except GatewayError as error:
-            raise blamed(error) from None
+        return backend.parse_response(wire, operation, limits)
 
     # ---- V2 REST on both sides
 
@@ -220,36 +178,44 @@ class V2Rest:
         return forwarding.Relabel(asked, names, limits, self._compress_min).answer(wire)
 
 
-def _get(path: str) -> HttpRequest:
-    return HttpRequest("GET", path)
+def _read_index(place: Place, body: bytes, limits: Limits) -> Operation:
+    if place.repository:  # as Triton answers: this names no repository that we know
+        raise GatewayError(Kind.UNSUPPORTED, "an index of one repository is not supported")
+    return metadata.read_index_request(body, limits)
 
 
-def _model_path(
-    operation: ModelReadyRequest | ModelMetadataRequest | ModelConfigRequest,
-    profile: Profile,
-    rest: str,
-) -> str:
-    return model_path(operation.model, operation.version if profile.versions else "", rest)
+_READ: Final[Mapping[type[Operation], Callable[[Place, bytes, Limits], Operation]]] = {
+    ModelIndexRequest: _read_index,
+    ModelLoadRequest: repository.read_request,
+    ModelUnloadRequest: repository.read_request,
+    TraceSettingsRequest: settings.read_request,
+    LogSettingsRequest: settings.read_request,
+}
+"""What is POSTed, besides inferences."""
+_OF_A_MODEL: Final[Mapping[type[Operation], Callable[[str, str], Operation]]] = {
+    ModelReadyRequest: ModelReadyRequest,
+    ModelMetadataRequest: ModelMetadataRequest,
+    ModelConfigRequest: ModelConfigRequest,
+    ModelStatisticsRequest: ModelStatisticsRequest,
+}
+"""What a model's name and version are all of."""
 
 
-def _index(operation: ModelIndexRequest, profile: Profile) -> HttpRequest:
-    """The repository extension's index (Triton, MLServer, infergate), or KServe's list."""
-    if profile.lists_models:
-        return _get(NAMES)
-    body = b'{"ready":true}' if operation.ready_only else b"{}"  # MLServer: 422 without a body
-    return HttpRequest("POST", INDEX, "", {"content-type": errors.JSON_TYPE}, [body])
+def _write_names(answer: ModelIndex, _: Operation) -> HttpResponse:
+    return metadata.write_names(answer)
 
 
-def _says_no(status: int, operation: Operation) -> bool:
-    """Whether ``status`` answers a health question with no. A model that is not there is an
-    error (404) with MLServer and KServe; Triton says only that it is not ready (400)."""
-    match operation:
-        case ServerLiveRequest() | ServerReadyRequest():
-            return 400 <= status < 500 or status == 503
-        case ModelReadyRequest():
-            return status in (400, 503)
-        case _:
-            return False
+_WRITE: Final[Mapping[type[Answer], Callable[[Any, Operation], HttpResponse]]] = {
+    Health: metadata.write_health,
+    ServerMetadata: lambda answer, _: metadata.write_server(answer),
+    ModelMetadata: lambda answer, _: metadata.write_model(answer),
+    ModelIndex: lambda answer, _: metadata.write_entries(answer),
+    ModelConfig: lambda answer, _: metadata.write_config(answer),
+    ModelStatistics: lambda answer, _: metadata.write_statistics(answer),
+    Settings: settings.write_answer,
+    Done: lambda _, __: HttpResponse(200),
+}
+"""How each answer is told, but for inferences and where the request noted another form."""
 
 
 def _make(options: Mapping[str, Any]) -> V2Rest:

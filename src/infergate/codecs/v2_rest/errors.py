@@ -49,7 +49,7 @@ def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
     if error.kind is Kind.METHOD_NOT_ALLOWED and wire is not None:
         # suppressed: the transport's own refusal of a path that is no place of ours
         with contextlib.suppress(GatewayError):
-            headers["allow"] = locate(wire.path).method
+            headers["allow"] = locate(wire.path).allow
     # a name in it may be as long as a body; a path may hold what UTF-8 cannot
     public = error.public[:LONGEST].encode("utf-8", "replace").decode()
     return HttpResponse(STATUS[error.kind], headers, [orjson.dumps({"error": public})])

@@ -27,7 +27,7 @@ from infergate.codecs.v2_rest.document import (
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core.datatypes import BY_NAME
-from infergate.core.errors import bad_request
+from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import (
     Health,
@@ -37,6 +37,7 @@ from infergate.core.messages import (
     ModelIndexRequest,
     ModelMetadata,
     ModelReadyRequest,
+    ModelStatistics,
     Operation,
     ServerMetadata,
     TensorMetadata,
@@ -118,8 +119,21 @@ def _entry_written(entry: ModelIndexEntry) -> dict[str, str]:
     return {"name": entry.name, **{key: value for key, value in optional.items() if value}}
 
 
+def write_config(answer: ModelConfig) -> HttpResponse:
+    """The model_configuration object of Triton's extension. Raises UNSUPPORTED."""
+    return _json(200, {**answer.settings, "name": answer.name})
+
+
+def write_statistics(answer: ModelStatistics) -> HttpResponse:
+    """The statistics of Triton's extension. Raises UNSUPPORTED."""
+    return _json(200, {"model_stats": [dict(each) for each in answer.models]})
+
+
 def _json(status: int, told: Any) -> HttpResponse:
-    return HttpResponse(status, {"content-type": JSON_TYPE}, [orjson.dumps(told)])
+    try:
+        return HttpResponse(status, {"content-type": JSON_TYPE}, [orjson.dumps(told)])
+    except TypeError:  # an integer of over 64 bits
+        raise GatewayError(Kind.UNSUPPORTED, "the answer cannot be told as JSON") from None
 
 
 # ---- read -------------------------------------------------------------------------------------
@@ -175,6 +189,15 @@ def read_config(document: Node) -> ModelConfig:
     """The model_configuration object of Triton's extension."""
     settings = parameters(document, "the body")
     return ModelConfig(string(settings.get("name", ""), "name"), settings)
+
+
+def read_statistics(document: Node) -> ModelStatistics:
+    """The statistics of Triton's extension."""
+    told = members(document, "the body", ("model_stats",)).get("model_stats", [])
+    listed = items(told, "model_stats", _MOST)
+    return ModelStatistics(
+        tuple(parameters(each, f"model_stats[{i}]") for i, each in enumerate(listed))
+    )
 
 
 def read_index(document: Node) -> ModelIndex:

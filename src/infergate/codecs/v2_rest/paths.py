@@ -10,27 +10,44 @@ from urllib.parse import quote, unquote_to_bytes
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.messages import (
     InferRequest,
+    LogSettingsRequest,
+    ModelConfigRequest,
     ModelIndexRequest,
+    ModelLoadRequest,
     ModelMetadataRequest,
     ModelReadyRequest,
+    ModelStatisticsRequest,
+    ModelUnloadRequest,
     Operation,
     ServerLiveRequest,
     ServerMetadataRequest,
     ServerReadyRequest,
+    TraceSettingsRequest,
 )
 
 INDEX: Final = "/v2/repository/index"
 NAMES: Final = "/v2/models"
+STATISTICS: Final = "/v2/models/stats"
+LOGGING: Final = "/v2/logging"
+TRACE: Final = "/v2/trace/setting"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a path names. ``method`` is the one that it answers to."""
+    """What a path names. ``method`` is the one that it answers to; ``or_get``: GET as well.
+    ``repository`` is that of the path, where it has one."""
 
     method: str
     operation: type[Operation]
     model: str = ""
     version: str = ""
+    repository: str = ""
+    or_get: bool = False
+
+    @property
+    def allow(self) -> str:
+        """The methods, as the header Allow tells them."""
+        return f"GET, {self.method}" if self.or_get else self.method
 
 
 SERVER_PLACES: Final = {
@@ -40,13 +57,29 @@ SERVER_PLACES: Final = {
     "/v2/health/ready": Place("GET", ServerReadyRequest),
     NAMES: Place("GET", ModelIndexRequest),
     INDEX: Place("POST", ModelIndexRequest),
+    STATISTICS: Place("GET", ModelStatisticsRequest),
+    LOGGING: Place("POST", LogSettingsRequest, or_get=True),
+    TRACE: Place("POST", TraceSettingsRequest, or_get=True),
 }
 _MODEL_PLACES: Final[dict[str, tuple[str, type[Operation]]]] = {
     "": ("GET", ModelMetadataRequest),
     "/ready": ("GET", ModelReadyRequest),
     "/infer": ("POST", InferRequest),
+    "/config": ("GET", ModelConfigRequest),
+    "/stats": ("GET", ModelStatisticsRequest),
+    "/trace/setting": ("POST", TraceSettingsRequest),
 }
-_MODEL: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(|/ready|/infer)")
+_MODEL: Final = re.compile(
+    r"/v2/models/([^/]+)(?:/versions/([^/]+))?(|/ready|/infer|/config|/stats|/trace/setting)"
+)
+_CONTROLS: Final[dict[str, type[Operation]]] = {
+    "index": ModelIndexRequest,
+    "load": ModelLoadRequest,
+    "unload": ModelUnloadRequest,
+}
+_REPOSITORY: Final = re.compile(
+    r"/v2/repository(?:/([^/]+))?(?:/(index)|/models/([^/]+)/(load|unload))"
+)
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _SHOWN: Final = 200
 
@@ -57,23 +90,35 @@ def locate(path: str) -> Place:
     if known is not None:
         return known
     match = _MODEL.fullmatch(path)
+    if match is None and (match := _REPOSITORY.fullmatch(path)) is not None:
+        repository, index, model, control = match.groups()
+        return Place(
+            "POST",
+            _CONTROLS[index or control],
+            _decoded(model or "", "model name"),
+            repository=_decoded(repository or "", "repository's name"),
+        )
     if match is None:
         shown = path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
         raise GatewayError(Kind.NOT_FOUND, f"no such path: {shown}")
     model, version, rest = match.groups()
     method, operation = _MODEL_PLACES[rest]
     return Place(
-        method, operation, _decoded(model, "model name"), _decoded(version or "", "model version")
+        method,
+        operation,
+        _decoded(model, "model name"),
+        _decoded(version or "", "model version"),
+        or_get=operation is TraceSettingsRequest,
     )
 
 
 def find(method: str, path: str) -> Place:
     """:func:`locate`, and METHOD_NOT_ALLOWED where ``method`` is not the place's."""
     place = locate(path)
-    if method != place.method:
+    if method != place.method and not (place.or_get and method == "GET"):
         raise GatewayError(
             Kind.METHOD_NOT_ALLOWED,
-            f"method {method[:20]} is not allowed here, only {place.method}",
+            f"method {method[:20]} is not allowed here, only {place.allow}",
         )
     return place
 
@@ -94,13 +139,21 @@ def _decoded(segment: str, what: str) -> str:
 
 
 def model_path(model: str, version: str, rest: str) -> str:
-    """The path of ``rest`` ("", "/ready", "/infer") of a model. Raises BAD_REQUEST for no name."""
+    """The path of ``rest`` ("", "/ready", "/infer" …) of a model. BAD_REQUEST for no name."""
     if not model:
         raise bad_request("the model name is empty")
     path = f"/v2/models/{_encoded(model)}"
     if version:
         path += f"/versions/{_encoded(version)}"
     return path + rest
+
+
+def repository_path(repository: str, model: str, control: str) -> str:
+    """The path of ``control`` ("load", "unload"). Raises BAD_REQUEST for no name."""
+    if not model:
+        raise bad_request("the model name is empty")
+    named = f"/{_encoded(repository)}" if repository else ""
+    return f"/v2/repository{named}/models/{_encoded(model)}/{control}"
 
 
 def _encoded(segment: str) -> str:

@@ -10,7 +10,7 @@ from infergate.codecs.v2_grpc import PLUGIN
 from infergate.codecs.v2_grpc.errors import CODES
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
-from infergate.core.messages import InferRequest, ModelLoadRequest, ServerLiveRequest
+from infergate.core.messages import InferRequest, ServerLiveRequest, ServerStatusRequest
 from infergate.core.wire import RpcResponse
 
 CODEC = PLUGIN.make({})
@@ -125,8 +125,8 @@ def test_a_status_without_a_message_names_its_code() -> None:
 
 
 def test_what_the_protocol_lacks_is_unsupported() -> None:
-    with pytest.raises(GatewayError, match="ModelLoadRequest") as caught:
-        CODEC.build_request(ModelLoadRequest("m"), GENERIC)
+    with pytest.raises(GatewayError, match="ServerStatusRequest") as caught:
+        CODEC.build_request(ServerStatusRequest(), GENERIC)
     assert caught.value.kind is Kind.UNSUPPORTED
 
 

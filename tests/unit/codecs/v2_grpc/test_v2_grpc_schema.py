@@ -63,14 +63,20 @@ def compare(ours: Any, theirs: Any) -> int:
     return count
 
 
+OTHERS = ("KServeModelRequest", "KServeModelResponse")
+"""Messages of other servers, where they differ from Triton's."""
+
+
 def test_our_fields_are_tritons() -> None:
     (raw,) = SCHEMA.files_declaring("inference.GRPCInferenceService")
-    ours = descriptor_pb2.FileDescriptorProto.FromString(raw)
+    file = descriptor_pb2.FileDescriptorProto.FromString(raw)
+    ours = [message for message in file.message_type if message.name not in OTHERS]
     theirs = {
         **service_pb2.DESCRIPTOR.message_types_by_name,
         **model_config_pb2.DESCRIPTOR.message_types_by_name,
     }
-    assert sum(compare(message, theirs[message.name]) for message in ours.message_type) == 81
+    assert {message.name for message in ours} <= set(theirs)
+    assert sum(compare(message, theirs[message.name]) for message in ours) > 300
 
 
 def test_schema_finds_files_with_their_imports() -> None:

@@ -1,0 +1,106 @@
+"""Loading and unloading ⇄ canonical operations.
+
+*Rule.* KServe's messages hold the name alone, as field 1, where others have the repository's name,
+which nobody gives without the model's: so a request with field 1 alone is one of KServe's, and is
+answered by KServe's message.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from infergate.codecs.base import Profile
+from infergate.codecs.protos.scan import strings
+from infergate.codecs.v2_grpc import messages as pb
+from infergate.core.errors import GatewayError, Kind, Origin, bad_request
+from infergate.core.messages import Done, ModelLoadRequest, ModelUnloadRequest
+from infergate.core.repository import name_alone
+from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters
+
+_MESSAGES: Final = {
+    ModelLoadRequest: pb.RepositoryModelLoadRequest,
+    ModelUnloadRequest: pb.RepositoryModelUnloadRequest,
+}
+# RepositoryModelLoadRequest.repository_name (KServe: model_name) and .model_name
+_FIRST: Final = 1
+_SECOND: Final = 2
+_INT64: Final = range(-(2**63), 2**63)
+
+
+def read_name(message: Buffer, most: int) -> str:
+    """The model's name alone, from a message that may hold files. Raises Malformed for one that is
+    none, or has over ``most`` fields."""
+    names = strings(message, frozenset({_FIRST, _SECOND}), most)
+    return names.get(_SECOND) or names.get(_FIRST, "")
+
+
+def read_load(message: Any) -> ModelLoadRequest:
+    """A RepositoryModelLoadRequest of any server's clients."""
+    return ModelLoadRequest(*_read(message))
+
+
+def read_unload(message: Any) -> ModelUnloadRequest:
+    """A RepositoryModelUnloadRequest of any server's clients."""
+    return ModelUnloadRequest(*_read(message))
+
+
+def _read(message: Any) -> tuple[str, str, Parameters]:
+    if _is_kserves(message):
+        return message.repository_name, "", NO_PARAMETERS
+    if not message.model_name:
+        raise bad_request("model_name is missing")
+    parameters: dict[str, Any] = {}
+    for key, parameter in message.parameters.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        if kind is not None:
+            parameters[key] = getattr(parameter, kind)
+    return message.model_name, message.repository_name, parameters or NO_PARAMETERS
+
+
+def _is_kserves(message: Any) -> bool:
+    return bool(message.repository_name) and not message.model_name and not message.parameters
+
+
+def reply(message: Any) -> Any:
+    """How one of KServe's requests is answered; None for others'."""
+    if not _is_kserves(message):
+        return None
+    return pb.KServeModelResponse(model_name=message.repository_name, is_done=True)
+
+
+def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Profile) -> Any:
+    """The inverse, as a server of ``profile`` takes it. Raises BAD_REQUEST for a parameter that is
+    of no kind the message has, UNSUPPORTED for what the server has no place for."""
+    if profile.loads_by_name:
+        operation = name_alone(operation)
+    if profile.loads_by_first_field:
+        return pb.KServeModelRequest(model_name=operation.model)
+    message = _MESSAGES[type(operation)](
+        repository_name=operation.repository, model_name=operation.model
+    )
+    for key, value in operation.parameters.items():
+        match value:
+            case bool():
+                message.parameters[key].bool_param = value
+            case int() if value in _INT64:
+                message.parameters[key].int64_param = value
+            case str():
+                message.parameters[key].string_param = value
+            case bytes() | bytearray() | memoryview():
+                message.parameters[key].bytes_param = bytes(value)
+            case None:
+                pass
+            case _:
+                raise bad_request(f"parameter '{key}' is no boolean, integer, text or bytes")
+    return message
+
+
+def read_done(message: Any) -> Done:
+    """An empty answer, or KServe's. Raises BACKEND_ERROR where that says no."""
+    if message.model_name and not message.is_done:
+        raise GatewayError(
+            Kind.BACKEND_ERROR,
+            f"model '{message.model_name}' could not be changed",
+            origin=Origin.BACKEND,
+        )
+    return Done()

@@ -1,0 +1,91 @@
+"""Trace and log settings ⇄ canonical ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infergate.codecs.v2_grpc import messages as pb
+from infergate.core.errors import bad_request
+from infergate.core.messages import LogSettingsRequest, Settings, TraceSettingsRequest
+from infergate.core.tensor import Parameters
+
+
+def read_trace_request(message: Any) -> TraceSettingsRequest:
+    """A TraceSettingRequest."""
+    return TraceSettingsRequest(message.model_name, _read_lists(message.settings))
+
+
+def write_trace_request(asked: TraceSettingsRequest) -> Any:
+    """The inverse. Raises BAD_REQUEST for a value that is no list of strings."""
+    message = pb.TraceSettingRequest(model_name=asked.model)
+    _write_lists(message.settings, asked.settings)
+    return message
+
+
+def read_trace(message: Any) -> Settings:
+    """A TraceSettingResponse."""
+    return Settings(_read_lists(message.settings))
+
+
+def write_trace(answer: Settings) -> Any:
+    """The inverse."""
+    message = pb.TraceSettingResponse()
+    _write_lists(message.settings, answer.values)
+    return message
+
+
+def _read_lists(settings: Any) -> Parameters:
+    return {name: list(settings[name].value) for name in sorted(settings)}
+
+
+def _write_lists(entries: Any, settings: Parameters) -> None:
+    for name, values in settings.items():
+        if not (isinstance(values, list) and all(isinstance(each, str) for each in values)):
+            raise bad_request(f"trace setting '{name}' is no list of strings")
+        entries[name].value.extend(values)
+
+
+def read_log_request(message: Any) -> LogSettingsRequest:
+    """A LogSettingsRequest."""
+    return LogSettingsRequest(_read_values(message.settings))
+
+
+def write_log_request(asked: LogSettingsRequest) -> Any:
+    """The inverse. Raises BAD_REQUEST for a value that is no boolean, integer or text."""
+    message = pb.LogSettingsRequest()
+    _write_values(message.settings, asked.settings)
+    return message
+
+
+def read_log(message: Any) -> Settings:
+    """A LogSettingsResponse."""
+    return Settings(_read_values(message.settings))
+
+
+def write_log(answer: Settings) -> Any:
+    """The inverse."""
+    message = pb.LogSettingsResponse()
+    _write_values(message.settings, answer.values)
+    return message
+
+
+def _read_values(settings: Any) -> Parameters:
+    values = {}
+    for name in sorted(settings):
+        kind = settings[name].WhichOneof("parameter_choice")
+        if kind is not None:
+            values[name] = getattr(settings[name], kind)
+    return values
+
+
+def _write_values(entries: Any, settings: Parameters) -> None:
+    for name, value in settings.items():
+        match value:
+            case bool():
+                entries[name].bool_param = value
+            case int() if 0 <= value < 2**32:
+                entries[name].uint32_param = value
+            case str():
+                entries[name].string_param = value
+            case _:
+                raise bad_request(f"log setting '{name}' is no boolean, integer of 32 bits or text")

@@ -1,0 +1,139 @@
+"""How servers are asked, and how their answers other than to inferences are read: tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from infergate.codecs.base import Profile
+from infergate.codecs.v2_rest import metadata, repository, settings
+from infergate.codecs.v2_rest.document import Node, read_tolerantly
+from infergate.codecs.v2_rest.errors import JSON_TYPE
+from infergate.codecs.v2_rest.infer_request import write_request
+from infergate.codecs.v2_rest.infer_response import answer_body, blamed
+from infergate.codecs.v2_rest.paths import INDEX, NAMES, STATISTICS, model_path
+from infergate.codecs.v2_rest.tensors import check_json_size
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.messages import (
+    Answer,
+    Done,
+    Health,
+    InferRequest,
+    LogSettingsRequest,
+    ModelConfigRequest,
+    ModelIndexRequest,
+    ModelLoadRequest,
+    ModelMetadataRequest,
+    ModelOperation,
+    ModelReadyRequest,
+    ModelStatisticsRequest,
+    ModelUnloadRequest,
+    Operation,
+    ServerLiveRequest,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    TraceSettingsRequest,
+)
+from infergate.core.wire import HttpRequest, HttpResponse
+
+# ---- asked ------------------------------------------------------------------------------------
+
+
+def build_request(operation: Operation, profile: Profile) -> HttpRequest:
+    """Raises UNSUPPORTED for what there is no request for, or what the server cannot take."""
+    build = _BUILD.get(type(operation))
+    if build is None:
+        raise GatewayError(
+            Kind.UNSUPPORTED, f"V2 REST has no request for {type(operation).__name__}"
+        )
+    return build(operation, profile)
+
+
+def _server(path: str) -> Callable[[Operation, Profile], HttpRequest]:
+    return lambda _, __: HttpRequest("GET", path)
+
+
+def _model(rest: str) -> Callable[[ModelOperation, Profile], HttpRequest]:
+    def build(operation: ModelOperation, profile: Profile) -> HttpRequest:
+        version = operation.version if profile.versions else ""
+        return HttpRequest("GET", model_path(operation.model, version, rest))
+
+    return build
+
+
+def _index(operation: ModelIndexRequest, profile: Profile) -> HttpRequest:
+    """The repository extension's index (Triton, MLServer, infergate), or KServe's list."""
+    if profile.lists_models:
+        return HttpRequest("GET", NAMES)
+    body = b'{"ready":true}' if operation.ready_only else b"{}"  # MLServer: 422 without a body
+    return HttpRequest("POST", INDEX, "", {"content-type": JSON_TYPE}, [body])
+
+
+def _statistics(operation: ModelStatisticsRequest, profile: Profile) -> HttpRequest:
+    if not operation.model:
+        return HttpRequest("GET", STATISTICS)
+    return _model("/stats")(operation, profile)
+
+
+_BUILD: Final[Mapping[type[Operation], Callable[[Any, Profile], HttpRequest]]] = {
+    InferRequest: write_request,
+    ServerLiveRequest: _server("/v2/health/live"),
+    ServerReadyRequest: _server("/v2/health/ready"),
+    ServerMetadataRequest: _server("/v2"),
+    ModelReadyRequest: _model("/ready"),
+    ModelMetadataRequest: _model(""),
+    ModelConfigRequest: _model("/config"),
+    ModelStatisticsRequest: _statistics,
+    ModelIndexRequest: _index,
+    ModelLoadRequest: repository.write_request,
+    ModelUnloadRequest: repository.write_request,
+    TraceSettingsRequest: lambda operation, _: settings.write_request(operation),
+    LogSettingsRequest: lambda operation, _: settings.write_request(operation),
+}
+
+# ---- read -------------------------------------------------------------------------------------
+
+
+def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> Answer:
+    """The answer to anything but an inference. Raises the backend's error, or BACKEND_GARBAGE."""
+    if _says_no(wire.status, operation):
+        return Health(ok=False)
+    body = bytes(answer_body(wire, limits))
+    try:
+        check_json_size(len(body), limits)
+        if isinstance(operation, _HEALTH):
+            return metadata.read_ready(body)
+        if isinstance(operation, _CHANGES):  # some servers say more, in words of their own
+            return Done()
+        return _READ[type(operation)](read_tolerantly(body), operation)
+    except GatewayError as error:
+        raise blamed(error) from None
+
+
+def _says_no(status: int, operation: Operation) -> bool:
+    """Whether ``status`` answers a health question with no. A model that is not there is an
+    error (404) with MLServer and KServe; Triton says only that it is not ready (400)."""
+    match operation:
+        case ServerLiveRequest() | ServerReadyRequest():
+            return 400 <= status < 500 or status == 503
+        case ModelReadyRequest():
+            return status in (400, 503)
+        case _:
+            return False
+
+
+_HEALTH: Final = (ServerLiveRequest, ServerReadyRequest, ModelReadyRequest)
+_CHANGES: Final = (
+    ModelLoadRequest,
+    ModelUnloadRequest,
+)
+_READ: Final[Mapping[type[Operation], Callable[[Node, Operation], Answer]]] = {
+    ServerMetadataRequest: lambda document, _: metadata.read_server(document),
+    ModelMetadataRequest: lambda document, _: metadata.read_model(document),
+    ModelConfigRequest: lambda document, _: metadata.read_config(document),
+    ModelStatisticsRequest: lambda document, _: metadata.read_statistics(document),
+    ModelIndexRequest: lambda document, _: metadata.read_index(document),
+    TraceSettingsRequest: settings.read_answer,
+    LogSettingsRequest: settings.read_answer,
+}

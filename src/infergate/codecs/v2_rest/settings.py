@@ -1,0 +1,102 @@
+"""Trace and log settings (the trace and logging extensions).
+
+*Rule.* A trace setting is a string, or a list of them; null takes it back to that of all models.
+Here each is a list, empty for null.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from infergate.codecs.v2_rest.document import Node, kind, parameters, read, shown
+from infergate.codecs.v2_rest.errors import JSON_TYPE
+from infergate.codecs.v2_rest.paths import LOGGING, TRACE, Place, model_path
+from infergate.codecs.v2_rest.tensors import check_json_size
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.limits import Limits
+from infergate.core.messages import (
+    LogSettingsRequest,
+    Operation,
+    Settings,
+    SettingsOperation,
+    TraceSettingsRequest,
+)
+from infergate.core.tensor import Parameters
+from infergate.core.wire import HttpRequest, HttpResponse
+
+_ALWAYS_LISTS: Final = frozenset({"trace_level"})
+
+
+def read_request(place: Place, body: bytes, limits: Limits) -> SettingsOperation:
+    """What a request with ``body`` (none for a GET) asks of ``place``."""
+    settings: Parameters = {}
+    if body:
+        check_json_size(len(body), limits)
+        settings = parameters(read(body), "the body")
+    if place.operation is TraceSettingsRequest:
+        return TraceSettingsRequest(place.model, _lists(settings))
+    for name, value in settings.items():
+        if not isinstance(value, bool | int | str):
+            raise bad_request(
+                f"log setting '{shown(name)}' is {kind(value)}, not a boolean, a number or text"
+            )
+    return LogSettingsRequest(settings)
+
+
+def read_answer(document: Node, operation: Operation) -> Settings:
+    """A server's settings. Raises BAD_REQUEST."""
+    settings = parameters(document, "the body")
+    return Settings(_lists(settings) if isinstance(operation, TraceSettingsRequest) else settings)
+
+
+def _lists(settings: Parameters) -> Parameters:
+    return {name: _list(name, value) for name, value in settings.items()}
+
+
+def _list(name: str, value: Any) -> list[str]:
+    match value:
+        case None:
+            return []
+        case str():
+            return [value]
+        case list() if all(isinstance(each, str) for each in value):
+            return value
+    raise bad_request(f"trace setting '{shown(name)}' is no text, list of texts or null")
+
+
+def write_request(operation: SettingsOperation) -> HttpRequest:
+    """The request for settings, a GET where none is to be changed. Raises UNSUPPORTED."""
+    if isinstance(operation, LogSettingsRequest):
+        path, told = LOGGING, dict(operation.settings)
+    else:
+        path = model_path(operation.model, "", "/trace/setting") if operation.model else TRACE
+        told = _unlisted(operation.settings)
+    if not told:
+        return HttpRequest("GET", path)
+    return HttpRequest("POST", path, "", {"content-type": JSON_TYPE}, [_json(told)])
+
+
+def write_answer(answer: Settings, operation: Operation) -> HttpResponse:
+    """All settings. Raises UNSUPPORTED."""
+    values = answer.values
+    told = _unlisted(values) if isinstance(operation, TraceSettingsRequest) else dict(values)
+    return HttpResponse(200, {"content-type": JSON_TYPE}, [_json(told)])
+
+
+def _unlisted(settings: Parameters) -> dict[str, Any]:
+    return {name: _one(name, values) for name, values in settings.items()}
+
+
+def _one(name: str, values: Any) -> Any:
+    if not values:
+        return None
+    return values[0] if len(values) == 1 and name not in _ALWAYS_LISTS else values
+
+
+def _json(told: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(told)
+    except TypeError:
+        raise GatewayError(Kind.UNSUPPORTED, "a setting cannot be told as JSON") from None

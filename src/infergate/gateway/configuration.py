@@ -1,0 +1,51 @@
+"""A model's configuration where its server tells none: what its metadata tells of it.
+
+Source: Triton's model configuration extension; dimensions are without the batch, datatypes are
+``TYPE_`` and the name, versions are numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from infergate.core.datatypes import BY_NAME
+from infergate.core.messages import ModelConfig, ModelMetadata, TensorMetadata
+
+_STRINGS: Final = "BYTES"
+_INT64: Final = 2**63
+
+
+def config_of(model: ModelMetadata) -> ModelConfig:
+    """The configuration of ``model``."""
+    settings: dict[str, Any] = {
+        "name": model.name,
+        "platform": model.platform,
+        "max_batch_size": min(model.max_batch_size or 0, 2**31 - 1),
+        "input": [_tensor(each, model) for each in model.inputs],
+        "output": [_tensor(each, model) for each in model.outputs],
+    }
+    versions = [int(each) for each in model.versions if _is_number(each)]
+    if versions:
+        settings["version_policy"] = {"specific": {"versions": versions}}
+    return ModelConfig(model.name, settings)
+
+
+def _tensor(tensor: TensorMetadata, model: ModelMetadata) -> dict[str, Any]:
+    dims = tensor.shape[1:] if model.max_batch_size else tensor.shape
+    return {"name": tensor.name, "data_type": _datatype(tensor.datatype), "dims": list(dims)}
+
+
+def _datatype(told: str) -> str:
+    if told not in BY_NAME:
+        return "TYPE_INVALID"
+    return "TYPE_STRING" if told == _STRINGS else f"TYPE_{told}"
+
+
+def _is_number(version: str) -> bool:
+    digits = len(str(_INT64))
+    return (
+        version.isascii()
+        and version.isdecimal()
+        and len(version) <= digits
+        and (int(version) < _INT64)
+    )

@@ -1,0 +1,127 @@
+"""What has been counted and measured of models: by their servers, else by the gateway itself.
+
+*Rule 1.* Clients choose names: no more than ``MOST`` models are counted, the least asked for is
+forgotten first, and one that no route names and nobody declared is counted from its first success.
+*Rule 2.* The gateway counts requests, whatever their batch, and all versions of a model together:
+its time is the client's, from the request's head to the answer's making; ``compute_infer`` is what
+of it was the backend's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from infergate.core.call import Call
+from infergate.core.messages import OPERATIONS, InferRequest, ModelStatistics
+from infergate.core.tensor import Parameters
+
+MOST: Final = 1024
+_INFER: Final = OPERATIONS[InferRequest]
+_OK: Final = "ok"
+_LATEST: Final = "last_inference"
+_BATCHES: Final = "batch_stats"
+
+
+@dataclass(slots=True)
+class _Figures:
+    """Of one model. Durations in nanoseconds, ``last`` in milliseconds since the epoch."""
+
+    last: int = 0
+    successes: int = 0
+    success_ns: int = 0
+    backend_ns: int = 0
+    failures: int = 0
+    failure_ns: int = 0
+
+
+class Figures:
+    """The gateway's own. ``named`` are models that are counted from the start."""
+
+    def __init__(self, named: Iterable[str]) -> None:
+        self._named: Final = frozenset(named)
+        self._of: Final[OrderedDict[str, _Figures]] = OrderedDict()
+
+    def record(self, call: Call, seconds: float, now: float) -> None:
+        """Count a finished request, which took ``seconds``. ``now`` is the wall clock."""
+        if call.operation != _INFER or not call.route:
+            return
+        figures = self._of.get(call.model)
+        if figures is None:
+            if call.outcome != _OK and call.model not in self._named:
+                return
+            figures = self._of[call.model] = _Figures()
+            if len(self._of) > MOST:
+                self._of.popitem(last=False)
+        else:
+            self._of.move_to_end(call.model)
+        took = round(seconds * 1e9)
+        if call.outcome == _OK:
+            figures.last = round(now * 1000)
+            figures.successes += 1
+            figures.success_ns += took
+            figures.backend_ns += round(call.backend_seconds * 1e9)
+        else:
+            figures.failures += 1
+            figures.failure_ns += took
+
+    def of(self, model: str, version: str) -> ModelStatistics:
+        """What has been counted of ``model``, told as of ``version``."""
+        figures = self._of.get(model, _Figures())
+        stats = {
+            "success": {"count": figures.successes, "ns": figures.success_ns},
+            "fail": {"count": figures.failures, "ns": figures.failure_ns},
+            "compute_infer": {"count": figures.successes, "ns": figures.backend_ns},
+        }
+        told = {
+            "name": model,
+            "version": version,
+            _LATEST: figures.last,
+            "inference_count": figures.successes,
+            "execution_count": figures.successes,
+            "inference_stats": stats,
+        }
+        return ModelStatistics((told,))
+
+
+def together(answers: Sequence[ModelStatistics]) -> ModelStatistics:
+    """What several servers alike have counted, as one: counts and times added up."""
+    found: dict[tuple[Any, Any], Parameters] = {}
+    for answer in answers:
+        for each in answer.models:
+            key = (str(each.get("name")), str(each.get("version")))
+            found[key] = _sum(found[key], each) if key in found else each
+    return ModelStatistics(tuple(found.values()))
+
+
+def _sum(one: Parameters, other: Parameters) -> Parameters:
+    both = {key: _both(key, one[key], other[key]) for key in one if key in other}
+    return {**other, **one, **both}
+
+
+def _both(key: str, one: Any, other: Any) -> Any:
+    match one, other:
+        case (int(), int()) if key == _LATEST:
+            return max(one, other)
+        case int(), int():
+            return one + other
+        case dict(), dict():
+            return _sum(one, other)
+        case (list(), list()) if key == _BATCHES:
+            return _batches(one + other)
+        case list(), list():
+            return one + other
+    return one
+
+
+def _batches(listed: list[Any]) -> list[Any]:
+    """Those of one size added up."""
+    found: dict[str, Any] = {}
+    for each in listed:
+        if isinstance(each, dict):
+            size = each.get("batch_size")
+            known = found.get(str(size))
+            found[str(size)] = each if known is None else {**_sum(known, each), "batch_size": size}
+    return list(found.values())
