@@ -225,6 +225,12 @@ class BackendConfig(Section):
     timeout: PositiveDuration = Field(
         default=30.0, description="For one request, where its route says nothing else."
     )
+    connections: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="Requests at a time to each endpoint; the others wait for their turn. 1 for "
+        "servers that serve one connection at a time, as graphpipe-py's. 0: as many as come. Not "
+        "over gRPC.",
+    )
     profile: ProfileName = Field(
         default="auto",
         description="Which server's habits to expect; `auto` asks the server who it is.",
@@ -248,6 +254,12 @@ class BackendConfig(Section):
             raise PydanticCustomError(
                 "mistake",
                 "protocol '{protocol}' needs endpoints: a list of at least one URL",
+                {"protocol": self.protocol},
+            )
+        if self.connections and "http" not in protocols.schemes(self.protocol):
+            raise PydanticCustomError(
+                "mistake",
+                "connections is for protocols over HTTP, which '{protocol}' is not",
                 {"protocol": self.protocol},
             )
         return self

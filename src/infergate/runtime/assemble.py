@@ -30,13 +30,14 @@ from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.metrics import Metrics
 from infergate.runtime.admin import Admin
 from infergate.runtime.aside import Pool
-from infergate.transport.base import Server
+from infergate.transport.base import HttpUpstream, Server
 from infergate.transport.frame_client import EitherUpstream
 from infergate.transport.frame_server import FrameServer
 from infergate.transport.grpc_client import GrpcUpstream
 from infergate.transport.grpc_server import GrpcServer
 from infergate.transport.guard import Admission
 from infergate.transport.http_server import AiohttpServer
+from infergate.transport.turns import Turns
 
 _COMBINE: Final = {"strict": all, "lenient": any}
 
@@ -171,7 +172,10 @@ def _backend(name: str, config: BackendConfig, limits: Limits) -> Backend:
     codec: Codec[Any, Any] = plugin.make({})
     match plugin.carrier:
         case Carrier.HTTP:
-            return RemoteBackend(server, codec, EitherUpstream(limits), HTTP_HEADERS, limits)
+            upstream: HttpUpstream = EitherUpstream(limits)
+            if config.connections:
+                upstream = Turns(upstream, config.connections)
+            return RemoteBackend(server, codec, upstream, HTTP_HEADERS, limits)
         case Carrier.GRPC:
             return RemoteBackend(server, codec, GrpcUpstream(limits), RPC_HEADERS, limits)
 
