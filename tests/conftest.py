@@ -75,7 +75,7 @@ def triton() -> Iterator[Triton]:
 
 @pytest.fixture(scope="session")
 def mlserver() -> Iterator[MLServer]:
-    """A real MLServer with the models identity, simple and fail."""
+    """A real MLServer with the models identity, simple, fail and count."""
     with started_mlserver() as running:
         yield running
 

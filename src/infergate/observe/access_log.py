@@ -47,6 +47,8 @@ def fields(call: Call, seconds: float, now: float) -> dict[str, object]:
         "bytes_in": call.bytes_in,
         "bytes_out": call.bytes_out,
     }
+    if call.messages is not None:
+        line["messages"] = call.messages
     if call.error:
         line["error"] = call.error[:_LONGEST_ERROR]
     if call.detail:

@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 import grpc
@@ -168,8 +168,8 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _make_stream(
         self, method: str, handler: StreamHandler
-    ) -> Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]:
-        async def answer(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    ) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
+        async def answer(messages: AsyncIterator[bytes], context: Any) -> None:
             call = _call_of(context)
             try:
                 self._admission.admit_stream()
@@ -178,7 +178,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
                 if refusal.code:
                     _end(context, refusal)
                 else:  # a protocol that tells errors in its messages
-                    yield _message(refusal)
+                    await context.write(_message(refusal))
                 return
             asked = until(messages, self.over)
             responses = handler(asked, call)
@@ -187,7 +187,9 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
                     if response.code:
                         _end(context, response)
                         return
-                    yield _message(response)
+                    await context.write(_message(response))
+            except grpc.aio.InternalError:
+                return  # nobody to write to: the client has left
             except GatewayError as error:
                 _end(context, self._refusal(error, method, call))
             except Exception:

@@ -20,6 +20,7 @@ _MODELS = {
     "identity": "identity.Identity",
     "simple": "sum_difference.SumDifference",
     "fail": "fail.Fail",
+    "count": "count.Count",
 }
 
 

@@ -10,6 +10,7 @@ simple_int8        the same in INT8
 simple_string      the same with BYTES that spell numbers
 simple_identity    BYTES [-1,-1] → OUTPUT0, batches of up to 8
 repeat_int32       decoupled: one response an element
+accumulate         INPUT INT32 [1] → OUTPUT, the sum of its sequence so far
 classify           FP32 [10] → OUTPUT0 [10] with a label for each place
 slow               INPUT0 → OUTPUT0 after SECONDS; CANCELLED counts cancelled requests
 versions           versions 1 and 3, which tell their number
@@ -108,6 +109,15 @@ MODELS = (
         (Port("IN", "INT32", (-1,)), Port("DELAY", "UINT32", (-1,)), Port("WAIT", "UINT32", (1,))),
         (Port("OUT", "INT32", (1,)), Port("IDX", "UINT32", (1,))),
         more="model_transaction_policy { decoupled: True }",
+    ),
+    Model(
+        "accumulate",
+        "accumulate",
+        (Port("INPUT", "INT32", (1,)),),
+        (Port("OUTPUT", "INT32", (1,)),),
+        more="""sequence_batching { control_input [
+          { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] }
+        ] }""",
     ),
     Model(
         "classify",

@@ -1,0 +1,419 @@
+"""Real tritonclient → infergate → the models inside, a real Triton and a real MLServer, in streams.
+
+One gateway serves each of Triton's models as ``triton.M`` and each of MLServer's as ``mlserver.M``
+over V2 gRPC, and as ``rest.M`` those of Triton over V2 REST, which has no streams; another has the
+models inside.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import queue
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as tc
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.utils import InferenceServerException
+
+from e2e.running import Infergate, started_infergate
+from faults.rpc import call, channel
+from faults.watch import SECONDS, complaints, counted, growing_at_most, until
+from peers.support.mlserver import MLServer
+from peers.support.triton import Triton
+
+METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
+INSIDE = """
+backends:
+  inside: {protocol: builtin}
+routes:
+  - {model: quick, backend: inside, timeout: 300ms, rewrite: {model: repeat}}
+  - {model: '*', backend: inside}
+"""
+SERVERS = """
+backends:
+  triton: {{protocol: v2-grpc, endpoints: ["grpc://{triton.grpc}"]}}
+  rest: {{protocol: v2-rest, endpoints: ["http://{triton.http}"]}}
+  mlserver: {{protocol: v2-grpc, endpoints: ["grpc://{mlserver.grpc}"]}}
+routes:
+  - {{model: '/triton\\.(.+)/', backend: triton, rewrite: &one {{model: '\\1'}}}}
+  - {{model: '/rest\\.(.+)/', backend: rest, rewrite: *one}}
+  - {{model: '/mlserver\\.(.+)/', backend: mlserver, rewrite: *one}}
+  - {{model: quick, backend: triton, timeout: 300ms, rewrite: {{model: repeat_int32}}}}
+  - {{model: repeat, backend: triton, rewrite: {{model: repeat_int32}}}}
+  - {{model: simple, backend: triton}}
+  - {{model: accumulate, backend: triton}}
+"""
+PLAIN = """
+listeners:
+  http: {{address: "127.0.0.1:{2}"}}
+  grpc: {{address: "127.0.0.1:{1}", v2: {{stream: plain}}}}
+  admin: {{address: "127.0.0.1:{0}"}}
+"""
+
+
+@pytest.fixture(scope="module")
+def inside() -> Iterator[Infergate]:
+    with started_infergate(INSIDE) as running:
+        yield running
+        assert complaints(running) == ""
+
+
+@pytest.fixture(scope="module")
+def servers(triton: Triton, mlserver: MLServer) -> Iterator[Infergate]:
+    with started_infergate(SERVERS.format(triton=triton, mlserver=mlserver)) as running:
+        yield running
+        assert complaints(running) == ""
+
+
+@pytest.fixture(params=["inside", "servers"])
+def gateway(request: pytest.FixtureRequest) -> Infergate:
+    """With models ``repeat``, ``quick``, ``simple`` and ``accumulate``, inside or in Triton."""
+    running: Infergate = request.getfixturevalue(request.param)
+    return running
+
+
+class Streaming:
+    """tritonclient with a stream; what its callback is given is taken by ``next``."""
+
+    def __init__(self, address: str, **options: Any) -> None:
+        self.client = tc.InferenceServerClient(address)
+        self.given: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self.client.start_stream(lambda result, error: self.given.put((result, error)), **options)
+
+    def next(self) -> Any:
+        result, error = self.given.get(timeout=SECONDS)
+        if error is not None:
+            raise error
+        return result
+
+    def repeat(self, count: int, delay: int = 0, model: str = "repeat", **more: Any) -> None:
+        inputs = [
+            tensor("IN", np.arange(count, dtype=np.int32)),
+            tensor("DELAY", np.full(count, delay, np.uint32)),
+        ]
+        if self.waits():
+            inputs.append(tensor("WAIT", np.zeros(1, np.uint32)))
+        self.client.async_stream_infer(model, inputs, **more)
+
+    @functools.cache  # noqa: B019 - a handful of objects
+    def waits(self) -> bool:
+        """Whether the model is Triton's, which has an input more."""
+        told = self.client.get_model_metadata("repeat")
+        return any(each.name == "WAIT" for each in told.inputs)
+
+
+@contextmanager
+def streaming(gateway: Infergate, **options: Any) -> Iterator[Streaming]:
+    made = Streaming(gateway.grpc, **options)
+    try:
+        yield made
+    finally:
+        made.client.stop_stream(cancel_requests=True)
+        made.client.close()
+
+
+def tensor(name: str, array: Any) -> Any:
+    datatype = {"int32": "INT32", "uint32": "UINT32", "float32": "FP32"}[array.dtype.name]
+    return tc.InferInput(name, list(array.shape), datatype).set_data_from_numpy(array)
+
+
+def final(result: Any) -> bool:
+    return bool(result.get_response().parameters["triton_final_response"].bool_param)
+
+
+def test_a_decoupled_model_answers_one_by_one(gateway: Infergate) -> None:
+    with streaming(gateway) as stream:
+        began = time.monotonic()
+        stream.repeat(4, delay=150, request_id="mine")
+        for index in range(4):
+            result = stream.next()
+            told = result.get_response()
+            assert (told.model_name, told.model_version, told.id) == ("repeat", "1", "mine")
+            assert result.as_numpy("OUT").tolist() == [index]
+            assert result.as_numpy("IDX").tolist() == [index]
+            assert not final(result)
+            assert time.monotonic() - began >= 0.15 * (index + 1) - 0.01
+            if index == 0:
+                assert time.monotonic() - began < 0.55, "the first came with the last"
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_the_empty_final_response_comes_where_it_is_wanted(gateway: Infergate, count: int) -> None:
+    with streaming(gateway) as stream:
+        stream.repeat(count, request_id="a", enable_empty_final_response=True)
+        assert [final(stream.next()) for _ in range(count)] == [False] * count
+        last = stream.next()
+        assert final(last)
+        told = last.get_response()
+        assert (told.id, told.model_name, len(told.outputs)) == ("a", "repeat", 0)
+        stream.repeat(1)
+        assert not final(stream.next())
+
+
+def test_a_model_with_one_answer_tells_that_it_is_the_last(gateway: Infergate) -> None:
+    ones = np.ones((1, 16), np.int32)
+    with streaming(gateway) as stream:
+        for flag in (False, True):
+            stream.client.async_stream_infer(
+                "simple",
+                [tensor("INPUT0", ones), tensor("INPUT1", ones)],
+                request_id=f"flag {flag}",
+                enable_empty_final_response=flag,
+                outputs=[tc.InferRequestedOutput("OUTPUT0")],
+            )
+        for flag in (False, True):
+            result = stream.next()
+            assert result.get_response().id == f"flag {flag}"
+            assert result.as_numpy("OUTPUT0").tolist() == [[2] * 16]
+            assert final(result)
+
+
+def test_sequences_in_a_stream(gateway: Infergate) -> None:
+    with streaming(gateway) as stream:
+        for sequence in (1001, "by name"):
+            for value in range(1, 6):
+                stream.client.async_stream_infer(
+                    "accumulate",
+                    [tensor("INPUT", np.array([value], np.int32))],
+                    request_id=str(value),
+                    sequence_id=sequence,
+                    sequence_start=value == 1,
+                    sequence_end=value == 5,
+                )
+            results = [stream.next() for _ in range(5)]
+            assert [each.get_response().id for each in results] == list("12345")
+            assert [int(each.as_numpy("OUTPUT")[0]) for each in results] == [1, 3, 6, 10, 15]
+
+
+def test_errors_are_told_in_the_stream(gateway: Infergate) -> None:
+    with streaming(gateway) as stream:
+        stream.repeat(1, model="triton.nosuch" if stream.waits() else "nosuch")
+        with pytest.raises(InferenceServerException, match="nosuch"):
+            stream.next()
+        stream.client.async_stream_infer("simple", [tensor("INPUT0", np.ones((1, 16), np.int32))])
+        with pytest.raises(InferenceServerException, match=r"INPUT1|inputs"):
+            stream.next()
+        stream.repeat(1)
+        assert stream.next().as_numpy("OUT").tolist() == [0]
+
+
+def test_an_error_becomes_a_status_where_the_client_wants_that(gateway: Infergate) -> None:
+    with streaming(gateway, headers={"triton_grpc_error": "true"}) as stream:
+        stream.repeat(1)
+        stream.next()
+        stream.client.async_stream_infer("no.route.at.all" if stream.waits() else "nosuch", [])
+        with pytest.raises(InferenceServerException) as caught:
+            stream.next()
+        assert caught.value.status() == "StatusCode.NOT_FOUND"
+
+
+def test_a_route_bounds_the_wait_for_each_answer(gateway: Infergate) -> None:
+    with streaming(gateway) as stream:
+        stream.repeat(4, delay=150, model="quick")  # more than 300 ms in all
+        assert [stream.next().as_numpy("OUT").tolist() for _ in range(4)] == [[0], [1], [2], [3]]
+        stream.repeat(1, delay=2000, model="quick", request_id="late")
+        with pytest.raises(InferenceServerException, match=r"in time|deadline"):
+            stream.next()
+        stream.repeat(1, model="repeat")
+        stream.next()
+
+
+def test_a_clients_deadline_bounds_the_stream(gateway: Infergate) -> None:
+    with streaming(gateway, stream_timeout=0.5) as stream:
+        stream.repeat(100, delay=100)
+        results = iter(stream.next, None)
+        with pytest.raises(InferenceServerException, match=r"[Dd]eadline"):
+            list(results)
+
+
+def repeat_message(count: int, delay: int = 0, wait: bool = False, **more: Any) -> bytes:
+    message = pb.ModelInferRequest(**{"model_name": "repeat", **more})
+    arrays = {"IN": np.arange(count, dtype="i4"), "DELAY": np.full(count, delay, "u4")}
+    if wait:
+        arrays["WAIT"] = np.zeros(1, "u4")
+    for name, array in arrays.items():
+        datatype = "INT32" if name == "IN" else "UINT32"
+        message.inputs.add(name=name, datatype=datatype, shape=array.shape)
+        message.raw_input_contents.append(array.tobytes())
+    return bytes(message.SerializeToString())
+
+
+def test_a_unary_inference_of_a_decoupled_model_is_refused(gateway: Infergate) -> None:
+    with streaming(gateway) as stream:
+        message = repeat_message(2, wait=stream.waits())
+    with channel(gateway.grpc) as made:
+        assert call(made, message).code is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("model", ["triton.id_INT32", "rest.id_INT32", "mlserver.identity"])
+def test_servers_with_and_without_streams(servers: Infergate, model: str) -> None:
+    with streaming(servers) as stream:
+        for value in range(20):
+            array = np.array([value], np.int32)
+            stream.client.async_stream_infer(
+                model, [tensor("INPUT0", array)], request_id=str(value)
+            )
+        for value in range(20):
+            result = stream.next()
+            told = result.get_response()
+            assert told.model_name == model
+            # MLServer does not tell what is the last, so that its answers come as they come.
+            if not model.startswith("mlserver"):
+                assert told.id == str(value)
+                assert final(result)
+
+
+def test_mlservers_own_form_is_read(servers: Infergate) -> None:
+    with streaming(servers) as stream:
+        three = [tensor("INPUT0", np.array([3], np.int32))]
+        stream.client.async_stream_infer(
+            "mlserver.count", three, request_id="x", enable_empty_final_response=True
+        )
+        results = [stream.next() for _ in range(4)]
+        assert [final(result) for result in results] == [False, False, False, True]
+        assert [int(result.as_numpy("OUT")[0]) for result in results[:3]] == [0, 1, 2]
+        assert {result.get_response().id for result in results} == {"x"}
+        spoilt = [tensor("INPUT0", np.array([-3], np.int32))]
+        stream.client.async_stream_infer("mlserver.count", spoilt)
+        assert int(stream.next().as_numpy("OUT")[0]) == 0
+        with pytest.raises(InferenceServerException, match="counted enough"):
+            stream.next()
+
+
+def plainly(address: str, messages: list[bytes]) -> list[Any]:
+    """What MLServer's own generated client would make of the answers."""
+    with channel(address) as made:
+        answers = made.stream_stream(METHOD)(iter(messages), timeout=SECONDS)
+        return [pb.ModelInferResponse.FromString(answer) for answer in answers]
+
+
+def test_mlservers_form_is_given_where_the_listener_says_so(
+    triton: Triton, mlserver: MLServer
+) -> None:
+    config = SERVERS.format(triton=triton, mlserver=mlserver)
+    with started_infergate(config, PLAIN) as gateway:
+        answers = plainly(gateway.grpc, [repeat_message(3, wait=True, id="mine")])
+        assert [(each.id, each.model_name) for each in answers] == [("mine", "repeat")] * 3
+        assert [each.raw_output_contents[0][0] for each in answers] == [0, 1, 2]
+        assert "triton_final_response" not in answers[0].parameters
+        message = pb.ModelInferRequest(model_name="mlserver.count", id="y")
+        message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+        message.raw_input_contents.append(b"\2\0\0\0")
+        theirs = pb.ModelInferRequest()
+        theirs.CopyFrom(message)
+        theirs.model_name = "count"
+        ours = plainly(gateway.grpc, [message.SerializeToString()])
+        direct = plainly(mlserver.grpc, [theirs.SerializeToString()])
+        assert [each.id for each in ours] == [each.id for each in direct] == ["y", "y"]
+        assert [each.raw_output_contents for each in ours] == [
+            each.raw_output_contents for each in direct
+        ]
+        with pytest.raises(grpc.RpcError) as caught:
+            plainly(gateway.grpc, [repeat_message(1, model_name="triton.nosuch")])
+        assert "nosuch" in caught.value.details()
+
+
+def test_the_same_as_triton_itself(servers: Infergate, triton: Triton) -> None:
+    """Message for message, but for the model's name where it is routed by another."""
+
+    def asked(address: str, flag: bool) -> list[Any]:
+        message = pb.ModelInferRequest.FromString(
+            repeat_message(3, wait=True, id="i", model_name="repeat_int32")
+        )
+        message.parameters["triton_enable_empty_final_response"].bool_param = flag
+        if address == servers.grpc:
+            message.model_name = "triton.repeat_int32"
+        with channel(address) as made:
+            answers = made.stream_stream(METHOD)(iter([message.SerializeToString()]), timeout=20)
+            read = [pb.ModelStreamInferResponse.FromString(answer) for answer in answers]
+        for each in read:
+            each.infer_response.model_name = each.infer_response.model_name.removeprefix("triton.")
+        return read
+
+    for flag in (False, True):
+        assert asked(servers.grpc, flag) == asked(triton.grpc, flag)
+
+
+def test_a_client_that_leaves_cancels_there(servers: Infergate) -> None:
+    def slow(seconds: float) -> list[Any]:
+        return [
+            tensor("INPUT0", np.ones(1, np.int32)),
+            tensor("SECONDS", np.array([seconds], np.float32)),
+        ]
+
+    def cancelled() -> int:
+        with streaming(servers) as stream:
+            stream.client.async_stream_infer("triton.slow", slow(0))
+            return int(stream.next().as_numpy("CANCELLED")[0])
+
+    before = cancelled()
+    with streaming(servers) as stream:
+        stream.client.async_stream_infer("triton.slow", slow(SECONDS))
+        stream.repeat(1)
+        stream.next()  # the first is on its way by now
+    until(lambda: cancelled() == before + 1, "Triton is told")
+    until(
+        lambda: counted(servers, operation="stream_infer", outcome="cancelled") >= 1,
+        "the metrics tell",
+    )
+
+
+def test_each_request_is_told_with_its_answers(inside: Infergate) -> None:
+    with streaming(inside, headers={"x-request-id": "told"}) as stream:
+        stream.repeat(3)
+        for _ in range(3):
+            stream.next()
+        stream.repeat(1, model="nosuch")
+        with pytest.raises(InferenceServerException):
+            stream.next()
+
+    def lines() -> list[dict[str, Any]]:
+        read = (json.loads(line) for line in inside.log.read_text().splitlines() if line[:1] == "{")
+        return [line for line in read if line.get("request_id") == "told"]
+
+    until(lambda: len(lines()) == 2, "both are logged")
+    told = {(line["operation"], line["model"], line["outcome"]): line for line in lines()}
+    good = told["stream_infer", "repeat", "ok"]
+    assert good["messages"] == 3
+    assert good["bytes_in"]
+    assert good["bytes_out"]
+    assert told["stream_infer", "nosuch", "not_found"]["messages"] == 1
+    until(lambda: "infergate_in_flight_requests 0.0" in inside.metrics(), "nothing is served")
+
+
+def test_a_slow_reader_costs_bounded_memory(inside: Infergate) -> None:
+    """20,000 answers of 60 KB are there to be had; the reader takes a few."""
+    count, padding = 20_000, "p" * 60_000
+    held: queue.Queue[bytes | None] = queue.Queue()
+    with channel(inside.grpc) as made, growing_at_most(inside.pid, 64 << 20):
+        held.put(repeat_message(count, id=padding))
+        asked = made.stream_stream(METHOD)(iter(held.get, None))
+        for answer in itertools.islice(asked, 5):
+            assert len(answer) > len(padding)
+        time.sleep(2)  # time in which it could run ahead
+        asked.cancel()
+        held.put(None)
+    until(lambda: "infergate_in_flight_requests 0.0" in inside.metrics(), "nothing is served")
+
+
+@pytest.mark.parametrize("message", [b"", b"\xff", b"\x0a\x05simpl", b"\x0a\x06simple\x2a\x01"])
+def test_a_message_that_is_none_costs_itself_alone(inside: Infergate, message: bytes) -> None:
+    with channel(inside.grpc) as made:
+        asked = made.stream_stream(METHOD)
+        answers = list(asked(iter([message, repeat_message(1, id="good")]), timeout=SECONDS))
+    read = [pb.ModelStreamInferResponse.FromString(answer) for answer in answers]
+    assert [bool(each.error_message) for each in read] == [True, False]
+    assert read[1].infer_response.id == "good"
+
+
+def test_an_empty_stream(inside: Infergate) -> None:
+    with channel(inside.grpc) as made:
+        assert list(made.stream_stream(METHOD)(iter([]), timeout=SECONDS)) == []

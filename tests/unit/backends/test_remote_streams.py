@@ -1,0 +1,183 @@
+"""RemoteBackend's streams, with an upstream that does what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from infergate.backends.remote import RPC_HEADERS, RemoteBackend, Server
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.v2_grpc.codec import V2Grpc
+from infergate.codecs.v2_grpc.infer_response import write_raw
+from infergate.codecs.v2_grpc.methods import INFER, STREAM
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.wire import RpcRequest, RpcResponse
+from infergate.transport.base import Endpoint
+
+A, B = Endpoint("a", 1), Endpoint("b", 2)
+ASKED = InferRequest("m", id="i")
+UNIMPLEMENTED = RpcResponse(code=12, details="no such method")
+
+
+def answer(number: str) -> RpcResponse:
+    """In MLServer's form."""
+    return RpcResponse(write_raw(InferResponse("m", "1", number)))
+
+
+class Upstream:
+    """Gives each call the next of ``scripts``: what to give, raise, or (a number) wait for."""
+
+    def __init__(self, *scripts: list[Any]) -> None:
+        self.scripts = list(scripts)
+        self.sent: list[tuple[RpcRequest, Endpoint, float | None]] = []
+        self.closed = 0
+
+    async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
+        self.sent.append((wire, endpoint, timeout))
+        return answer("unary")
+
+    async def stream(
+        self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
+    ) -> AsyncGenerator[RpcResponse, None]:
+        self.sent.append((wire, endpoint, timeout))
+        try:
+            for step in self.scripts.pop(0):
+                if isinstance(step, Exception):
+                    raise step
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                else:
+                    yield step
+        finally:
+            self.closed += 1
+
+    async def close(self) -> None:
+        pass
+
+
+class UnaryUpstream:
+    """Has no streams."""
+
+    async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
+        return answer("unary")
+
+    async def close(self) -> None:
+        pass
+
+
+def backend(upstream: Any, timeout: float = 5) -> RemoteBackend[RpcRequest, RpcResponse]:
+    server = Server("b", (A, B), timeout, GENERIC, forward_headers=("x-*",))
+    return RemoteBackend(server, V2Grpc(), upstream, RPC_HEADERS, DEFAULT_LIMITS)
+
+
+def call(**more: Any) -> Call:
+    return Call("peer", time.monotonic(), **more)
+
+
+async def ids(upstream: Any, one: Call | None = None, **more: Any) -> list[tuple[str, bool]]:
+    answers = backend(upstream, **more).stream(ASKED, one or call())
+    return [(each.id, each.last) async for each in answers]
+
+
+async def test_one_call_gives_all_answers() -> None:
+    upstream = Upstream([answer("0"), answer("1")])
+    one = call(headers={"x-a": "1", "y": "2"})
+    assert await ids(upstream, one) == [("0", False), ("1", False)]
+    ((wire, _, timeout),) = upstream.sent
+    assert (wire.method, dict(wire.metadata), timeout) == (STREAM, {"x-a": "1"}, None)
+    assert one.backend_seconds > 0
+    assert upstream.closed == 1
+
+
+async def test_no_answer_at_all() -> None:
+    assert await ids(Upstream([])) == []
+
+
+async def test_a_clients_deadline_travels() -> None:
+    upstream = Upstream([answer("0")])
+    soon = time.monotonic() + 60
+    await ids(upstream, call(deadline=soon, whole=soon))
+    timeout = upstream.sent[0][2]
+    assert timeout is not None
+    assert 50 < timeout <= 60
+
+
+async def test_another_endpoint_is_tried_where_nothing_was_sent() -> None:
+    upstream = Upstream([GatewayError(Kind.CONNECT, "no")], [answer("0")])
+    assert await ids(upstream) == [("0", False)]
+    assert {endpoint for _, endpoint, _ in upstream.sent} == {A, B}
+
+
+async def test_nothing_is_tried_again_once_an_answer_has_come() -> None:
+    for kind in (Kind.CONNECT, Kind.BACKEND_GARBAGE):
+        upstream = Upstream([answer("0"), GatewayError(kind, "gone")])
+        answers = backend(upstream).stream(ASKED, call())
+        assert (await anext(answers)).id == "0"
+        with pytest.raises(GatewayError, match=r"^backend 'b': gone$") as caught:
+            await anext(answers)
+        assert caught.value.kind is kind
+        assert len(upstream.sent) == 1
+
+
+async def test_nobody_to_be_reached() -> None:
+    refused = [GatewayError(Kind.CONNECT, "no")]
+    with pytest.raises(GatewayError, match="backend 'b': no") as caught:
+        await ids(Upstream(refused, refused))
+    assert caught.value.kind is Kind.CONNECT
+
+
+async def test_a_server_without_the_method_is_asked_for_one_answer() -> None:
+    upstream = Upstream([UNIMPLEMENTED])
+    assert await ids(upstream) == [("unary", True)]
+    assert [wire.method for wire, _, _ in upstream.sent] == [STREAM, INFER]
+
+
+async def test_a_refusal_after_an_answer_stays_one() -> None:
+    with pytest.raises(GatewayError) as caught:
+        await ids(Upstream([answer("0"), UNIMPLEMENTED]))
+    assert caught.value.kind is Kind.UNSUPPORTED
+
+
+async def test_a_transport_without_streams_gives_one_answer() -> None:
+    assert await ids(UnaryUpstream()) == [("unary", True)]
+
+
+async def test_the_timeout_bounds_the_wait_for_each_answer() -> None:
+    steps = [0.1, answer("0"), 0.1, answer("1"), 0.1, answer("2")]
+    answers = backend(Upstream(steps), timeout=0.2).stream(ASKED, one := call())
+    for number in "012":
+        assert (await anext(answers)).id == number
+        one.renew()
+    assert await anext(answers, None) is None
+
+
+async def test_an_answer_that_does_not_come_in_time() -> None:
+    upstream = Upstream([answer("0"), 5.0])
+    answers = backend(upstream, timeout=0.1).stream(ASKED, call())
+    await anext(answers)
+    with pytest.raises(GatewayError, match=r"backend 'b': .* in time") as caught:
+        await anext(answers)
+    assert caught.value.kind is Kind.TIMEOUT
+    assert upstream.closed == 1
+
+
+async def test_garbage_names_the_backend_once() -> None:
+    with pytest.raises(GatewayError) as caught:
+        await ids(Upstream([RpcResponse((b"",))]))
+    assert caught.value.kind is Kind.BACKEND_GARBAGE
+    assert caught.value.public.count("backend 'b'") == 1
+
+
+async def test_closing_closes_the_call() -> None:
+    upstream = Upstream([answer("0"), answer("1")])
+    answers = backend(upstream).stream(ASKED, call())
+    await anext(answers)
+    await answers.aclose()
+    assert upstream.closed == 1

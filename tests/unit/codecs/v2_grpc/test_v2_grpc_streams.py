@@ -1,0 +1,200 @@
+"""The messages of ModelStreamInfer in both forms, held against tritonclient's protobufs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as pb
+
+from infergate.codecs.base import Parsed, Streaming
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.v2_grpc.codec import V2Grpc
+from infergate.codecs.v2_grpc.methods import INFER, STREAM
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.tensor import tensor_of
+from infergate.core.wire import RpcRequest, RpcResponse, joined
+
+TRITON, PLAIN = V2Grpc(), V2Grpc(stream="plain")
+OUTPUT = tensor_of("OUTPUT0", Datatype.INT32, np.array([7]))
+ANSWER = InferResponse("m", "1", "i", {"k": 1}, (OUTPUT,))
+ASKED = InferRequest("m", id="i")
+FINAL = "triton_final_response"
+
+
+def message(**parameters: bool) -> bytes:
+    asked = pb.ModelInferRequest(model_name="m", id="i")
+    for name, value in parameters.items():
+        asked.parameters[name].bool_param = value
+    return bytes(asked.SerializeToString())
+
+
+def parsed(codec: V2Grpc, **parameters: bool) -> Parsed:
+    return codec.parse_request(RpcRequest(STREAM, (message(**parameters),)), DEFAULT_LIMITS)
+
+
+def wrapped(wire: RpcResponse | None) -> Any:
+    assert wire is not None
+    assert wire.code == 0
+    return pb.ModelStreamInferResponse.FromString(bytes(joined(wire.message)))
+
+
+def read(made: Any) -> InferResponse | None:
+    wire = RpcResponse((made.SerializeToString(),))
+    return TRITON.parse_stream_response(wire, ASKED, DEFAULT_LIMITS)
+
+
+def kind_of(wire: RpcResponse) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        TRITON.parse_stream_response(wire, ASKED, DEFAULT_LIMITS)
+    return caught.value
+
+
+def theirs(**more: Any) -> Any:
+    """An answer as a server makes it."""
+    answer = pb.ModelInferResponse(model_name="m", model_version="1", id="i", **more)
+    answer.outputs.add(name="OUTPUT0", datatype="INT32", shape=[1])
+    answer.raw_output_contents.append(b"\7\0\0\0")
+    return answer
+
+
+def test_the_codec_streams() -> None:
+    assert isinstance(TRITON, Streaming)
+    assert TRITON.caps.streaming
+    with pytest.raises(ValueError, match="sideways"):
+        V2Grpc(stream="sideways")
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_an_answer_tells_whether_it_is_the_last(last: bool) -> None:
+    answer = InferResponse("m", "1", "i", {"k": 1}, (OUTPUT,), last=last)
+    told = wrapped(TRITON.build_stream_response(answer, parsed(TRITON))).infer_response
+    assert told.parameters[FINAL].bool_param is last
+    assert told.parameters["k"].int64_param == 1
+    assert (told.model_name, told.id, list(told.raw_output_contents)) == ("m", "i", [b"\7\0\0\0"])
+
+
+def test_a_plain_answer_is_that_of_a_unary_inference() -> None:
+    asked = parsed(PLAIN)
+    assert PLAIN.build_stream_response(ANSWER, asked) == PLAIN.build_response(ANSWER, asked)
+    assert PLAIN.build_stream_end(parsed(PLAIN, triton_enable_empty_final_response=True)) is None
+
+
+def test_the_end_is_told_where_it_is_wanted() -> None:
+    assert TRITON.build_stream_end(parsed(TRITON)) is None
+    assert TRITON.build_stream_end(parsed(TRITON, triton_enable_empty_final_response=False)) is None
+    asked = parsed(TRITON, triton_enable_empty_final_response=True, other=True)
+    assert isinstance(asked.operation, InferRequest)
+    assert asked.operation.parameters == {"other": True}
+    told = wrapped(TRITON.build_stream_end(asked))
+    assert told.error_message == ""
+    assert (told.infer_response.model_name, told.infer_response.id) == ("m", "i")
+    assert told.infer_response.parameters[FINAL].bool_param is True
+    assert not told.infer_response.outputs
+
+
+def test_a_unary_request_keeps_the_parameter() -> None:
+    wire = RpcRequest(INFER, (message(triton_enable_empty_final_response=True),))
+    operation = TRITON.parse_request(wire, DEFAULT_LIMITS).operation
+    assert isinstance(operation, InferRequest)
+    assert operation.parameters == {"triton_enable_empty_final_response": True}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_errors_are_told_in_the_stream_or_end_it(kind: Kind) -> None:
+    error = GatewayError(kind, "out of œufs \udcff")
+    told = wrapped(TRITON.build_stream_error(error, RpcRequest(STREAM, (message(),))))
+    assert told.error_message.startswith("out of œufs")
+    assert (told.infer_response.model_name, told.infer_response.id) == ("m", "i")
+    assert told.infer_response.parameters[FINAL].bool_param is True
+    wants = RpcRequest(STREAM, (message(),), {"triton_grpc_error": "true"})
+    for codec, wire in ((TRITON, wants), (PLAIN, RpcRequest(STREAM))):
+        assert codec.build_stream_error(error, wire) == codec.build_error(error)
+
+
+@given(st.binary(max_size=60))
+def test_any_message_has_its_error(garbled: bytes) -> None:
+    wire = RpcRequest(STREAM, (garbled,))
+    told = wrapped(TRITON.build_stream_error(GatewayError(Kind.INTERNAL, "no"), wire))
+    assert told.error_message == "no"
+
+
+def test_a_request_is_that_of_a_unary_inference() -> None:
+    wire = TRITON.build_stream_request(ASKED, GENERIC)
+    assert wire.method == STREAM
+    assert wire.message == TRITON.build_request(ASKED, GENERIC).message
+
+
+@pytest.mark.parametrize("final", [True, False, None])
+def test_tritons_answers(final: bool | None) -> None:
+    answer = theirs()
+    if final is not None:
+        answer.parameters[FINAL].bool_param = final
+    answer.parameters["k"].int64_param = 1
+    found = read(pb.ModelStreamInferResponse(infer_response=answer))
+    assert found is not None
+    assert found.last is (final is True)
+    assert (found.model, found.version, found.id) == ("m", "1", "i")
+    assert found.parameters == {"k": 1}
+    assert [bytes(each.data) for each in found.outputs] == [b"\7\0\0\0"]
+
+
+def test_tritons_empty_final_answer_is_none() -> None:
+    answer = pb.ModelInferResponse(model_name="m", id="i")
+    answer.parameters[FINAL].bool_param = True
+    assert read(pb.ModelStreamInferResponse(infer_response=answer)) is None
+
+
+def test_an_empty_answer_that_is_not_the_last_is_one() -> None:
+    answer = pb.ModelInferResponse(model_name="m", id="i")
+    answer.parameters[FINAL].bool_param = False
+    found = read(pb.ModelStreamInferResponse(infer_response=answer))
+    assert found == InferResponse("m", id="i")
+
+
+def test_mlservers_answers_are_not_taken_for_errors() -> None:
+    found = read(theirs())
+    assert found is not None
+    assert (found.model, found.version, found.id, found.last) == ("m", "1", "i", False)
+    without_version = pb.ModelInferResponse(model_name="m", id="i")
+    assert read(without_version) == InferResponse("m", id="i")
+
+
+def test_a_backends_error() -> None:
+    for answer in (None, pb.ModelInferResponse(id="i")):
+        made = pb.ModelStreamInferResponse(error_message="no œufs", infer_response=answer)
+        error = kind_of(RpcResponse((made.SerializeToString(),)))
+        assert (error.kind, error.origin) == (Kind.BACKEND_ERROR, Origin.BACKEND)
+        assert error.public == "no œufs"
+    error = kind_of(RpcResponse(code=5, details="gone"))
+    assert (error.kind, error.public) == (Kind.NOT_FOUND, "gone")
+
+
+@pytest.mark.parametrize(
+    "garbled",
+    [
+        b"",
+        b"\x0a\x00",
+        b"\x12\x05ab",
+        b"\x10\x01",
+        b"\x0a\x01\xff",
+        b"\x12\x02\x0a\x05",
+        b"\x12\x04\x2a\x02\x1a\x00\x32\x00",
+    ],
+)
+def test_a_backends_garbage(garbled: bytes) -> None:
+    assert kind_of(RpcResponse((garbled,))).kind is Kind.BACKEND_GARBAGE
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(garbled: bytes) -> None:
+    wire = RpcResponse((garbled,))
+    with suppress(GatewayError):
+        TRITON.parse_stream_response(wire, ASKED, DEFAULT_LIMITS)

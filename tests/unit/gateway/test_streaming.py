@@ -1,0 +1,249 @@
+"""Streams of inferences with a backend that does what its requests say."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fakes import LineCodec, Memory, call
+
+from infergate.codecs.base import Parsed, Profile
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.gateway import Gateway
+from infergate.gateway.streaming import AT_ONCE, InTurn, Stream
+from infergate.routing.table import Route, RouteTable
+
+
+class StreamCodec(LineCodec):
+    """Messages are ``infer MODEL VERSION ID [SEQUENCE]``; answers ``ID last|more``."""
+
+    stream = "/t.T/Stream"
+
+    def parse_request(self, wire: RpcRequest, limits: Limits) -> Parsed:
+        parsed = super().parse_request(self.unary(wire), limits)
+        assert isinstance(parsed.operation, InferRequest)
+        sequence = self.unary(wire).method.split(" ")[4:]
+        if "bug" in sequence:
+            raise ZeroDivisionError
+        parameters = {"sequence_id": sequence[0]} if sequence else {}
+        return Parsed(replace(parsed.operation, parameters=parameters))
+
+    def peek(self, wire: RpcRequest) -> Any:
+        return super().peek(self.unary(wire))
+
+    @staticmethod
+    def unary(wire: RpcRequest) -> RpcRequest:
+        return RpcRequest(bytes(joined(wire.message)).decode()) if wire.message else wire
+
+    def build_stream_response(self, answer: InferResponse, parsed: Parsed) -> RpcResponse:
+        if answer.model == "unspeakable":
+            raise GatewayError(Kind.UNSUPPORTED, "cannot be told")
+        return RpcResponse([f"{answer.id} {'last' if answer.last else 'more'}".encode()])
+
+    def build_stream_end(self, parsed: Parsed) -> RpcResponse | None:
+        assert isinstance(parsed.operation, InferRequest)
+        return RpcResponse([f"{parsed.operation.id} end".encode()])
+
+    def build_stream_error(self, error: GatewayError, wire: RpcRequest) -> RpcResponse:
+        return RpcResponse([f"{error.kind.value}: {error.public}".encode()])
+
+    def build_stream_request(self, operation: InferRequest, profile: Profile) -> RpcRequest:
+        raise NotImplementedError
+
+    def parse_stream_response(
+        self, wire: RpcResponse, operation: InferRequest, limits: Limits
+    ) -> InferResponse | None:
+        raise NotImplementedError
+
+
+class Acting(Memory):
+    """The version says what to do: give so many answers of which others follow, ``one`` that is
+    the last, or ``fail``. The model ``held`` waits until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__("acting")
+        self.let_go = asyncio.Event()
+        self.closed: list[str] = []
+        self.started: list[str] = []
+        self.deadlines: list[float | None] = []
+
+    async def stream(
+        self, request: InferRequest, call: Call
+    ) -> AsyncGenerator[InferResponse, None]:
+        self.started.append(request.id)
+        try:
+            if request.model == "held":
+                await self.let_go.wait()
+            if request.version == "fail":
+                raise bad_request("as told")
+            if request.version == "bug":
+                raise ZeroDivisionError("secret")
+            answer = InferResponse(request.model, "7", "invented")
+            if request.version == "one":
+                yield replace(answer, last=True)
+                return
+            for _ in range(int(request.version)):
+                self.deadlines.append(call.deadline)
+                yield answer
+        finally:
+            self.closed.append(request.id)
+
+
+class Site:
+    def __init__(self, *, in_turn: bool = False, timeout: float | None = None) -> None:
+        self.backend = Acting()
+        route = Route("*", "acting", timeout=timeout)
+        gateway = Gateway(RouteTable([route]), {"acting": self.backend}, {})
+        self.codec = StreamCodec()
+        frontend = Frontend(self.codec, gateway, DEFAULT_LIMITS)
+        self.records: list[Call] = []
+        codec: Any = InTurn(self.codec, "/t.T/Stream") if in_turn else self.codec
+        self.names = 0
+        self.stream = Stream(frontend, codec, self.name, self.records.append, call(deadline=None))
+
+    def name(self, call: Call) -> None:
+        self.names += 1
+
+    async def ask(self, text: str, refused: GatewayError | None = None) -> list[str]:
+        answers = await self.stream.ask(text.encode(), refused)
+        return [bytes(joined(answer.message)).decode() async for answer in answers]
+
+    async def asking(self, *texts: str) -> list[asyncio.Task[list[str]]]:
+        """Each asked after the one before, and all pulled at once until nothing moves."""
+        tasks = []
+        for text in texts:
+            answers = await self.stream.ask(text.encode(), None)
+            tasks.append(asyncio.create_task(self.pulled(answers)))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return tasks
+
+    async def pulled(self, answers: AsyncGenerator[RpcResponse, None]) -> list[str]:
+        return [bytes(joined(answer.message)).decode() async for answer in answers]
+
+
+async def test_all_answers_and_the_end() -> None:
+    site = Site()
+    assert await site.ask("infer m 3 a") == ["a more"] * 3 + ["a end"]
+    assert await site.ask("infer m 0 b") == ["b end"]
+    assert await site.ask("infer m one c") == ["c last"]
+    assert [record.messages for record in site.records] == [4, 1, 1]
+    told = site.records[0]
+    assert (told.operation, told.protocol, told.way) == ("stream_infer", "line", "translate")
+    assert (told.model, told.backend, told.outcome) == ("m", "acting", "ok")
+    assert (told.bytes_in, told.bytes_out) == (11, 23)
+    assert site.names == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "outcome"),
+    [
+        ("infer m fail a", "bad_request: as told", "bad_request"),
+        ("infer m bug a", "internal: internal error", "internal"),
+        ("infer m one a bug", "internal: internal error", "internal"),
+        ("infer bad one a", "bad_request: bad tensor", "bad_request"),
+        ("nonsense", "bad_request: no such verb", "bad_request"),
+        ("infer unspeakable one a", "unsupported: cannot be told", "unsupported"),
+    ],
+)
+async def test_an_error_costs_one_request(text: str, answer: str, outcome: str) -> None:
+    site = Site()
+    assert await site.ask(text) == [answer]
+    assert [record.outcome for record in site.records] == [outcome]
+    assert await site.ask("infer m one b") == ["b last"]
+
+
+async def test_what_the_transport_refuses_is_told() -> None:
+    site = Site()
+    refused = GatewayError(Kind.OVERLOADED, "full")
+    assert await site.ask("infer m one a", refused) == ["overloaded: full"]
+    assert [record.outcome for record in site.records] == ["overloaded"]
+    assert not site.backend.started
+
+
+async def test_only_answers_and_errors_come_in_the_order_of_their_requests() -> None:
+    site = Site()
+    tasks = await site.asking(
+        "infer held one a", "infer m one b", "infer m 2 c", "infer m fail d", "nonsense"
+    )
+    assert [task.done() for task in tasks] == [False, False, True, False, False]
+    order: list[str] = []
+    for name, task in zip("abcde", tasks, strict=True):
+        task.add_done_callback(lambda _, name=name: order.append(name))
+    site.backend.let_go.set()
+    assert (await asyncio.gather(*tasks))[2] == ["c more", "c more", "c end"]
+    await asyncio.sleep(0)
+    assert [name for name in order if name != "c"] == list("abde")
+
+
+async def test_a_request_that_others_follow_holds_nobody_up() -> None:
+    site = Site()
+    first, second = [
+        await site.stream.ask(text, None) for text in (b"infer m 2 a", b"infer m one b")
+    ]
+    waiting = asyncio.create_task(anext(second))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert (await anext(first)).message == [b"a more"]
+    assert (await waiting).message == [b"b last"]
+    await first.aclose()
+    await second.aclose()
+
+
+async def test_requests_of_a_sequence_are_carried_out_one_after_the_other() -> None:
+    site = Site()
+    tasks = await site.asking(
+        "infer held one a 5", "infer held one b 5", "infer held one c 6", "infer held one d"
+    )
+    assert site.backend.started == ["a", "c", "d"]
+    site.backend.let_go.set()
+    await asyncio.gather(*tasks)
+    assert site.backend.started == ["a", "c", "d", "b"]
+    assert not site.stream._sequences
+
+
+async def test_closing_gives_up_the_backend() -> None:
+    site = Site()
+    answers = await site.stream.ask(b"infer m 5 a", None)
+    await anext(answers)
+    await answers.aclose()
+    assert site.backend.closed == ["a"]
+    assert [(record.outcome, record.messages) for record in site.records] == [("cancelled", 1)]
+
+
+async def test_each_answer_has_the_time_of_the_route() -> None:
+    site = Site(timeout=10)
+    await site.ask("infer m 2 a")
+    first, second = site.backend.deadlines
+    assert first is not None
+    assert second is not None
+    assert second > first
+    assert abs(second - time.monotonic() - 10) < 5
+
+
+async def test_a_clients_deadline_is_never_pushed_back() -> None:
+    site = Site(timeout=10)
+    site.stream._call.deadline = soon = time.monotonic() + 3
+    await site.ask("infer m 2 a")
+    assert site.backend.deadlines == [soon, soon]
+
+
+async def test_streams_with_unary_messages_are_served_in_turn() -> None:
+    assert Site().stream.at_once == AT_ONCE
+    site = Site(in_turn=True)
+    assert site.stream.at_once == 1
+    one, two = await site.ask("infer m 2 a")
+    assert one == two
+    assert one.startswith("InferResponse(model='m'")
+    answers = await site.stream.ask(b"infer m fail a", None)
+    assert [answer.code async for answer in answers] == [3]
