@@ -162,12 +162,17 @@ def _first(answers: Sequence[Sequence[Answer] | BaseException]) -> Answer:
 
 async def _audited(operation: Operation, call: Call, doing: Awaitable[Answer]) -> Answer:
     """Rule 2."""
-    outcome = Kind.CANCELLED.value
+    outcome = "ok"
     try:
-        answer = await doing
-        outcome = "ok"
+        return await doing
     except GatewayError as error:
         outcome = error.kind.value
+        raise
+    except asyncio.CancelledError:
+        outcome = Kind.CANCELLED.value
+        raise
+    except BaseException:
+        outcome = Kind.INTERNAL.value
         raise
     finally:
         _audit.info(
@@ -180,4 +185,3 @@ async def _audited(operation: Operation, call: Call, doing: Awaitable[Answer]) -
             call.request_id,
             outcome,
         )
-    return answer

@@ -8,22 +8,28 @@ from typing import Final
 from infergate.core.datatypes import Datatype
 from infergate.core.messages import (
     Answer,
+    Done,
     Health,
     InferRequest,
     InferResponse,
+    LogSettingsRequest,
     ModelIndex,
     ModelIndexEntry,
     ModelIndexRequest,
+    ModelLoadRequest,
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
+    ModelUnloadRequest,
     Operation,
     RequestedOutput,
     ServerLiveRequest,
     ServerMetadata,
     ServerMetadataRequest,
     ServerReadyRequest,
+    Settings,
     TensorMetadata,
+    TraceSettingsRequest,
 )
 from infergate.core.tensor import Tensor, pack_bytes
 
@@ -90,6 +96,15 @@ EXCHANGES: Final[tuple[tuple[Operation, Answer], ...]] = (
     (
         ModelIndexRequest(),
         ModelIndex((ModelIndexEntry("m", "1", "READY"), ModelIndexEntry("n"))),
+    ),
+    (ModelLoadRequest("m"), Done()),
+    (ModelLoadRequest("m", "r", {"config": "{}", "file:1/m.bin": b"\x00\xff"}), Done()),
+    (ModelUnloadRequest("m", parameters={"unload_dependents": True}), Done()),
+    (TraceSettingsRequest(), Settings({"trace_level": ["OFF"], "trace_rate": ["1000"]})),
+    (TraceSettingsRequest("m", {"trace_level": ["OFF"], "trace_file": []}), Settings()),
+    (
+        LogSettingsRequest({"log_info": False}),
+        Settings({"log_info": False, "log_verbose_level": 1}),
     ),
 )
 """Each operation other than an inference, with an answer."""

@@ -1,37 +1,166 @@
-"""A gateway without models or shared memory of its own, asked to change them."""
+"""Operations that change servers' state: switched on or off, along routes, audited."""
 
 from __future__ import annotations
+
+import logging
+from typing import Any
 
 import pytest
 from fakes import Memory, call
 
+from infergate.backends.builtin import BuiltinBackend
+from infergate.codecs.profiles import MLSERVER, TRITON
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
     Done,
+    LogSettingsRequest,
     ModelLoadRequest,
     ModelUnloadRequest,
     Operation,
+    ServerMetadata,
+    ServerMetadataRequest,
+    Settings,
     SharedMemoryRegisterRequest,
     SharedMemoryStatus,
     SharedMemoryStatusRequest,
     SharedMemoryUnregisterRequest,
+    TraceSettingsRequest,
 )
+from infergate.gateway.control import Allowed
 from infergate.gateway.gateway import Gateway
-from infergate.routing.table import Route, RouteTable
+from infergate.routing.table import Rewrite, Route, RouteTable
+
+ROUTES = (Route("*", "b"),)
+CHANGES = (ModelLoadRequest("m"), ModelUnloadRequest("m"))
+SETTINGS = (
+    TraceSettingsRequest(),
+    TraceSettingsRequest("m"),
+    LogSettingsRequest({"log_info": True}),
+)
 
 
-def gateway() -> Gateway:
-    return Gateway(RouteTable([Route("*", "b")]), {"b": Memory("b")}, {})
-
-
-@pytest.mark.parametrize("operation", [ModelLoadRequest("m"), ModelUnloadRequest("m")])
-async def test_models_are_not_loaded_here(operation: Operation) -> None:
-    with pytest.raises(GatewayError) as caught:
-        await gateway().perform(operation, call())
-    assert caught.value.kind is Kind.NO_BACKEND
-    assert (
-        caught.value.public == "explicit model load / unload is not allowed if polling is enabled"
+def gateway(*backends: Any, routes: Any = ROUTES, **allowed: bool) -> Gateway:
+    served = backends or (Memory("b", Done()),)
+    return Gateway(
+        RouteTable(routes), {each.name: each for each in served}, {}, allowed=Allowed(**allowed)
     )
+
+
+async def refusal(made: Gateway, operation: Operation) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        await made.perform(operation, call())
+    return caught.value
+
+
+@pytest.mark.parametrize("operation", CHANGES)
+async def test_models_are_not_loaded_unless_that_is_switched_on(operation: Operation) -> None:
+    memory = Memory("b", Done())
+    refused = await refusal(gateway(memory, settings=True), operation)
+    assert refused.kind is Kind.NO_BACKEND
+    assert refused.public == "explicit model load / unload is not allowed if polling is enabled"
+    assert not memory.asked
+
+
+@pytest.mark.parametrize("operation", SETTINGS)
+async def test_settings_are_not_seen_unless_that_is_switched_on(operation: Operation) -> None:
+    memory = Memory("b", Settings())
+    memory.profile_of_all = TRITON
+    refused = await refusal(gateway(memory, repository=True), operation)
+    assert refused.kind is Kind.UNSUPPORTED
+    assert "control: {settings: true}" in refused.public
+    assert not memory.asked
+
+
+async def test_a_change_goes_along_the_models_route_to_every_server() -> None:
+    here, there = Memory("b", Done()), Memory("c")
+    here.servers = 3
+    routes = (
+        Route("m", "b", version="2", rewrite=Rewrite("real", "1")),
+        Route("/x-(.*)/", "b", rewrite=Rewrite(r"\1")),
+        Route("*", "c"),
+    )
+    made = gateway(here, there, routes=routes, repository=True)
+    asked = call()
+    load = ModelLoadRequest("m", "repo", {"config": "{}"})
+    assert await made.perform(load, asked) == Done()
+    assert here.asked == [ModelLoadRequest("real", "repo", {"config": "{}"})] * 3
+    assert (asked.route, asked.backend) == ("m@2", "b")
+    assert await made.perform(ModelUnloadRequest("x-y"), call()) == Done()
+    assert here.asked[3:] == [ModelUnloadRequest("y")] * 3
+    assert not there.asked
+
+
+async def test_a_model_without_route_is_not_changed() -> None:
+    made = gateway(routes=(Route("m", "b"),), repository=True)
+    assert (await refusal(made, ModelLoadRequest("n"))).kind is Kind.NOT_FOUND
+
+
+@pytest.mark.parametrize("operation", [ModelLoadRequest("simple"), ModelUnloadRequest("simple")])
+async def test_models_inside_infergate_are_not_changed(operation: Operation) -> None:
+    refused = await refusal(gateway(BuiltinBackend("b"), repository=True), operation)
+    assert refused.kind is Kind.UNSUPPORTED
+    assert "'simple' is inside infergate" in refused.public
+
+
+async def test_the_trace_settings_of_a_model_go_to_its_backend() -> None:
+    here, there = Memory("b", Settings({"trace_rate": ["1"]})), Memory("c", Settings())
+    here.profile_of_all = there.profile_of_all = TRITON
+    routes = (Route("m", "b", rewrite=Rewrite("real")), Route("*", "c"))
+    made = gateway(here, there, routes=routes, settings=True)
+    told = await made.perform(TraceSettingsRequest("m", {"trace_rate": ["1"]}), call())
+    assert told == Settings({"trace_rate": ["1"]})
+    assert here.asked == [TraceSettingsRequest("real", {"trace_rate": ["1"]})]
+    assert not there.asked
+    here.profile_of_all = MLSERVER
+    refused = await refusal(made, TraceSettingsRequest("m"))
+    assert refused.kind is Kind.UNSUPPORTED
+    assert "'b' has no trace settings" in refused.public
+
+
+@pytest.mark.parametrize("operation", [TraceSettingsRequest(), LogSettingsRequest()])
+async def test_a_servers_settings_go_to_every_backend_that_has_them(operation: Operation) -> None:
+    one, other, third = (Memory(name, Settings({"x": name})) for name in "abc")
+    one.profile_of_all = third.profile_of_all = TRITON
+    other.profile_of_all = MLSERVER
+    made = gateway(one, other, third, routes=(Route("*", "a"),), settings=True)
+    asked = call()
+    assert await made.perform(operation, asked) == Settings({"x": "a"})
+    assert (one.asked, other.asked, third.asked) == ([operation], [], [operation])
+    assert asked.backend == "a,c"
+    third.answer = GatewayError(Kind.BAD_REQUEST, "no such setting")
+    assert (await refusal(made, operation)).public == "no such setting"
+    one.profile_of_all = third.profile_of_all = MLSERVER
+    assert (await refusal(made, operation)).kind is Kind.UNSUPPORTED
+
+
+async def test_each_is_told_to_the_audit_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "infergate.audit")
+    memory = Memory("b", Done())
+    made = gateway(memory, repository=True)
+    await made.perform(ModelLoadRequest("m\nforged line" + "x" * 1000), call(request_id="r1"))
+    memory.answer = GatewayError(Kind.NOT_FOUND, "no such model")
+    await refusal(made, ModelUnloadRequest("m"))
+    memory.answer = RuntimeError("a bug")  # type: ignore[assignment]
+    with pytest.raises(RuntimeError):
+        await made.perform(ModelUnloadRequest("m"), call())
+    done, failed, broken = caplog.messages
+    assert done.startswith("model_load model='m\\nforged linexxx")
+    assert "route='*' backend='b' peer=test request_id='r1' outcome=ok" in done
+    assert len(done) < 400
+    assert failed.endswith("outcome=not_found")
+    assert broken.endswith("outcome=internal")
+
+
+async def test_only_what_is_switched_on_is_told_of() -> None:
+    for allowed, more in (
+        ({}, set()),
+        ({"repository": True}, {"model_repository"}),
+        ({"settings": True}, {"trace", "logging"}),
+    ):
+        told = await gateway(**allowed).perform(ServerMetadataRequest(), call())
+        assert isinstance(told, ServerMetadata)
+        assert {"model_repository", "trace", "logging"} & set(told.extensions) == more
+        assert {"model_configuration", "statistics"} <= set(told.extensions)
 
 
 async def test_there_is_no_shared_memory() -> None:

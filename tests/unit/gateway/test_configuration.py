@@ -1,0 +1,108 @@
+"""Configurations: the server's own in the client's names, or what metadata tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakes import Memory, call
+
+from infergate.backends.builtin import BuiltinBackend
+from infergate.codecs.profiles import TRITON
+from infergate.core.datatypes import Datatype
+from infergate.core.messages import (
+    ModelConfig,
+    ModelConfigRequest,
+    ModelMetadata,
+    TensorMetadata,
+)
+from infergate.gateway.configuration import config_of
+from infergate.gateway.gateway import Gateway
+from infergate.routing.table import Rewrite, Route, RouteTable
+
+MODEL = ModelMetadata(
+    "m",
+    ("1", "02", "x", "99999999999999999999"),
+    "onnx",
+    (TensorMetadata("IN", "FP32", (-1, 3)), TensorMetadata("ODD", "fp99", (-1,))),
+    (TensorMetadata("OUT", "BYTES", (-1, 2)),),
+    max_batch_size=8,
+)
+
+
+def test_dimensions_are_without_the_batch() -> None:
+    assert config_of(MODEL) == ModelConfig(
+        "m",
+        {
+            "name": "m",
+            "platform": "onnx",
+            "max_batch_size": 8,
+            "input": [
+                {"name": "IN", "data_type": "TYPE_FP32", "dims": [3]},
+                {"name": "ODD", "data_type": "TYPE_INVALID", "dims": []},
+            ],
+            "output": [{"name": "OUT", "data_type": "TYPE_STRING", "dims": [2]}],
+            "version_policy": {"specific": {"versions": [1, 2]}},
+        },
+    )
+
+
+@pytest.mark.parametrize("size", [None, 0])
+def test_without_a_batch_they_are_the_whole(size: int | None) -> None:
+    model = ModelMetadata("m", inputs=(TensorMetadata("IN", "BF16", (-1, 3)),), max_batch_size=size)
+    settings = config_of(model).settings
+    assert settings["max_batch_size"] == 0
+    assert settings["input"] == [{"name": "IN", "data_type": "TYPE_BF16", "dims": [-1, 3]}]
+    assert "version_policy" not in settings
+
+
+@pytest.mark.parametrize("datatype", Datatype)
+def test_every_datatype_has_a_name(datatype: Datatype) -> None:
+    model = ModelMetadata("m", inputs=(TensorMetadata("IN", datatype.value, ()),))
+    assert config_of(model).settings["input"][0]["data_type"] != "TYPE_INVALID"
+
+
+def made(backend: Any, rewrite: Rewrite | None = None, declared: Any = None) -> Gateway:
+    routes = [Route("m", "b", rewrite=rewrite or Rewrite())]
+    return Gateway(RouteTable(routes), {"b": backend}, declared or {})
+
+
+async def test_a_servers_own_is_told_in_the_clients_names() -> None:
+    settings = {
+        "name": "real",
+        "input": [{"name": "data", "dims": [3]}, {"name": ["odd"]}, "odd"],
+        "output": "odd",
+        "x": 1,
+    }
+    memory = Memory("b", ModelConfig("real", settings, b"as sent"))
+    memory.profile_of_all = TRITON
+    gateway = made(memory, Rewrite("real", inputs={"image": "data"}))
+    told = await gateway.perform(ModelConfigRequest("m"), call())
+    renamed = [{"name": "image", "dims": [3]}, {"name": ["odd"]}, "odd"]
+    assert told == ModelConfig(
+        "m", {"name": "m", "input": renamed, "output": [], "x": 1}, b"as sent"
+    )
+    assert memory.asked == [ModelConfigRequest("real")]
+
+
+async def test_of_other_servers_it_is_made_of_metadata() -> None:
+    memory = Memory("b")
+    memory.description = MODEL
+    assert await made(memory).perform(ModelConfigRequest("m"), call()) == config_of(MODEL)
+    assert not memory.asked
+
+
+async def test_a_declared_model_is_as_declared() -> None:
+    memory = Memory("b", ModelConfig("m", {}))
+    memory.profile_of_all = TRITON
+    told = await made(memory, declared={"m": MODEL}).perform(ModelConfigRequest("m"), call())
+    assert told == config_of(MODEL)
+    assert not memory.asked
+
+
+async def test_embedded_models_have_one() -> None:
+    gateway = Gateway(RouteTable([Route("*", "b")]), {"b": BuiltinBackend("b")}, {})
+    told = await gateway.perform(ModelConfigRequest("simple"), call())
+    assert isinstance(told, ModelConfig)
+    assert told.settings["max_batch_size"] == 8
+    assert told.settings["input"][0] == {"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [16]}

@@ -1,0 +1,179 @@
+"""What has been counted: the gateway's own figures, and those of several servers together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakes import Memory, call
+
+from infergate.codecs.profiles import TRITON
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import (
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
+    Operation,
+)
+from infergate.gateway.gateway import Gateway
+from infergate.gateway.statistics import MOST, Figures, together
+from infergate.routing.table import Rewrite, Route, RouteTable
+
+
+def counted(figures: Figures, model: str) -> dict[str, Any]:
+    (told,) = figures.of(model, "").models
+    return dict(told)
+
+
+def record(figures: Figures, model: str, outcome: str = "ok", **fields: Any) -> None:
+    asked = call(model=model, route="*", operation="infer", outcome=outcome, **fields)
+    figures.record(asked, 0.25, 1_000.5)
+
+
+def test_successes_and_failures_are_counted_apart() -> None:
+    figures = Figures(["m"])
+    assert counted(figures, "m")["inference_stats"]["success"] == {"count": 0, "ns": 0}
+    record(figures, "m", backend_seconds=0.125)
+    record(figures, "m", backend_seconds=0.125)
+    record(figures, "m", "timeout")
+    told = counted(figures, "m")
+    assert told == {
+        "name": "m",
+        "version": "",
+        "last_inference": 1_000_500,
+        "inference_count": 2,
+        "execution_count": 2,
+        "inference_stats": {
+            "success": {"count": 2, "ns": 500_000_000},
+            "fail": {"count": 1, "ns": 250_000_000},
+            "compute_infer": {"count": 2, "ns": 250_000_000},
+        },
+    }
+
+
+def test_only_inferences_on_routes_are_counted() -> None:
+    figures = Figures(["m"])
+    figures.record(call(model="m", route="*", operation="model_ready"), 1, 1)
+    figures.record(call(model="m", operation="infer"), 1, 1)
+    assert counted(figures, "m")["inference_count"] == 0
+
+
+def test_a_name_that_nobody_wrote_down_is_counted_from_its_first_success() -> None:
+    figures = Figures(["named"])
+    for model in ("named", "invented"):
+        record(figures, model, "not_found")
+    assert counted(figures, "named")["inference_stats"]["fail"]["count"] == 1
+    assert counted(figures, "invented")["inference_stats"]["fail"]["count"] == 0
+    record(figures, "invented")
+    record(figures, "invented", "backend_error")
+    assert counted(figures, "invented")["inference_stats"]["fail"]["count"] == 1
+
+
+def test_the_least_wanted_model_is_forgotten_first() -> None:
+    figures = Figures([])
+    for number in range(MOST):
+        record(figures, str(number))
+    record(figures, "0")
+    record(figures, "one more")
+    assert [counted(figures, name)["inference_count"] for name in ("0", "1", "2")] == [2, 0, 1]
+
+
+def test_figures_of_servers_alike_are_added_up() -> None:
+    def told(count: int, last: int, batches: list[Any], **more: Any) -> ModelStatistics:
+        stats = {"success": {"count": count, "ns": 10 * count}}
+        return ModelStatistics(
+            (
+                {
+                    "name": "m",
+                    "version": "1",
+                    "last_inference": last,
+                    "inference_count": count,
+                    "inference_stats": stats,
+                    "batch_stats": batches,
+                    "memory_usage": [{"type": "CPU"}],
+                    **more,
+                },
+                {"name": f"only-{count}", "version": "1"},
+            )
+        )
+
+    one = told(1, 50, [{"batch_size": 1, "compute_infer": {"count": 1, "ns": 5}}, "odd"])
+    two = told(
+        2,
+        40,
+        [
+            {"batch_size": 1, "compute_infer": {"count": 3, "ns": 6}},
+            {"batch_size": 8, "compute_infer": {"count": 1, "ns": 9}},
+        ],
+        response_stats={"0": {}},
+    )
+    merged, *rest = together([one, two]).models
+    assert merged == {
+        "name": "m",
+        "version": "1",
+        "last_inference": 50,
+        "inference_count": 3,
+        "inference_stats": {"success": {"count": 3, "ns": 30}},
+        "batch_stats": [
+            {"batch_size": 1, "compute_infer": {"count": 4, "ns": 11}},
+            {"batch_size": 8, "compute_infer": {"count": 1, "ns": 9}},
+        ],
+        "memory_usage": [{"type": "CPU"}, {"type": "CPU"}],
+        "response_stats": {"0": {}},
+    }
+    assert rest == [{"name": "only-1", "version": "1"}, {"name": "only-2", "version": "1"}]
+
+
+def made(*backends: Any, routes: Any) -> Gateway:
+    return Gateway(RouteTable(routes), {each.name: each for each in backends}, {})
+
+
+async def test_a_server_that_counts_is_asked_and_told_in_the_clients_names() -> None:
+    memory = Memory("b", ModelStatistics(({"name": "real", "version": "1", "inference_count": 2},)))
+    memory.profile_of_all = TRITON
+    memory.servers = 2
+    gateway = made(memory, routes=[Route("m", "b", version="7", rewrite=Rewrite("real", "1"))])
+    told = await gateway.perform(ModelStatisticsRequest("m", "7"), call())
+    assert told == ModelStatistics(({"name": "m", "version": "7", "inference_count": 4},))
+    assert memory.asked == [ModelStatisticsRequest("real", "1")] * 2
+    with pytest.raises(GatewayError):
+        await gateway.perform(ModelStatisticsRequest("n"), call())
+
+
+async def test_of_other_servers_the_gateways_figures_are_told() -> None:
+    memory = Memory("b")
+    gateway = made(memory, routes=[Route("m", "b")])
+    record(gateway.figures, "m")
+    told = await gateway.perform(ModelStatisticsRequest("m", "3"), call())
+    assert isinstance(told, ModelStatistics)
+    assert [(each["version"], each["inference_count"]) for each in told.models] == [("3", 1)]
+    assert not memory.asked
+
+
+async def test_all_models_are_those_of_the_index_as_far_as_they_can_be_had() -> None:
+    class Counting(Memory):
+        async def perform(self, operation: Operation, asked: Any) -> Any:
+            if isinstance(operation, ModelIndexRequest):
+                return ModelIndex((ModelIndexEntry("x", "1"), ModelIndexEntry("broken", "1")))
+            assert isinstance(operation, ModelStatisticsRequest)
+            if operation.model == "broken":
+                raise GatewayError(Kind.BACKEND_ERROR, "broken")
+            return ModelStatistics(({"name": operation.model, "version": operation.version},))
+
+    counting, other = Counting("b"), Memory("c")
+    counting.profile_of_all = TRITON
+    gateway = made(
+        counting, other, routes=[Route("m", "c"), Route("n", "b", version="2"), Route("*", "b")]
+    )
+    told = await gateway.perform(ModelStatisticsRequest(), call())
+    assert isinstance(told, ModelStatistics)
+    assert [(each["name"], each["version"]) for each in told.models] == [
+        ("m", ""),
+        ("n", ""),
+        ("x", ""),
+    ]
+    only = made(counting, routes=[Route("n", "b", version="2")])
+    told = await only.perform(ModelStatisticsRequest(), call())
+    assert told == ModelStatistics(({"name": "n", "version": "2"},))
