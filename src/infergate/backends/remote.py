@@ -112,6 +112,8 @@ class Server:
     profile: Profile | None = None
     forward_headers: Sequence[str] = ()
     return_headers: Sequence[str] = ()
+    shared_memory: bool = False
+    """It reads regions of shared memory itself."""
 
 
 class RemoteBackend(Generic[Req, Resp]):
@@ -138,6 +140,7 @@ class RemoteBackend(Generic[Req, Resp]):
         self._forwarded: Final = HeaderRule(server.forward_headers)
         self._returned: Final = HeaderRule(server.return_headers)
         self._rephrasing: Final = _rephrasing(codec)
+        self._shares: Final = server.shared_memory
         self._detection: Final = Detection(server.profile, self._ask_profile)
         self._descriptions: Final = Descriptions(self._ask_description)
 
@@ -354,7 +357,8 @@ class RemoteBackend(Generic[Req, Resp]):
 
     async def profile(self, call: Call) -> Profile:
         """What kind of server this is: asked for where requests depend on it, else as known."""
-        return await self.kind(call) if self.codec.profiled else self._detection.known
+        known = await self.kind(call) if self.codec.profiled else self._detection.known
+        return replace(known, shared_memory=True) if self._shares else known
 
     async def kind(self, call: Call) -> Profile:
         """See Backend: declared, or asked for."""

@@ -86,6 +86,9 @@ class Profile:
     """V2: answers with classes where an output's parameter ``classification`` asks for them."""
     tells_config: bool = False
     """V2: tells a model's configuration, its largest batch for one."""
+    shared_memory: bool = False
+    """It reads regions of shared memory itself, under the names they are registered with here: the
+    operator says so."""
     tells_statistics: bool = False
     """V2: tells what it has counted and measured of a model."""
     traces: bool = False
@@ -267,6 +270,8 @@ class CodecPlugin:
     claims: tuple[str, ...]
     make: Callable[[Mapping[str, Any]], Codec[Any, Any]]
     answers_rest: bool = False
+    shares_memory: bool = False
+    """It can register regions of shared memory, and tell of tensors that lie there."""
     framed: bool = False
     """HTTP: its requests and answers may do without path and headers, so that size-prefixed frames
     carry them as well."""

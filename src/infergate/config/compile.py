@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from infergate.config import protocols, schema
+from infergate.config.listeners import GraphPipeListener
 from infergate.config.values import Url
 from infergate.core.datatypes import BY_NAME as DATATYPES
 from infergate.core.limits import Limits
@@ -65,7 +66,7 @@ def bound_listeners(config: schema.Config) -> dict[str, Bound]:
     }
 
 
-def _bound(listener: schema.GraphPipeListener) -> Bound:
+def _bound(listener: GraphPipeListener) -> Bound:
     framed = listener.framing == "size-prefixed"
     return Bound(
         replace(listener.address, mode=listener.mode),
@@ -88,6 +89,13 @@ def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
         options["v2-grpc"] = grpc.v2.model_dump()
         options["trtis-grpc"] = grpc.trtis.model_dump()
     return options
+
+
+def sharing_backends(config: schema.Config) -> tuple[str, ...]:
+    """The backends that read clients' shared memory themselves."""
+    if not config.control.shared_memory:
+        return ()
+    return tuple(name for name, each in config.backends.items() if each.shared_memory == "forward")
 
 
 def endpoints(backend: schema.BackendConfig) -> tuple[Endpoint, ...]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from infergate.config.mistakes import Finding, Path, nearest, or_else
-from infergate.config.schema import COMING, Config
+from infergate.config.schema import Config
 from infergate.config.values import told
 
 _EXPECTED = {
@@ -52,8 +52,6 @@ def _message(error: ErrorDetails) -> str:
         return f"{text.format(error['ctx'][key])}, got {told(value)}"
     match kind:
         case "extra_forbidden":
-            if path in COMING:
-                return f"'{path[-1]}' comes with a later version of infergate"
             return f"unknown key '{path[-1]}'{or_else(str(path[-1]), keys_at(path[:-1]))}"
         case "missing":
             return "this key is required"

@@ -11,17 +11,10 @@ from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
+from infergate.config.listeners import FRONTENDS, GraphPipeListener, Listeners
 from infergate.config.mistakes import Path
-from infergate.config.schema import (
-    FRONTENDS,
-    BackendConfig,
-    Config,
-    GraphPipeListener,
-    Listeners,
-    ModelConfig,
-    RouteConfig,
-    Section,
-)
+from infergate.config.schema import BackendConfig, Config, ModelConfig, RouteConfig
+from infergate.config.section import Section
 from infergate.transport.base import Address
 
 AnySection = TypeVar("AnySection", bound=Section)

@@ -26,6 +26,11 @@ def carriers() -> dict[str, Carrier | None]:
     return {BUILTIN: None} | {name: plugin.carrier for name, plugin in plugins().items()}
 
 
+def sharing() -> list[str]:
+    """The protocols whose servers may read shared memory themselves."""
+    return [name for name, plugin in plugins().items() if plugin.shares_memory]
+
+
 def schemes(protocol: str) -> tuple[str, ...]:
     """What the endpoints of a backend that speaks ``protocol`` may begin with; none: in-process."""
     plugin = plugins().get(protocol)

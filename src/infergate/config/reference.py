@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from infergate.config.schema import Config, Section
+from infergate.config.schema import Config
+from infergate.config.section import Section
 
 PAGE: Final = "configuration.md"
 SCHEMA: Final = "routes.schema.json"

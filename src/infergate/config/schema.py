@@ -7,9 +7,9 @@ address) is ``check``'s matter.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from infergate.config import protocols
@@ -17,190 +17,21 @@ from infergate.config.fields import (
     Dimension,
     Duration,
     EndpointUrl,
-    FileMode,
     HeaderGlob,
     Labels,
-    ListenAddress,
     Name,
-    NonFinite,
     Pattern,
     Positive,
     PositiveDuration,
     PositiveSize,
     ProfileName,
     Protocol,
-    Size,
-    SocketAddress,
     TensorType,
     Text,
 )
+from infergate.config.listeners import Listeners
+from infergate.config.section import Section
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.transport.base import Address
-
-
-class Section(BaseModel):
-    """A mapping of the file: strict, no unknown key, not to be changed."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-# ---- listeners --------------------------------------------------------------------------------
-
-
-class V2Rest(Section):
-    """How the V2 REST frontend writes."""
-
-    non_finite: NonFinite = Field(
-        default="literal",
-        description="How NaN and infinities are written in JSON: `literal` as the bare words "
-        'NaN, Infinity, -Infinity (Triton, Python); `string` as "NaN"; `null` as null.',
-    )
-    compress_min: Size = Field(
-        default=256,
-        description="The smallest answer that is compressed for a client that accepts it.",
-    )
-
-
-class V2Grpc(Section):
-    """How the V2 gRPC frontend writes."""
-
-    contents: Literal["raw", "typed"] = Field(
-        default="raw",
-        description="How output tensors are written: `raw` in raw_output_contents (Triton), "
-        "`typed` in each tensor's contents.",
-    )
-    stream: Literal["triton", "plain"] = Field(
-        default="triton",
-        description="What ModelStreamInfer answers with: `triton`, a ModelStreamInferResponse "
-        "which holds the answer or an error; `plain`, as MLServer, the answer itself, and an error "
-        "ends the stream.",
-    )
-
-
-class Trtis(Section):
-    """How clients of the legacy TensorRT Inference Server API are answered."""
-
-    level: Literal["1.9", "1.15"] = Field(
-        default="1.9",
-        description="The server's release whose words are used where releases differ; status as "
-        "JSON comes with 1.15.",
-    )
-    server_id: Text = Field(
-        default="inference:0", description="What the server calls itself in every status."
-    )
-    data_type: bool = Field(
-        default=False,
-        description="Tell outputs' datatypes. Clients before release 1.12 cannot read answers that "
-        "do.",
-    )
-
-
-class GraphPipeErrors(Section):
-    """How clients of GraphPipe are refused."""
-
-    errors: Literal["status", "response"] = Field(
-        default="status",
-        description="`status`: by an HTTP status and the message as text, which every client but "
-        "Java's notices; `response`: by the errors of an InferResponse under status 200, which "
-        "only Python's does.",
-    )
-
-
-class HttpListener(Section):
-    """The HTTP port."""
-
-    address: ListenAddress = Field(
-        default=Address("127.0.0.1", 8000),
-        description="host:port to listen on. 0.0.0.0 is every interface, port 0 a free port.",
-    )
-    v2: V2Rest = Field(default=V2Rest(), description="How V2 REST is written.")
-    trtis: Trtis = Field(default=Trtis(), description="How the legacy HTTP API is written.")
-    graphpipe: GraphPipeErrors = Field(
-        default=GraphPipeErrors(), description="How GraphPipe is written."
-    )
-
-
-class GrpcListener(Section):
-    """The gRPC port."""
-
-    address: ListenAddress = Field(
-        default=Address("127.0.0.1", 8001), description="host:port to listen on."
-    )
-    v2: V2Grpc = Field(default=V2Grpc(), description="How V2 gRPC is written.")
-    trtis: Trtis = Field(default=Trtis(), description="How the legacy gRPC service is written.")
-
-
-class AdminListener(Section):
-    """The admin port."""
-
-    address: ListenAddress = Field(
-        default=Address("127.0.0.1", 8002), description="host:port to listen on."
-    )
-
-
-class GraphPipeListener(Section):
-    """A port or socket for unmodified GraphPipe clients: any path means one model."""
-
-    address: SocketAddress = Field(
-        description="host:port, tcp://host:port or unix:/path to listen on."
-    )
-    model: Name = Field(description="The model, as routes call it.")
-    framing: Literal["http", "size-prefixed"] = Field(
-        default="http",
-        description="`http`, what every released client speaks; or `size-prefixed`: a raw socket "
-        "where each message follows its length, a uint32 in little-endian.",
-    )
-    errors: Literal["status", "response"] = Field(
-        default="status",
-        description="As on the HTTP port. On a raw socket, which has no status, every error is a "
-        "response.",
-    )
-    accept_both_lengths: bool = Field(
-        default=False,
-        description="Take HTTP requests that have Content-Length beside `Transfer-Encoding: "
-        "chunked`, as the client operation of TensorFlow sends them: the first of a connection, "
-        "which ends with it. Not behind a proxy that shares connections.",
-    )
-    mode: FileMode = Field(
-        default=0o660, description="Who may connect to a unix socket: its file's permissions."
-    )
-
-    @model_validator(mode="after")
-    def _framing_fits(self) -> Self:
-        if self.framing == "size-prefixed":
-            for key in ("errors", "accept_both_lengths"):
-                if key in self.model_fields_set and getattr(self, key) in ("status", True):
-                    raise PydanticCustomError(
-                        "mistake",
-                        "a size-prefixed listener has no HTTP: leave out '{key}'",
-                        {"key": key},
-                    )
-        return self
-
-
-class Listeners(Section):
-    """The ports clients come to. One that is left out has its defaults, `null` switches it off."""
-
-    http: HttpListener | None = Field(
-        default=HttpListener(),
-        description="HTTP: V2 REST at /v2, the legacy API at /api, GraphPipe at "
-        "/graphpipe/<model>.",
-    )
-    grpc: GrpcListener | None = Field(
-        default=GrpcListener(), description="gRPC: the V2 and the legacy service."
-    )
-    admin: AdminListener | None = Field(
-        default=AdminListener(), description="/metrics, /healthz and /readyz."
-    )
-    graphpipe: tuple[GraphPipeListener, ...] = Field(
-        default=(),
-        description="Ports and sockets for unmodified GraphPipe clients, a model each.",
-    )
-
-
-FRONTENDS: Final = ("http", "grpc")
-"""The listeners that take clients' requests, besides those of one model."""
-
 
 # ---- backends and routes ----------------------------------------------------------------------
 
@@ -243,6 +74,13 @@ class BackendConfig(Section):
         default=("endpoint-load-metrics",),
         description="Names or globs of the backend's headers passed back to the client.",
     )
+    shared_memory: Literal["copy", "forward"] = Field(
+        default="copy",
+        description="Where `control.shared_memory` is on: `copy` reads and writes clients' regions "
+        "here, whatever the backend; `forward` registers them with the backend as well, and asks "
+        "it by their names: for one endpoint, on the same host, that has the extension (Triton, "
+        "the legacy server). Only so can regions on GPUs be used.",
+    )
 
     @model_validator(mode="after")
     def _endpoints_fit(self) -> Self:
@@ -262,6 +100,21 @@ class BackendConfig(Section):
                 "connections is for protocols over HTTP, which '{protocol}' is not",
                 {"protocol": self.protocol},
             )
+        return self
+
+    @model_validator(mode="after")
+    def _memory_fits(self) -> Self:
+        if self.shared_memory == "forward":
+            if self.protocol not in protocols.sharing():
+                raise PydanticCustomError(
+                    "mistake",
+                    "shared_memory 'forward' is for {known}, which '{protocol}' is none of",
+                    {"known": ", ".join(protocols.sharing()), "protocol": self.protocol},
+                )
+            if len(self.endpoints) > 1:
+                raise PydanticCustomError(
+                    "mistake", "shared_memory 'forward' is for one endpoint, on this host"
+                )
         return self
 
 
@@ -360,6 +213,12 @@ class ControlConfig(Section):
         description="Whether clients may load and unload models: on every endpoint of the model's "
         "backend. The index of models is always served.",
     )
+    shared_memory: bool = Field(
+        default=False,
+        description="Whether clients of the same host may register regions of shared memory and "
+        "keep inputs and outputs there. Whoever reaches a listener can then have any object of "
+        "/dev/shm read and written that infergate's user may.",
+    )
     settings: bool = Field(
         default=False,
         description="Whether clients may see and change trace and log settings: those of a model "
@@ -411,6 +270,10 @@ class LimitsConfig(Section):
     )
     streams: Positive = Field(
         default=DEFAULT_LIMITS.streams, description="Concurrent HTTP/2 streams of one connection."
+    )
+    regions: Positive = Field(
+        default=DEFAULT_LIMITS.regions,
+        description="Regions of shared memory that are registered at once; each holds a file open.",
     )
     in_flight: Positive = Field(
         default=DEFAULT_LIMITS.in_flight, description="Requests being served at once."
@@ -486,7 +349,3 @@ class Config(Section):
                 "drain": {"delay": 0},
             }
         )
-
-
-COMING: Final = frozenset({("control", "shared_memory")})
-"""Agreed keys that come with a later version."""

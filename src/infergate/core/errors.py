@@ -16,6 +16,7 @@ class Kind(enum.Enum):
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
     NOT_FOUND = "not_found"
+    ALREADY_EXISTS = "already_exists"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     UNSUPPORTED = "unsupported"
     UNSUPPORTED_ENCODING = "unsupported_encoding"
@@ -64,6 +65,14 @@ class GatewayError(Exception):
 
     def __repr__(self) -> str:
         return f"GatewayError({self.kind.name}, {self.public!r}, origin={self.origin.name})"
+
+
+class UnknownRegion(GatewayError):  # noqa: N818 - it says what is wrong
+    """A tensor lies in ``region`` of shared memory, which is not registered."""
+
+    def __init__(self, region: str, public: str, kind: Kind = Kind.NOT_FOUND) -> None:
+        super().__init__(kind, public)
+        self.region = region
 
 
 def bad_request(public: str) -> GatewayError:

@@ -38,6 +38,8 @@ class Limits:
     """Connecting to an endpoint (linkerd: 1 s)."""
     streams: int = 100
     """Concurrent HTTP/2 streams a connection (h2, HAProxy: 100)."""
+    regions: int = 256
+    """Registered regions of shared memory; each holds a file open."""
     in_flight: int = 1024
     """Requests being served at once (Envoy: 1024)."""
     in_flight_bytes: int = 1024 * MIB

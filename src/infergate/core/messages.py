@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from infergate.core.places import Place
 from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
 
 # ---- operations -------------------------------------------------------------------------------
@@ -53,10 +54,12 @@ class ModelMetadataRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output the client wants, with protocol-neutral parameters such as ``classification``."""
+    """An output the client wants, with protocol-neutral parameters such as ``classification``, and
+    the ``place`` in shared memory that it is to be written to, if any."""
 
     name: str
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +138,11 @@ class LogSettingsRequest:
 
 @dataclass(frozen=True, slots=True)
 class SharedMemoryStatusRequest:
-    """Which shared memory regions are registered? An empty ``name`` means all."""
+    """Which shared memory regions are registered? An empty ``name`` means all. ``cuda`` asks for
+    those on GPUs alone or for those of the system alone; None for both."""
 
     name: str = ""
+    cuda: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +162,11 @@ class SharedMemoryRegisterRequest:
 
 @dataclass(frozen=True, slots=True)
 class SharedMemoryUnregisterRequest:
-    """Forget a region; an empty ``name`` means all."""
+    """Forget a region; an empty ``name`` means all. ``cuda`` as for
+    :class:`SharedMemoryStatusRequest`."""
 
     name: str = ""
+    cuda: bool | None = None
 
 
 ModelOperation = (

@@ -6,7 +6,8 @@ legacy TensorRT Inference Server body, so raw to raw is a memoryview and never a
 Python numbers exist only inside JSON and typed-contents code.
 
 *Rule 1.* A tensor that leaves a codec has been checked: ``data`` holds exactly the elements that
-``shape`` announces. Nothing behind the gateway ever sees one that does not.
+``shape`` announces. Nothing behind the gateway ever sees one that does not. One that has a
+``place`` holds no data: the gateway reads it, or the backend is one that reads it itself.
 *Rule 2.* Shapes multiply as Python integers: ``numpy.prod([2**32, 2**32])`` is 0.
 """
 
@@ -25,6 +26,7 @@ import numpy.typing as npt
 from infergate.core.datatypes import NUMPY, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
+from infergate.core.places import Place
 
 Parameters = Mapping[str, Any]
 """Request, tensor or output parameters: a JSON value each; most protocols carry scalars only."""
@@ -44,6 +46,8 @@ class Tensor:
     shape: tuple[int, ...]
     data: Buffer
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    place: Place | None = None
+    """Where the data lies, or was written to, if that is in shared memory."""
 
     def numpy(self) -> npt.NDArray[Any]:
         """The elements as an array of ``shape``: a read-only view where memory allows it.

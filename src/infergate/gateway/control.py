@@ -23,17 +23,12 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
     OPERATIONS,
     Answer,
-    Done,
     LogSettingsRequest,
     ModelLoadRequest,
     ModelUnloadRequest,
     Operation,
     RepositoryOperation,
     SettingsOperation,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatus,
-    SharedMemoryStatusRequest,
-    SharedMemoryUnregisterRequest,
     TraceSettingsRequest,
 )
 from infergate.gateway.bound import Bound
@@ -101,16 +96,6 @@ class Control:
                         "'control: {settings: true}' in the gateway's configuration",
                     )
                 return await _audited(operation, call, self._settings(operation, call))
-            case SharedMemoryStatusRequest():
-                return SharedMemoryStatus()
-            case SharedMemoryRegisterRequest(name):
-                raise GatewayError(
-                    Kind.UNSUPPORTED,
-                    f"failed to register shared memory region '{name}': shared memory is not "
-                    "supported",
-                )
-            case SharedMemoryUnregisterRequest():
-                return Done()
         raise GatewayError(Kind.UNSUPPORTED, f"{OPERATIONS[type(operation)]} is not served")
 
     async def _of_model(

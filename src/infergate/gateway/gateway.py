@@ -16,6 +16,7 @@ from infergate import __version__
 from infergate.backends.base import Backend
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
     Answer,
     Health,
@@ -38,6 +39,9 @@ from infergate.core.messages import (
     ServerReadyRequest,
     ServerStatus,
     ServerStatusRequest,
+    SharedMemoryRegisterRequest,
+    SharedMemoryStatusRequest,
+    SharedMemoryUnregisterRequest,
 )
 from infergate.gateway import cast
 from infergate.gateway.bound import Bound
@@ -47,6 +51,7 @@ from infergate.gateway.configuration import config_of
 from infergate.gateway.control import NOTHING, Allowed, Control
 from infergate.gateway.readiness import Readiness
 from infergate.gateway.rename import metadata_to_backend, to_backend, to_client
+from infergate.gateway.shared_memory import SharedMemory, in_shared_memory
 from infergate.gateway.statistics import Figures, together
 from infergate.routing.table import RouteTable
 
@@ -68,22 +73,24 @@ class Gateway:
 
     ``declared`` is metadata that the operator wrote down, by the client's model name; it stands
     for what the backend would say. ``combine`` makes one readiness of all backends': ``all``
-    (strict) or ``any`` (lenient). ``allowed`` are the operations that change state. ``figures`` are
-    to be told of every finished request.
+    (strict) or ``any`` (lenient). ``memory`` is what clients share; None: nothing. ``allowed`` are
+    the operations that change state. ``figures`` are to be told of every finished request.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is switched on stands beside what is routed
         self,
         table: RouteTable,
         backends: Mapping[str, Backend],
         declared: Mapping[str, ModelMetadata],
         combine: Callable[[Sequence[bool]], bool] = all,
+        memory: SharedMemory | None = None,
         *,
         allowed: Allowed = NOTHING,
     ) -> None:
         self.backends: Final = tuple(backends.values())
         self.declared: Final = declared
-        self._extensions: Final = (*EXTENSIONS, *allowed.extensions)
+        self._memory: Final = memory or SharedMemory(DEFAULT_LIMITS, on=False)
+        self._extensions: Final = (*EXTENSIONS, *allowed.extensions, *self._memory.extensions)
         self._control: Final = Control(allowed, self)
         self.bound: Final = tuple(Bound(r, backends[r.backend]) for r in table.routes)
         self._table: Final = table
@@ -147,11 +154,26 @@ class Gateway:
                 return await self._catalogue.statistics(call)
             case ModelStatisticsRequest():
                 return await self.statistics(operation, call)
+            case (
+                SharedMemoryStatusRequest()
+                | SharedMemoryRegisterRequest()
+                | SharedMemoryUnregisterRequest()
+            ):
+                return await self._memory.perform(operation, call)
             case _:
                 return await self._control.perform(operation, call)
 
     async def infer(self, request: InferRequest, bound: Bound, call: Call) -> Answer:
         """``request`` along ``bound``, its route, which is noted on ``call``."""
+        if not in_shared_memory(request):
+            return await self._infer(request, bound, call)
+        by_name = not bound.route.cast
+        async with self._memory.lent(request, bound.backend, by_name=by_name) as loan:
+            answer = await self._infer(loan.request, bound, call)
+            assert isinstance(answer, InferResponse)
+            return await loan.delivered(answer)
+
+    async def _infer(self, request: InferRequest, bound: Bound, call: Call) -> Answer:
         if bound.route.cast and call.lacks:
             request = await self._cast_back(request, bound, call)
         if not asks_for_classes(request) or await bound.backend.classifies(call):
@@ -166,6 +188,22 @@ class Gateway:
     ) -> AsyncGenerator[InferResponse, None]:
         """All answers to ``request``, as they are pulled, along ``bound``, its route, which is
         noted on ``call``. Raises GatewayError."""
+        if not in_shared_memory(request):
+            async with aclosing(self._stream(request, bound, call)) as answers:
+                async for answer in answers:
+                    yield answer
+            return
+        by_name = not bound.route.cast
+        async with (
+            self._memory.lent(request, bound.backend, by_name=by_name) as loan,
+            aclosing(self._stream(loan.request, bound, call)) as answers,
+        ):
+            async for answer in answers:
+                yield await loan.delivered(answer)
+
+    async def _stream(
+        self, request: InferRequest, bound: Bound, call: Call
+    ) -> AsyncGenerator[InferResponse, None]:
         if bound.route.cast and call.lacks:
             request = await self._cast_back(request, bound, call)
         model = None

@@ -25,6 +25,7 @@ from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
 from infergate.gateway.services import own_services
+from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.statistics import Figures
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.metrics import Metrics
@@ -90,11 +91,17 @@ class Running:
 def assemble(config: Config) -> Running:
     """Build, but do not start, what ``config`` describes. Needs a running event loop."""
     limits = compiled.limits(config)
+    shares = compiled.sharing_backends(config)
+    backends = {
+        name: _backend(name, each, limits, shares=name in shares)
+        for name, each in config.backends.items()
+    }
     gateway = Gateway(
         compiled.routing_table(config),
-        {name: _backend(name, each, limits) for name, each in config.backends.items()},
+        backends,
         compiled.declared_models(config),
         _COMBINE[config.readiness],
+        SharedMemory(limits, [backends[name] for name in shares], on=config.control.shared_memory),
         allowed=Allowed(config.control.repository, config.control.settings),
     )
     metrics, admission = Metrics(), Admission(limits)
@@ -157,7 +164,7 @@ def _bound_listener(
     )
 
 
-def _backend(name: str, config: BackendConfig, limits: Limits) -> Backend:
+def _backend(name: str, config: BackendConfig, limits: Limits, *, shares: bool) -> Backend:
     plugin = plugins().get(config.protocol)
     if plugin is None:  # the one protocol without a wire
         return BuiltinBackend(name)
@@ -168,6 +175,7 @@ def _backend(name: str, config: BackendConfig, limits: Limits) -> Backend:
         PROFILES.get(config.profile),
         config.forward_headers,
         config.return_headers,
+        shares,
     )
     codec: Codec[Any, Any] = plugin.make({})
     match plugin.carrier:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import types
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -74,11 +75,13 @@ def _from_fields(kind: type, fields: Mapping[str, Any]) -> Any:
 def _from_json(hint: Any, content: Any) -> Any:
     if hint is Datatype:
         return BY_NAME[content]
-    if hint == _BUFFER:
+    if hint == _BUFFER or hint is bytes:
         return bytes.fromhex(content)
     if typing.get_origin(hint) is tuple:
         item = typing.get_args(hint)[0]
         return tuple(_from_json(item, one) for one in content)
+    if isinstance(hint, types.UnionType) and isinstance(content, Mapping):  # a Place or none
+        hint = next((each for each in hint.__args__ if dataclasses.is_dataclass(each)), hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _from_fields(hint, content)
     return content

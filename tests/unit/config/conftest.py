@@ -15,11 +15,11 @@ def _unmade(options: Any) -> Codec[Any, Any]:
 
 
 PLUGINS = {
-    "v2-rest": CodecPlugin("v2-rest", Carrier.HTTP, ("v2",), _unmade),
-    "v2-grpc": CodecPlugin("v2-grpc", Carrier.GRPC, (), _unmade),
-    "trtis-http": CodecPlugin("trtis-http", Carrier.HTTP, ("api",), _unmade),
+    "v2-rest": CodecPlugin("v2-rest", Carrier.HTTP, ("v2",), _unmade, shares_memory=True),
+    "v2-grpc": CodecPlugin("v2-grpc", Carrier.GRPC, (), _unmade, shares_memory=True),
+    "trtis-http": CodecPlugin("trtis-http", Carrier.HTTP, ("api",), _unmade, shares_memory=True),
     "graphpipe": CodecPlugin("graphpipe", Carrier.HTTP, ("graphpipe",), _unmade, framed=True),
-    "trtis-grpc": CodecPlugin("trtis-grpc", Carrier.GRPC, (), _unmade),
+    "trtis-grpc": CodecPlugin("trtis-grpc", Carrier.GRPC, (), _unmade, shares_memory=True),
 }
 
 

@@ -16,7 +16,7 @@ from infergate.config import Config, ConfigError, protocols, reference
 from infergate.config import compile as compiled
 from infergate.config.explain import keys_at
 from infergate.config.load import parse
-from infergate.config.schema import COMING, Section
+from infergate.config.section import Section
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -99,11 +99,6 @@ def test_json_schema_defaults_are_what_an_operator_would_write() -> None:
     assert schema["$defs"]["DrainConfig"]["properties"]["delay"]["default"] == "5s"
     assert schema["additionalProperties"] is False
     json.dumps(schema)
-
-
-def test_the_announced_names_are_not_in_this_version() -> None:
-    for path in COMING:
-        assert path[-1] not in keys_at(path[:-1])
 
 
 def test_the_registry_is_where_protocols_come_from(monkeypatch: pytest.MonkeyPatch) -> None:

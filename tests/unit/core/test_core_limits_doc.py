@@ -13,7 +13,7 @@ from infergate.codecs.v2_grpc import descriptions
 from infergate.codecs.v2_rest import document, encodings, tensors
 from infergate.core import classification, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
-from infergate.gateway import streaming
+from infergate.gateway import regions, streaming
 from infergate.transport import frames, guard
 
 PAGE = (Path(__file__).parents[3] / "docs" / "limits.md").read_text(encoding="utf-8")
@@ -35,6 +35,7 @@ def test_bounds_that_are_not_configured() -> None:
         "codecs.v2_grpc.descriptions.MOST_HEAD": descriptions.MOST_HEAD,
         "transport.frames.AHEAD": frames.AHEAD,
         "transport.guard.MOST_STREAMS": guard.MOST_STREAMS,
+        "gateway.regions.LONGEST_NAME": regions.LONGEST_NAME,
         "gateway.streaming.AT_ONCE": streaming.AT_ONCE,
         "codecs.v2_rest.document.DEEPEST": document.DEEPEST,
         "codecs.v2_rest.document.MOST_NESTED": document.MOST_NESTED,

@@ -56,7 +56,6 @@ REFUSED = {
     "infer_string_garbage": ["INPUT0", "length of element 0"],
     "err_dup_input": ["input 'INPUT0' already exists in request"],
     "err_dims_negative": ["unexpected shape for input 'INPUT0'"],
-    "shm_infer": ["shared memory block '", "' not found in manager"],
 }
 """Requests that the server answered, or in other words."""
 GARBAGE = {
@@ -99,7 +98,10 @@ def request_of(model: str, version: str, header: Any, datas: Any) -> dict[str, A
     inputs, position = [], 0
     for index, each in enumerate(header.input):
         dims = list(each.dims) or list(known[each.name].dims)
-        if isinstance(datas, bytes):
+        placed = place_of(each)
+        if placed:
+            data = b""
+        elif isinstance(datas, bytes):
             datatype = known[each.name].data_type
             size = each.batch_byte_size
             if datatype != STRING:
@@ -108,13 +110,13 @@ def request_of(model: str, version: str, header: Any, datas: Any) -> dict[str, A
             position += size
         else:
             data = datas[index]
-        inputs.append({
+        inputs.append(placed | {
             "name": each.name, "datatype": NAMES[known[each.name].data_type],
             "shape": [*batch, *dims], "data": data.hex(),
         })  # fmt: skip
     outputs: list[dict[str, Any]] = []
     for each in header.output:
-        asked: dict[str, Any] = {"name": each.name}
+        asked: dict[str, Any] = {"name": each.name, **place_of(each)}
         if each.cls.count:
             asked["parameters"] = {"classification": each.cls.count}
         if asked not in outputs:
@@ -133,12 +135,21 @@ def request_of(model: str, version: str, header: Any, datas: Any) -> dict[str, A
     return {name: value for name, value in found.items() if value not in ("", {}, [])}
 
 
+def place_of(tensor: Any) -> dict[str, Any]:
+    if not tensor.HasField("shared_memory"):
+        return {}
+    told = tensor.shared_memory
+    return {"place": {"region": told.name, "offset": told.offset, "size": told.byte_size}}
+
+
 def response_of(asks: dict[str, Any], header: Any, datas: Any) -> dict[str, Any]:
     config = MODELS[header.model_name]
     known = {one.name: one.data_type for one in config.output}
     batch = [header.batch_size] if config.max_batch_size else []
+    asked = {each["name"]: each for each in asks.get("outputs", ())}
     outputs, position = [], 0
     for index, each in enumerate(header.output):
+        placed = {key: at for key, at in asked.get(each.name, {}).items() if key == "place"}
         if each.batch_classes:
             elements = [
                 f"{cls.value:.6g}:{cls.idx}" + (f":{cls.label}" if cls.label else "")
@@ -148,12 +159,12 @@ def response_of(asks: dict[str, Any], header: Any, datas: Any) -> dict[str, Any]
             data = b"".join(len(e).to_bytes(4, "little") + e.encode() for e in elements)
             shape, datatype = [*batch, len(each.batch_classes[0].cls)], "BYTES"
         else:
-            size = each.raw.batch_byte_size
+            size = 0 if placed else each.raw.batch_byte_size
             data = datas[position : position + size] if isinstance(datas, bytes) else datas[index]
             position += size
             shape, datatype = [*batch, *each.raw.dims], NAMES[known[each.name]]
         outputs.append(
-            {"name": each.name, "datatype": datatype, "shape": shape, "data": data.hex()}
+            {"name": each.name, "datatype": datatype, "shape": shape, "data": data.hex(), **placed}
         )
     found = {
         "type": "InferResponse", "model": header.model_name, "version": str(header.model_version),
@@ -255,9 +266,8 @@ def http_meaning(case: Any, match: Any, request: Any, answered: Any) -> dict[str
         return {"canonical": {"type": f"{kind}Request", "model": model}}
     if rest is not None and not rest.isdigit():
         return error("NOT_FOUND", "no such path")
-    if told(case["name"]) in REFUSED or told(case["name"]).startswith("shm_infer"):
-        mentions = REFUSED.get(told(case["name"]), REFUSED["shm_infer"])
-        return error("BAD_REQUEST", *mentions)
+    if told(case["name"]) in REFUSED:
+        return error("BAD_REQUEST", *REFUSED[told(case["name"])])
     if status == "400" and "nv-status" not in answered[1]:
         return error("BAD_REQUEST", "NV-InferRequest")
     if status == "400":
@@ -345,8 +355,8 @@ def grpc_exchange(case: dict[str, Any], name: str) -> None:
 def grpc_meaning(case: Any, asked: Any, status: Any) -> dict[str, Any]:
     if asked.model_version < 1 and asked.model_version != -1:
         return error("NOT_FOUND", "simple")
-    if told(case["name"]) in REFUSED or told(case["name"]).startswith("shm_infer"):
-        return error("BAD_REQUEST", *REFUSED.get(told(case["name"]), REFUSED["shm_infer"]))
+    if told(case["name"]) in REFUSED:
+        return error("BAD_REQUEST", *REFUSED[told(case["name"])])
     if status.code == 5:
         return error("BAD_REQUEST", status.msg)
     version = "" if asked.model_version == -1 else str(asked.model_version)

@@ -358,21 +358,131 @@ def bad_requests() -> None:
     for name, (about, message, told) in cases.items():
         source = HAND if isinstance(message, bytes) else CLIENT
         request(f"bad-{name}", about, message, told, source=source)
-    shared = described(x())
-    shared.inputs[0].parameters["shared_memory_region"].string_param = "r"
-    request(
-        "bad-shared-memory-input", "an input in shared memory", shared,
-        refused("X", "shared memory", kind="UNSUPPORTED"),
-    )  # fmt: skip
-    shared = described(outputs=[{"name": "O"}])
-    shared.outputs[0].parameters["shared_memory_region"].string_param = "r"
-    request(
-        "bad-shared-memory-output", "an output in shared memory", shared,
-        refused("O", "shared memory", kind="UNSUPPORTED"),
-    )  # fmt: skip
     request(
         "bad-method", "a method the service does not have", b"",
         refused("ModelTrain", kind="UNSUPPORTED"), method=SERVICE + "ModelTrain", source=HAND,
+    )  # fmt: skip
+
+
+def shared_memory() -> None:
+    """Tensors in regions, and the regions."""
+    name, at = "shared_memory_region", {"region": "r", "offset": 64, "size": 4}
+    first, second = InferInput("X", [1], "INT32"), InferInput("Y", [1], "INT32")
+    first.set_shared_memory("r", 4, 64)
+    second.set_data_from_numpy(np.ones(1, "<i4"))
+    output = InferRequestedOutput("O")
+    output.set_shared_memory("r", 4)
+    inputs = [
+        tensor("X", "INT32", [1], b"", place=at),
+        tensor("Y", "INT32", [1], b"\1\0\0\0"),
+    ]
+    outputs = [{"name": "O", "place": {**at, "offset": 0}}, {"name": "P"}]
+    message = _get_inference_request(
+        model_name="m", inputs=[first, second], model_version="", request_id="",
+        outputs=[output, InferRequestedOutput("P")], sequence_id=0, sequence_start=False,
+        sequence_end=False, priority=0, timeout=None, parameters=None,
+    )  # fmt: skip
+    request(
+        "infer-shared-memory", "an input and an output in a region, as infer() sends them",
+        message, infer(inputs=inputs, outputs=outputs), both_ways=True,
+    )  # fmt: skip
+    cases = {
+        "data": (b"\0\0\0\0", {name: "r"}, "raw_input_contents"),
+        "number": (None, {name: "r", "shared_memory_byte_size": "4"}, "shared_memory_byte_size"),
+        "negative": (None, {name: "r", "shared_memory_offset": -1}, "shared_memory_offset"),
+        "name": (None, {name: 7}, name),
+        "no-name": (None, {name: ""}, name),
+    }
+    for key, (raw, parameters, mention) in cases.items():
+        given = {"name": "X", "datatype": "INT32", "shape": [1]}
+        wrong = described(given, raw=(raw,) if raw else ())
+        for parameter, value in parameters.items():
+            kind = "string_param" if isinstance(value, str) else "int64_param"
+            setattr(wrong.inputs[0].parameters[parameter], kind, value)
+        about = f"a wrong place in shared memory: {parameters}"
+        request(f"bad-shared-memory-{key}", about, wrong, refused(mention))
+    answered = pb.ModelInferResponse(model_name="m", raw_output_contents=[b"", b"\1\0\0\0"])
+    for each in ("O", "P"):
+        answered.outputs.add(name=each, datatype="INT32", shape=[1])
+    response(
+        "answer-shared-memory", "an output in a region, as Triton answers: an empty entry",
+        answered, infer(inputs=inputs, outputs=outputs)["canonical"], source=CLIENT,
+        canonical={"type": "InferResponse", "model": "m", "outputs": [
+            tensor("O", "INT32", [1], b"", place={**at, "offset": 0}),
+            tensor("P", "INT32", [1], b"\1\0\0\0"),
+        ]},
+    )  # fmt: skip
+    answered.outputs[0].parameters[name].string_param = "r"
+    answered.outputs[0].parameters["shared_memory_byte_size"].int64_param = 4
+    response(
+        "answer-shared-memory-told", "an output in a region, as infergate answers", answered,
+        infer(inputs=inputs, outputs=outputs)["canonical"], source=CLIENT, both_ways=True,
+        canonical={"type": "InferResponse", "model": "m", "outputs": [
+            tensor("O", "INT32", [1], b"", place={**at, "offset": 0}),
+            tensor("P", "INT32", [1], b"\1\0\0\0"),
+        ]},
+    )  # fmt: skip
+    answered.raw_output_contents[0] = b"\1\0\0\0"
+    response(
+        "garbage-shared-memory-data", "data of an output that was to be in a region", answered,
+        infer(inputs=inputs, outputs=outputs)["canonical"], source=CLIENT,
+        error={"kind": "BACKEND_GARBAGE", "mentions": ["O", "shared memory"]},
+    )  # fmt: skip
+    asked = {
+        "status": ("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest(name="r"),
+                   {"type": "SharedMemoryStatusRequest", "name": "r", "cuda": False}),
+        "register": ("SystemSharedMemoryRegister",
+                     pb.SystemSharedMemoryRegisterRequest(
+                         name="r", key="/k", offset=2**63, byte_size=2**64 - 1),
+                     {"type": "SharedMemoryRegisterRequest", "name": "r", "key": "/k",
+                      "offset": 2**63, "size": 2**64 - 1}),
+        "unregister": ("SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest(),
+                       {"type": "SharedMemoryUnregisterRequest", "cuda": False}),
+        "cuda-status": ("CudaSharedMemoryStatus", pb.CudaSharedMemoryStatusRequest(),
+                        {"type": "SharedMemoryStatusRequest", "cuda": True}),
+        "cuda-register": ("CudaSharedMemoryRegister",
+                          pb.CudaSharedMemoryRegisterRequest(
+                              name="g", raw_handle=b"\0\1", device_id=1, byte_size=8),
+                          {"type": "SharedMemoryRegisterRequest", "name": "g", "size": 8,
+                           "device": 1, "handle": "0001"}),
+        "cuda-unregister": ("CudaSharedMemoryUnregister",
+                            pb.CudaSharedMemoryUnregisterRequest(name="g"),
+                            {"type": "SharedMemoryUnregisterRequest", "name": "g", "cuda": True}),
+    }  # fmt: skip
+    for key, (method, question, operation) in asked.items():
+        request(
+            f"ask-memory-{key}", f"{method}", question, {"canonical": operation},
+            method=SERVICE + method, both_ways=True,
+        )  # fmt: skip
+    request(
+        "bad-memory-device", "a device below 0", pb.CudaSharedMemoryRegisterRequest(device_id=-1),
+        refused("device_id"), method=SERVICE + "CudaSharedMemoryRegister",
+    )  # fmt: skip
+    status = pb.SystemSharedMemoryStatusResponse()
+    status.regions["r"].CopyFrom(
+        pb.SystemSharedMemoryStatusResponse.RegionStatus(name="r", key="/k", offset=1, byte_size=2)
+    )
+    told = {"type": "SharedMemoryStatus", "regions": [
+        {"name": "r", "key": "/k", "offset": 1, "size": 2}
+    ]}  # fmt: skip
+    response(
+        "answer-memory-status", "the regions of the system", status, asked["status"][2],
+        canonical=told, source=CLIENT, both_ways=True,
+    )  # fmt: skip
+    cuda = pb.CudaSharedMemoryStatusResponse()
+    cuda.regions["g"].CopyFrom(
+        pb.CudaSharedMemoryStatusResponse.RegionStatus(name="g", device_id=0, byte_size=2)
+    )
+    response(
+        "answer-memory-cuda-status", "the regions on GPUs", cuda, asked["cuda-status"][2],
+        canonical={"type": "SharedMemoryStatus", "regions": [
+            {"name": "g", "size": 2, "device": 0}
+        ]},
+        source=CLIENT, both_ways=True,
+    )  # fmt: skip
+    response(
+        "answer-memory-registered", "registered", b"", asked["register"][2],
+        canonical={"type": "Done"}, source=CLIENT, both_ways=True,
     )  # fmt: skip
 
 
@@ -665,6 +775,7 @@ if __name__ == "__main__":
     typed_requests()
     bad_requests()
     other_requests()
+    shared_memory()
     hand_made_responses()
     with grpc.insecure_channel(sys.argv[1]) as triton:
         captured_responses(triton)

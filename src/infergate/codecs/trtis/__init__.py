@@ -8,5 +8,7 @@ from infergate.codecs.base import Carrier, CodecPlugin
 from infergate.codecs.trtis import grpc_codec, http_codec
 from infergate.codecs.trtis.messages import SERVICE
 
-HTTP: Final = CodecPlugin("trtis-http", Carrier.HTTP, ("api",), http_codec.make)
-GRPC: Final = CodecPlugin("trtis-grpc", Carrier.GRPC, (SERVICE,), grpc_codec.make)
+HTTP: Final = CodecPlugin("trtis-http", Carrier.HTTP, ("api",), http_codec.make, shares_memory=True)
+GRPC: Final = CodecPlugin(
+    "trtis-grpc", Carrier.GRPC, (SERVICE,), grpc_codec.make, shares_memory=True
+)

@@ -17,31 +17,35 @@ from typing import Any
 
 from infergate.codecs.trtis.datatypes import CLASSIFIED, NUMBERS, legacy_name
 from infergate.codecs.trtis.options import Level
-from infergate.codecs.trtis.statuses import Refusal
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
+from infergate.core.places import Place
 from infergate.core.tensor import check_shape
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """``size`` is in bytes, for the whole batch; ``dims`` are without the batch."""
+    """``size`` is in bytes, for the whole batch; ``dims`` are without the batch. One with a
+    ``place`` is in shared memory, and 0 bytes of it are in the message."""
 
     name: str
     datatype: Datatype
     dims: tuple[int, ...]
     size: int
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output as it was asked for. ``classes``: how many; 0 asks for its values."""
+    """An output as it was asked for. ``classes``: how many; 0 asks for its values. ``place``: where
+    in shared memory they are to go."""
 
     name: str
     datatype: Datatype
     classes: int
+    place: Place | None = None
 
 
 def is_batched(model: ModelMetadata) -> bool:
@@ -90,8 +94,7 @@ def check_outputs(header: Any, model: ModelMetadata, level: Level) -> tuple[Outp
         told = known.get(each.name)
         if told is None:
             raise bad_request(f"unexpected inference output '{each.name}' for model '{model.name}'")
-        _check_memory(each)
-        output = Output(each.name, datatype_of("output", told), each.cls.count)
+        output = Output(each.name, datatype_of("output", told), each.cls.count, _place(each))
         before = found.setdefault(each.name, output)
         if before is not output and not (level.repeats_outputs and before == output):
             raise bad_request(f"output '{each.name}' already requested")
@@ -125,9 +128,15 @@ def check_inputs(header: Any, model: ModelMetadata, limits: Limits) -> tuple[Inp
                     f"byte-size calculated from shape and datatype for model '{model.name}'"
                 )
             size = fixed
-        found[each.name] = Input(each.name, datatype, dims, size)
-    for each in header.input:
-        _check_memory(each)
+        place = _place(each)
+        if place is not None:
+            if size not in (0, place.size):
+                raise bad_request(
+                    f"unexpected shared-memory size {place.size} for input '{each.name}', "
+                    f"expecting {size} for model '{model.name}'"
+                )
+            size = 0
+        found[each.name] = Input(each.name, datatype, dims, size, place)
     return tuple(found.values())
 
 
@@ -161,12 +170,12 @@ def check_classes(outputs: Iterable[Output]) -> None:
             )
 
 
-def _check_memory(tensor: Any) -> None:
-    """No region of shared memory can be registered here, so there is none of any name."""
-    if tensor.HasField("shared_memory"):
-        raise Refusal(
-            "NOT_FOUND", f"shared memory block '{tensor.shared_memory.name}' not found in manager"
-        )
+def _place(tensor: Any) -> Place | None:
+    """Where in shared memory an input or output of a header is."""
+    if not tensor.HasField("shared_memory"):
+        return None
+    told = tensor.shared_memory
+    return Place(told.name, told.offset, told.byte_size)
 
 
 def _told(dims: Iterable[int]) -> str:

@@ -13,7 +13,14 @@ from infergate.codecs.trtis import grpc_infer
 from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis.infer_request import version_number, write_request
 from infergate.codecs.trtis.infer_response import read_response
-from infergate.codecs.trtis.methods import HEALTH, INFER, LOAD, MODEL_CONTROL, STATUS
+from infergate.codecs.trtis.methods import (
+    HEALTH,
+    INFER,
+    LOAD,
+    MODEL_CONTROL,
+    SHARED_MEMORY,
+    STATUS,
+)
 from infergate.codecs.trtis.status import IN_STATUS, as_asked, parse_status, read_status
 from infergate.codecs.trtis.statuses import check_status
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
@@ -34,6 +41,8 @@ from infergate.core.messages import (
     ServerMetadataRequest,
     ServerReadyRequest,
     ServerStatusRequest,
+    SharedMemoryRegisterRequest,
+    SharedMemoryUnregisterRequest,
 )
 from infergate.core.repository import name_alone
 from infergate.core.tensor import Buffer
@@ -73,9 +82,30 @@ def _asked(operation: Operation) -> tuple[str, Any]:
         case ModelUnloadRequest():
             name = name_alone(operation).model
             return MODEL_CONTROL, pb.ModelControlRequest(model_name=name)
+        case SharedMemoryRegisterRequest() | SharedMemoryUnregisterRequest():
+            return SHARED_MEMORY, _memory(operation)
     raise GatewayError(
         Kind.UNSUPPORTED, f"the legacy gRPC API has no request for {type(operation).__name__}"
     )
+
+
+def _memory(operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest) -> Any:
+    message = pb.SharedMemoryControlRequest()
+    match operation:
+        case SharedMemoryUnregisterRequest(""):
+            message.unregister_all.SetInParent()
+        case SharedMemoryUnregisterRequest(name):
+            message.unregister.name = name
+        case SharedMemoryRegisterRequest(name):
+            asked = message.register
+            asked.name, asked.byte_size = name, operation.size
+            if operation.device is None:
+                asked.system_shared_memory.shared_memory_key = operation.key
+                asked.system_shared_memory.offset = operation.offset
+            else:
+                asked.cuda_shared_memory.device_id = operation.device
+                asked.cuda_shared_memory.raw_handle = operation.handle
+    return message
 
 
 def _infer(operation: InferRequest, model: ModelMetadata) -> Sequence[Buffer]:
@@ -85,7 +115,9 @@ def _infer(operation: InferRequest, model: ModelMetadata) -> Sequence[Buffer]:
         meta_data=write_request(operation, model),
     )
     return grpc_infer.message_parts(
-        head, grpc_infer.RAW_INPUT, [tensor.data for tensor in operation.inputs]
+        head,
+        grpc_infer.RAW_INPUT,
+        [tensor.data for tensor in operation.inputs if tensor.place is None],
     )
 
 
@@ -109,6 +141,9 @@ def parse_response(
             return Health(ok=_read(pb.HealthResponse, wire).health)
         case ModelLoadRequest() | ModelUnloadRequest():
             _read(pb.ModelControlResponse, wire)
+            return Done()
+        case SharedMemoryRegisterRequest() | SharedMemoryUnregisterRequest():
+            _read(pb.SharedMemoryControlResponse, wire)
             return Done()
     response = parse_status(pb.StatusResponse, joined(wire.message), _IN_RESPONSE)
     check_status(response.request_status)

@@ -126,10 +126,12 @@ def message_parts(head: Any, number: int, raw: Iterable[Buffer]) -> list[Buffer]
 
 
 def allot(raw: Sequence[Buffer]) -> Allot:
-    """An entry for each input; what is over is left, as the servers do."""
+    """An entry for each input that is not in shared memory; what is over is left, as the servers
+    do."""
 
-    def entries(inputs: Sequence[Input], model: str) -> Sequence[Buffer]:
-        for index, each in enumerate(inputs):
+    def allotted(inputs: Sequence[Input], model: str) -> Sequence[Buffer]:
+        here = [each for each in inputs if each.place is None]
+        for index, each in enumerate(here):
             if index >= len(raw):
                 raise bad_request(
                     f"expected tensor data for at least {index} inputs but got only {len(raw)} "
@@ -140,9 +142,10 @@ def allot(raw: Sequence[Buffer]) -> Allot:
                     f"unexpected size {len(raw[index])} for input '{each.name}', expecting "
                     f"{each.size} for model '{model}'"
                 )
-        return raw[: len(inputs)]
+        entries = iter(raw)
+        return [next(entries) if each.place is None else b"" for each in inputs]
 
-    return entries
+    return allotted
 
 
 def allot_outputs(raw: Sequence[Buffer]) -> infer_response.Allot:

@@ -20,7 +20,7 @@ from infergate.codecs.trtis.http_frontend import ANSWERS, ASKS, STATUS
 from infergate.codecs.trtis.infer_request import version_number, write_request
 from infergate.codecs.trtis.infer_response import Allot, read_response
 from infergate.codecs.trtis.messages import InferResponseHeader, RequestStatus, ServerStatus
-from infergate.codecs.trtis.paths import LIVE, READY, model_path
+from infergate.codecs.trtis.paths import LIVE, READY, memory_path, model_path
 from infergate.codecs.trtis.paths import STATUS as STATUS_PATH
 from infergate.codecs.trtis.status import IN_STATUS, as_asked, parse_status, read_status
 from infergate.codecs.trtis.statuses import check_status
@@ -43,6 +43,8 @@ from infergate.core.messages import (
     ServerMetadataRequest,
     ServerReadyRequest,
     ServerStatusRequest,
+    SharedMemoryRegisterRequest,
+    SharedMemoryUnregisterRequest,
 )
 from infergate.core.repository import name_alone
 from infergate.core.tensor import Buffer
@@ -86,6 +88,10 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
         case ModelUnloadRequest():
             name = name_alone(operation).model
             return HttpRequest("POST", model_path("/api/modelcontrol/unload", name))
+        case SharedMemoryRegisterRequest() | SharedMemoryUnregisterRequest():
+            return HttpRequest(
+                "POST", memory_path(operation), body=[getattr(operation, "handle", b"")]
+            )
     raise GatewayError(
         Kind.UNSUPPORTED, f"the legacy HTTP API has no request for {type(operation).__name__}"
     )
@@ -130,7 +136,12 @@ def parse_response(
         case InferRequest():
             assert model is not None
             return _inference(wire, headers, operation, model, limits)
-        case ModelLoadRequest() | ModelUnloadRequest():
+        case (
+            ModelLoadRequest()
+            | ModelUnloadRequest()
+            | SharedMemoryRegisterRequest()
+            | SharedMemoryUnregisterRequest()
+        ):
             return Done()
     status = parse_status(ServerStatus, joined(wire.body), IN_STATUS)
     return as_asked(read_status(status), operation)

@@ -36,6 +36,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
+from infergate.core.places import Place
 from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 
 Allot = Callable[[Sequence[Input], str], Sequence[Buffer]]
@@ -92,15 +93,16 @@ def _tensors(
         shape = (*batch, *each.dims)
         if each.datatype is Datatype.BYTES:
             elements = add_bytes_elements(each.name, shape, elements)
-        check_data(each.name, each.datatype, shape, data)
-        tensors.append(Tensor(each.name, each.datatype, shape, data))
+        if each.place is None:
+            check_data(each.name, each.datatype, shape, data)
+        tensors.append(Tensor(each.name, each.datatype, shape, data, place=each.place))
     return tuple(tensors)
 
 
 def _requested(output: Output) -> RequestedOutput:
     if not output.classes:
-        return RequestedOutput(output.name)
-    return RequestedOutput(output.name, {PARAMETER: output.classes})
+        return RequestedOutput(output.name, place=output.place)
+    return RequestedOutput(output.name, {PARAMETER: output.classes}, output.place)
 
 
 # ---- to backends
@@ -154,16 +156,25 @@ def write_request(operation: InferRequest, model: ModelMetadata) -> Any:
                 f"tensor '{tensor.name}' is {tensor.datatype.value}, "
                 f"model '{operation.model}' takes {told.datatype}"
             )
-        header.input.add(
+        size = len(tensor.data) if tensor.place is None else tensor.place.size
+        given = header.input.add(
             name=tensor.name,
             dims=tensor.shape[1:] if batched else tensor.shape,
-            batch_byte_size=len(tensor.data) if tensor.datatype is Datatype.BYTES else 0,
+            batch_byte_size=size if tensor.datatype is Datatype.BYTES else 0,
         )
+        if tensor.place is not None:
+            _write_place(given.shared_memory, tensor.place)
     for output, _ in wanted_outputs(operation, model):
         asked = header.output.add(name=output.name)
         if (count := class_count(output)) is not None:
             asked.cls.count = count
+        if output.place is not None:
+            _write_place(asked.shared_memory, output.place)
     return header
+
+
+def _write_place(memory: Any, place: Place) -> None:
+    memory.name, memory.offset, memory.byte_size = place.region, place.offset, place.size
 
 
 def batch_size(operation: InferRequest, model: ModelMetadata) -> int:

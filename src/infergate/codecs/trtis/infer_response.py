@@ -9,6 +9,7 @@ What does not fit the metadata is BACKEND_GARBAGE naming the output.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from infergate.codecs.base import Parsed
@@ -22,6 +23,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
+from infergate.core.places import Place
 from infergate.core.tensor import (
     Buffer,
     Tensor,
@@ -36,7 +38,8 @@ from infergate.core.tensor import (
 def write_response(
     answer: InferResponse, parsed: Parsed, *, data_type: bool
 ) -> tuple[Any, Sequence[Buffer]]:
-    """The header, and the raw data of each output: nothing for those that are told as classes.
+    """The header, and the raw data of each output: nothing for those that are told as classes or
+    went to shared memory.
 
     Raises BACKEND_GARBAGE for an answer that is none to what was asked.
     """
@@ -73,7 +76,8 @@ def write_response(
                 f"and not of batch size {reply.batch_size}"
             )
         told.raw.dims.extend(tensor.shape[rank:])
-        told.raw.batch_byte_size = len(tensor.data)
+        size = len(tensor.data) if tensor.place is None else tensor.place.size
+        told.raw.batch_byte_size = size
         told.raw.SetInParent()
         raw.append(tensor.data)
     return header, raw
@@ -118,6 +122,22 @@ def read_response(
     )
 
 
+def _raw_size(told: Any) -> int | None:
+    return told.raw.batch_byte_size if told.HasField("raw") else None
+
+
+def _tensor(
+    told: Any, datatype: Datatype, shape: tuple[int, ...], data: Buffer, place: Place | None
+) -> Tensor:
+    if not told.HasField("raw"):
+        raise garbage(f"output '{told.name}' has no raw data")
+    if place is None:
+        check_data(told.name, datatype, shape, data)
+        return Tensor(told.name, datatype, shape, data)
+    written = replace(place, size=told.raw.batch_byte_size)
+    return Tensor(told.name, datatype, shape, b"", place=written)
+
+
 def _read_outputs(
     header: Any, allot: Allot, operation: InferRequest, model: ModelMetadata, limits: Limits
 ) -> tuple[Tensor, ...]:
@@ -129,7 +149,8 @@ def _read_outputs(
         raise garbage(f"it is of batch size {header.batch_size}, not {batch[0]}")
     if len(header.output) > limits.tensors:
         raise garbage(f"there are {len(header.output)} outputs, the limit is {limits.tensors}")
-    sizes = [told.raw.batch_byte_size if told.HasField("raw") else None for told in header.output]
+    placed = {output.name for output, _ in wanted.values() if output.place is not None}
+    sizes = [None if told.name in placed else _raw_size(told) for told in header.output]
     found: dict[str, Tensor] = {}
     elements = 0
     for told, data in zip(header.output, allot(sizes), strict=True):
@@ -138,14 +159,11 @@ def _read_outputs(
         output, datatype = wanted[told.name]
         if class_count(output) is not None:
             tensor = read_classes(told.name, told.batch_classes, batch)
-        elif told.HasField("raw"):
-            shape = check_shape(told.name, (*batch, *told.raw.dims), limits)
-            tensor = Tensor(told.name, datatype, shape, data)
         else:
-            raise garbage(f"output '{told.name}' has no raw data")
+            shape = check_shape(told.name, (*batch, *told.raw.dims), limits)
+            tensor = _tensor(told, datatype, shape, data, output.place)
         if tensor.datatype is Datatype.BYTES:
             elements = add_bytes_elements(tensor.name, tensor.shape, elements)
-        check_data(tensor.name, tensor.datatype, tensor.shape, tensor.data)
         found[told.name] = tensor
     for name in wanted:
         if name not in found:

@@ -37,6 +37,7 @@ STREAM_INFER: Final = f"/{pb.SERVICE}/StreamInfer"
 STATUS: Final = f"/{pb.SERVICE}/Status"
 HEALTH: Final = f"/{pb.SERVICE}/Health"
 MODEL_CONTROL: Final = f"/{pb.SERVICE}/ModelControl"
+SHARED_MEMORY: Final = f"/{pb.SERVICE}/SharedMemoryControl"
 _UNLOAD: Final = 0
 LOAD: Final = 1
 
@@ -143,7 +144,7 @@ BY_PATH: Final[dict[str, Method]] = {
     f"/{pb.SERVICE}/Repository": Method(
         pb.RepositoryRequest, pb.RepositoryResponse, (ModelIndex,), _read_repository, _write_index
     ),
-    f"/{pb.SERVICE}/SharedMemoryControl": Method(
+    SHARED_MEMORY: Method(
         pb.SharedMemoryControlRequest,
         pb.SharedMemoryControlResponse,
         (SharedMemoryStatus, Done),

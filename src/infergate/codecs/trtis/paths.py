@@ -118,9 +118,29 @@ def model_path(begin: str, model: str, version: int = -1) -> str:
     nothing."""
     if not model or "/" in model:
         raise GatewayError(Kind.NOT_FOUND, f"no model has the name {model[:_SHOWN]!r}")
-    if len(model) > _LONGEST_NAME or _PLAIN.fullmatch(model) is None or model in (".", ".."):
-        raise GatewayError(
-            Kind.UNSUPPORTED, f"model name {model[:_SHOWN]!r} cannot stand in a path of the API"
-        )
-    path = f"{begin}/{model}"
+    path = f"{begin}/{_segment(model, 'model name')}"
     return path if version < 0 else f"{path}/{version}"
+
+
+def memory_path(operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest) -> str:
+    """The path of ``operation``. Raises UNSUPPORTED for a name or key that no path can hold."""
+    match operation:
+        case SharedMemoryUnregisterRequest(""):
+            return f"{_MEMORY}/unregisterall"
+        case SharedMemoryUnregisterRequest(name):
+            return f"{_MEMORY}/unregister/{_segment(name, 'region')}"
+        case SharedMemoryRegisterRequest(name, device=None):
+            key = _segment(operation.key.removeprefix("/"), "key")
+            place = f"/{key}/{operation.offset}/{operation.size}"
+            return f"{_MEMORY}/register/{_segment(name, 'region')}/{place}"
+        case SharedMemoryRegisterRequest(name):
+            place = f"{operation.size}/{operation.device}"
+            return f"{_MEMORY}/cudaregister/{_segment(name, 'region')}/{place}"
+
+
+def _segment(text: str, what: str) -> str:
+    if len(text) > _LONGEST_NAME or _PLAIN.fullmatch(text) is None or text in (".", ".."):
+        raise GatewayError(
+            Kind.UNSUPPORTED, f"{what} {text[:_SHOWN]!r} cannot stand in a path of the API"
+        )
+    return text

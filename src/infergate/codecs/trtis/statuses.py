@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from infergate.codecs.trtis.messages import CODES, RequestStatus
 from infergate.codecs.trtis.options import Options
-from infergate.core.errors import GatewayError, Kind, Origin, garbage
+from infergate.core.errors import GatewayError, Kind, Origin, UnknownRegion, garbage
 from infergate.core.messages import (
     InferRequest,
     Operation,
@@ -29,6 +29,7 @@ CODE: Final[dict[Kind, str]] = {
     Kind.FORBIDDEN: "INVALID_ARG",
     Kind.NOT_FOUND: "NOT_FOUND",
     Kind.METHOD_NOT_ALLOWED: "UNSUPPORTED",
+    Kind.ALREADY_EXISTS: "ALREADY_EXISTS",
     Kind.UNSUPPORTED: "UNSUPPORTED",
     Kind.UNSUPPORTED_ENCODING: "UNSUPPORTED",
     Kind.TOO_LARGE: "INVALID_ARG",
@@ -52,7 +53,7 @@ KINDS: Final[dict[str, Kind]] = {
     "INVALID_ARG": Kind.BAD_REQUEST,
     "UNAVAILABLE": Kind.NO_BACKEND,
     "UNSUPPORTED": Kind.UNSUPPORTED,
-    "ALREADY_EXISTS": Kind.BAD_REQUEST,
+    "ALREADY_EXISTS": Kind.ALREADY_EXISTS,
 }
 """What a backend's code means. One the API does not define is a BACKEND_ERROR."""
 _NAMES: Final = {number: name for name, number in CODES.items()}
@@ -102,11 +103,17 @@ class Statuses:
     def _words(self, error: GatewayError, operation: Operation | None) -> tuple[str, str]:
         if isinstance(error, Refusal):
             return error.code, error.public
+        if isinstance(error, UnknownRegion):
+            return "NOT_FOUND", f"shared memory block '{error.region}' not found in manager"
         match error.kind, operation:
             case Kind.NOT_FOUND, InferRequest(model, version):
                 return "UNAVAILABLE", self._options.level.unknown_model(model, version)
             case Kind.NOT_FOUND, ServerStatusRequest(model):
                 return "INVALID_ARG", f"no status available for unknown model '{model}'"
+            case Kind.ALREADY_EXISTS, SharedMemoryRegisterRequest(name):
+                return "ALREADY_EXISTS", f"shared memory block '{name}' already in manager"
+            case Kind.BAD_REQUEST, SharedMemoryRegisterRequest(device=None):
+                return "INTERNAL", error.public
             case Kind.UNSUPPORTED, SharedMemoryRegisterRequest(name, key, device=None):
                 return "INTERNAL", f"Unable to open shared memory region: '{key}'"
             case Kind.UNSUPPORTED, SharedMemoryRegisterRequest(name):

@@ -9,5 +9,10 @@ from infergate.codecs.v2_grpc.codec import make
 from infergate.codecs.v2_grpc.methods import SERVICE
 
 PLUGIN: Final = CodecPlugin(
-    name="v2-grpc", carrier=Carrier.GRPC, claims=(SERVICE,), make=make, answers_rest=True
+    name="v2-grpc",
+    carrier=Carrier.GRPC,
+    claims=(SERVICE,),
+    make=make,
+    answers_rest=True,
+    shares_memory=True,
 )

@@ -40,7 +40,7 @@ from infergate.codecs.v2_grpc.infer_response import (
     write_raw,
     write_typed_where_possible,
 )
-from infergate.codecs.v2_grpc.methods import BY_OPERATION, BY_PATH, INFER, OPERATIONS, STREAM
+from infergate.codecs.v2_grpc.methods import BY_PATH, INFER, OPERATIONS, STREAM, method_of
 from infergate.codecs.v2_grpc.tensors import explain
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
@@ -69,6 +69,10 @@ _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
     "raw": write_raw,
     "typed": write_typed_where_possible,
 }
+
+
+class _SharedRequest(RpcRequest):
+    """A request that passed, some of whose tensors are in shared memory."""
 
 
 class V2Grpc:
@@ -133,7 +137,7 @@ class V2Grpc:
         try:
             if operation is InferRequest and isinstance(answer, InferResponse):
                 return RpcResponse(self._write_response(answer))
-            method = BY_OPERATION.get(operation)
+            method = method_of(parsed.operation)
             if method is None or not isinstance(answer, method.answer):
                 raise GatewayError(
                     Kind.UNSUPPORTED,
@@ -159,7 +163,7 @@ class V2Grpc:
         try:
             if isinstance(operation, InferRequest):
                 return RpcRequest(INFER, write_request(operation))
-            method = BY_OPERATION.get(type(operation))
+            method = method_of(operation)
             if method is None:
                 raise GatewayError(
                     Kind.UNSUPPORTED, f"V2 gRPC has no method for {type(operation).__name__}"
@@ -184,8 +188,9 @@ class V2Grpc:
         if wire.code:
             raise_status(wire)
         if isinstance(operation, InferRequest):
-            return read_response(wire.message, limits)
-        method = BY_OPERATION[type(operation)]
+            return read_response(wire.message, limits, operation)
+        method = method_of(operation)
+        assert method is not None  # build_request found it
         try:
             message = method.response.FromString(joined(wire.message))
         except DecodeError as error:
@@ -221,10 +226,9 @@ class V2Grpc:
         self, wire: RpcResponse, operation: InferRequest, limits: Limits
     ) -> InferResponse | None:
         """Of either form: they are told apart by their fields."""
-        del operation
         if wire.code:
             raise_status(wire)
-        return streams.read_response(joined(wire.message), limits)
+        return streams.read_response(joined(wire.message), limits, operation)
 
     # ---- the same protocol on both sides
 
@@ -234,7 +238,9 @@ class V2Grpc:
         if _operation(wire) is not InferRequest:
             self.parse_request(wire, limits)
             return wire
-        message = shield_request(wire.message, limits)
+        message, shared = shield_request(wire.message, limits)
+        if shared:
+            return _SharedRequest(wire.method, message, wire.metadata)
         if message is wire.message:
             return wire
         return RpcRequest(wire.method, message, wire.metadata)
@@ -243,7 +249,10 @@ class V2Grpc:
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
         """The metadata stays behind: what goes upstream is for the gateway to add. None where
-        classes are asked for and the server is not known to give them."""
+        classes are asked for and the server is not known to give them, or tensors lie in shared
+        memory that it does not read."""
+        if isinstance(wire, _SharedRequest) and not profile.shared_memory:
+            return None
         message = joined(wire.message)
         try:
             if not profile.classifies and asks_for_classes(message):

@@ -34,9 +34,10 @@ from infergate.codecs.v2_grpc.tensors import (
     write_description,
 )
 from infergate.core.classification import PARAMETER, class_count
-from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.errors import bad_request
 from infergate.core.limits import KIB, Limits
 from infergate.core.messages import InferRequest, RequestedOutput
+from infergate.core.places import REGION, Place, read_place, write_place
 from infergate.core.tensor import Buffer
 from infergate.core.wire import joined
 
@@ -51,7 +52,6 @@ _KEY: Final = frozenset({1})
 _CLASSIFICATION: Final = PARAMETER.encode()
 _SHORT: Final = 16 * KIB
 """Bytes of a message that are searched faster than its fields are found."""
-_SHARED_MEMORY: Final = "shared_memory_region"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +83,12 @@ def _read(
 ) -> InferRequest:
     if not head.model_name:
         raise bad_request("model_name is missing")
-    outputs = tuple(
-        RequestedOutput(output.name, read_parameters(output.parameters)) for output in head.outputs
-    )
+    outputs = tuple(_output(output) for output in head.outputs)
     _check_names("input", [tensor.name for tensor in head.inputs], limits)
     _check_names("output", [output.name for output in outputs], limits)
     for output in outputs:
         class_count(output)
-    for described in (*head.inputs, *head.outputs):
-        if _SHARED_MEMORY in described.parameters:
-            raise GatewayError(
-                Kind.UNSUPPORTED, f"tensor '{described.name}': shared memory is not enabled"
-            )
-    if raw:
-        _check_raw(head.inputs, raw, typed)
-    datas: Sequence[Buffer | Typed] = raw or typed
+    datas = _datas(head.inputs, raw, typed)
     return InferRequest(
         model=head.model_name,
         version=head.model_version,
@@ -112,6 +103,34 @@ def _read(
         ),
         outputs=outputs,
     )
+
+
+def _output(output: Any) -> RequestedOutput:
+    place, parameters = read_place(read_parameters(output.parameters), f"output '{output.name}'")
+    return RequestedOutput(output.name, parameters, place)
+
+
+def _datas(
+    inputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence[Typed]
+) -> Sequence[Buffer | Typed | Place]:
+    """The data of each input. There is no raw entry for those in shared memory."""
+    datas: list[Buffer | Typed | Place] = list(typed)
+    local: list[int] = []
+    for index, message in enumerate(inputs):
+        place = None
+        if REGION in message.parameters:
+            place, _ = read_place(read_parameters(message.parameters), f"input '{message.name}'")
+        if place is None:
+            local.append(index)
+        elif typed[index].hold_elements():
+            raise bad_request(f"tensor '{message.name}': it has contents and lies in shared memory")
+        else:
+            datas[index] = place
+    if raw:
+        _check_raw([inputs[index] for index in local], raw, [typed[index] for index in local])
+        for index, entry in zip(local, raw, strict=True):
+            datas[index] = entry
+    return datas
 
 
 def _check_names(what: str, names: Sequence[str], limits: Limits) -> None:
@@ -143,15 +162,18 @@ def _check_raw(inputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence
         raise bad_request(f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs")
 
 
-def shield_request(message: Sequence[Buffer], limits: Limits) -> Sequence[Buffer]:
-    """``message``, checked by :func:`read_request`; the same object but for Rule 1."""
+def shield_request(message: Sequence[Buffer], limits: Limits) -> tuple[Sequence[Buffer], bool]:
+    """``message``, checked by :func:`read_request`; the same object but for Rule 1. And whether a
+    tensor is in shared memory."""
     checked = read_request(message, limits)
+    asked = checked.request
+    shared = any(each.place for each in asked.inputs) or any(each.place for each in asked.outputs)
     if not checked.raw or not any(typed.pieces for typed in checked.typed):
-        return message
+        return message, shared
     parts: list[Buffer] = [checked.head.SerializeToString(deterministic=True)]
     for entry in checked.raw:
         parts += (prefix(RAW, len(entry)), entry)
-    return parts
+    return parts, shared
 
 
 def asks_for_classes(message: Buffer) -> bool:
@@ -185,5 +207,8 @@ def write_request(request: InferRequest) -> Sequence[Buffer]:
     for tensor in request.inputs:
         write_description(head.inputs.add(), tensor)
     for output in request.outputs:
-        write_parameters(head.outputs.add(name=output.name).parameters, output.parameters)
-    return raw_parts(head, RAW, request.inputs)
+        entries = head.outputs.add(name=output.name).parameters
+        write_parameters(entries, output.parameters)
+        if output.place is not None:
+            write_parameters(entries, write_place(output.place))
+    return raw_parts(head, RAW, [tensor for tensor in request.inputs if tensor.place is None])

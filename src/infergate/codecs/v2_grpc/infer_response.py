@@ -9,7 +9,7 @@ asked, Triton raw with one entry an output.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -30,7 +30,8 @@ from infergate.codecs.v2_grpc.tensors import (
 )
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import Limits
-from infergate.core.messages import InferResponse
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.places import Place, written_place
 from infergate.core.tensor import Buffer
 from infergate.core.wire import joined
 
@@ -38,13 +39,17 @@ RAW: Final = 6
 """ModelInferResponse.raw_output_contents"""
 
 
-def read_response(message: Sequence[Buffer], limits: Limits) -> InferResponse:
-    """The answer in a backend's ``message``. Raises BACKEND_GARBAGE."""
+def read_response(
+    message: Sequence[Buffer], limits: Limits, asked: InferRequest | None = None
+) -> InferResponse:
+    """The answer in a backend's ``message``, in which outputs that were ``asked`` for in shared
+    memory have no data. Raises BACKEND_GARBAGE."""
     try:
         rest, raw = split(joined(message), RAW, most_fields(limits))
         described, typed = cut_contents(rest, limits)
         head = ModelInferResponse.FromString(described)
-        outputs = read_tensors(_described(head.outputs, raw, typed), limits)
+        places = {output.name: output.place for output in asked.outputs} if asked else {}
+        outputs = read_tensors(_described(head.outputs, raw, typed, places), limits)
     except (Malformed, DecodeError) as error:
         raise garbage("the backend's ModelInferResponse cannot be read", str(error)) from None
     except GatewayError as error:
@@ -65,7 +70,10 @@ def read_response(message: Sequence[Buffer], limits: Limits) -> InferResponse:
 
 
 def _described(
-    outputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence[Typed]
+    outputs: Sequence[Any],
+    raw: Sequence[memoryview],
+    typed: Sequence[Typed],
+    places: Mapping[str, Place | None],
 ) -> Iterator[Described]:
     """In a mixture the raw entries belong, in order, to the outputs without typed contents; where
     there is one entry an output, an output's own entry comes first if it holds anything."""
@@ -82,7 +90,14 @@ def _described(
         for index, entry in zip(untyped, raw, strict=False):
             contents[index] = entry
     for message, each in zip(outputs, contents, strict=True):
-        yield message, read_datatype(message.name, message.datatype.upper()), each
+        datatype = read_datatype(message.name, message.datatype.upper())
+        place = places.get(message.name)
+        if place is None:
+            yield message, datatype, each
+        elif each.hold_elements() if isinstance(each, Typed) else len(each):
+            raise garbage(f"output '{message.name}' has data and was to be in shared memory")
+        else:
+            yield message, datatype, written_place(place, datatype, message.shape)
 
 
 def _head(response: InferResponse) -> Any:

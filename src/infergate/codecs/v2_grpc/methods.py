@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from infergate.codecs.v2_grpc import messages as pb
-from infergate.codecs.v2_grpc import repository, settings
+from infergate.codecs.v2_grpc import repository, settings, shared_memory
 from infergate.codecs.v2_grpc.metadata import (
     read_model_config,
     read_model_index,
@@ -48,6 +48,10 @@ from infergate.core.messages import (
     ServerMetadataRequest,
     ServerReadyRequest,
     Settings,
+    SharedMemoryRegisterRequest,
+    SharedMemoryStatus,
+    SharedMemoryStatusRequest,
+    SharedMemoryUnregisterRequest,
     TraceSettingsRequest,
 )
 
@@ -229,13 +233,89 @@ METHODS: Final = (
         read_response=settings.read_log,
         write_response=settings.write_log,
     ),
+    Method(
+        path=f"/{SERVICE}/SystemSharedMemoryStatus",
+        operation=SharedMemoryStatusRequest,
+        answer=SharedMemoryStatus,
+        request=pb.SystemSharedMemoryStatusRequest,
+        response=pb.SystemSharedMemoryStatusResponse,
+        read_request=lambda message: SharedMemoryStatusRequest(message.name, cuda=False),
+        write_request=lambda asked: pb.SystemSharedMemoryStatusRequest(name=asked.name),
+        read_response=shared_memory.read_status,
+        write_response=shared_memory.write_status,
+    ),
+    Method(
+        path=f"/{SERVICE}/SystemSharedMemoryRegister",
+        operation=SharedMemoryRegisterRequest,
+        answer=Done,
+        request=pb.SystemSharedMemoryRegisterRequest,
+        response=pb.SystemSharedMemoryRegisterResponse,
+        read_request=shared_memory.read_register,
+        write_request=shared_memory.write_register,
+        read_response=shared_memory.read_done,
+        write_response=lambda _: pb.SystemSharedMemoryRegisterResponse(),
+    ),
+    Method(
+        path=f"/{SERVICE}/SystemSharedMemoryUnregister",
+        operation=SharedMemoryUnregisterRequest,
+        answer=Done,
+        request=pb.SystemSharedMemoryUnregisterRequest,
+        response=pb.SystemSharedMemoryUnregisterResponse,
+        read_request=lambda message: SharedMemoryUnregisterRequest(message.name, cuda=False),
+        write_request=lambda asked: pb.SystemSharedMemoryUnregisterRequest(name=asked.name),
+        read_response=shared_memory.read_done,
+        write_response=lambda _: pb.SystemSharedMemoryUnregisterResponse(),
+    ),
 )
-BY_PATH: Final = {method.path: method for method in METHODS}
-BY_OPERATION: Final = {method.operation: method for method in METHODS}
+_CUDA: Final = (
+    Method(
+        path=f"/{SERVICE}/CudaSharedMemoryStatus",
+        operation=SharedMemoryStatusRequest,
+        answer=SharedMemoryStatus,
+        request=pb.CudaSharedMemoryStatusRequest,
+        response=pb.CudaSharedMemoryStatusResponse,
+        read_request=lambda message: SharedMemoryStatusRequest(message.name, cuda=True),
+        write_request=lambda asked: pb.CudaSharedMemoryStatusRequest(name=asked.name),
+        read_response=shared_memory.read_status,
+        write_response=shared_memory.write_cuda_status,
+    ),
+    Method(
+        path=f"/{SERVICE}/CudaSharedMemoryRegister",
+        operation=SharedMemoryRegisterRequest,
+        answer=Done,
+        request=pb.CudaSharedMemoryRegisterRequest,
+        response=pb.CudaSharedMemoryRegisterResponse,
+        read_request=shared_memory.read_cuda_register,
+        write_request=shared_memory.write_cuda_register,
+        read_response=shared_memory.read_done,
+        write_response=lambda _: pb.CudaSharedMemoryRegisterResponse(),
+    ),
+    Method(
+        path=f"/{SERVICE}/CudaSharedMemoryUnregister",
+        operation=SharedMemoryUnregisterRequest,
+        answer=Done,
+        request=pb.CudaSharedMemoryUnregisterRequest,
+        response=pb.CudaSharedMemoryUnregisterResponse,
+        read_request=lambda message: SharedMemoryUnregisterRequest(message.name, cuda=True),
+        write_request=lambda asked: pb.CudaSharedMemoryUnregisterRequest(name=asked.name),
+        read_response=shared_memory.read_done,
+        write_response=lambda _: pb.CudaSharedMemoryUnregisterResponse(),
+    ),
+)
+"""The same operations as the last of METHODS, on memory on GPUs."""
+BY_PATH: Final = {method.path: method for method in (*METHODS, *_CUDA)}
+_BY_OPERATION: Final = {method.operation: method for method in METHODS}
+_CUDA_BY_OPERATION: Final = {method.operation: method for method in _CUDA}
 INFER: Final = f"/{SERVICE}/ModelInfer"
 STREAM: Final = f"/{SERVICE}/ModelStreamInfer"
 OPERATIONS: Final[dict[str, type[Operation]]] = {
     INFER: InferRequest,
     STREAM: InferRequest,
-    **{method.path: method.operation for method in METHODS},
+    **{path: method.operation for path, method in BY_PATH.items()},
 }
+
+
+def method_of(operation: Operation) -> Method | None:
+    """The method that asks for ``operation``, if it is one of these."""
+    known = _CUDA_BY_OPERATION if shared_memory.is_cuda(operation) else _BY_OPERATION
+    return known.get(type(operation))

@@ -108,8 +108,9 @@ def _bare(model: str, number: str, error: str = "") -> RpcResponse:
 # ---- towards backends
 
 
-def read_response(message: Buffer, limits: Limits) -> InferResponse | None:
-    """The answer in a backend's ``message`` of either form, None for Triton's empty final one.
+def read_response(message: Buffer, limits: Limits, asked: InferRequest) -> InferResponse | None:
+    """The answer to ``asked`` in a backend's ``message`` of either form; None for Triton's last one
+    that is empty.
 
     Raises the backend's error, or BACKEND_GARBAGE.
     """
@@ -117,7 +118,7 @@ def read_response(message: Buffer, limits: Limits) -> InferResponse | None:
         inner = _unwrapped(message, limits)
     except Malformed as error:
         raise garbage("the backend's ModelStreamInferResponse cannot be read", str(error)) from None
-    answer = infer_response.read_response((inner,), limits)
+    answer = infer_response.read_response((inner,), limits, asked)
     if _FINAL not in answer.parameters:
         return answer
     parameters = dict(answer.parameters)

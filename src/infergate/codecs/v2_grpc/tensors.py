@@ -17,12 +17,13 @@ from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameter
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
+from infergate.core.places import Place, without_place, write_place
 from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data, check_shape
 
 _SHOWN: Final = 80
 
-Described = tuple[Any, Datatype, Buffer | Typed]
-"""A description, its datatype, and its raw or typed contents."""
+Described = tuple[Any, Datatype, Buffer | Typed | Place]
+"""A description, its datatype, and its raw or typed contents, or their place in shared memory."""
 
 
 def read_datatype(name: str, spelled: str) -> Datatype:
@@ -45,6 +46,10 @@ def read_tensors(described: Iterable[Described], limits: Limits) -> tuple[Tensor
         shape = check_shape(name, message.shape, limits)
         if datatype is Datatype.BYTES:
             elements = add_bytes_elements(name, shape, elements)
+        if isinstance(contents, Place):
+            parameters = without_place(read_parameters(message.parameters))
+            tensors.append(Tensor(name, datatype, shape, b"", parameters, contents))
+            continue
         data = _typed(name, datatype, shape, contents) if isinstance(contents, Typed) else contents
         check_data(name, datatype, shape, data)
         tensors.append(Tensor(name, datatype, shape, data, read_parameters(message.parameters)))
@@ -67,6 +72,8 @@ def write_description(message: Any, tensor: Tensor) -> None:
     message.shape.extend(tensor.shape)
     if tensor.parameters:
         write_parameters(message.parameters, tensor.parameters)
+    if tensor.place is not None:
+        write_parameters(message.parameters, write_place(tensor.place))
 
 
 def raw_parts(head: Any, number: int, tensors: Iterable[Tensor]) -> Sequence[Buffer]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from infergate.codecs.base import Profile
-from infergate.codecs.v2_rest import metadata, repository, settings
+from infergate.codecs.v2_rest import metadata, repository, settings, shared_memory
 from infergate.codecs.v2_rest.document import Node, read_tolerantly
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.infer_request import write_request
@@ -33,6 +33,8 @@ from infergate.core.messages import (
     ServerLiveRequest,
     ServerMetadataRequest,
     ServerReadyRequest,
+    SharedMemoryRegisterRequest,
+    SharedMemoryUnregisterRequest,
     TraceSettingsRequest,
 )
 from infergate.core.wire import HttpRequest, HttpResponse
@@ -90,6 +92,8 @@ _BUILD: Final[Mapping[type[Operation], Callable[[Any, Profile], HttpRequest]]] =
     ModelUnloadRequest: repository.write_request,
     TraceSettingsRequest: lambda operation, _: settings.write_request(operation),
     LogSettingsRequest: lambda operation, _: settings.write_request(operation),
+    SharedMemoryRegisterRequest: lambda operation, _: shared_memory.write_request(operation),
+    SharedMemoryUnregisterRequest: lambda operation, _: shared_memory.write_request(operation),
 }
 
 # ---- read -------------------------------------------------------------------------------------
@@ -127,6 +131,8 @@ _HEALTH: Final = (ServerLiveRequest, ServerReadyRequest, ModelReadyRequest)
 _CHANGES: Final = (
     ModelLoadRequest,
     ModelUnloadRequest,
+    SharedMemoryRegisterRequest,
+    SharedMemoryUnregisterRequest,
 )
 _READ: Final[Mapping[type[Operation], Callable[[Node, Operation], Answer]]] = {
     ServerMetadataRequest: lambda document, _: metadata.read_server(document),

@@ -22,7 +22,15 @@ from infergate.codecs.base import (
     Profile,
     Unfinished,
 )
-from infergate.codecs.v2_rest import backend, errors, forwarding, metadata, repository, settings
+from infergate.codecs.v2_rest import (
+    backend,
+    errors,
+    forwarding,
+    metadata,
+    repository,
+    settings,
+    shared_memory,
+)
 from infergate.codecs.v2_rest.elements import NON_FINITE
 from infergate.codecs.v2_rest.encodings import decoded, inflated_size
 from infergate.codecs.v2_rest.infer_request import read_request
@@ -57,6 +65,10 @@ from infergate.core.messages import (
     Operation,
     ServerMetadata,
     Settings,
+    SharedMemoryRegisterRequest,
+    SharedMemoryStatus,
+    SharedMemoryStatusRequest,
+    SharedMemoryUnregisterRequest,
     TraceSettingsRequest,
 )
 from infergate.core.wire import HttpRequest, HttpResponse
@@ -103,6 +115,8 @@ class V2Rest:
             return Parsed(of_a_model(place.model, place.version))
         if operation is ModelIndexRequest and wire.path == NAMES:
             return Parsed(ModelIndexRequest(), _write_names)
+        if operation is SharedMemoryStatusRequest:
+            return Parsed(SharedMemoryStatusRequest(place.region, cuda=place.cuda))
         if place.method == "POST":
             posted = wire.method == "POST"
             body = bytes(decoded(wire.headers, wire.body, limits)) if posted else b""
@@ -190,6 +204,8 @@ _READ: Final[Mapping[type[Operation], Callable[[Place, bytes, Limits], Operation
     ModelUnloadRequest: repository.read_request,
     TraceSettingsRequest: settings.read_request,
     LogSettingsRequest: settings.read_request,
+    SharedMemoryRegisterRequest: shared_memory.read_register,
+    SharedMemoryUnregisterRequest: shared_memory.read_unregister,
 }
 """What is POSTed, besides inferences."""
 _OF_A_MODEL: Final[Mapping[type[Operation], Callable[[str, str], Operation]]] = {
@@ -213,6 +229,7 @@ _WRITE: Final[Mapping[type[Answer], Callable[[Any, Operation], HttpResponse]]] =
     ModelConfig: lambda answer, _: metadata.write_config(answer),
     ModelStatistics: lambda answer, _: metadata.write_statistics(answer),
     Settings: settings.write_answer,
+    SharedMemoryStatus: lambda answer, _: shared_memory.write_status(answer),
     Done: lambda _, __: HttpResponse(200),
 }
 """How each answer is told, but for inferences and where the request noted another form."""
@@ -223,5 +240,10 @@ def _make(options: Mapping[str, Any]) -> V2Rest:
 
 
 PLUGIN: Final = CodecPlugin(
-    name="v2-rest", carrier=Carrier.HTTP, claims=("v2",), make=_make, answers_rest=True
+    name="v2-rest",
+    carrier=Carrier.HTTP,
+    claims=("v2",),
+    make=_make,
+    answers_rest=True,
+    shares_memory=True,
 )

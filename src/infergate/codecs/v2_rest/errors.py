@@ -25,6 +25,7 @@ STATUS: Final[Mapping[Kind, int]] = {
     Kind.FORBIDDEN: 403,
     Kind.NOT_FOUND: 404,
     Kind.METHOD_NOT_ALLOWED: 405,
+    Kind.ALREADY_EXISTS: 400,  # as Triton
     Kind.UNSUPPORTED: 501,
     Kind.UNSUPPORTED_ENCODING: 415,
     Kind.TOO_LARGE: 413,

@@ -20,6 +20,8 @@ class Form(enum.Enum):
     """FP16, BF16, and words for floats that are no numbers (Triton)."""
     TWO_PLACES = "``binary_data_output`` beside listed outputs"
     """Triton does not heed the former."""
+    SHARED = "tensors in shared memory"
+    """Servers that do not read it themselves know none of its regions."""
     CLASSES = "classes of an output instead of its values"
     """Servers without that extension do not heed it."""
 
@@ -28,7 +30,9 @@ def is_taken(forms: frozenset[Form], profile: Profile) -> bool:
     """Whether a server of ``profile`` makes the same as we do of a message that holds ``forms``."""
     if Form.NULL in forms or (Form.CLASSES in forms and not profile.classifies):
         return False
-    return not profile.binary or forms <= {Form.CLASSES}
+    if Form.SHARED in forms and not profile.shared_memory:
+        return False
+    return not profile.binary or forms <= {Form.CLASSES, Form.SHARED}
 
 
 def is_binary_only(datatype: Datatype, data: Buffer) -> bool:

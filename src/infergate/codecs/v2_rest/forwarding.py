@@ -34,7 +34,7 @@ from infergate.codecs.v2_rest.paths import locate
 from infergate.codecs.v2_rest.tensors import BINARY_TYPE, HEADER, json_length
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import Limits
-from infergate.core.messages import InferRequest
+from infergate.core.messages import InferRequest, RequestedOutput
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
 
@@ -63,6 +63,8 @@ class CheckedRequest(HttpRequest):
     forms: frozenset[Form] = frozenset()
     id: str = ""
     reply: Wanted | None = None
+    outputs: tuple[RequestedOutput, ...] = ()
+    """Those that it asks for, if a tensor is in shared memory."""
 
 
 def shield_inference(wire: HttpRequest, limits: Limits) -> CheckedRequest:
@@ -80,6 +82,7 @@ def shield_inference(wire: HttpRequest, limits: Limits) -> CheckedRequest:
         found.forms,
         found.id,
         found.wanted,
+        found.outputs,
     )
 
 
@@ -149,6 +152,8 @@ class Relabel:
         """Rule 3, in the form that ``asked`` wants or, if it was not checked, that the backend
         chose."""
         operation = InferRequest(locate(self.asked.path).model)
+        if isinstance(self.asked, CheckedRequest):
+            operation = replace(operation, outputs=self.asked.outputs)
         answer = read_response(wire, operation, self.limits)
         if isinstance(self.asked, CheckedRequest):
             identity, reply = self.asked.id, self.asked.reply

@@ -4,7 +4,7 @@
 over JSON. (Triton ignores the latter where outputs are listed; the extension's text does not.)
 *Rule 2.* A length header of 0 is a raw request: no JSON, the body is the model's only input. The
 model's metadata makes it whole (``raw``).
-*Rule 3.* Tensors in shared memory are refused: regions belong to a host, a gateway is another.
+*Rule 3.* A tensor in shared memory has no data, in whatever form it is wanted.
 *Rule 4.* A wrong ``classification`` is refused here: Triton calls it its own error (500).
 """
 
@@ -52,11 +52,11 @@ from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
+from infergate.core.places import read_place, write_place
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 from infergate.core.wire import HttpRequest
 
 _FIELDS: Final = ("id", "parameters", "inputs", "outputs")
-_SHARED: Final = "shared_memory_region"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ class Read:
     wanted: Wanted
     id: str = ""
     forms: frozenset[Form] = frozenset()
+    outputs: tuple[RequestedOutput, ...] = ()
+    """Those that it asks for, if a tensor is in shared memory."""
 
 
 def read_request(
@@ -109,7 +111,7 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
     if "inputs" not in top:
         raise bad_request("inputs is missing")
     inputs = read_tensors(
-        top["inputs"], "inputs", lambda node, path: _read_input(node, path, source), limits
+        top["inputs"], "inputs", lambda node, path: read_tensor(node, path, source), limits
     )
     source.blobs.finish()
     parameters = read_parameters(top, "", source)
@@ -128,7 +130,9 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
     identity = string(top.get("id", ""), "id")
     request = InferRequest(model, version, identity, parameters, inputs, tuple(outputs.values()))
     wanted = Wanted(named, otherwise or False, accept)
-    return Read(Parsed(request, wanted), wanted, identity, frozenset(source.forms))
+    forms = frozenset(source.forms)
+    placed = request.outputs if Form.SHARED in forms else ()
+    return Read(Parsed(request, wanted), wanted, identity, forms, placed)
 
 
 def _finish_raw(
@@ -143,34 +147,24 @@ def _known_datatype(spelt: str) -> Datatype | None:
 
 
 def _no_data(name: str, shape: tuple[int, ...], parameters: Parameters) -> Buffer:
-    del shape
-    _refuse_shared(parameters, f"tensor '{shown(name)}'")
+    del shape, parameters
     raise bad_request(f"tensor '{shown(name)}' has neither data nor {BINARY_SIZE}")
 
 
 _SIDE: Final = Side(REQUEST, _known_datatype, _no_data)
 
 
-def _read_input(node: Node, path: str, source: Source) -> Tensor:
-    tensor = read_tensor(node, path, source)
-    _refuse_shared(tensor.parameters, f"tensor '{shown(tensor.name)}'")
-    return tensor
-
-
 def _read_output(node: Node, path: str, source: Source) -> tuple[RequestedOutput, bool | None]:
     told = source.members(node, path, ("name", "parameters"))
     parameters = read_parameters(told, path, source)
-    _refuse_shared(parameters, path)
+    place, parameters = read_place(parameters, path)
+    if place is not None:
+        source.forms.add(Form.SHARED)
     binary, parameters = _flag(parameters, BINARY, f"{path}.parameters")
-    output = RequestedOutput(required_name(told, path), parameters)
+    output = RequestedOutput(required_name(told, path), parameters, place)
     if class_count(output) is not None:
         source.forms.add(Form.CLASSES)
     return output, binary
-
-
-def _refuse_shared(parameters: Parameters, path: str) -> None:
-    if _SHARED in parameters:
-        raise GatewayError(Kind.UNSUPPORTED, f"{path}: tensors in shared memory are not supported")
 
 
 def _flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None, Parameters]:
@@ -200,7 +194,9 @@ def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
     parts: list[Buffer] = []
     inputs: list[dict[str, Any]] = []
     for tensor in operation.inputs:
-        if profile.binary:
+        if tensor.place is not None:
+            inputs.append(write_tensor(tensor, NO_PARAMETERS))
+        elif profile.binary:
             inputs.append(write_tensor(tensor, {BINARY_SIZE: len(tensor.data)}))
             parts.append(tensor.data)
         else:
@@ -225,6 +221,8 @@ def infer_path(model: str, version: str, profile: Profile) -> str:
 
 def _write_output(output: RequestedOutput, extra: Parameters) -> dict[str, Any]:
     told: dict[str, Any] = {"name": output.name}
+    if output.place is not None:
+        extra = write_place(output.place)
     parameters = {**write_parameters(output.parameters, output.name), **extra}
     if parameters:
         told["parameters"] = parameters

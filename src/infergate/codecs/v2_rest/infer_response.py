@@ -61,7 +61,9 @@ def write_response(
     outputs: list[dict[str, Any]] = []
     blobs: list[Buffer] = []
     for tensor in answer.outputs:
-        if wanted.is_binary(tensor.name):
+        if tensor.place is not None:
+            outputs.append(write_tensor(tensor, NO_PARAMETERS))
+        elif wanted.is_binary(tensor.name):
             outputs.append(write_tensor(tensor, {BINARY_SIZE: len(tensor.data)}))
             blobs.append(tensor.data)
         else:
@@ -133,7 +135,8 @@ def read_response(wire: HttpResponse, operation: InferRequest, limits: Limits) -
             raise _told_error(top) if "error" in top else bad_request("outputs is missing")
         # Triton gives no length where every binary output is empty
         blobs = Blobs(memoryview(b"") if cut.binary is None else cut.binary)
-        source = Source(_SIDE, blobs, limits)
+        places = {output.name: output.place for output in operation.outputs}
+        source = Source(_SIDE, blobs, limits, places)
         outputs = read_tensors(
             top["outputs"], "outputs", lambda node, path: read_tensor(node, path, source), limits
         )

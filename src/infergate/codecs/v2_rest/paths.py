@@ -22,6 +22,9 @@ from infergate.core.messages import (
     ServerLiveRequest,
     ServerMetadataRequest,
     ServerReadyRequest,
+    SharedMemoryRegisterRequest,
+    SharedMemoryStatusRequest,
+    SharedMemoryUnregisterRequest,
     TraceSettingsRequest,
 )
 
@@ -35,7 +38,8 @@ TRACE: Final = "/v2/trace/setting"
 @dataclass(frozen=True, slots=True)
 class Place:
     """What a path names. ``method`` is the one that it answers to; ``or_get``: GET as well.
-    ``repository`` is that of the path, where it has one."""
+    ``repository`` is that of the path, where it has one; ``region`` of shared memory, which is on
+    GPUs where ``cuda``, likewise."""
 
     method: str
     operation: type[Operation]
@@ -43,6 +47,8 @@ class Place:
     version: str = ""
     repository: str = ""
     or_get: bool = False
+    region: str = ""
+    cuda: bool = False
 
     @property
     def allow(self) -> str:
@@ -80,6 +86,14 @@ _CONTROLS: Final[dict[str, type[Operation]]] = {
 _REPOSITORY: Final = re.compile(
     r"/v2/repository(?:/([^/]+))?(?:/(index)|/models/([^/]+)/(load|unload))"
 )
+_MEMORY: Final = re.compile(
+    r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)"
+)
+_MEMORY_PLACES: Final[dict[str, tuple[str, type[Operation]]]] = {
+    "status": ("GET", SharedMemoryStatusRequest),
+    "register": ("POST", SharedMemoryRegisterRequest),
+    "unregister": ("POST", SharedMemoryUnregisterRequest),
+}
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _SHOWN: Final = 200
 
@@ -98,6 +112,10 @@ def locate(path: str) -> Place:
             _decoded(model or "", "model name"),
             repository=_decoded(repository or "", "repository's name"),
         )
+    if match is None and (match := _MEMORY.fullmatch(path)) is not None:
+        whose, region, verb = match.groups()
+        name = _decoded(region or "", "region's name")
+        return Place(*_MEMORY_PLACES[verb], region=name, cuda=whose == "cuda")
     if match is None:
         shown = path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
         raise GatewayError(Kind.NOT_FOUND, f"no such path: {shown}")
@@ -154,6 +172,15 @@ def repository_path(repository: str, model: str, control: str) -> str:
         raise bad_request("the model name is empty")
     named = f"/{_encoded(repository)}" if repository else ""
     return f"/v2/repository{named}/models/{_encoded(model)}/{control}"
+
+
+def memory_path(region: str, verb: str, *, cuda: bool) -> str:
+    """The path of ``verb`` ("status", "register", "unregister") of a region, or of all where its
+    name is empty."""
+    path = "/v2/cudasharedmemory" if cuda else "/v2/systemsharedmemory"
+    if region:
+        path += f"/region/{_encoded(region)}"
+    return f"{path}/{verb}"
 
 
 def _encoded(segment: str) -> str:

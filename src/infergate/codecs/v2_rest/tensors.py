@@ -32,6 +32,7 @@ from infergate.codecs.v2_rest.forms import Form, is_binary_only
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
+from infergate.core.places import Place, read_place, without_place, write_place, written_place
 from infergate.core.tensor import (
     NO_PARAMETERS,
     Buffer,
@@ -163,6 +164,9 @@ class Source:
     side: Side
     blobs: Blobs
     limits: Limits
+    places: Mapping[str, Place | None] | None = None
+    """Of an answer: the places in shared memory that its tensors were to be written to. None: the
+    tensors tell their own."""
     forms: set[Form] = field(default_factory=set)
     bytes_elements: int = 0
     parameters: int = 0
@@ -178,23 +182,14 @@ class Source:
 
 def read_tensor(node: Node, path: str, source: Source) -> Tensor:
     """One tensor, checked. Raises BAD_REQUEST naming the field or the tensor."""
-    side = source.side
     told = source.members(node, path, _FIELDS)
-    name = required_name(told, path)
-    spelt = string(_required(told, "datatype", path), f"{path}.datatype")
-    datatype = side.datatype(spelt)
-    if datatype is None:
-        raise bad_request(
-            f"tensor '{shown(name)}': datatype '{shown(spelt)}' is not known ({_KNOWN})"
-        )
-    dimensions = items(_required(told, "shape", path), f"{path}.shape", source.limits.rank)
-    for dimension in dimensions:
-        if type(dimension) is not int:
-            raise bad_request(f"{path}.shape must hold integers, not {kind(dimension)}")
-    shape = check_shape(name, dimensions, source.limits)
-    if datatype is Datatype.BYTES:
-        source.bytes_elements = add_bytes_elements(name, shape, source.bytes_elements)
+    name, datatype, shape = _described(told, path, source)
     held: Parameters = read_parameters(told, path, source)
+    place, held = _read_place(name, datatype, shape, held, source)
+    if place is not None:
+        if "data" in told or BINARY_SIZE in held:
+            raise bad_request(f"tensor '{shown(name)}' has data beside its place in shared memory")
+        return Tensor(name, datatype, shape, b"", held, place)
     if BINARY_SIZE in held:
         size = held[BINARY_SIZE]
         if type(size) is not int or size < 0:
@@ -207,12 +202,48 @@ def read_tensor(node: Node, path: str, source: Source) -> Tensor:
         data = source.blobs.take(name, size)
         check_data(name, datatype, shape, data)
     elif "data" in told:
-        data = _read_data(name, datatype, shape, told["data"], side.reading)
+        data = _read_data(name, datatype, shape, told["data"], source.side.reading)
         if is_binary_only(datatype, data):
             source.forms.add(Form.BINARY_ONLY)
     else:
-        data = side.without_data(name, shape, held)
+        data = source.side.without_data(name, shape, held)
     return Tensor(name, datatype, shape, data, held)
+
+
+def _described(
+    told: Mapping[str, Node], path: str, source: Source
+) -> tuple[str, Datatype, tuple[int, ...]]:
+    """Name, datatype and shape of a tensor."""
+    name = required_name(told, path)
+    spelt = string(_required(told, "datatype", path), f"{path}.datatype")
+    datatype = source.side.datatype(spelt)
+    if datatype is None:
+        raise bad_request(
+            f"tensor '{shown(name)}': datatype '{shown(spelt)}' is not known ({_KNOWN})"
+        )
+    dimensions = items(_required(told, "shape", path), f"{path}.shape", source.limits.rank)
+    for dimension in dimensions:
+        if type(dimension) is not int:
+            raise bad_request(f"{path}.shape must hold integers, not {kind(dimension)}")
+    shape = check_shape(name, dimensions, source.limits)
+    if datatype is Datatype.BYTES:
+        source.bytes_elements = add_bytes_elements(name, shape, source.bytes_elements)
+    return name, datatype, shape
+
+
+def _read_place(
+    name: str, datatype: Datatype, shape: tuple[int, ...], held: Parameters, source: Source
+) -> tuple[Place | None, Parameters]:
+    """The place of a tensor in shared memory, and its parameters but those of the place."""
+    if source.places is None:
+        place, held = read_place(held, f"tensor '{shown(name)}'")
+        if place is not None:
+            source.forms.add(Form.SHARED)
+        return place, held
+    place = source.places.get(name)
+    if place is None:
+        return None, held
+    return written_place(place, datatype, shape), without_place(held)
 
 
 def _read_data(
@@ -280,12 +311,15 @@ def _required(told: Mapping[str, Node], key: str, path: str) -> Node:
 
 
 def write_tensor(tensor: Tensor, extra: Parameters) -> dict[str, Any]:
-    """The object of ``tensor`` less its data, in Triton's order. ``extra`` are wire parameters."""
+    """The object of ``tensor`` less its data, in Triton's order. ``extra`` are wire parameters, of
+    which one in shared memory has its place only."""
     told: dict[str, Any] = {
         "name": tensor.name,
         "datatype": tensor.datatype.value,
         "shape": tensor.shape,
     }
+    if tensor.place is not None:
+        extra = write_place(tensor.place)
     if tensor.parameters or extra:
         parameters = {**write_parameters(tensor.parameters, tensor.name), **extra}
         if parameters:

@@ -12,7 +12,7 @@ from typing import Any
 
 from infergate.codecs.base import Codec, Peek, Unfinished
 from infergate.core.classification import class_count, classify
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, UnknownRegion
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
     Answer,
@@ -179,6 +179,9 @@ def _status(model: str) -> ServerStatus:
 
 
 def _infer(request: InferRequest) -> InferResponse:
+    for each in [*request.inputs, *request.outputs]:
+        if each.place is not None:
+            raise UnknownRegion(each.place.region, "not enabled", Kind.UNSUPPORTED)
     model = MODELS[request.model]
     outputs = model.run({tensor.name: tensor for tensor in request.inputs})
     given = []

@@ -444,17 +444,6 @@ def test_binary_data_needs_the_header_and_every_byte(size: int) -> None:
     refused(post(both + blob, inference_header_content_length=str(len(both))), "'X'", "both")
 
 
-def test_shared_memory_is_refused() -> None:
-    shared = '"parameters":{"shared_memory_region":"r"}'
-    tensor = '{"name":"X","datatype":"INT8","shape":[1],'
-    for text in (
-        f'{{"inputs":[{tensor}{shared}}}]}}',
-        f'{{"inputs":[{tensor}"data":[1],{shared}}}]}}',
-        f'{{"inputs":[],"outputs":[{{"name":"X",{shared}}}]}}',
-    ):
-        refused(post(text), "shared memory", kind=Kind.UNSUPPORTED)
-
-
 def test_long_messages_are_cut() -> None:
     error = refused(
         post('{"inputs":[{"name":"' + "n" * 100_000 + '","datatype":"INT8","shape":[-1]}]}')

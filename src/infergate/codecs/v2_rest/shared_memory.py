@@ -1,0 +1,127 @@
+"""The shared memory extensions: of the system's memory, and of memory on GPUs."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from infergate.codecs.v2_rest.document import (
+    Node,
+    kind,
+    members,
+    read,
+    string,
+)
+from infergate.codecs.v2_rest.errors import JSON_TYPE
+from infergate.codecs.v2_rest.paths import Place, memory_path
+from infergate.codecs.v2_rest.tensors import check_json_size, dump
+from infergate.core.errors import bad_request
+from infergate.core.limits import Limits
+from infergate.core.messages import (
+    Operation,
+    SharedMemoryRegion,
+    SharedMemoryRegisterRequest,
+    SharedMemoryStatus,
+    SharedMemoryUnregisterRequest,
+)
+from infergate.core.wire import HttpRequest, HttpResponse
+
+# ---- from clients
+
+
+def read_unregister(place: Place, body: bytes, limits: Limits) -> Operation:
+    """Unregister what ``place`` names; a body is not looked at."""
+    del body, limits
+    return SharedMemoryUnregisterRequest(place.region, cuda=place.cuda)
+
+
+def read_register(place: Place, body: bytes, limits: Limits) -> Operation:
+    """Register what ``body`` tells under the name in ``place``. Raises BAD_REQUEST."""
+    check_json_size(len(body), limits)
+    if not body:
+        raise bad_request("the body is empty")
+    if not place.cuda:
+        told = members(read(body), "the body", ("key", "offset", "byte_size"))
+        return SharedMemoryRegisterRequest(
+            place.region,
+            _text(told, "key"),
+            _number(told, "offset", 0),
+            _number(told, "byte_size"),
+        )
+    told = members(read(body), "the body", ("raw_handle", "device_id", "byte_size"))
+    return SharedMemoryRegisterRequest(
+        place.region,
+        size=_number(told, "byte_size"),
+        device=_number(told, "device_id"),
+        handle=_handle(told),
+    )
+
+
+def write_status(answer: SharedMemoryStatus) -> HttpResponse:
+    """A list of regions."""
+    told = [_region(each) for each in answer.regions]
+    return HttpResponse(200, {"content-type": JSON_TYPE}, [dump(told)])
+
+
+def _region(region: SharedMemoryRegion) -> dict[str, Any]:
+    if region.device is not None:
+        return {"name": region.name, "device_id": region.device, "byte_size": region.size}
+    return {
+        "name": region.name,
+        "key": region.key,
+        "offset": region.offset,
+        "byte_size": region.size,
+    }
+
+
+def _text(told: dict[str, Node], key: str) -> str:
+    if key not in told:
+        raise bad_request(f"{key} is missing")
+    return string(told[key], key)
+
+
+def _number(told: dict[str, Node], key: str, default: int | None = None) -> int:
+    value = told.get(key, default)
+    if value is None:
+        raise bad_request(f"{key} is missing")
+    if type(value) is not int or not 0 <= value < 2**64:
+        said = value if type(value) is int else kind(value)
+        raise bad_request(f"{key} must be an integer from 0 to 2^64-1, not {said}")
+    return value
+
+
+def _handle(told: dict[str, Node]) -> bytes:
+    if "raw_handle" not in told:
+        raise bad_request("raw_handle is missing")
+    handle = members(told["raw_handle"], "raw_handle", ("b64",))
+    try:
+        return base64.b64decode(_text(handle, "b64"), validate=True)
+    except (binascii.Error, ValueError):
+        raise bad_request("raw_handle.b64 is not base64") from None
+
+
+# ---- to backends
+
+
+def write_request(
+    operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest,
+) -> HttpRequest:
+    """Raises UNSUPPORTED for a name that no path can hold."""
+    match operation:
+        case SharedMemoryUnregisterRequest(name, cuda):
+            return HttpRequest("POST", memory_path(name, "unregister", cuda=bool(cuda)))
+        case SharedMemoryRegisterRequest(name, device=None):
+            told: dict[str, Any] = {
+                "key": operation.key,
+                "offset": operation.offset,
+                "byte_size": operation.size,
+            }
+        case SharedMemoryRegisterRequest(name):
+            told = {
+                "raw_handle": {"b64": base64.b64encode(operation.handle).decode()},
+                "device_id": operation.device,
+                "byte_size": operation.size,
+            }
+    path = memory_path(name, "register", cuda=operation.device is not None)
+    return HttpRequest("POST", path, "", {"content-type": JSON_TYPE}, [dump(told)])

@@ -1,0 +1,72 @@
+"""Where a tensor's data lies that is not in the message: in a region of shared memory.
+
+The parameters that tell it are those of the V2 shared memory extension, which every V2 protocol
+spells alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import bad_request
+
+REGION: Final = "shared_memory_region"
+_OFFSET: Final = "shared_memory_offset"
+_SIZE: Final = "shared_memory_byte_size"
+_KEYS: Final = frozenset({REGION, _OFFSET, _SIZE})
+_MOST: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """``size`` bytes from ``offset`` of the registered ``region``; both from 0 to 2^64-1, not yet
+    compared with the region."""
+
+    region: str
+    offset: int
+    size: int
+
+
+def read_place(parameters: Mapping[str, Any], owner: str) -> tuple[Place | None, Mapping[str, Any]]:
+    """The place that ``parameters`` of ``owner`` ("tensor 'x'") tell, and the rest of them.
+
+    Raises BAD_REQUEST. A size that is left out is 0, as with Triton.
+    """
+    if REGION not in parameters:
+        return None, parameters
+    region = parameters[REGION]
+    if not isinstance(region, str) or not region:
+        raise bad_request(f"{owner}: {REGION} must be the name of a region")
+    place = Place(region, _number(parameters, _OFFSET, owner), _number(parameters, _SIZE, owner))
+    return place, without_place(parameters)
+
+
+def without_place(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """``parameters`` but those of a place."""
+    return {key: value for key, value in parameters.items() if key not in _KEYS}
+
+
+def write_place(place: Place) -> dict[str, Any]:
+    """The parameters that tell ``place``; an offset of 0 is left out, as clients do."""
+    told: dict[str, Any] = {REGION: place.region, _SIZE: place.size}
+    if place.offset:
+        told[_OFFSET] = place.offset
+    return told
+
+
+def written_place(place: Place, datatype: Datatype, shape: Sequence[int]) -> Place:
+    """The part of ``place`` that a server wrote a tensor to. Of BYTES that is not known."""
+    if datatype is Datatype.BYTES:
+        return place
+    return replace(place, size=min(math.prod(shape) * datatype.itemsize, place.size))
+
+
+def _number(parameters: Mapping[str, Any], key: str, owner: str) -> int:
+    value = parameters.get(key, 0)
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise bad_request(f"{owner}: {key} must be an integer from 0 to 2^64-1")
+    return value

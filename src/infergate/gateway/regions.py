@@ -1,0 +1,132 @@
+"""Memory that clients of the same host share with the gateway: regions, read and written by copy.
+
+*Strategy.* A region is a POSIX shared memory object, held open by its descriptor and never mapped:
+``pread`` and ``pwrite`` tell what a client did to it meanwhile, where a mapping that its file was
+cut off under ends the process (SIGBUS). See docs/decisions/0010-shared-memory-by-copy.md.
+
+*Rule 1.* What is read is a copy, checked after it was made: nobody changes it any more.
+*Rule 2.* A region is compared with its file when it is registered and again at each use.
+*Rule 3.* A region stays open as long as a request uses it, whoever unregisters it meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from typing import Final
+
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.messages import SharedMemoryRegion, SharedMemoryRegisterRequest
+from infergate.core.places import Place
+from infergate.core.tensor import Buffer
+
+_FOLDER: Final = "/dev/shm"  # noqa: S108 - where shm_open has them on Linux
+_KEY: Final = re.compile(r"/?([^/\0]{1,255})")
+_FOREIGN: Final = ("sem.", "triton_python_backend_shm_region_")
+"""What is no client's: semaphores, and what Triton shares with its Python models."""
+LONGEST_NAME: Final = 256
+_SHOWN: Final = 200
+_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_AT_ONCE: Final = 1 << 30
+"""Bytes: the system moves up to 2 GiB in one call."""
+
+
+@dataclass(slots=True)
+class Region:
+    """A registered region. It is closed when nobody refers to it any more (Rule 3)."""
+
+    told: SharedMemoryRegion
+    _file: int = -1
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def check(self, place: Place) -> None:
+        """Raises BAD_REQUEST for a place that is not within the region, or no longer in its file,
+        UNSUPPORTED for memory on a GPU."""
+        if self._file < 0:
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"shared memory region '{place.region}' is on a GPU: only a backend that reads "
+                "regions itself can be given it",
+            )
+        if place.offset + place.size > self.told.size:
+            raise bad_request(
+                f"Invalid offset + byte size for shared memory region: '{place.region}': "
+                f"{place.offset} + {place.size} bytes, it has {self.told.size}"
+            )
+        if self.told.offset + place.offset + place.size > os.fstat(self._file).st_size:
+            raise _cut(place)
+
+    def read(self, place: Place) -> Buffer:
+        """A copy of what ``place`` holds. Raises as :meth:`check`."""
+        self.check(place)
+        begin = self.told.offset + place.offset
+        parts: list[bytes] = []
+        missing = place.size
+        while missing:
+            part = os.pread(self._file, min(missing, _AT_ONCE), begin + place.size - missing)
+            if not part:
+                raise _cut(place)
+            parts.append(part)
+            missing -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def write(self, place: Place, data: Buffer) -> None:
+        """``data``, which ``place`` has room for, to the region. Raises as :meth:`check`."""
+        self.check(place)
+        begin = self.told.offset + place.offset
+        view = memoryview(data).cast("B")
+        written = 0
+        while written < len(view):
+            written += os.pwrite(self._file, view[written : written + _AT_ONCE], begin + written)
+
+
+def opened(asked: SharedMemoryRegisterRequest) -> Region:
+    """The region that ``asked`` tells of. Raises BAD_REQUEST in the servers' words."""
+    told = SharedMemoryRegion(asked.name, asked.key, asked.offset, asked.size, asked.device)
+    if asked.device is not None:
+        return Region(told)
+    match = _KEY.fullmatch(asked.key)
+    name = match[1] if match else ""
+    if name in ("", ".", "..") or name.startswith(_FOREIGN):
+        raise _unopened(asked.key)
+    try:
+        region = Region(told, os.open(f"{_FOLDER}/{name}", _FLAGS))
+    except (OSError, ValueError):  # ValueError: text that is not UTF-8
+        raise _unopened(asked.key) from None
+    found = os.fstat(region._file)  # noqa: SLF001 - ours
+    if not stat.S_ISREG(found.st_mode):
+        raise _unopened(asked.key)
+    if asked.size < 1 or asked.offset + asked.size > found.st_size:
+        raise bad_request(
+            f"Invalid shared memory region: '{asked.key[:_SHOWN]}': {asked.size} bytes from "
+            f"{asked.offset}, it has {found.st_size}"
+        )
+    return region
+
+
+def check_name(name: str) -> None:
+    """Raises BAD_REQUEST for what no region can be called."""
+    if not name:
+        raise bad_request("the name of a shared memory region is empty")
+    if len(name) > LONGEST_NAME:
+        raise bad_request(
+            f"the name of a shared memory region has {len(name)} characters, the limit is "
+            f"{LONGEST_NAME}"
+        )
+
+
+def _unopened(key: str) -> GatewayError:
+    return bad_request(f"Unable to open shared memory region: '{key[:_SHOWN]}'")
+
+
+def _cut(place: Place) -> GatewayError:
+    return bad_request(
+        f"shared memory region '{place.region}' has become shorter than {place.offset} + "
+        f"{place.size} bytes"
+    )

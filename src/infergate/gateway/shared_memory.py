@@ -1,0 +1,291 @@
+"""Shared memory: what is registered, and inferences whose tensors lie there.
+
+*Strategy.* To a backend an inference looks as if all its tensors had been in the message: inputs
+are copied from their regions before it is asked, outputs to theirs after it answered. A backend
+that reads regions itself is told of each registration, and is asked by the regions' names.
+
+*Rule 1.* What requests hold in copies is bounded: each by ``limits.body``, all of them by
+``limits.in_flight_bytes``, as if it had been in their messages.
+*Rule 2.* An output is written only after all outputs were found to fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar, TypeVarTuple
+
+from infergate.backends.base import Backend
+from infergate.core.call import Call
+from infergate.core.classification import PARAMETER
+from infergate.core.errors import GatewayError, Kind, UnknownRegion, bad_request
+from infergate.core.limits import MIB, Limits
+from infergate.core.messages import (
+    Answer,
+    Done,
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    SharedMemoryRegisterRequest,
+    SharedMemoryStatus,
+    SharedMemoryStatusRequest,
+    SharedMemoryUnregisterRequest,
+)
+from infergate.core.places import Place
+from infergate.core.tensor import Tensor, check_data
+from infergate.gateway.regions import Region, check_name, opened
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+MemoryOperation = (
+    SharedMemoryStatusRequest | SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest
+)
+_INLINE: Final = MIB
+"""Bytes that are copied while everything else waits: about 0.1 ms. More is done by a thread."""
+
+
+def in_shared_memory(request: InferRequest) -> bool:
+    """Whether a tensor of ``request`` lies, or is to be written, there."""
+    for tensor in request.inputs:
+        if tensor.place is not None:
+            return True
+    for output in request.outputs:  # noqa: SIM110 - asked of every request, and any() is dear
+        if output.place is not None:
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """An inference while it uses shared memory: the ``request`` for the backend, and where outputs
+    of its answer go."""
+
+    request: InferRequest
+    _places: Mapping[str, Place] = field(default_factory=dict)
+    _regions: Mapping[str, Region] = field(default_factory=dict)
+
+    async def delivered(self, answer: InferResponse) -> InferResponse:
+        """``answer``, once its outputs are written where they were asked for. Raises BAD_REQUEST
+        naming the output that does not fit."""
+        written: list[tuple[Tensor, Place]] = []
+        for tensor in answer.outputs:
+            place = self._places.get(tensor.name)
+            if place is None:
+                continue
+            size = len(tensor.data)
+            if size > place.size:
+                raise bad_request(
+                    f"shared memory size specified with the request for output '{tensor.name}' "
+                    f"({place.size} bytes) should be at least {size} bytes to hold the results"
+                )
+            written.append((tensor, replace(place, size=size)))
+        size = sum(place.size for _, place in written)
+        await _moved(size, _write, written, self._regions)
+        done = {tensor.name: place for tensor, place in written}
+        outputs = tuple(
+            replace(tensor, data=b"", place=done[tensor.name]) if tensor.name in done else tensor
+            for tensor in answer.outputs
+        )
+        return replace(answer, outputs=outputs)
+
+
+class SharedMemory:
+    """The regions that are registered. ``on``: whether any can be; ``backends``: those that read
+    regions themselves."""
+
+    def __init__(self, limits: Limits, backends: Sequence[Backend] = (), *, on: bool) -> None:
+        self._on: Final = on
+        self._limits: Final = limits
+        self._backends: Final = tuple(backends)
+        self._regions: Final[dict[str, Region]] = {}
+        self._changing: Final = asyncio.Lock()
+        self._held = 0
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """Those of V2 that are served."""
+        if not self._on:
+            return ()
+        system = ("system_shared_memory",)
+        return (*system, "cuda_shared_memory") if self._backends else system
+
+    # ---- registering
+
+    async def perform(self, operation: MemoryOperation, call: Call) -> Answer:
+        """Carry out ``operation``. Raises GatewayError."""
+        match operation:
+            case SharedMemoryStatusRequest():
+                return self._status(operation)
+            case SharedMemoryRegisterRequest():
+                async with self._changing:
+                    await self._register(operation, call)
+            case SharedMemoryUnregisterRequest():
+                async with self._changing:
+                    await self._unregister(operation, call)
+        return Done()
+
+    def _status(self, asked: SharedMemoryStatusRequest) -> SharedMemoryStatus:
+        found = tuple(
+            self._regions[name].told for name in sorted(self._chosen(asked.name, asked.cuda))
+        )
+        if asked.name and self._on and not found:
+            of = {None: "", False: "system ", True: "cuda "}[asked.cuda]
+            raise GatewayError(
+                Kind.NOT_FOUND, f"Unable to find {of}shared memory region: '{asked.name}'"
+            )
+        return SharedMemoryStatus(found)
+
+    def _chosen(self, name: str, cuda: bool | None) -> list[str]:  # noqa: FBT001 - as it is asked
+        names = [name] if name in self._regions else [] if name else list(self._regions)
+        return [
+            each
+            for each in names
+            if cuda is None or cuda == (self._regions[each].told.device is not None)
+        ]
+
+    async def _register(self, asked: SharedMemoryRegisterRequest, call: Call) -> None:
+        if not self._on:
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"failed to register shared memory region '{asked.name}': shared memory is not "
+                "supported",
+            )
+        check_name(asked.name)
+        if asked.device is not None and not self._backends:
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"failed to register CUDA shared memory region: '{asked.name}', GPUs not supported",
+            )
+        if asked.name in self._regions:
+            raise GatewayError(
+                Kind.ALREADY_EXISTS, f"shared memory region '{asked.name}' already in manager"
+            )
+        if len(self._regions) >= self._limits.regions:
+            raise GatewayError(
+                Kind.TOO_LARGE,
+                f"shared memory region '{asked.name}': {self._limits.regions} regions are "
+                "registered, and that is the limit",
+            )
+        region = opened(asked)
+        await self._tell(asked, call)
+        self._regions[asked.name] = region
+
+    async def _tell(self, asked: SharedMemoryRegisterRequest, call: Call) -> None:
+        """Register with every backend or none."""
+        undo = SharedMemoryUnregisterRequest(asked.name, cuda=asked.device is not None)
+        for index, backend in enumerate(self._backends):
+            try:
+                await backend.perform(asked, call)
+            except GatewayError:
+                await asyncio.gather(
+                    *(each.perform(undo, call) for each in self._backends[:index]),
+                    return_exceptions=True,
+                )
+                raise
+
+    async def _unregister(self, asked: SharedMemoryUnregisterRequest, call: Call) -> None:
+        for name in self._chosen(asked.name, asked.cuda):
+            del self._regions[name]
+        # those that are not known here may be known there: from before this process began
+        kinds = (False, True) if asked.cuda is None else (asked.cuda,)
+        told = (
+            backend.perform(replace(asked, cuda=cuda), call)
+            for backend in self._backends
+            for cuda in kinds
+        )
+        wrong = await asyncio.gather(*told, return_exceptions=True)
+        for error in wrong:
+            if isinstance(error, BaseException):
+                raise error
+
+    # ---- using
+
+    @asynccontextmanager
+    async def lent(
+        self, request: InferRequest, backend: Backend, *, by_name: bool = True
+    ) -> AsyncIterator[Loan]:
+        """``request``, some of whose tensors are in shared memory, as ``backend`` is to be asked
+        it. ``by_name``: with the regions' names, if it reads them itself. Raises GatewayError."""
+        regions = self._used(request)
+        if by_name and backend in self._backends:
+            yield Loan(request)
+            return
+        places: dict[str, Place] = {}
+        for output in request.outputs:
+            if output.place is not None:
+                regions[output.place.region].check(output.place)
+                places[output.name] = output.place
+        size = sum(tensor.place.size for tensor in request.inputs if tensor.place is not None)
+        with self._holding(size):
+            inputs = await _moved(size, _read, request.inputs, regions)
+            outputs = tuple(replace(output, place=None) for output in request.outputs)
+            yield Loan(replace(request, inputs=inputs, outputs=outputs), places, regions)
+
+    def _used(self, request: InferRequest) -> dict[str, Region]:
+        """The regions of ``request``, by name. Raises UnknownRegion, BAD_REQUEST."""
+        found: dict[str, Region] = {}
+        tensors: list[Tensor | RequestedOutput] = [*request.inputs, *request.outputs]
+        for each in tensors:
+            if each.place is None:
+                continue
+            name = each.place.region
+            if not self._on:
+                raise UnknownRegion(
+                    name, f"tensor '{each.name}': shared memory is not enabled", Kind.UNSUPPORTED
+                )
+            if name not in self._regions:
+                raise UnknownRegion(name, f"Unable to find shared memory region: '{name}'")
+            if isinstance(each, RequestedOutput) and PARAMETER in each.parameters:
+                raise bad_request(
+                    f"output '{each.name}': classes cannot be written to shared memory"
+                )
+            found[name] = self._regions[name]
+        return found
+
+    @contextmanager
+    def _holding(self, size: int) -> Iterator[None]:
+        """Rule 1. Raises TOO_LARGE, OVERLOADED."""
+        if size > self._limits.body:
+            raise GatewayError(
+                Kind.TOO_LARGE,
+                f"the inputs in shared memory are {size} bytes, the limit is {self._limits.body}",
+            )
+        if self._held + size > self._limits.in_flight_bytes:
+            raise GatewayError(
+                Kind.OVERLOADED,
+                "too many bytes of shared memory are being read",
+                retry_after=1.0,
+            )
+        self._held += size
+        try:
+            yield
+        finally:
+            self._held -= size
+
+
+def _read(inputs: tuple[Tensor, ...], regions: Mapping[str, Region]) -> tuple[Tensor, ...]:
+    return tuple(
+        tensor if tensor.place is None else _checked(tensor, regions[tensor.place.region])
+        for tensor in inputs
+    )
+
+
+def _checked(tensor: Tensor, region: Region) -> Tensor:
+    assert tensor.place is not None
+    data = region.read(tensor.place)
+    check_data(tensor.name, tensor.datatype, tensor.shape, data)
+    return replace(tensor, data=data, place=None)
+
+
+def _write(written: Sequence[tuple[Tensor, Place]], regions: Mapping[str, Region]) -> None:
+    for tensor, place in written:
+        regions[place.region].write(place, tensor.data)
+
+
+async def _moved(size: int, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+    """``function(*arguments)``, which copies ``size`` bytes."""
+    if size <= _INLINE:
+        return function(*arguments)
+    return await asyncio.to_thread(function, *arguments)

@@ -1,0 +1,489 @@
+"""tritonclient's shared memory through the gateway: copied here, or left to a real Triton."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException, serialize_byte_tensor
+from tritonclient.utils import shared_memory as shm
+
+from e2e.clients import FORMS, Client, client
+from e2e.running import Infergate, started_infergate
+from peers.support.triton import Triton
+
+DEMO = """
+backends: {demo: {protocol: builtin}}
+routes: [{model: '*', backend: demo}]
+control: {shared_memory: true}
+limits: {regions: 8, body: 4MiB}
+"""
+COPIED = """
+backends:
+  demo: {{protocol: builtin}}
+  rest: {{protocol: v2-rest, endpoints: ["http://{http}"]}}
+  grpc: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}
+routes:
+  - {{model: '/rest\\.(.+)/', backend: rest, rewrite: {{model: '\\1'}}}}
+  - {{model: '/grpc\\.(.+)/', backend: grpc, rewrite: {{model: '\\1'}}}}
+  - {{model: '*', backend: demo}}
+control: {{shared_memory: true}}
+"""
+FORWARDED = """
+backends:
+  triton: {{protocol: {protocol}, endpoints: ["{endpoint}"], shared_memory: forward}}
+  demo: {{protocol: builtin}}
+routes:
+  - {{model: '/forwarded\\.(.+)/', backend: triton, rewrite: {{model: '\\1'}}}}
+  - {{model: '*', backend: demo}}
+control: {{shared_memory: true}}
+"""
+_NUMBERS = itertools.count()
+SIZE = 64
+A = np.arange(16, dtype=np.int32).reshape(1, 16)
+B = np.full((1, 16), 3, np.int32)
+
+
+class Shared:
+    """An object of shared memory as a client of the same host has it."""
+
+    def __init__(self, size: int) -> None:
+        self.key = f"/infergate_test_{os.getpid()}_{next(_NUMBERS)}"
+        self.size = size
+        self.name = self.key[1:]
+        self.handle = shm.create_shared_memory_region(self.name, self.key, size)
+
+    def put(self, *arrays: Any, offset: int = 0) -> None:
+        shm.set_shared_memory_region(self.handle, arrays, offset=offset)
+
+    def get(self, kind: Any, shape: Any, offset: int = 0) -> Any:
+        return shm.get_contents_as_numpy(self.handle, kind, shape, offset=offset).copy()
+
+    def cut(self, size: int) -> None:
+        os.truncate(f"/dev/shm{self.key}", size)
+
+
+@contextmanager
+def shared(size: int = 4 * SIZE) -> Iterator[Shared]:
+    made = Shared(size)
+    try:
+        yield made
+    finally:
+        shm.destroy_shared_memory_region(made.handle)
+
+
+@contextmanager
+def registered(one: Client, size: int = 4 * SIZE) -> Iterator[Shared]:
+    with shared(size) as made:
+        one.register_system_shared_memory(made.name, made.key, size)
+        try:
+            yield made
+        finally:
+            one.unregister_system_shared_memory(made.name)
+
+
+def placed(one: Client, region: Shared, name: str = "simple", out: int = SIZE) -> Any:
+    """An inference of ``simple`` with INPUT0, INPUT1 and OUTPUT0 in ``region``."""
+    module = one._module
+    inputs = [module.InferInput(f"INPUT{i}", [1, 16], "INT32") for i in range(2)]
+    inputs[0].set_shared_memory(region.name, SIZE)
+    inputs[1].set_shared_memory(region.name, SIZE, offset=SIZE)
+    outputs = [one.output("OUTPUT0"), one.output("OUTPUT1")]
+    outputs[0].set_shared_memory(region.name, out, offset=2 * SIZE)
+    return one.infer(name, inputs, outputs=outputs, request_id="7")
+
+
+def check(one: Client, region: Shared, model: str) -> None:
+    region.put(A, B)
+    answer = placed(one, region, model)
+    assert (region.get(np.int32, [1, 16], 2 * SIZE) == A + B).all()
+    assert (answer.as_numpy("OUTPUT1") == A - B).all()
+    output = answer.get_output("OUTPUT0")
+    assert (list(output["shape"]) if one.http else list(output.shape)) == [1, 16]
+    told = answer.get_response()
+    assert (told["id"] if one.http else told.id) == "7"
+    if not one.http:
+        assert [len(entry) for entry in told.raw_output_contents] == [0, SIZE]
+
+
+# ---- read and written here
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Infergate]:
+    with started_infergate(DEMO) as running:
+        yield running
+
+
+@pytest.fixture(params=FORMS)
+def to_demo(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
+    with client(request.param, gateway.http, gateway.grpc) as made:
+        yield made
+
+
+@pytest.fixture
+def http(gateway: Infergate) -> Iterator[Client]:
+    with client("http", gateway.http, gateway.grpc) as made:
+        yield made
+
+
+def test_inputs_are_read_and_outputs_written(to_demo: Client) -> None:
+    with registered(to_demo) as region:
+        check(to_demo, region, "simple")
+
+
+def test_strings(to_demo: Client) -> None:
+    words = np.array([["a", "é", "", "\0"] * 4], np.object_)
+    module = to_demo._module
+    with registered(to_demo, 1024) as region:
+        region.put(serialize_byte_tensor(words))
+        size = sum(4 + len(str(word).encode()) for word in words.flat)
+        tensor = module.InferInput("INPUT0", [1, 16], "BYTES")
+        tensor.set_shared_memory(region.name, size)
+        output = to_demo.output("OUTPUT0")
+        output.set_shared_memory(region.name, 512, offset=512)
+        to_demo.infer("identity", [tensor], outputs=[output])
+        found = region.get(np.object_, [1, 16], 512)
+        assert [bytes(each) for each in found.flat] == [str(w).encode() for w in words.flat]
+
+
+def test_registrations_are_told_and_forgotten(to_demo: Client) -> None:
+    with shared() as region:
+        to_demo.register_system_shared_memory(region.name, region.key, 32, offset=8)
+        told = to_demo.get_system_shared_memory_status(region.name)
+        row = told[0] if to_demo.http else told.regions[region.name]
+        if to_demo.http:
+            assert row == {"name": region.name, "key": region.key, "offset": 8, "byte_size": 32}
+        else:
+            assert (row.name, row.key, row.offset, row.byte_size) == (
+                region.name,
+                region.key,
+                8,
+                32,
+            )
+        with pytest.raises(InferenceServerException, match="already in manager") as twice:
+            to_demo.register_system_shared_memory(region.name, region.key, 32)
+        assert twice.value.status() in ("400", "StatusCode.ALREADY_EXISTS")
+        to_demo.unregister_system_shared_memory(region.name)
+        to_demo.unregister_system_shared_memory(region.name)
+        with pytest.raises(InferenceServerException, match="Unable to find system") as gone:
+            to_demo.get_system_shared_memory_status(region.name)
+        assert gone.value.status() in ("404", "StatusCode.NOT_FOUND")
+        with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
+            placed(to_demo, region)
+
+
+def test_all_are_forgotten(to_demo: Client) -> None:
+    with shared() as region:
+        for name in ("one", "two"):
+            to_demo.register_system_shared_memory(name, region.key, 32)
+        assert len(listed(to_demo)) == 2
+        to_demo.unregister_system_shared_memory()
+        assert not listed(to_demo)
+
+
+def listed(one: Client) -> list[str]:
+    told = one.get_system_shared_memory_status()
+    return [each["name"] for each in told] if one.http else list(told.regions)
+
+
+def test_a_region_that_was_cut_off_is_told_and_harms_nobody(to_demo: Client) -> None:
+    """With a mapping, the first byte behind the end would have ended the process."""
+    with registered(to_demo) as region:
+        region.put(A, B)
+        region.cut(SIZE)
+        with pytest.raises(InferenceServerException, match="become shorter"):
+            placed(to_demo, region)
+        region.cut(0)
+        with pytest.raises(InferenceServerException, match="become shorter"):
+            placed(to_demo, region)
+        region.cut(4 * SIZE)
+        check(to_demo, region, "simple")
+
+
+def test_an_output_that_does_not_fit_names_itself_and_the_sizes(to_demo: Client) -> None:
+    with registered(to_demo) as region:
+        region.put(A, B)
+        with pytest.raises(InferenceServerException, match=r"'OUTPUT0' \(10 bytes\).* 64 bytes"):
+            placed(to_demo, region, out=10)
+        assert not region.get(np.int32, [1, 16], 2 * SIZE).any()
+        with pytest.raises(InferenceServerException, match=r"Invalid offset \+ byte size"):
+            placed(to_demo, region, out=2 * SIZE + 1)
+
+
+def test_what_many_clients_do_at_once(gateway: Infergate) -> None:
+    """Registering, unregistering and cutting off while others infer: each gets its own numbers or
+    an error."""
+    wrong: list[Any] = []
+
+    def work(number: int) -> None:
+        form = FORMS[number % 4]
+        mine = np.full((1, 16), number, np.int32)
+        with client(form, gateway.http, gateway.grpc) as one, shared() as region:
+            region.put(A, mine)
+            for turn in range(30):
+                try:
+                    one.register_system_shared_memory(region.name, region.key, 4 * SIZE)
+                    placed(one, region)
+                    if (region.get(np.int32, [1, 16], 2 * SIZE) != A + mine).any():
+                        wrong.append((number, turn))
+                except InferenceServerException as error:
+                    if "already" not in str(error) and "Unable to find" not in str(error):
+                        wrong.append(error)
+                finally:
+                    one.unregister_system_shared_memory(region.name if turn % 3 else "")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    with client("http", gateway.http, gateway.grpc) as one:
+        assert not listed(one)
+    held = [each.readlink() for each in Path(f"/proc/{gateway.pid}/fd").iterdir()]
+    assert not [each for each in held if "infergate_test" in str(each)]
+
+
+def post(gateway: Infergate, path: str, told: Any) -> tuple[int, str]:
+    body = told if isinstance(told, bytes) else json.dumps(told).encode()
+    asked = urllib.request.Request(f"http://{gateway.http}{path}", body, method="POST")
+    try:
+        with urllib.request.urlopen(asked) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())["error"]
+
+
+@pytest.mark.parametrize(
+    ("told", "names"),
+    [
+        ({"key": "/nothing_of_this_name", "byte_size": 1}, "Unable to open"),
+        ({"key": "", "byte_size": 1}, "Unable to open"),
+        ({"key": "/", "byte_size": 1}, "Unable to open"),
+        ({"key": "/..", "byte_size": 1}, "Unable to open"),
+        ({"key": "/../etc/passwd", "byte_size": 1}, "Unable to open"),
+        ({"key": "//etc", "byte_size": 1}, "Unable to open"),
+        ({"key": "/a/b", "byte_size": 1}, "Unable to open"),
+        ({"key": "/a\0b", "byte_size": 1}, "Unable to open"),
+        ({"key": "/" + "x" * 300, "byte_size": 1}, "Unable to open"),
+        ({"key": "/sem.x", "byte_size": 1}, "Unable to open"),
+        ({"key": "KEY", "byte_size": 257}, "Invalid shared memory region"),
+        ({"key": "KEY", "byte_size": 0}, "Invalid shared memory region"),
+        ({"key": "KEY", "offset": 256, "byte_size": 1}, "Invalid shared memory region"),
+        ({"key": "KEY", "offset": 2**63, "byte_size": 2**63}, "Invalid shared memory region"),
+        ({"key": "KEY", "offset": 2**64 - 1, "byte_size": 2}, "Invalid shared memory region"),
+        ({"key": "KEY", "byte_size": 2**64}, "byte_size"),
+        ({"key": "KEY", "byte_size": -1}, "byte_size"),
+        ({"key": "KEY", "byte_size": 1.5}, "byte_size"),
+        ({"key": "KEY", "byte_size": True}, "byte_size"),
+        ({"key": "KEY", "offset": "0", "byte_size": 1}, "offset"),
+        ({"key": 1, "byte_size": 1}, "key"),
+        ({"byte_size": 1}, "key"),
+        ({"key": "KEY"}, "byte_size"),
+        (b"", "empty"),
+        (b"[]", "body"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_registered(gateway: Infergate, told: Any, names: str) -> None:
+    with shared() as region:
+        if isinstance(told, dict) and told.get("key") == "KEY":
+            told = {**told, "key": region.key}
+        status, said = post(gateway, "/v2/systemsharedmemory/region/wrong/register", told)
+    assert status == 400
+    assert names in said
+
+
+def test_names_and_numbers_of_regions_are_bounded(gateway: Infergate, http: Client) -> None:
+    with shared() as region:
+        told = {"key": region.key, "byte_size": 1}
+        assert post(gateway, "/v2/systemsharedmemory/register", told)[0] == 400
+        long = f"/v2/systemsharedmemory/region/{'x' * 257}/register"
+        assert post(gateway, long, told)[0] == 400
+        for number in range(8):
+            path = f"/v2/systemsharedmemory/region/%2F{number}/register"
+            assert post(gateway, path, told)[0] == 200
+        assert post(gateway, "/v2/systemsharedmemory/region/x/register", told)[0] == 413
+        assert sorted(listed(http)) == [f"/{number}" for number in range(8)]
+        assert post(gateway, "/v2/systemsharedmemory/unregister", b"")[0] == 200
+        assert listed(http) == []
+
+
+PLACES: list[tuple[dict[str, Any], str]] = [
+    ({"shared_memory_byte_size": 60}, "needs 64 bytes"),
+    ({"shared_memory_byte_size": 68}, "needs 64 bytes"),
+    ({}, "needs 64 bytes"),
+    ({"shared_memory_byte_size": 64, "shared_memory_offset": 193}, "Invalid offset"),
+    ({"shared_memory_byte_size": 64, "shared_memory_offset": 2**63}, "Invalid offset"),
+    ({"shared_memory_byte_size": 64, "shared_memory_offset": 2**64 - 64}, "Invalid offset"),
+    ({"shared_memory_byte_size": 2**63, "shared_memory_offset": 2**63}, "the limit is"),
+    ({"shared_memory_byte_size": 64, "shared_memory_offset": 2**64}, "shared_memory_offset"),
+    ({"shared_memory_byte_size": 64, "shared_memory_offset": -1}, "shared_memory_offset"),
+    ({"shared_memory_byte_size": "64"}, "shared_memory_byte_size"),
+    ({"shared_memory_byte_size": True}, "shared_memory_byte_size"),
+    ({"shared_memory_byte_size": 64, "shared_memory_region": "other"}, "'other'"),
+    ({"shared_memory_byte_size": 64, "shared_memory_region": ""}, "shared_memory_region"),
+    ({"shared_memory_byte_size": 64, "shared_memory_region": 1}, "shared_memory_region"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "names"), PLACES, ids=str)
+def test_where_no_input_is(
+    gateway: Infergate, http: Client, wrong: dict[str, Any], names: str
+) -> None:
+    with registered(http) as region:
+        parameters = {"shared_memory_region": region.name, **wrong}
+        tensor = {"datatype": "INT32", "shape": [1, 16], "parameters": parameters}
+        told = {"inputs": [{"name": f"INPUT{i}", **tensor} for i in range(2)]}
+        status, said = post(gateway, "/v2/models/simple/infer", told)
+        assert status == (404 if "other" in names else 413 if "limit" in names else 400)
+        assert names in said
+        region.put(A, B)
+        check(http, region, "simple")
+
+
+def test_data_beside_a_place_and_classes_in_a_place(gateway: Infergate, http: Client) -> None:
+    with registered(http) as region:
+        place = {"shared_memory_region": region.name, "shared_memory_byte_size": 64}
+        tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1, 16], "parameters": place}
+        both = {**tensor, "data": [0] * 16}
+        status, said = post(gateway, "/v2/models/identity/infer", {"inputs": [both]})
+        assert (status, "INPUT0" in said) == (400, True)
+        output = {"name": "OUTPUT0", "parameters": {**place, "classification": 1}}
+        asked = {"inputs": [tensor], "outputs": [output]}
+        status, said = post(gateway, "/v2/models/identity/infer", asked)
+        assert (status, "OUTPUT0" in said) == (400, True)
+
+
+def test_strings_that_lie_about_their_lengths(gateway: Infergate, http: Client) -> None:
+    with registered(http) as region:
+        region.put(np.array([2**32 - 1, 0], np.uint32))
+        place = {"shared_memory_region": region.name, "shared_memory_byte_size": 8}
+        tensor = {"name": "INPUT0", "datatype": "BYTES", "shape": [1], "parameters": place}
+        status, said = post(gateway, "/v2/models/identity/infer", {"inputs": [tensor]})
+        assert (status, "past the end" in said) == (400, True)
+
+
+def test_a_request_reads_no_more_than_a_body_may_hold(gateway: Infergate, http: Client) -> None:
+    with registered(http, 3 * 2**20) as region:
+        place = {"shared_memory_region": region.name, "shared_memory_byte_size": 3 * 2**20}
+        tensor = {"datatype": "UINT8", "shape": [3 * 2**20], "parameters": place}
+        two = {"inputs": [{"name": f"INPUT{i}", **tensor} for i in range(2)]}
+        assert post(gateway, "/v2/models/identity/infer", two)[0] == 413
+        one = {
+            "inputs": [{"name": "INPUT0", **tensor}],
+            "outputs": [{"name": "OUTPUT0", "parameters": place}],
+        }
+        assert post(gateway, "/v2/models/identity/infer", one)[0] == 200  # by another thread
+
+
+def test_memory_on_a_gpu_needs_a_backend_that_reads_it(to_demo: Client) -> None:
+    handle = b"AAAA" if to_demo.http else b"0" * 64
+    with pytest.raises(InferenceServerException, match="GPUs not supported") as refused:
+        to_demo.register_cuda_shared_memory("gpu", handle, 0, 64)
+    assert refused.value.status() in ("501", "StatusCode.UNIMPLEMENTED")
+    told = to_demo.get_cuda_shared_memory_status()
+    assert not (told if to_demo.http else told.regions)
+    to_demo.unregister_cuda_shared_memory("gpu")
+
+
+def test_the_extension_is_told_only_where_it_is_on(to_demo: Client) -> None:
+    told = to_demo.get_server_metadata()
+    extensions = told["extensions"] if to_demo.http else told.extensions
+    assert "system_shared_memory" in extensions
+    assert "cuda_shared_memory" not in extensions
+
+
+# ---- before a real Triton
+
+
+@pytest.fixture(scope="module")
+def copying(triton: Triton) -> Iterator[Infergate]:
+    with started_infergate(COPIED.format(http=triton.http, grpc=triton.grpc)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backend", ["rest", "grpc"])
+def test_a_backend_sees_no_difference(copying: Infergate, form: str, backend: str) -> None:
+    with client(form, copying.http, copying.grpc) as one, registered(one) as region:
+        check(one, region, f"{backend}.simple")
+
+
+@pytest.fixture(scope="module", params=["v2-rest", "v2-grpc"])
+def leaving(request: pytest.FixtureRequest, triton: Triton) -> Iterator[Infergate]:
+    """A gateway that leaves regions to Triton."""
+    rest = request.param == "v2-rest"
+    endpoint = f"http://{triton.http}" if rest else f"grpc://{triton.grpc}"
+    with started_infergate(FORWARDED.format(protocol=request.param, endpoint=endpoint)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_regions_are_registered_with_a_backend_that_reads_them(
+    leaving: Infergate, triton: Triton, form: str
+) -> None:
+    with (
+        client(form, leaving.http, leaving.grpc) as one,
+        client("http", triton.http, triton.grpc) as direct,
+        registered(one) as region,
+    ):
+        assert direct.get_system_shared_memory_status(region.name)
+        check(one, region, "forwarded.simple")
+        check(one, region, "simple")  # another backend: read here
+        # what Triton does not know it is not asked by another way: it read the region itself
+        direct.unregister_system_shared_memory(region.name)
+        with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
+            placed(one, region, "forwarded.simple")
+        check(one, region, "simple")
+
+
+def test_what_a_backend_refuses_is_not_registered_here(leaving: Infergate, triton: Triton) -> None:
+    with (
+        client("grpc", leaving.http, leaving.grpc) as one,
+        client("http", triton.http, triton.grpc) as direct,
+        shared() as region,
+    ):
+        direct.register_system_shared_memory(region.name, region.key, 64)
+        with pytest.raises(InferenceServerException, match="already in manager"):
+            one.register_system_shared_memory(region.name, region.key, 64)
+        assert region.name not in listed(one)
+        one.unregister_system_shared_memory(region.name)  # there as well
+        one.register_system_shared_memory(region.name, region.key, 64)
+        one.unregister_system_shared_memory(region.name)
+        with pytest.raises(InferenceServerException):  # a Triton without a GPU
+            one.register_cuda_shared_memory("gpu", b"0" * 64, 0, 64)
+        assert not one.get_cuda_shared_memory_status().regions
+
+
+def test_off_is_the_default(triton: Triton) -> None:
+    off = COPIED.replace("control: {{shared_memory: true}}", "")
+    with (
+        started_infergate(off.format(http=triton.http, grpc=triton.grpc)) as running,
+        shared() as region,
+    ):
+        for form in FORMS:
+            with client(form, running.http, running.grpc) as one:
+                with pytest.raises(InferenceServerException, match="not supported") as refused:
+                    one.register_system_shared_memory(region.name, region.key, 64)
+                assert refused.value.status() in ("501", "StatusCode.UNIMPLEMENTED")
+                assert not listed(one)
+                one.unregister_system_shared_memory()
+                for model in ("simple", "rest.simple", "grpc.simple"):
+                    with pytest.raises(InferenceServerException, match="not enabled") as refused:
+                        placed(one, region, model)
+                    assert refused.value.status() in ("501", "StatusCode.UNIMPLEMENTED")
+                metadata = one.get_server_metadata()
+                told = metadata["extensions"] if one.http else metadata.extensions
+                assert "system_shared_memory" not in told

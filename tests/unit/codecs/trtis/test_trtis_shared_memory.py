@@ -1,0 +1,196 @@
+"""The captured exchanges about shared memory, in their order, with real regions: answered as by the
+real server. And how servers that read regions themselves are asked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from trtis_captures import GRPC, HTTP, PACKAGE
+from trtis_gateway import MODELS, perform
+
+from infergate.codecs.base import Codec, Unfinished
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.trtis import GRPC as GRPC_PLUGIN
+from infergate.codecs.trtis import HTTP as HTTP_PLUGIN
+from infergate.codecs.trtis import messages as pb
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import (
+    Done,
+    InferRequest,
+    InferResponse,
+    Operation,
+    SharedMemoryRegisterRequest,
+    SharedMemoryUnregisterRequest,
+)
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
+from infergate.gateway.shared_memory import SharedMemory, in_shared_memory
+
+CAPTURED = "trtisgold"
+KEY = f"ig{os.getpid():07d}"[-len(CAPTURED) :]
+"""As long as the captured one."""
+CALL = Call("test", 0.0)
+OF_MEMORY = re.compile(r"\d+_shm_")
+
+
+@pytest.fixture(autouse=True)
+def regions() -> Iterator[dict[str, Path]]:
+    """Those that the captures are about, holding what they held."""
+    assert len(KEY) == len(CAPTURED)
+    found = {key: Path(f"/dev/shm/{key}") for key in (KEY, f"{KEY}g")}
+    for path in found.values():
+        path.write_bytes(np.array([*range(16), *[1] * 16, *[0] * 32], "<i4").tobytes())
+    yield found
+    for path in found.values():
+        path.unlink()
+
+
+async def respond(codec: Codec[Any, Any], memory: SharedMemory, wire: Any) -> Any:
+    try:
+        parsed = codec.parse_request(wire, DEFAULT_LIMITS)
+        if isinstance(parsed, Unfinished):
+            parsed = parsed.finish(MODELS[parsed.model].metadata)
+        operation = parsed.operation
+        if isinstance(operation, InferRequest):
+            if in_shared_memory(operation):
+                backend: Any = None
+                async with memory.lent(operation, backend) as loan:
+                    answer = perform(loan.request)
+                    assert isinstance(answer, InferResponse)
+                    answer = await loan.delivered(answer)
+            else:
+                answer = perform(operation)
+        else:
+            assert "SharedMemory" in type(operation).__name__
+            answer = await memory.perform(operation, CALL)  # type: ignore[arg-type]
+        return codec.build_response(answer, parsed)
+    except GatewayError as error:
+        return codec.build_error(error, wire)
+
+
+def ours(text: str) -> str:
+    return text.replace(CAPTURED, KEY)
+
+
+async def test_http(regions: dict[str, Path]) -> None:
+    codec = HTTP_PLUGIN.make({"server_id": "trtis-gold"})
+    memory = SharedMemory(DEFAULT_LIMITS, on=True)
+    cases = [case for case in HTTP if OF_MEMORY.match(case.name)]
+    assert len(cases) == 14
+    for case in cases:
+        request = replace(case.request, path=ours(case.request.path))
+        answer: HttpResponse = await respond(codec, memory, request)
+        assert answer.status == case.response.status, case.name
+        body = ours(bytes(case.response.body).decode("latin-1")).encode("latin-1")
+        assert bytes(joined(answer.body)) == body, case.name
+        for name, told in answer.headers.items():
+            theirs = ours(case.response.headers[name.lower()])
+            number = re.compile(r"request_id: \d+")
+            assert number.sub("", told) == number.sub("", theirs), case.name
+        if case.name == "150_shm_infer":
+            values = np.frombuffer(regions[KEY].read_bytes(), "<i4")
+            assert values[32:48].tolist() == list(range(1, 17))
+
+
+async def test_grpc(regions: dict[str, Path]) -> None:
+    codec = GRPC_PLUGIN.make({"server_id": "trtis-gold"})
+    memory = SharedMemory(DEFAULT_LIMITS, on=True)
+    cases = [case for case in GRPC if OF_MEMORY.match(case.name)]
+    assert len(cases) == 8
+    for case in cases:
+        (request,) = case.requests
+        message = bytes(joined(request.message)).replace(CAPTURED.encode(), KEY.encode())
+        answer = await respond(codec, memory, replace(request, message=(message,)))
+        kind = pb.InferResponse if "infer" in case.name else pb.SharedMemoryControlResponse
+        theirs = case.responses[0].replace(CAPTURED.encode(), KEY.encode())
+        told, wanted = kind.FromString(joined(answer.message)), kind.FromString(theirs)
+        told.request_status.request_id = wanted.request_status.request_id
+        assert told.SerializeToString(deterministic=True) == wanted.SerializeToString(
+            deterministic=True
+        ), case.name
+        if "infer" in case.name:
+            values = np.frombuffer(regions[f"{KEY}g"].read_bytes(), "<i4")
+            assert values[32:48].tolist() == list(range(1, 17))
+
+
+# ---- servers that read regions themselves
+
+SYSTEM = SharedMemoryRegisterRequest("reg0", "/key", 8, 256)
+CUDA = SharedMemoryRegisterRequest("gpu", size=64, device=1, handle=b"h" * 64)
+
+
+@pytest.mark.parametrize(
+    ("operation", "path"),
+    [
+        (SYSTEM, "register/reg0//key/8/256"),
+        (replace(SYSTEM, key="key"), "register/reg0//key/8/256"),
+        (CUDA, "cudaregister/gpu/64/1"),
+        (SharedMemoryUnregisterRequest("reg0"), "unregister/reg0"),
+        (SharedMemoryUnregisterRequest(cuda=False), "unregisterall"),
+    ],
+)
+def test_http_servers_are_asked_by_path(operation: Any, path: str) -> None:
+    codec = HTTP_PLUGIN.make({})
+    wire = codec.build_request(operation, GENERIC)
+    assert isinstance(wire, HttpRequest)
+    assert (wire.method, wire.path) == ("POST", f"/api/sharedmemorycontrol/{path}")
+    assert bytes(joined(wire.body)) == (operation.handle if operation is CUDA else b"")
+    status = {"NV-Status": 'code: SUCCESS server_id: "s"'}
+    assert codec.parse_response(HttpResponse(200, status), operation, DEFAULT_LIMITS) == Done()
+    status = {"NV-Status": 'code: ALREADY_EXISTS msg: "already"'}
+    with pytest.raises(GatewayError, match="already") as refused:
+        codec.parse_response(HttpResponse(400, status), operation, DEFAULT_LIMITS)
+    assert refused.value.kind is Kind.ALREADY_EXISTS
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "a b", "x" * 9000, "é"])
+def test_names_that_no_path_can_hold(name: str) -> None:
+    for operation in (replace(SYSTEM, name=name), replace(SYSTEM, key=f"/{name}")):
+        with pytest.raises(GatewayError, match="cannot stand in a path") as refused:
+            HTTP_PLUGIN.make({}).build_request(operation, GENERIC)
+        assert refused.value.kind is Kind.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [SYSTEM, CUDA, SharedMemoryUnregisterRequest("reg0"), SharedMemoryUnregisterRequest()],
+    ids=lambda operation: type(operation).__name__,
+)
+def test_grpc_servers_read_what_a_frontend_reads(operation: Operation) -> None:
+    codec = GRPC_PLUGIN.make({})
+    wire = codec.build_request(operation, GENERIC)
+    assert isinstance(wire, RpcRequest)
+    assert wire.method == f"{PACKAGE}SharedMemoryControl"
+    parsed = codec.parse_request(wire, DEFAULT_LIMITS)
+    assert not isinstance(parsed, Unfinished)
+    assert parsed.operation == operation
+    response = pb.SharedMemoryControlResponse()
+    response.request_status.code = pb.CODES["SUCCESS"]
+    answer = RpcResponse((response.SerializeToString(),))
+    assert codec.parse_response(answer, operation, DEFAULT_LIMITS) == Done()
+
+
+@pytest.mark.parametrize("name", ["INPUT0", "INPUT1"])
+async def test_a_size_that_contradicts_the_shape_is_refused(name: str) -> None:
+    header = (
+        'batch_size: 1 input { name: "INPUT0" SIZE0 } input { name: "INPUT1" SIZE1 } '
+        'output { name: "OUTPUT0" }'
+    )
+    for other in ("INPUT0", "INPUT1"):
+        size = 60 if other == name else 64
+        place = f'shared_memory {{ name: "r" byte_size: {size} }}'
+        header = header.replace(f"SIZE{other[-1]}", place)
+    wire = HttpRequest("POST", "/api/infer/simple", "", {"nv-inferrequest": header})
+    parsed = HTTP_PLUGIN.make({}).parse_request(wire, DEFAULT_LIMITS)
+    assert isinstance(parsed, Unfinished)
+    with pytest.raises(GatewayError, match=f"size 60 for input '{name}', expecting 64"):
+        parsed.finish(MODELS["simple"].metadata)

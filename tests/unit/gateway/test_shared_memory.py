@@ -1,0 +1,502 @@
+"""Regions and what is done with them: bounds, cutting off, forgetting in the middle, backends."""
+
+# ruff: noqa: ASYNC240 - the files are in memory
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import Memory, call
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind, UnknownRegion
+from infergate.core.limits import Limits
+from infergate.core.messages import (
+    Answer,
+    Done,
+    InferRequest,
+    InferResponse,
+    Operation,
+    RequestedOutput,
+    SharedMemoryRegion,
+    SharedMemoryRegisterRequest,
+    SharedMemoryStatus,
+    SharedMemoryStatusRequest,
+    SharedMemoryUnregisterRequest,
+)
+from infergate.core.places import Place
+from infergate.core.tensor import Tensor
+from infergate.gateway import shared_memory
+from infergate.gateway.gateway import Gateway
+from infergate.gateway.regions import opened
+from infergate.gateway.shared_memory import SharedMemory
+from infergate.routing.table import Route, RouteTable
+
+SIZE = 4096
+KEY = f"/infergate_unit_{os.getpid()}"
+FILE = Path(f"/dev/shm{KEY}")
+LIMITS = Limits(body=2 * SIZE, in_flight_bytes=3 * SIZE, regions=2)
+REGISTER = SharedMemoryRegisterRequest("r", KEY, 0, SIZE)
+CUDA = SharedMemoryRegisterRequest("gpu", size=64, device=0, handle=b"h")
+BACKEND = Memory("b")
+
+
+@pytest.fixture(autouse=True)
+def region() -> Iterator[Path]:
+    FILE.write_bytes(bytes(range(256)) * (SIZE // 256))
+    yield FILE
+    FILE.unlink(missing_ok=True)
+
+
+def open_files() -> int:
+    gc.collect()
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            found += KEY in str(each.readlink())
+    return found
+
+
+def lying(place: Place, datatype: Datatype = Datatype.UINT8, shape: Any = None) -> Tensor:
+    return Tensor("X", datatype, shape or (place.size,), b"", place=place)
+
+
+def asking(*places: Place, output: Place | None = None) -> InferRequest:
+    inputs = tuple(replace(lying(place), name=f"X{i}") for i, place in enumerate(places))
+    outputs = (RequestedOutput("Y", {}, output),) if output else ()
+    return InferRequest("m", inputs=inputs, outputs=outputs)
+
+
+def answering(data: bytes) -> InferResponse:
+    return InferResponse("m", outputs=(Tensor("Y", Datatype.UINT8, (len(data),), data),))
+
+
+async def on(limits: Limits = LIMITS, *backends: Memory) -> SharedMemory:
+    memory = SharedMemory(limits, backends, on=True)
+    assert await memory.perform(REGISTER, call()) == Done()
+    return memory
+
+
+async def refused(memory: SharedMemory, request: InferRequest) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        async with memory.lent(request, BACKEND):
+            pytest.fail("it was lent")
+    return caught.value
+
+
+# ---- reading and writing
+
+
+async def test_a_backend_sees_data_and_the_region_the_answer() -> None:
+    memory = await on()
+    request = asking(Place("r", 3, 5), output=Place("r", 100, 9))
+    async with memory.lent(request, BACKEND) as loan:
+        assert loan.request == InferRequest(
+            "m",
+            inputs=(Tensor("X0", Datatype.UINT8, (5,), b"\3\4\5\6\7"),),
+            outputs=(RequestedOutput("Y"),),
+        )
+        told = await loan.delivered(answering(b"answer"))
+    assert told.outputs == (Tensor("Y", Datatype.UINT8, (6,), b"", place=Place("r", 100, 6)),)
+    assert FILE.read_bytes()[99:107] == b"\x63answer\x6a"
+    assert FILE.stat().st_size == SIZE
+
+
+async def test_offsets_are_of_the_region() -> None:
+    memory = SharedMemory(LIMITS, on=True)
+    await memory.perform(replace(REGISTER, offset=16, size=8), call())
+    request = asking(Place("r", 2, 6), output=Place("r", 0, 8))
+    async with memory.lent(request, BACKEND) as loan:
+        assert loan.request.inputs[0].data == bytes(range(18, 24))
+        await loan.delivered(answering(b"12345678"))
+    assert FILE.read_bytes()[15:25] == b"\x0f12345678\x18"
+    error = await refused(memory, asking(Place("r", 3, 6)))
+    assert (error.kind, "3 + 6 bytes, it has 8" in error.public) == (Kind.BAD_REQUEST, True)
+
+
+async def test_tensors_that_are_in_the_message_stay_as_they_are() -> None:
+    memory = await on()
+    here = Tensor("H", Datatype.UINT8, (1,), b"h")
+    request = replace(asking(Place("r", 0, 1)), inputs=(here, lying(Place("r", 0, 1))))
+    async with memory.lent(request, BACKEND) as loan:
+        assert loan.request.inputs[0] is here
+
+
+numbers = st.integers(0, SIZE // 2) | st.integers(0, 2 * SIZE) | st.integers(0, 2**64 - 1)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(offset=numbers, size=numbers, begin=numbers, length=numbers, end=st.integers(0, SIZE))
+def test_any_numbers_end_in_data_or_an_error(
+    offset: int, size: int, begin: int, length: int, end: int
+) -> None:
+    """Whatever is registered and read, whatever the file has become: no byte from elsewhere."""
+    FILE.write_bytes(bytes(SIZE))
+    asked = replace(REGISTER, offset=offset, size=size)
+    if not 0 < size <= SIZE - offset:
+        with pytest.raises(GatewayError, match="Invalid shared memory region"):
+            opened(asked)
+        return
+    made = opened(asked)
+    os.truncate(FILE, end)
+    place = Place("r", begin, length)
+    if begin + length <= size and offset + begin + length <= end:
+        assert len(made.read(place)) == length
+        made.write(place, bytes(length))
+    else:
+        for use in (lambda: made.read(place), lambda: made.write(place, b"")):
+            with pytest.raises(GatewayError, match=r"Invalid offset|become shorter") as caught:
+                use()
+            assert caught.value.kind is Kind.BAD_REQUEST
+    assert FILE.stat().st_size == end
+
+
+async def test_a_file_cut_off_between_looking_and_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = await on()
+    look = os.fstat
+
+    def cut_after(file: int) -> os.stat_result:
+        found = look(file)
+        os.truncate(FILE, 10)
+        return found
+
+    monkeypatch.setattr("infergate.gateway.regions.os.fstat", cut_after)
+    error = await refused(memory, asking(Place("r", 0, 100)))
+    assert (error.kind, "become shorter" in error.public) == (Kind.BAD_REQUEST, True)
+
+
+async def test_a_file_cut_off_before_the_answer_is_not_grown_again() -> None:
+    memory = await on()
+    async with memory.lent(asking(output=Place("r", 100, 8)), BACKEND) as loan:
+        os.truncate(FILE, 50)
+        with pytest.raises(GatewayError, match="become shorter"):
+            await loan.delivered(answering(b"answer"))
+    assert FILE.stat().st_size == 50
+
+
+async def test_no_output_is_written_where_one_does_not_fit() -> None:
+    memory = await on()
+    outputs = (
+        RequestedOutput("A", {}, Place("r", 0, 4)),
+        RequestedOutput("B", {}, Place("r", 8, 3)),
+    )
+    request = InferRequest("m", outputs=outputs)
+    tensors = tuple(Tensor(name, Datatype.UINT8, (4,), b"\xff" * 4) for name in "AB")
+    async with memory.lent(request, BACKEND) as loan:
+        with pytest.raises(GatewayError, match=r"'B' \(3 bytes\) .* 4 bytes"):
+            await loan.delivered(InferResponse("m", outputs=tensors))
+    assert FILE.read_bytes()[:4] == b"\0\1\2\3"
+
+
+async def test_data_is_checked_once_it_is_copied() -> None:
+    memory = await on()
+    wrong = lying(Place("r", 0, 8), Datatype.FP32, (3,))
+    error = await refused(memory, InferRequest("m", inputs=(wrong,)))
+    assert "needs 12 bytes" in error.public
+    lengths = lying(Place("r", 0, 8), Datatype.BYTES, (1,))
+    error = await refused(memory, InferRequest("m", inputs=(lengths,)))
+    assert "past the end" in error.public
+
+
+async def test_much_is_moved_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[str] = []
+    aside = asyncio.to_thread
+
+    async def to_thread(function: Any, *arguments: Any) -> Any:
+        moved.append(function.__name__)
+        return await aside(function, *arguments)
+
+    monkeypatch.setattr(shared_memory, "_INLINE", 64)
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    memory = await on()
+    async with memory.lent(asking(Place("r", 0, 65), output=Place("r", 0, 99)), BACKEND) as loan:
+        assert loan.request.inputs[0].data == bytes(range(65))
+        await loan.delivered(answering(bytes(65)))
+    assert moved == ["_read", "_write"]
+    assert FILE.read_bytes()[:66] == bytes(65) + b"\x41"
+
+
+# ---- bounds
+
+
+async def test_what_requests_hold_is_bounded() -> None:
+    memory = await on()
+    error = await refused(
+        memory, asking(Place("r", 0, SIZE), Place("r", 0, SIZE), Place("r", 0, 1))
+    )
+    assert error.kind is Kind.TOO_LARGE
+    two = asking(Place("r", 0, SIZE), Place("r", 0, SIZE))
+    one = asking(Place("r", 0, SIZE))
+    async with memory.lent(two, BACKEND), memory.lent(one, BACKEND):
+        error = await refused(memory, asking(Place("r", 0, 1)))
+        assert error.kind is Kind.OVERLOADED
+        assert error.retry_after
+    async with memory.lent(two, BACKEND):
+        pass
+    await refused(memory, InferRequest("m", inputs=(lying(Place("r", 0, 8), shape=(9,)),)))
+    async with memory.lent(two, BACKEND), memory.lent(one, BACKEND):
+        pass  # what was refused holds nothing
+
+
+async def test_regions_are_counted() -> None:
+    memory = await on()
+    await memory.perform(replace(REGISTER, name="s"), call())
+    with pytest.raises(GatewayError, match="limit") as caught:
+        await memory.perform(replace(REGISTER, name="t"), call())
+    assert caught.value.kind is Kind.TOO_LARGE
+    await memory.perform(SharedMemoryUnregisterRequest("s"), call())
+    await memory.perform(replace(REGISTER, name="t"), call())
+    assert open_files() == 2
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "/", "//", "/.", "/..", "/a/b", "../x", "/a\0", "/\ud800", "/" + "x" * 256, "/sem.x"],
+)
+async def test_keys_that_nothing_is_opened_by(key: str) -> None:
+    memory = SharedMemory(LIMITS, on=True)
+    with pytest.raises(GatewayError, match="Unable to open") as caught:
+        await memory.perform(replace(REGISTER, key=key), call())
+    assert caught.value.kind is Kind.BAD_REQUEST
+    assert open_files() == 0
+
+
+async def test_only_files_are_opened_and_no_links_followed(tmp_path: Path) -> None:
+    memory = SharedMemory(LIMITS, on=True)
+    FILE.unlink()
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(SIZE))
+    for make in (lambda: FILE.symlink_to(secret), lambda: os.mkfifo(FILE)):
+        make()
+        with pytest.raises(GatewayError, match="Unable to open"):
+            await memory.perform(REGISTER, call())
+        FILE.unlink()
+    FILE.mkdir()
+    try:
+        with pytest.raises(GatewayError, match="Unable to open"):
+            await memory.perform(REGISTER, call())
+    finally:
+        FILE.rmdir()
+    assert open_files() == 0
+
+
+async def test_a_key_may_do_without_its_slash() -> None:
+    """As shm_open takes it."""
+    memory = SharedMemory(LIMITS, on=True)
+    await memory.perform(replace(REGISTER, key=KEY[1:]), call())
+    told = await memory.perform(SharedMemoryStatusRequest("r"), call())
+    assert told == SharedMemoryStatus((SharedMemoryRegion("r", KEY[1:], 0, SIZE),))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 257])
+async def test_names_that_no_region_has(name: str) -> None:
+    memory = SharedMemory(LIMITS, on=True)
+    with pytest.raises(GatewayError, match="name of a shared memory region"):
+        await memory.perform(replace(REGISTER, name=name), call())
+
+
+# ---- registering and forgetting
+
+
+async def test_a_region_is_there_once_and_until_it_is_forgotten() -> None:
+    memory = await on()
+    with pytest.raises(GatewayError, match="'r' already in manager") as caught:
+        await memory.perform(replace(REGISTER, size=1), call())
+    assert caught.value.kind is Kind.ALREADY_EXISTS
+    for cuda in (None, False):
+        told = await memory.perform(SharedMemoryStatusRequest(cuda=cuda), call())
+        assert told == SharedMemoryStatus((SharedMemoryRegion("r", KEY, 0, SIZE),))
+    told = await memory.perform(SharedMemoryStatusRequest(cuda=True), call())
+    assert told == SharedMemoryStatus()
+    with pytest.raises(GatewayError, match="cuda shared memory region: 'r'") as caught:
+        await memory.perform(SharedMemoryStatusRequest("r", cuda=True), call())
+    assert caught.value.kind is Kind.NOT_FOUND
+    await memory.perform(SharedMemoryUnregisterRequest("r", cuda=True), call())
+    assert open_files() == 1
+    for _ in range(2):  # of one that is not there, too: clients tidy up before they begin
+        assert await memory.perform(SharedMemoryUnregisterRequest("r"), call()) == Done()
+    assert open_files() == 0
+    error = await refused(memory, asking(Place("r", 0, 1)))
+    assert isinstance(error, UnknownRegion)
+    assert (error.kind, error.region) == (Kind.NOT_FOUND, "r")
+
+
+async def test_a_request_keeps_what_it_uses_though_it_is_forgotten_meanwhile() -> None:
+    """Its descriptor is not closed under it, so that no other file is written to by its number."""
+    memory = await on()
+    async with memory.lent(asking(Place("r", 0, 4), output=Place("r", 0, 6)), BACKEND) as loan:
+        await memory.perform(SharedMemoryUnregisterRequest(), call())
+        FILE.rename(f"{FILE}_old")
+        FILE.write_bytes(bytes(SIZE))
+        await memory.perform(REGISTER, call())
+        await loan.delivered(answering(b"answer"))
+    old = Path(f"{FILE}_old")
+    assert old.read_bytes()[:6] == b"answer"
+    assert FILE.read_bytes() == bytes(SIZE)
+    old.unlink()
+    del loan
+    assert open_files() == 1
+
+
+async def test_a_request_that_is_given_up_while_a_thread_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_memory, "_INLINE", 0)
+    memory = await on()
+
+    async def infer() -> None:
+        async with memory.lent(asking(Place("r", 0, SIZE)), BACKEND):
+            pass
+
+    for _ in range(50):
+        task = asyncio.create_task(infer())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await memory.perform(SharedMemoryUnregisterRequest(), call())
+    del task
+    await asyncio.get_running_loop().shutdown_default_executor()  # its threads have ended
+    assert open_files() == 0
+    monkeypatch.setattr(shared_memory, "_INLINE", 2 * SIZE)
+    await memory.perform(REGISTER, call())
+    async with memory.lent(asking(Place("r", 0, SIZE), Place("r", 0, SIZE)), BACKEND):
+        pass  # nothing is counted as held
+
+
+async def test_off_nothing_is_opened() -> None:
+    memory = SharedMemory(LIMITS, on=False)
+    with pytest.raises(GatewayError, match="'r': shared memory is not supported") as caught:
+        await memory.perform(REGISTER, call())
+    assert caught.value.kind is Kind.UNSUPPORTED
+    assert open_files() == 0
+    assert memory.extensions == ()
+    for name in ("", "r"):
+        told = await memory.perform(SharedMemoryStatusRequest(name), call())
+        assert told == SharedMemoryStatus()
+        assert await memory.perform(SharedMemoryUnregisterRequest(name), call()) == Done()
+    for request in (asking(Place("r", 0, 1)), asking(output=Place("r", 0, 1))):
+        error = await refused(memory, request)
+        assert isinstance(error, UnknownRegion)
+        assert (error.kind, "not enabled" in error.public) == (Kind.UNSUPPORTED, True)
+
+
+async def test_classes_do_not_go_to_a_region() -> None:
+    memory = await on()
+    output = RequestedOutput("Y", {"classification": 1}, Place("r", 0, 8))
+    error = await refused(memory, InferRequest("m", outputs=(output,)))
+    assert (error.kind, "'Y'" in error.public) == (Kind.BAD_REQUEST, True)
+
+
+# ---- backends that read regions themselves
+
+
+class Sharing(Memory):
+    """A backend that is told of regions; ``refuses`` is what it does not take."""
+
+    def __init__(self, name: str, refuses: type[Operation] | None = None) -> None:
+        super().__init__(name)
+        self.refuses = refuses
+
+    async def perform(self, operation: Operation, call: Call) -> Answer:
+        await super().perform(operation, call)
+        if self.refuses is type(operation):
+            raise GatewayError(Kind.BACKEND_ERROR, f"{self.name} says no")
+        return Done()
+
+
+async def test_each_backend_is_told_of_each_region() -> None:
+    backends = Sharing("a"), Sharing("b")
+    memory = await on(LIMITS, *backends)
+    assert memory.extensions == ("system_shared_memory", "cuda_shared_memory")
+    await memory.perform(CUDA, call())
+    await memory.perform(SharedMemoryUnregisterRequest("r", cuda=False), call())
+    await memory.perform(SharedMemoryUnregisterRequest(), call())
+    for backend in backends:
+        assert backend.asked == [
+            REGISTER,
+            CUDA,
+            SharedMemoryUnregisterRequest("r", cuda=False),
+            SharedMemoryUnregisterRequest(cuda=False),
+            SharedMemoryUnregisterRequest(cuda=True),
+        ]
+
+
+async def test_all_backends_have_a_region_or_none() -> None:
+    first, second = Sharing("a"), Sharing("b", SharedMemoryRegisterRequest)
+    memory = SharedMemory(LIMITS, (first, second), on=True)
+    with pytest.raises(GatewayError, match="b says no"):
+        await memory.perform(REGISTER, call())
+    assert first.asked == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False)]
+    assert await memory.perform(SharedMemoryStatusRequest(), call()) == SharedMemoryStatus()
+    assert open_files() == 0
+
+
+async def test_what_a_backend_does_not_forget_is_forgotten_here() -> None:
+    backends = Sharing("a", SharedMemoryUnregisterRequest), Sharing("b")
+    memory = await on(LIMITS, *backends)
+    with pytest.raises(GatewayError, match="a says no"):
+        await memory.perform(SharedMemoryUnregisterRequest("r", cuda=False), call())
+    assert open_files() == 0
+    assert len(backends[1].asked) == 2
+
+
+async def test_such_a_backend_is_asked_by_name_and_others_by_copy() -> None:
+    sharing = Sharing("a")
+    memory = await on(LIMITS, sharing)
+    request = asking(Place("r", 0, 4), output=Place("r", 0, 8))
+    async with memory.lent(request, sharing) as loan:
+        assert loan.request is request
+        answer = InferResponse("m", outputs=(Tensor("Y", Datatype.UINT8, (1,), b"", place=None),))
+        assert await loan.delivered(answer) == answer
+    async with memory.lent(request, sharing, by_name=False) as loan:
+        assert loan.request.inputs[0].data == b"\0\1\2\3"
+    async with memory.lent(request, BACKEND) as loan:
+        assert loan.request.inputs[0].data == b"\0\1\2\3"
+    with pytest.raises(UnknownRegion):
+        async with memory.lent(asking(Place("other", 0, 4)), sharing):
+            pass
+
+
+async def test_memory_on_a_gpu_is_for_such_a_backend_alone() -> None:
+    with pytest.raises(GatewayError, match="GPUs not supported"):
+        await (await on()).perform(CUDA, call())
+    sharing = Sharing("a")
+    memory = await on(LIMITS, sharing)
+    await memory.perform(CUDA, call())
+    told = await memory.perform(SharedMemoryStatusRequest(cuda=True), call())
+    assert told == SharedMemoryStatus((SharedMemoryRegion("gpu", size=64, device=0),))
+    for request in (asking(Place("gpu", 0, 4)), asking(output=Place("gpu", 0, 4))):
+        async with memory.lent(request, sharing) as loan:
+            assert loan.request is request
+        error = await refused(memory, request)
+        assert (error.kind, "on a GPU" in error.public) == (Kind.UNSUPPORTED, True)
+
+
+# ---- in the gateway
+
+
+async def test_an_inference_through_the_gateway() -> None:
+    memory = await on()
+    backend = Memory("b")
+    made = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {}, memory=memory)
+    request = asking(Place("r", 0, 2))
+    answer = await made.perform(request, call())
+    assert isinstance(answer, InferResponse)
+    (asked,) = backend.asked
+    assert isinstance(asked, InferRequest)
+    assert asked.inputs == (Tensor("X0", Datatype.UINT8, (2,), b"\0\1"),)
+    off = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
+    with pytest.raises(UnknownRegion, match="not enabled"):
+        await off.perform(request, call())
+    assert len(backend.asked) == 1
