@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -430,6 +431,25 @@ def leaving(request: pytest.FixtureRequest, triton: Triton) -> Iterator[Infergat
         yield running
 
 
+def ways(gateway: Infergate, one: Client) -> set[str]:
+    """How inferences of ``one``'s protocol went along the route to Triton, by the access log."""
+    spoken = '"protocol":"v2-rest"' if one.http else '"protocol":"v2-grpc"'
+    until = time.monotonic() + 10
+    while time.monotonic() < until:  # a thread writes it
+        lines = [line for line in gateway.log.read_text().splitlines() if spoken in line]
+        told = [json.loads(line) for line in lines if '"model":"forwarded.simple"' in line]
+        if told:
+            return {line["way"] for line in told if line["outcome"] == "ok"}
+        time.sleep(0.01)
+    raise AssertionError(gateway.log.read_text())
+
+
+def same_protocol(gateway: Infergate, one: Client) -> bool:
+    spoken = "v2-rest" if one.http else "v2-grpc"
+    config = Path(gateway.log).parent / "routes.yaml"
+    return f"protocol: {spoken}" in config.read_text()
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_regions_are_registered_with_a_backend_that_reads_them(
     leaving: Infergate, triton: Triton, form: str
@@ -441,6 +461,7 @@ def test_regions_are_registered_with_a_backend_that_reads_them(
     ):
         assert direct.get_system_shared_memory_status(region.name)
         check(one, region, "forwarded.simple")
+        assert ways(leaving, one) == {"forward" if same_protocol(leaving, one) else "translate"}
         check(one, region, "simple")  # another backend: read here
         # what Triton does not know it is not asked by another way: it read the region itself
         direct.unregister_system_shared_memory(region.name)
