@@ -73,6 +73,8 @@ KIND: Final[Mapping[int, Kind]] = {
 """What a status other than 200 means. Others: 4xx BAD_REQUEST (Triton 400, FastAPI 422, KServe
 409), 5xx BACKEND_ERROR, the rest is no answer to anything we ask."""
 
+_EVENT: Final = "data:"
+"""Of a stream of events (SSE), where a server answers so."""
 _MOST_DETAIL: Final = 20_000
 _HEAD: Final = 4096
 """Characters of an HTML page in which its title is looked for: a title that begins and does not end
@@ -90,12 +92,22 @@ def kind_of(status: int) -> Kind:
     return Kind.BACKEND_ERROR if 500 <= status < 600 else Kind.BACKEND_GARBAGE
 
 
+_CLIENTS: Final = re.compile(
+    "failed to parse the request JSON buffer|Unable to parse '|attempt to access JSON"
+)
+"""How Triton begins what its JSON library refuses: under 500, but a client's mistake whatever
+stands behind (TRITONJSON errors are INTERNAL, and nothing else words them so)."""
+
+
 def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
     """The error that a backend's answer tells, judged by its body, not by its Content-Type."""
     text = body[: 4 * _MOST_DETAIL].decode("utf-8", "replace").strip()
     message = _message(text) or f"the backend answered HTTP {status}"
+    kind = kind_of(status)
+    if kind is Kind.BACKEND_ERROR and _CLIENTS.match(message):
+        kind = Kind.BAD_REQUEST
     return GatewayError(
-        kind_of(status),
+        kind,
         message[:LONGEST],
         origin=Origin.BACKEND,
         detail=f"HTTP {status}" if message == text else f"HTTP {status}: {text[:_MOST_DETAIL]}",
@@ -109,6 +121,7 @@ def _seconds(retry_after: str) -> float | None:
 
 def _message(text: str) -> str:
     """The meaningful line of an error body in any of the shapes that servers use."""
+    text = text.removeprefix(_EVENT).lstrip()
     if text.startswith("{"):
         try:
             told = told_error(json.loads(text))
@@ -127,13 +140,15 @@ def _message(text: str) -> str:
 
 def told_error(document: dict[str, Any]) -> str:
     """The message of an error object: ``error`` (V2), ``detail`` (FastAPI: MLServer, KServe),
-    ``message`` (rest-proxy)."""
+    ``message`` (rest-proxy). Of an object (proxies, OpenAI's form) its ``message``."""
     for key in ("error", "detail", "message"):
         said = document.get(key)
         if isinstance(said, str) and said:
             return said
         if isinstance(said, list) and said:
             return "; ".join(map(_complaint, said))
+        if isinstance(said, dict) and isinstance(said.get("message"), str):
+            return str(said["message"])
         if said:
             return json.dumps(said)
     return ""

@@ -13,7 +13,7 @@ from infergate.codecs.profiles import GENERIC
 from infergate.codecs.trtis import GRPC, HTTP
 from infergate.codecs.trtis.datatypes import CLASSIFIED, NUMBERS
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
     Answer,
@@ -308,6 +308,18 @@ def test_any_path(method: str, segments: list[str], headers: dict[str, str]) -> 
 
 
 # ---- the rest of the operations
+
+
+@PLUGINS
+@pytest.mark.parametrize("kind", [ModelLoadRequest, ModelUnloadRequest])
+def test_a_model_is_loaded_by_its_name_alone(plugin: CodecPlugin, kind: Any) -> None:
+    codec = plugin.make({})
+    plain = codec.build_request(kind("m"), GENERIC)
+    assert codec.build_request(kind("m", "", {"unload_dependents": False}), GENERIC) == plain
+    for operation in (kind("m", "r"), kind("m", "", {"config": "{}"})):
+        with pytest.raises(GatewayError) as caught:
+            codec.build_request(operation, GENERIC)
+        assert caught.value.kind is Kind.UNSUPPORTED
 
 
 @PLUGINS

@@ -569,10 +569,31 @@ def test_kind_of_a_status(status: int, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "text", "kind"),
+    [
+        (500, '{"error":"Unable to parse \'data\': attempt to access"}', Kind.BAD_REQUEST),
+        (500, '{"error":"failed to parse the request JSON buffer: x"}', Kind.BAD_REQUEST),
+        (500, "attempt to access JSON non-array as array", Kind.BAD_REQUEST),
+        (500, '{"error":"the model said: Unable to parse \'data\'"}', Kind.BACKEND_ERROR),
+        (503, '{"error":"Unable to parse \'data\'"}', Kind.NO_BACKEND),
+    ],
+)
+def test_a_clients_mistake_under_500_is_told_as_what_it_is(
+    status: int, text: str, kind: Kind
+) -> None:
+    with pytest.raises(GatewayError) as caught:
+        CODEC.parse_response(ok(text, status), InferRequest("m"), DEFAULT_LIMITS)
+    assert (caught.value.kind, caught.value.origin) == (kind, Origin.BACKEND)
+    assert caught.value.detail.startswith(f"HTTP {status}")
+
+
+@pytest.mark.parametrize(
     ("text", "public"),
     [
         ('{"error":"e"}', "e"),
         ('{"error":{"code":1}}', '{"code": 1}'),
+        ('{"error":{"code":1,"message":"m"}}', "m"),
+        ('data: {"error":"in an event"}\n\n', "in an event"),
         ('{"error":"","detail":"d"}', "d"),
         (
             '{"detail":[{"loc":["a",0],"msg":"m"},{"msg":"n"},{"x":1},"s"]}',

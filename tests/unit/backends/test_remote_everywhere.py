@@ -1,0 +1,178 @@
+"""One operation on every endpoint, with one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from infergate.backends.remote import RPC_HEADERS, RemoteBackend, Server
+from infergate.codecs.base import Capabilities, Profile
+from infergate.codecs.profiles import TRITON
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import (
+    Answer,
+    Done,
+    ModelLoadRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelUnloadRequest,
+    Operation,
+    Settings,
+    TraceSettingsRequest,
+)
+from infergate.core.wire import RpcRequest, RpcResponse
+from infergate.transport.base import Endpoint
+
+ENDPOINTS = [Endpoint(name, 1) for name in "abc"]
+LOAD = ModelLoadRequest("m")
+
+
+class FakeCodec:
+    name = "fake"
+    profiled = False
+    described = False
+    caps = Capabilities(frozenset())
+    streams: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.profiles: list[Profile] = []
+
+    def build_request(
+        self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
+    ) -> RpcRequest:
+        self.profiles.append(profile)
+        return RpcRequest(type(operation).__name__)
+
+    def parse_response(
+        self,
+        wire: RpcResponse,
+        operation: Operation,
+        limits: Limits,
+        model: ModelMetadata | None = None,
+    ) -> Answer:
+        if wire.code:
+            raise GatewayError(Kind.BAD_REQUEST, wire.details, origin=Origin.BACKEND)
+        if isinstance(operation, ModelMetadataRequest):
+            return ModelMetadata("m", max_batch_size=0)
+        return Done() if not isinstance(operation, TraceSettingsRequest) else Settings()
+
+
+class FakeUpstream:
+    """Answers each endpoint's host as told; anything else is well. All are asked at once."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.sent: list[str] = []
+        self.metadata: list[RpcRequest] = []
+        self.at_once = self.most_at_once = 0
+
+    async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
+        self.sent.append(endpoint.host)
+        self.metadata.append(wire)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        answer = self.answers.get(endpoint.host, RpcResponse())
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        pass
+
+
+def backend(upstream: FakeUpstream, count: int = 3) -> RemoteBackend[Any, Any]:
+    server = Server("b1", ENDPOINTS[:count], profile=TRITON, forward_headers=("x-*",))
+    codec: Any = FakeCodec()
+    return RemoteBackend(server, codec, upstream, RPC_HEADERS, DEFAULT_LIMITS)
+
+
+def call(**fields: Any) -> Call:
+    return Call(peer="test", started=time.monotonic(), **fields)
+
+
+async def test_every_endpoint_is_asked_at_once() -> None:
+    upstream = FakeUpstream()
+    made = backend(upstream)
+    asked = call(headers={"x-request-id": "r", "other": "o"})
+    assert await made.everywhere(LOAD, asked) == [Done()] * 3
+    assert sorted(upstream.sent) == ["a", "b", "c"]
+    assert upstream.most_at_once == 3
+    assert all(wire.metadata == {"x-request-id": "r"} for wire in upstream.metadata)
+    assert made.codec.profiles == [TRITON]  # type: ignore[attr-defined]
+    assert asked.backend_seconds > 0
+
+
+async def test_all_have_ended_before_the_first_error_is_told() -> None:
+    upstream = FakeUpstream(b=RpcResponse(code=3, details="no such file"))
+    with pytest.raises(GatewayError) as caught:
+        await backend(upstream).everywhere(LOAD, call())
+    assert caught.value.kind is Kind.BAD_REQUEST
+    assert caught.value.origin is Origin.BACKEND
+    assert caught.value.public == "1 of 3 endpoints of backend 'b1' failed: no such file"
+    assert sorted(upstream.sent) == ["a", "b", "c"]
+    upstream.answers["c"] = RpcResponse(code=3, details="another")
+    with pytest.raises(GatewayError, match=r"^2 of 3 .*: no such file$") as caught:
+        await backend(upstream).everywhere(LOAD, call())
+    assert "another" in caught.value.detail
+
+
+async def test_the_only_endpoint_speaks_for_itself() -> None:
+    upstream = FakeUpstream(a=RpcResponse(code=3, details="no such file"))
+    with pytest.raises(GatewayError) as caught:
+        await backend(upstream, 1).everywhere(LOAD, call())
+    assert caught.value.public == "no such file"
+
+
+async def test_an_endpoint_that_refuses_is_tried_again_and_no_other_for_it() -> None:
+    away = GatewayError(Kind.CONNECT, "cannot connect")
+    upstream = FakeUpstream(b=away)
+    with pytest.raises(GatewayError, match="1 of 3") as caught:
+        await backend(upstream).everywhere(LOAD, call())
+    assert caught.value.kind is Kind.CONNECT
+    assert sorted(upstream.sent) == ["a", "b", "b", "c"]
+
+
+async def test_the_deadline_is_kept() -> None:
+    with pytest.raises(GatewayError, match="deadline has passed") as caught:
+        await backend(FakeUpstream()).everywhere(LOAD, call(deadline=time.monotonic() - 1))
+    assert caught.value.kind is Kind.TIMEOUT
+
+
+@pytest.mark.parametrize("operation", [LOAD, ModelUnloadRequest("m")])
+@pytest.mark.parametrize("failing", [False, True])
+async def test_what_was_known_of_a_changed_model_is_forgotten(
+    operation: Operation, failing: bool
+) -> None:
+    upstream = FakeUpstream()
+    made = backend(upstream, 1)
+
+    async def described(model: str, version: str) -> int:
+        """How many questions that took."""
+        before = len(upstream.sent)
+        await made.describe(model, version, call())
+        return len(upstream.sent) - before
+
+    for version in ("", "1"):
+        assert [await described("m", version) for _ in range(2)] == [1, 0]
+    await described("n", "")
+    await made.everywhere(TraceSettingsRequest("m"), call())
+    assert await described("m", "") == 0
+    if failing:
+        upstream.answers["a"] = RpcResponse(code=3, details="x")
+        with pytest.raises(GatewayError):
+            await made.everywhere(operation, call())
+        del upstream.answers["a"]
+    else:
+        await made.everywhere(operation, call())
+    assert [await described("m", ""), await described("m", "1"), await described("n", "")] == [
+        1,
+        1,
+        0,
+    ]

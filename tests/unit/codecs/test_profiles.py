@@ -1,0 +1,56 @@
+"""Which server it is, by what it says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from infergate.codecs.base import Profile
+from infergate.codecs.profiles import (
+    BY_NAME,
+    GENERIC,
+    INFERGATE,
+    KSERVE,
+    MLSERVER,
+    OVMS,
+    TRITON,
+    detect,
+)
+from infergate.core.messages import ServerMetadata
+
+
+@pytest.mark.parametrize(
+    ("name", "extensions", "profile"),
+    [
+        ("triton", (), TRITON),
+        ("my-triton", ("statistics",), replace(GENERIC, tells_statistics=True)),
+        ("x", ("trace", "logging"), replace(GENERIC, traces=True, logs=True)),
+        ("x", ("binary_tensor_data", "classification", "model_configuration"), None),
+        ("MLServer", (), MLSERVER),
+        ("kserve", ("model_repository_extension",), KSERVE),
+        ("OpenVINO Model Server", (), OVMS),
+        ("infergate", (), INFERGATE),
+        ("infergate", ("statistics", "logging"), None),
+        ("", (), GENERIC),
+    ],
+)
+def test_detected(name: str, extensions: tuple[str, ...], profile: Profile | None) -> None:
+    found = detect(ServerMetadata(name, "1", extensions))
+    if profile is not None:
+        assert found == profile
+    assert found.tells_config == ("model_configuration" in extensions or profile is TRITON)
+    assert found.logs == ("logging" in extensions or profile is TRITON)
+
+
+def test_all_that_the_configuration_knows() -> None:
+    assert {
+        "triton",
+        "mlserver",
+        "kserve",
+        "ovms",
+        "trtserver-1.x",
+        "graphpipe-go",
+        "graphpipe-py",
+    } <= set(BY_NAME)
+    assert all(name == profile.name for name, profile in BY_NAME.items())

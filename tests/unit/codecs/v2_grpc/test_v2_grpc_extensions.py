@@ -1,0 +1,312 @@
+"""Repository, configuration, statistics and settings over gRPC, with KServe's other messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tritonclient.grpc import model_config_pb2, service_pb2
+
+from infergate.codecs.base import Parsed
+from infergate.codecs.profiles import GENERIC, KSERVE, MLSERVER, TRITON
+from infergate.codecs.v2_grpc import PLUGIN
+from infergate.codecs.v2_grpc import messages as pb
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS, MIB, Limits
+from infergate.core.messages import (
+    Answer,
+    Done,
+    LogSettingsRequest,
+    ModelConfig,
+    ModelConfigRequest,
+    ModelLoadRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
+    ModelUnloadRequest,
+    Operation,
+    Settings,
+    TraceSettingsRequest,
+)
+from infergate.core.wire import RpcRequest, RpcResponse, joined
+
+CODEC = PLUGIN.make({})
+SERVICE = "/inference.GRPCInferenceService/"
+
+
+def asked(method: str, message: Any) -> Parsed:
+    wire = RpcRequest(SERVICE + method, [message.SerializeToString()])
+    found = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    peek = CODEC.peek(wire)
+    assert isinstance(found, Parsed)
+    assert (peek.operation, peek.model) == (
+        type(found.operation),
+        getattr(found.operation, "model", ""),
+    )
+    return found
+
+
+def sent(operation: Operation, kind: Any, profile: Any = TRITON) -> Any:
+    return kind.FromString(joined(CODEC.build_request(operation, profile).message))
+
+
+def read(message: Any, operation: Operation) -> Answer:
+    wire = RpcResponse([message.SerializeToString()])
+    return CODEC.parse_response(wire, operation, DEFAULT_LIMITS)
+
+
+def told(answer: Answer, parsed: Parsed, kind: Any) -> Any:
+    return kind.FromString(joined(CODEC.build_response(answer, parsed).message))
+
+
+def refused(act: Any) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        act()
+    return caught.value
+
+
+# ---- loading
+
+
+def load_request() -> Any:
+    message = service_pb2.RepositoryModelLoadRequest(repository_name="r", model_name="m")
+    message.parameters["config"].string_param = "{}"
+    message.parameters["file:1/m"].bytes_param = b"\x00\xff"
+    message.parameters["n"].int64_param = -1
+    message.parameters["b"].bool_param = True
+    message.parameters["nothing"].SetInParent()
+    return message
+
+
+def test_tritons_request_to_load() -> None:
+    found = asked("RepositoryModelLoad", load_request())
+    parameters = {"config": "{}", "file:1/m": b"\x00\xff", "n": -1, "b": True}
+    assert found.operation == ModelLoadRequest("m", "r", parameters)
+    answer = told(Done(), found, service_pb2.RepositoryModelLoadResponse)
+    assert answer.SerializeToString() == b""
+    again = sent(found.operation, service_pb2.RepositoryModelLoadRequest)
+    wanted = load_request()
+    del wanted.parameters["nothing"]
+    assert again == wanted
+
+
+def test_tritons_request_to_unload() -> None:
+    message = service_pb2.RepositoryModelUnloadRequest(model_name="m")
+    message.parameters["unload_dependents"].bool_param = False
+    found = asked("RepositoryModelUnload", message)
+    assert found.operation == ModelUnloadRequest("m", "", {"unload_dependents": False})
+    assert sent(found.operation, service_pb2.RepositoryModelUnloadRequest) == message
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [("RepositoryModelLoad", ModelLoadRequest), ("RepositoryModelUnload", ModelUnloadRequest)],
+)
+def test_kserves_messages_both_ways(method: str, kind: Any) -> None:
+    message = pb.KServeModelRequest(model_name="m")
+    found = asked(method, message)
+    assert found.operation == kind("m")
+    answer = told(Done(), found, pb.KServeModelResponse)
+    assert answer == pb.KServeModelResponse(model_name="m", is_done=True)
+    unwanted = {"unload_dependents": False}
+    assert sent(kind("m", "", unwanted), pb.KServeModelRequest, KSERVE) == message
+    assert read(answer, kind("m")) == Done()
+    assert read(pb.KServeModelResponse(), kind("m")) == Done()  # Triton's
+    failed = pb.KServeModelResponse(model_name="m")
+    assert refused(lambda: read(failed, kind("m"))).kind is Kind.BACKEND_ERROR
+
+
+@pytest.mark.parametrize("profile", [KSERVE, MLSERVER])
+def test_what_a_server_would_not_see_is_refused(profile: Any) -> None:
+    for operation in (
+        ModelLoadRequest("m", "r"),
+        ModelLoadRequest("m", "", {"config": "{}"}),
+        ModelUnloadRequest("m", "", {"unload_dependents": True}),
+    ):
+        error = refused(lambda one=operation: CODEC.build_request(one, profile))
+        assert error.kind is Kind.UNSUPPORTED
+
+
+@pytest.mark.parametrize("value", [1.5, 2**63, [], {}])
+def test_parameters_of_no_kind_are_refused(value: Any) -> None:
+    operation = ModelLoadRequest("m", "", {"x": value, "y": None})
+    error = refused(lambda: CODEC.build_request(operation, GENERIC))
+    assert (error.kind, "'x'" in error.public) == (Kind.BAD_REQUEST, True)
+
+
+@pytest.mark.parametrize("method", ["RepositoryModelLoad", "RepositoryModelUnload"])
+@pytest.mark.parametrize(
+    "message", [b"", b"\xff", b"\x0a\x05m", b"\x12\x02\xff\xfe", b"\x12\x01m" * 5000]
+)
+def test_bad_messages(method: str, message: bytes) -> None:
+    wire = RpcRequest(SERVICE + method, [message])
+    if method == "RepositoryModelUnload" and len(message) > 10:
+        return  # short enough to be read whole
+    error = refused(lambda: CODEC.parse_request(wire, DEFAULT_LIMITS))
+    assert error.kind is Kind.BAD_REQUEST
+
+
+def test_files_have_the_limit_of_inferences_and_names_another() -> None:
+    message = service_pb2.RepositoryModelLoadRequest(model_name="m")
+    message.parameters["file:m"].bytes_param = bytes(MIB)
+    found = asked("RepositoryModelLoad", message)
+    assert isinstance(found.operation, ModelLoadRequest)
+    assert found.operation.parameters["file:m"] == bytes(MIB)
+    wire = RpcRequest(SERVICE + "RepositoryModelLoad", [message.SerializeToString()])
+    error = refused(lambda: CODEC.parse_request(wire, Limits(body=MIB)))
+    assert error.kind is Kind.TOO_LARGE
+    unload = RpcRequest(SERVICE + "RepositoryModelUnload", wire.message)
+    assert refused(lambda: CODEC.peek(unload)).kind is Kind.TOO_LARGE
+
+
+# ---- configuration and statistics
+
+
+def config() -> Any:
+    made = model_config_pb2.ModelConfig(name="real", platform="onnx", max_batch_size=8)
+    made.input.add(name="data", data_type="TYPE_FP32", dims=[-1, 3])
+    made.output.add(name="prob", data_type=99, dims=[2**40])  # a datatype of the future
+    made.dynamic_batching.max_queue_delay_microseconds = 2**63
+    made.parameters["k"].string_value = "v"
+    made.version_policy.specific.versions.extend([1, 3])
+    return made
+
+
+FUTURE = b"\xfa\x3f\x03new"
+"""Field 1023, which no release has."""
+
+
+def test_a_configuration_is_told_by_its_names() -> None:
+    message = service_pb2.ModelConfigResponse(config=config())
+    found = read(message, ModelConfigRequest("m"))
+    assert isinstance(found, ModelConfig)
+    told = found.settings
+    assert (found.name, told["max_batch_size"], told["platform"]) == ("real", 8, "onnx")
+    assert told["input"][0]["data_type"] == "TYPE_FP32"
+    assert told["output"][0]["data_type"] == 99
+    assert told["input"][0]["dims"] == [-1, 3]
+    assert told["dynamic_batching"]["max_queue_delay_microseconds"] == 2**63
+    assert told["parameters"] == {"k": {"string_value": "v"}}
+    assert told["version_policy"] == {"specific": {"versions": [1, 3]}}
+    assert "sequence_batching" not in told
+
+
+def test_fields_we_do_not_know_survive_and_names_are_the_clients() -> None:
+    raw = config().SerializeToString() + FUTURE
+    wire = RpcResponse([b"\x0a" + bytes([len(raw) & 0x7F | 0x80, len(raw) >> 7]) + raw])
+    found = CODEC.parse_response(wire, ModelConfigRequest("m"), DEFAULT_LIMITS)
+    assert isinstance(found, ModelConfig)
+    inputs = [{**found.settings["input"][0], "name": "image"}]
+    renamed = ModelConfig("m", {**found.settings, "name": "m", "input": inputs}, found.message)
+    answer = CODEC.build_response(renamed, Parsed(ModelConfigRequest("m")))
+    assert FUTURE in bytes(joined(answer.message))
+    given = told(renamed, Parsed(ModelConfigRequest("m")), service_pb2.ModelConfigResponse).config
+    wanted = config()
+    wanted.name, wanted.input[0].name = "m", "image"
+    given.ClearField("input"), wanted.ClearField("input")  # compared without the unknown field
+    assert (given.name, given.output[0].name) == (wanted.name, wanted.output[0].name)
+    assert given.dynamic_batching == wanted.dynamic_batching
+
+
+def test_settings_of_another_protocol_make_a_message() -> None:
+    settings = {
+        "name": "m",
+        "max_batch_size": 8,
+        "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [3]}],
+        "newer": {"than": ["we"]},
+        "output": [{"name": "OUT", "data_type": "TYPE_NEWER"}],
+        "backend": None,
+    }
+    answer = told(
+        ModelConfig("m", settings),
+        Parsed(ModelConfigRequest("m")),
+        service_pb2.ModelConfigResponse,
+    )
+    assert answer.config.input[0].dims == [3]
+    assert answer.config.input[0].data_type == model_config_pb2.TYPE_FP32
+    assert answer.config.output[0].data_type == model_config_pb2.TYPE_INVALID
+    assert answer.config.max_batch_size == 8
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_batch_size": "many"},
+        {"max_batch_size": 2**40},
+        {"input": {"a": 1}},
+        {"input": [7]},
+        {"parameters": ["k"]},
+        {"name": 7},
+    ],
+)
+def test_settings_that_fit_no_message_are_refused(settings: dict[str, Any]) -> None:
+    answer = ModelConfig("m", settings)
+    error = refused(lambda: CODEC.build_response(answer, Parsed(ModelConfigRequest("m"))))
+    assert error.kind is Kind.UNSUPPORTED
+
+
+def test_statistics_both_ways() -> None:
+    message = service_pb2.ModelStatisticsResponse()
+    model = message.model_stats.add(name="m", version="1", last_inference=2**63, inference_count=3)
+    model.inference_stats.success.count = 3
+    model.batch_stats.add(batch_size=8).compute_infer.ns = 7
+    model.memory_usage.add(type="CPU", byte_size=9)
+    model.response_stats["0"].success.count = 1
+    operation = asked(
+        "ModelStatistics", service_pb2.ModelStatisticsRequest(name="m", version="1")
+    ).operation
+    assert operation == ModelStatisticsRequest("m", "1")
+    assert sent(operation, service_pb2.ModelStatisticsRequest).name == "m"
+    found = read(message, operation)
+    assert isinstance(found, ModelStatistics)
+    assert found.models[0]["inference_stats"] == {"success": {"count": 3, "ns": 0}}
+    assert found.models[0]["last_inference"] == 2**63
+    again = told(found, Parsed(operation), service_pb2.ModelStatisticsResponse)
+    assert again == message
+
+
+# ---- settings
+
+
+def test_trace_settings_both_ways() -> None:
+    message = service_pb2.TraceSettingRequest(model_name="m")
+    message.settings["trace_level"].value.extend(["A", "B"])
+    message.settings["trace_file"].SetInParent()
+    found = asked("TraceSetting", message)
+    assert found.operation == TraceSettingsRequest(
+        "m", {"trace_file": [], "trace_level": ["A", "B"]}
+    )
+    assert sent(found.operation, service_pb2.TraceSettingRequest) == message
+    settings = Settings({"trace_level": ["OFF"]})
+    answer = told(settings, found, service_pb2.TraceSettingResponse)
+    assert answer.settings["trace_level"].value == ["OFF"]
+    assert read(answer, found.operation) == settings
+
+
+def test_log_settings_both_ways() -> None:
+    message = service_pb2.LogSettingsRequest()
+    message.settings["log_info"].bool_param = False
+    message.settings["log_verbose_level"].uint32_param = 1
+    message.settings["log_file"].string_param = "f"
+    found = asked("LogSettings", message)
+    values = {"log_file": "f", "log_info": False, "log_verbose_level": 1}
+    assert found.operation == LogSettingsRequest(values)
+    assert sent(found.operation, service_pb2.LogSettingsRequest) == message
+    answer = told(Settings(values), found, service_pb2.LogSettingsResponse)
+    assert read(answer, found.operation) == Settings(values)
+    message.settings["nothing"].SetInParent()
+    assert asked("LogSettings", message).operation == LogSettingsRequest(values)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        TraceSettingsRequest("", {"x": "text"}),
+        TraceSettingsRequest("", {"x": [1]}),
+        LogSettingsRequest({"x": -1}),
+        LogSettingsRequest({"x": 2**32}),
+        LogSettingsRequest({"x": 1.5}),
+    ],
+)
+def test_settings_of_no_kind_are_refused(operation: Operation) -> None:
+    error = refused(lambda: CODEC.build_request(operation, TRITON))
+    assert (error.kind, "'x'" in error.public) == (Kind.BAD_REQUEST, True)

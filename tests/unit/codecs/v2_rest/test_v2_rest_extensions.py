@@ -1,0 +1,243 @@
+"""Repository, configuration, statistics, settings: paths, bodies and what servers answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from v2_rest_wires import CODEC, body, get, ok, post, refused
+
+from infergate.codecs.base import Parsed, Peek
+from infergate.codecs.profiles import KSERVE, MLSERVER, TRITON
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import (
+    Answer,
+    Done,
+    LogSettingsRequest,
+    ModelConfig,
+    ModelConfigRequest,
+    ModelIndexRequest,
+    ModelLoadRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
+    ModelUnloadRequest,
+    Operation,
+    Settings,
+    TraceSettingsRequest,
+)
+from infergate.core.wire import HttpRequest, HttpResponse
+
+LOAD = "/v2/repository/models/m/load"
+
+
+def parsed(wire: HttpRequest) -> Operation:
+    operation = CODEC.parse_request(wire, DEFAULT_LIMITS).operation
+    assert CODEC.shield(wire, DEFAULT_LIMITS) == wire
+    peek = CODEC.peek(wire)
+    assert (peek.operation, peek.model) == (type(operation), getattr(operation, "model", ""))
+    return operation
+
+
+def built(operation: Operation, profile: Any = TRITON) -> tuple[str, str, Any]:
+    wire = CODEC.build_request(operation, profile)
+    return wire.method, wire.path, json.loads(body(wire)) if wire.body else None
+
+
+def read(text: str, operation: Operation) -> Answer:
+    return CODEC.parse_response(ok(text), operation, DEFAULT_LIMITS)
+
+
+def written(answer: Answer, operation: Operation) -> Any:
+    wire = CODEC.build_response(answer, Parsed(operation))
+    return json.loads(body(wire))
+
+
+@pytest.mark.parametrize(
+    ("wire", "operation"),
+    [
+        (get("/v2/models/m/config"), ModelConfigRequest("m")),
+        (get("/v2/models/m/versions/2/config"), ModelConfigRequest("m", "2")),
+        (get("/v2/models/stats"), ModelStatisticsRequest()),
+        (get("/v2/models/m/stats"), ModelStatisticsRequest("m")),
+        (get("/v2/models/m/versions/2/stats"), ModelStatisticsRequest("m", "2")),
+        (post("", "/v2/repository/index"), ModelIndexRequest()),
+        (post("", LOAD), ModelLoadRequest("m")),
+        (post("{}", "/v2/repository/models/a%2Fb/unload"), ModelUnloadRequest("a/b")),
+        (post("{}", "/v2/repository/r/models/m/load"), ModelLoadRequest("m", "r")),
+        (post("{}", "/v2/repository/models/models/load"), ModelLoadRequest("models")),
+        (
+            post('{"parameters":{"unload_dependents":true,"x":null}}', LOAD.replace("lo", "unlo")),
+            ModelUnloadRequest("m", parameters={"unload_dependents": True}),
+        ),
+        (
+            post('{"parameters":{"config":"{}","file:1/m":"AP8="}}', LOAD),
+            ModelLoadRequest("m", parameters={"config": "{}", "file:1/m": b"\x00\xff"}),
+        ),
+        (post('{"parameters":null}', LOAD), ModelLoadRequest("m")),
+        (get("/v2/logging"), LogSettingsRequest()),
+        (
+            post('{"log_info":false,"log_verbose_level":1,"log_file":"f"}', "/v2/logging"),
+            LogSettingsRequest({"log_info": False, "log_verbose_level": 1, "log_file": "f"}),
+        ),
+        (get("/v2/trace/setting"), TraceSettingsRequest()),
+        (
+            post('{"trace_level":["A","B"],"rate":"1","x":null}', "/v2/models/m/trace/setting"),
+            TraceSettingsRequest("m", {"trace_level": ["A", "B"], "rate": ["1"], "x": []}),
+        ),
+        (get("/v2/models/m/trace/setting"), TraceSettingsRequest("m")),
+    ],
+    ids=lambda each: f"{each.method} {each.path}" if isinstance(each, HttpRequest) else "",
+)
+def test_requests(wire: HttpRequest, operation: Operation) -> None:
+    assert parsed(wire) == operation
+
+
+@pytest.mark.parametrize(
+    ("wire", "mention", "kind"),
+    [
+        (post("[]", LOAD), "the body must be an object", Kind.BAD_REQUEST),
+        (post("{", LOAD), "JSON", Kind.BAD_REQUEST),
+        (post('{"parameters":[]}', LOAD), "parameters", Kind.BAD_REQUEST),
+        (post('{"parameters":{"file:m":"?"}}', LOAD), "file:m", Kind.BAD_REQUEST),
+        (post('{"parameters":{"file:m":1}}', LOAD), "base64", Kind.BAD_REQUEST),
+        (post('{"parameters":{"file:m":"é"}}', LOAD), "base64", Kind.BAD_REQUEST),
+        (post('{"x":1.5}', "/v2/logging"), "'x'", Kind.BAD_REQUEST),
+        (post('{"x":1}', "/v2/trace/setting"), "'x'", Kind.BAD_REQUEST),
+        (post('{"x":["a",1]}', "/v2/trace/setting"), "'x'", Kind.BAD_REQUEST),
+        (post("", "/v2/repository/r/index"), "one repository", Kind.UNSUPPORTED),
+        (post("", "/v2/repository/models/../load"), "'..'", Kind.BAD_REQUEST),
+        (get(LOAD), "only POST", Kind.METHOD_NOT_ALLOWED),
+        (post("", "/v2/models/m/config"), "only GET", Kind.METHOD_NOT_ALLOWED),
+        (HttpRequest("PUT", "/v2/logging"), "only GET, POST", Kind.METHOD_NOT_ALLOWED),
+        (post("", "/v2/repository/models/m/reload"), "no such path", Kind.NOT_FOUND),
+        (post("", "/v2/repository/r/s/models/m/load"), "no such path", Kind.NOT_FOUND),
+        (post("", "/v2/repository/models//load"), "no such path", Kind.NOT_FOUND),
+    ],
+)
+def test_wrong_requests(wire: HttpRequest, mention: str, kind: Kind) -> None:
+    refused(wire, mention, kind=kind)
+
+
+def test_allow_tells_both_methods() -> None:
+    wire = HttpRequest("PUT", "/v2/logging")
+    answer = CODEC.build_error(GatewayError(Kind.METHOD_NOT_ALLOWED, "x"), wire)
+    assert answer.headers["allow"] == "GET, POST"
+
+
+@pytest.mark.parametrize("path", [LOAD, "/v2/logging"])
+def test_bodies_have_the_limit_of_json(path: str) -> None:
+    with pytest.raises(GatewayError) as caught:
+        CODEC.parse_request(post('{"x":"y"}', path), Limits(json=5))
+    assert caught.value.kind is Kind.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("operation", "method", "path", "sent"),
+    [
+        (ModelConfigRequest("m", "2"), "GET", "/v2/models/m/versions/2/config", None),
+        (ModelStatisticsRequest(), "GET", "/v2/models/stats", None),
+        (ModelStatisticsRequest("m"), "GET", "/v2/models/m/stats", None),
+        (ModelStatisticsRequest("m", "2"), "GET", "/v2/models/m/versions/2/stats", None),
+        (ModelLoadRequest("m/n"), "POST", "/v2/repository/models/m%2Fn/load", {}),
+        (ModelUnloadRequest("m", "r"), "POST", "/v2/repository/r/models/m/unload", {}),
+        (
+            ModelLoadRequest("m", "", {"config": "{}", "file:1/m": b"\x00\xff"}),
+            "POST",
+            LOAD,
+            {"parameters": {"config": "{}", "file:1/m": "AP8="}},
+        ),
+        (LogSettingsRequest(), "GET", "/v2/logging", None),
+        (LogSettingsRequest({"a": 1}), "POST", "/v2/logging", {"a": 1}),
+        (TraceSettingsRequest(), "GET", "/v2/trace/setting", None),
+        (TraceSettingsRequest("m"), "GET", "/v2/models/m/trace/setting", None),
+        (
+            TraceSettingsRequest("", {"trace_level": ["A"], "r": ["1"], "s": ["1", "2"], "x": []}),
+            "POST",
+            "/v2/trace/setting",
+            {"trace_level": ["A"], "r": "1", "s": ["1", "2"], "x": None},
+        ),
+    ],
+)
+def test_servers_are_asked(operation: Operation, method: str, path: str, sent: Any) -> None:
+    assert built(operation) == (method, path, sent)
+
+
+@pytest.mark.parametrize("profile", [KSERVE, MLSERVER])
+@pytest.mark.parametrize("kind", [ModelLoadRequest, ModelUnloadRequest])
+def test_some_servers_are_told_a_name_alone(profile: Any, kind: Any) -> None:
+    """tritonclient says of every unload that dependents stay."""
+    plain = built(kind("m"), profile)
+    assert plain[2] == {}
+    assert built(kind("m", parameters={"unload_dependents": False, "x": None}), profile) == plain
+    for more in ({"repository": "r"}, {"parameters": {"config": "{}"}}):
+        with pytest.raises(GatewayError) as caught:
+            CODEC.build_request(kind("m", **more), profile)
+        assert caught.value.kind is Kind.UNSUPPORTED
+
+
+def test_what_json_cannot_hold_is_refused() -> None:
+    for operation in (
+        ModelLoadRequest("m", "", {"x": 2**70}),
+        LogSettingsRequest({"x": 2**70}),
+    ):
+        with pytest.raises(GatewayError) as caught:
+            CODEC.build_request(operation, TRITON)
+        assert caught.value.kind is Kind.UNSUPPORTED
+    with pytest.raises(GatewayError):
+        CODEC.build_request(ModelLoadRequest(""), TRITON)
+    for answer in (ModelConfig("m", {"x": 2**70}), ModelStatistics(({"x": 2**70},))):
+        with pytest.raises(GatewayError) as caught:
+            CODEC.build_response(answer, Parsed(ModelConfigRequest("m")))
+        assert caught.value.kind is Kind.UNSUPPORTED
+
+
+def test_answers_of_servers() -> None:
+    for text in ("", "{}", '{"name":"m","load":true}'):  # Triton, MLServer; KServe
+        assert read(text, ModelLoadRequest("m")) == Done()
+    told = '{"model_stats":[{"name":"m","inference_stats":{"success":{"count":1,"ns":2}}}]}'
+    stats = ({"name": "m", "inference_stats": {"success": {"count": 1, "ns": 2}}},)
+    assert read(told, ModelStatisticsRequest("m")) == ModelStatistics(stats)
+    assert read("{}", ModelStatisticsRequest()) == ModelStatistics()
+    levels = '{"trace_level":["OFF"],"trace_rate":"1000"}'
+    lists = Settings({"trace_level": ["OFF"], "trace_rate": ["1000"]})
+    assert read(levels, TraceSettingsRequest()) == lists
+    assert read('{"log_info":true}', LogSettingsRequest()) == Settings({"log_info": True})
+
+
+@pytest.mark.parametrize(
+    ("text", "operation"),
+    [
+        ("[]", ModelStatisticsRequest()),
+        ('{"model_stats":{}}', ModelStatisticsRequest()),
+        ('{"model_stats":[1]}', ModelStatisticsRequest()),
+        ('{"trace_rate":1}', TraceSettingsRequest()),
+        ("[]", LogSettingsRequest()),
+    ],
+)
+def test_garbage_of_servers(text: str, operation: Operation) -> None:
+    with pytest.raises(GatewayError) as caught:
+        read(text, operation)
+    assert caught.value.kind is Kind.BACKEND_GARBAGE
+
+
+def test_answers_to_clients() -> None:
+    load = ModelLoadRequest("m")
+    assert CODEC.build_response(Done(), Parsed(load)) == HttpResponse(200)
+    config = ModelConfig("m", {"name": "other", "max_batch_size": 8}, b"\x0a\x01x")
+    assert written(config, ModelConfigRequest("m")) == {"name": "m", "max_batch_size": 8}
+    stats = ModelStatistics(({"name": "m"},))
+    assert written(stats, ModelStatisticsRequest()) == {"model_stats": [{"name": "m"}]}
+    settings = Settings({"trace_level": ["OFF"], "trace_rate": ["1"], "many": ["1", "2"]})
+    assert written(settings, TraceSettingsRequest()) == {
+        "trace_level": ["OFF"],
+        "trace_rate": "1",
+        "many": ["1", "2"],
+    }
+    assert written(Settings({"a": True}), LogSettingsRequest()) == {"a": True}
+
+
+def test_a_model_may_be_called_like_a_word_of_the_paths() -> None:
+    assert CODEC.peek(get("/v2/models/config/config")) == Peek(ModelConfigRequest, "config")
+    assert CODEC.peek(get("/v2/models/stats/stats")) == Peek(ModelStatisticsRequest, "stats")
