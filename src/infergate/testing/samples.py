@@ -136,6 +136,6 @@ def hostile(honest: bytes) -> Iterator[bytes]:
     for cut in range(0, len(honest), max(1, len(honest) // 64)):
         yield honest[:cut]
         yield honest[cut:]
-    for place in range(0, len(honest), max(1, len(honest) // 256)):
+    for place in range(0, len(honest), max(1, len(honest) // 64)):
         for byte in (0x00, 0x7F, 0x80, 0xFF):
             yield honest[:place] + bytes((byte,)) + honest[place + 1 :]

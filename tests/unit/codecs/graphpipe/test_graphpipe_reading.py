@@ -1,6 +1,5 @@
 """Hostile and odd flatbuffers: every step is checked, and costs no more than the message."""
 
-import contextlib
 import struct
 import time
 import tracemalloc
@@ -291,12 +290,6 @@ def test_cost_is_bounded_by_the_message(name: str) -> None:
         assert error is not None
         assert error.kind is Kind.TOO_LARGE
         assert f"{MOST_TIMES} times" in error.public
-    assert min(_seconds(lambda: read_or_refused(data)) for _ in range(3)) < 2.0  # on a busy machine
-
-
-def read_or_refused(data: bytes) -> None:
-    with contextlib.suppress(GatewayError):
-        parsed(data)
 
 
 def test_time_is_linear_in_hostile_sharing() -> None:

@@ -1,6 +1,5 @@
 """How servers are asked, and what their answers mean where no capture shows it."""
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -590,11 +589,9 @@ def test_a_status_that_is_dear_to_read_is_not() -> None:
         RpcResponse((field(1, b"\x08\x01") + field(2, status),)),
     )
     for plugin, wire in zip((HTTP, GRPC), wires, strict=True):
-        began = time.process_time()
         with pytest.raises(GatewayError, match="status cannot be read") as caught:
             plugin.make({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
         assert caught.value.kind is Kind.BACKEND_GARBAGE
-        assert time.process_time() - began < 1
     long = HttpResponse(200, {"nv-status": STATUS}, (field(2, b"x" * MOST_BYTES),))
     with pytest.raises(GatewayError, match=f"status is of {MOST_BYTES + 5} bytes, the limit is"):
         HTTP.make({}).parse_response(long, ServerMetadataRequest(), DEFAULT_LIMITS)

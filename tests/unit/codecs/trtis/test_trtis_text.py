@@ -161,7 +161,7 @@ HOSTILE = [
 def test_hostile_text_is_read_or_refused_in_little_time(told: str) -> None:
     began = time.process_time()
     outcome(told)
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 10  # it would take minutes
 
 
 WORDS = [
