@@ -29,7 +29,7 @@ INFERGATE: Final = Profile("infergate", binary=True, classifies=True)
 MLSERVER: Final = Profile("mlserver", loads_by_name=True)
 # KServe takes the binary extension though its metadata does not list it; it answers any version
 # in a REST path with 501, and has a list of models of its own. Its messages to load and unload
-# hold nothing but a name, as field 1 (kserve/protocol/grpc/grpc_predict_v2.proto).
+# hold nothing but a name, as field 1 (kserve/protocol/grpc/grpc_predict_v2_pb2.py of 0.21).
 KSERVE: Final = Profile(
     "kserve",
     binary=True,
@@ -38,12 +38,14 @@ KSERVE: Final = Profile(
     loads_by_name=True,
     loads_by_first_field=True,
 )
-# The OpenVINO model server has the binary extension over REST, and neither configuration nor
-# statistics; its models are loaded by its own configuration (docs/model_server_rest_api_kfs.md).
+# The OpenVINO model server has the binary extension over REST (its source), and of V2 the six
+# operations that every server has (docs/model_server_rest_api_kfs.md): no configuration, statistics
+# or repository. None was run for this: what its metadata calls it is taken from its own title.
 OVMS: Final = Profile("ovms", binary=True, loads_by_name=True)
 # The legacy server's API settles all but what it was started with; a model is loaded by its name.
 TRTSERVER: Final = Profile("trtserver-1.x", classifies=True, loads_by_name=True)
-# GraphPipe has inferences and metadata, nothing else.
+# GraphPipe has inferences and metadata, nothing else. What a server calls itself is up to whoever
+# wrote it, so these two are declared and not detected.
 GRAPHPIPE_GO: Final = Profile("graphpipe-go", versions=False)
 GRAPHPIPE_PY: Final = Profile("graphpipe-py", versions=False)
 
