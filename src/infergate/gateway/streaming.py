@@ -171,7 +171,10 @@ class Stream:
         call.fail(error)
         if not call.messages:
             await request.turn.wait()
-        yield self._codec.build_stream_error(error, request.wire)
+        if error.kind is Kind.TIMEOUT and call.whole is not None and time.monotonic() >= call.whole:
+            yield self._frontend.codec.build_error(error, request.wire)  # it is the stream's end
+        else:
+            yield self._codec.build_stream_error(error, request.wire)
 
     async def _answers(self, request: _Request) -> AsyncGenerator[RpcResponse, None]:
         """Raises what comes instead of the next answer."""

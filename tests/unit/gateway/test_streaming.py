@@ -85,6 +85,8 @@ class Acting(Memory):
                 await self.let_go.wait()
             if request.version == "fail":
                 raise bad_request("as told")
+            if request.version == "late":
+                raise GatewayError(Kind.TIMEOUT, "not in time")
             if request.version == "bug":
                 raise ZeroDivisionError("secret")
             answer = InferResponse(request.model, "7", "invented")
@@ -236,6 +238,16 @@ async def test_a_clients_deadline_is_never_pushed_back() -> None:
     site.stream._call.deadline = soon = time.monotonic() + 3
     await site.ask("infer m 2 a")
     assert site.backend.deadlines == [soon, soon]
+
+
+async def test_what_is_late_ends_the_stream_only_at_the_clients_deadline() -> None:
+    site = Site()
+    codes = []
+    for seconds in (30, 0):
+        site.stream._call.deadline = time.monotonic() + seconds
+        [answer] = [answer async for answer in await site.stream.ask(b"infer m late a", None)]
+        codes.append(answer.code)
+    assert codes == [0, 3]  # 3 is how the codec tells any error outside the stream
 
 
 async def test_streams_with_unary_messages_are_served_in_turn() -> None:
