@@ -30,7 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """pytest-cov has written its data by now; the summary is still to come."""
     floor = session.config.getoption("--branch-floor")
-    if floor is None or session.config.option.collectonly:
+    worker = hasattr(session.config, "workerinput")  # of pytest-xdist: it has a part of the data
+    if floor is None or worker or session.config.option.collectonly:
         return
     taken = {package: _branches_taken(package) for package in PACKAGES}
     lines = [f"{package:8} {percent:5.1f} %" for package, percent in taken.items()]
