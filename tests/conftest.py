@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from peers.support.graphpipe import (
     prepare_graphpipe,
@@ -24,6 +25,10 @@ from peers.support.triton import Triton, prepare_triton, started_triton
 # Servers are started (forked) from a process that has gRPC channels. In the child gRPC would begin
 # threads of its own, which abort it before it becomes the server.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+# No test depends on speed.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 _absent: dict[str, str] = {}
 """Why a peer is not there whose tests are then skipped."""
@@ -63,7 +68,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _peers_of(item: pytest.Item) -> list[str]:
-    return [name for name in getattr(item, "fixturenames", ()) if name in _PEERS]
+    """Those that it names, as a fixture or as a parameter by which a fixture chooses."""
+    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    named = {*getattr(item, "fixturenames", ()), *(each for each in chosen if type(each) is str)}
+    return sorted(named & _PEERS.keys())
 
 
 @pytest.fixture(scope="session")

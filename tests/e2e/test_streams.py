@@ -1,8 +1,7 @@
 """Real tritonclient → infergate → the models inside, a real Triton and a real MLServer, in streams.
 
-One gateway serves each of Triton's models as ``triton.M`` and each of MLServer's as ``mlserver.M``
-over V2 gRPC, and as ``rest.M`` those of Triton over V2 REST, which has no streams; another has the
-models inside.
+One gateway serves each of Triton's models as ``triton.M`` over V2 gRPC and as ``rest.M`` over V2
+REST, another each of MLServer's as ``mlserver.M``; a third has the models inside.
 """
 
 from __future__ import annotations
@@ -37,19 +36,23 @@ routes:
   - {model: quick, backend: inside, timeout: 300ms, rewrite: {model: repeat}}
   - {model: '*', backend: inside}
 """
-SERVERS = """
+TRITON = """
 backends:
   triton: {{protocol: v2-grpc, endpoints: ["grpc://{triton.grpc}"]}}
   rest: {{protocol: v2-rest, endpoints: ["http://{triton.http}"]}}
-  mlserver: {{protocol: v2-grpc, endpoints: ["grpc://{mlserver.grpc}"]}}
 routes:
   - {{model: '/triton\\.(.+)/', backend: triton, rewrite: &one {{model: '\\1'}}}}
   - {{model: '/rest\\.(.+)/', backend: rest, rewrite: *one}}
-  - {{model: '/mlserver\\.(.+)/', backend: mlserver, rewrite: *one}}
   - {{model: quick, backend: triton, timeout: 300ms, rewrite: {{model: repeat_int32}}}}
   - {{model: repeat, backend: triton, rewrite: {{model: repeat_int32}}}}
   - {{model: simple, backend: triton}}
   - {{model: accumulate, backend: triton}}
+"""
+MLSERVER = """
+backends:
+  mlserver: {{protocol: v2-grpc, endpoints: ["grpc://{mlserver.grpc}"]}}
+routes:
+  - {{model: '/mlserver\\.(.+)/', backend: mlserver, rewrite: {{model: '\\1'}}}}
 """
 PLAIN = """
 listeners:
@@ -67,16 +70,24 @@ def inside() -> Iterator[Infergate]:
 
 
 @pytest.fixture(scope="module")
-def servers(triton: Triton, mlserver: MLServer) -> Iterator[Infergate]:
-    with started_infergate(SERVERS.format(triton=triton, mlserver=mlserver)) as running:
+def before_triton(triton: Triton) -> Iterator[Infergate]:
+    with started_infergate(TRITON.format(triton=triton)) as running:
         yield running
         assert complaints(running) == ""
 
 
-@pytest.fixture(params=["inside", "servers"])
+@pytest.fixture(scope="module")
+def before_mlserver(mlserver: MLServer) -> Iterator[Infergate]:
+    with started_infergate(MLSERVER.format(mlserver=mlserver)) as running:
+        yield running
+        assert complaints(running) == ""
+
+
+@pytest.fixture(params=["inside", "triton"])
 def gateway(request: pytest.FixtureRequest) -> Infergate:
     """With models ``repeat``, ``quick``, ``simple`` and ``accumulate``, inside or in Triton."""
-    running: Infergate = request.getfixturevalue(request.param)
+    name = "before_triton" if request.param == "triton" else request.param
+    running: Infergate = request.getfixturevalue(name)
     return running
 
 
@@ -254,26 +265,33 @@ def test_a_unary_inference_of_a_decoupled_model_is_refused(gateway: Infergate) -
         assert call(made, message).code is grpc.StatusCode.UNIMPLEMENTED
 
 
-@pytest.mark.parametrize("model", ["triton.id_INT32", "rest.id_INT32", "mlserver.identity"])
-def test_servers_with_and_without_streams(servers: Infergate, model: str) -> None:
-    with streaming(servers) as stream:
+def answers_to_twenty(gateway: Infergate, model: str) -> list[Any]:
+    """The answers to twenty requests with the ids 0 to 19."""
+    with streaming(gateway) as stream:
         for value in range(20):
             array = np.array([value], np.int32)
             stream.client.async_stream_infer(
                 model, [tensor("INPUT0", array)], request_id=str(value)
             )
-        for value in range(20):
-            result = stream.next()
-            told = result.get_response()
-            assert told.model_name == model
-            # MLServer does not tell what is the last, so that its answers come as they come.
-            if not model.startswith("mlserver"):
-                assert told.id == str(value)
-                assert final(result)
+        results = [stream.next() for _ in range(20)]
+        assert {result.get_response().model_name for result in results} == {model}
+        return results
 
 
-def test_mlservers_own_form_is_read(servers: Infergate) -> None:
-    with streaming(servers) as stream:
+@pytest.mark.parametrize("model", ["triton.id_INT32", "rest.id_INT32"])
+def test_servers_with_and_without_streams(before_triton: Infergate, model: str) -> None:
+    results = answers_to_twenty(before_triton, model)
+    assert [result.get_response().id for result in results] == [str(value) for value in range(20)]
+    assert all(map(final, results))
+
+
+def test_answers_of_mlserver_come_as_they_come(before_mlserver: Infergate) -> None:
+    """It does not tell which is the last."""
+    answers_to_twenty(before_mlserver, "mlserver.identity")
+
+
+def test_mlservers_own_form_is_read(before_mlserver: Infergate) -> None:
+    with streaming(before_mlserver) as stream:
         three = [tensor("INPUT0", np.array([3], np.int32))]
         stream.client.async_stream_infer(
             "mlserver.count", three, request_id="x", enable_empty_final_response=True
@@ -296,15 +314,19 @@ def plainly(address: str, messages: list[bytes]) -> list[Any]:
         return [pb.ModelInferResponse.FromString(answer) for answer in answers]
 
 
-def test_mlservers_form_is_given_where_the_listener_says_so(
-    triton: Triton, mlserver: MLServer
-) -> None:
-    config = SERVERS.format(triton=triton, mlserver=mlserver)
-    with started_infergate(config, PLAIN) as gateway:
+def test_mlservers_form_is_given_where_the_listener_says_so(triton: Triton) -> None:
+    with started_infergate(TRITON.format(triton=triton), PLAIN) as gateway:
         answers = plainly(gateway.grpc, [repeat_message(3, wait=True, id="mine")])
         assert [(each.id, each.model_name) for each in answers] == [("mine", "repeat")] * 3
         assert [each.raw_output_contents[0][0] for each in answers] == [0, 1, 2]
         assert "triton_final_response" not in answers[0].parameters
+        with pytest.raises(grpc.RpcError) as caught:
+            plainly(gateway.grpc, [repeat_message(1, model_name="triton.nosuch")])
+        assert "nosuch" in caught.value.details()
+
+
+def test_mlservers_answers_go_on_in_its_form(mlserver: MLServer) -> None:
+    with started_infergate(MLSERVER.format(mlserver=mlserver), PLAIN) as gateway:
         message = pb.ModelInferRequest(model_name="mlserver.count", id="y")
         message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
         message.raw_input_contents.append(b"\2\0\0\0")
@@ -317,12 +339,9 @@ def test_mlservers_form_is_given_where_the_listener_says_so(
         assert [each.raw_output_contents for each in ours] == [
             each.raw_output_contents for each in direct
         ]
-        with pytest.raises(grpc.RpcError) as caught:
-            plainly(gateway.grpc, [repeat_message(1, model_name="triton.nosuch")])
-        assert "nosuch" in caught.value.details()
 
 
-def test_the_same_as_triton_itself(servers: Infergate, triton: Triton) -> None:
+def test_the_same_as_triton_itself(before_triton: Infergate, triton: Triton) -> None:
     """Message for message, but for the model's name where it is routed by another."""
 
     def asked(address: str, flag: bool) -> list[Any]:
@@ -330,7 +349,7 @@ def test_the_same_as_triton_itself(servers: Infergate, triton: Triton) -> None:
             repeat_message(3, wait=True, id="i", model_name="repeat_int32")
         )
         message.parameters["triton_enable_empty_final_response"].bool_param = flag
-        if address == servers.grpc:
+        if address == before_triton.grpc:
             message.model_name = "triton.repeat_int32"
         with channel(address) as made:
             answers = made.stream_stream(METHOD)(iter([message.SerializeToString()]), timeout=20)
@@ -340,10 +359,10 @@ def test_the_same_as_triton_itself(servers: Infergate, triton: Triton) -> None:
         return read
 
     for flag in (False, True):
-        assert asked(servers.grpc, flag) == asked(triton.grpc, flag)
+        assert asked(before_triton.grpc, flag) == asked(triton.grpc, flag)
 
 
-def test_a_client_that_leaves_cancels_there(servers: Infergate) -> None:
+def test_a_client_that_leaves_cancels_there(before_triton: Infergate) -> None:
     def slow(seconds: float) -> list[Any]:
         return [
             tensor("INPUT0", np.ones(1, np.int32)),
@@ -351,18 +370,18 @@ def test_a_client_that_leaves_cancels_there(servers: Infergate) -> None:
         ]
 
     def cancelled() -> int:
-        with streaming(servers) as stream:
+        with streaming(before_triton) as stream:
             stream.client.async_stream_infer("triton.slow", slow(0))
             return int(stream.next().as_numpy("CANCELLED")[0])
 
     before = cancelled()
-    with streaming(servers) as stream:
+    with streaming(before_triton) as stream:
         stream.client.async_stream_infer("triton.slow", slow(SECONDS))
         stream.repeat(1)
         stream.next()  # the first is on its way by now
     until(lambda: cancelled() == before + 1, "Triton is told")
     until(
-        lambda: counted(servers, operation="stream_infer", outcome="cancelled") >= 1,
+        lambda: counted(before_triton, operation="stream_infer", outcome="cancelled") >= 1,
         "the metrics tell",
     )
 
