@@ -17,7 +17,7 @@ SOURCES := pyproject.toml $(shell find src -name '*.egg-info' -prune -o -type f 
 CODE := src tests bench proto fbs
 BRANCH_FLOOR := 95
 
-.PHONY: help run test test-peers lint format types bench docs-config proto fbs clean distclean
+.PHONY: help run test test-peers lint format types bench docs-config fidelity proto fbs clean distclean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,10 @@ bench: .venv/tested  ## side by side with Triton and Envoy: one table (ARGS="--h
 
 docs-config: .venv/installed  ## write docs/configuration.md and the JSON schema
 	@$(BIN)/python -m infergate.config.reference docs
+
+fidelity: .venv/installed  ## write docs/fidelity.md from what is found
+	@$(BIN)/infergate matrix --page > docs/fidelity.md.new
+	@mv docs/fidelity.md.new docs/fidelity.md
 
 proto: .venv/tested  ## compile proto/*.proto into the package
 	@$(BIN)/python proto/generate.py

@@ -47,7 +47,15 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "observe",
         "config",
     ),
-    "cli": ("config", "runtime"),
+    "matrix": (
+        "core",
+        "codecs",
+        "transport",
+        "backends",
+        "config",
+        "runtime",
+    ),
+    "cli": ("config", "runtime", "matrix"),
     "testing": ("core", "codecs"),
     "__main__": ("cli",),
 }

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from infergate.cli.arguments import Arguments, parse
+from infergate.cli.arguments import MATRIX, Arguments, parse
 from infergate.cli.summary import summary
 from infergate.config.load import load
 from infergate.config.mistakes import ConfigError
@@ -19,6 +19,10 @@ _STOPPED, _FAILED, _WRONG = 0, 1, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. argparse itself exits with 2, or 0 after --help and --version."""
     arguments = parse(sys.argv[1:] if argv is None else argv)
+    if arguments.command == MATRIX:
+        from infergate.cli.matrix import show  # noqa: PLC0415 - serving needs none of it
+
+        return show(page=arguments.page)
     if arguments.workers != 1:
         _tell("more than one worker comes with a later version; leave out --workers, or say 1")
         return _WRONG

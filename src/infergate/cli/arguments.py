@@ -22,6 +22,7 @@ examples:
   infergate                                serve the demo models, and be told what to try
   infergate --config routes.yaml           serve what routes.yaml says
   infergate --config routes.yaml --check   tell what it says, or every mistake in it
+  infergate matrix                         try every protocol to every protocol, here and now
 
 signals:
   SIGTERM, SIGINT   stop: readiness fails, open requests finish, then the process ends
@@ -34,26 +35,36 @@ exit codes:
 The keys of routes.yaml are listed in docs/configuration.md."""
 
 
-_COMMAND: Final = "serve"
+SERVE: Final = "serve"
+MATRIX: Final = "matrix"
+_COMMANDS: Final = (SERVE, MATRIX)
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """What the command line asks for. ``log_format`` None: as the configuration says."""
 
+    command: str
     config: Path | None
     check: bool
     workers: int
     log_format: str | None
+    page: bool
 
 
 def parse(argv: Sequence[str]) -> Arguments:
     """``argv`` without the program's name. Raises SystemExit as argparse does."""
     parser = _parser()
     given = parser.parse_args(argv)
-    if given.command != _COMMAND:  # not argparse's choices: they hide a misspelt --option
-        parser.error(f"unknown command '{given.command}'; there is: {_COMMAND}")
-    return Arguments(given.config, given.check, given.workers, given.log_format)
+    if given.command not in _COMMANDS:  # not argparse's choices: they hide a misspelt --option
+        parser.error(f"unknown command '{given.command}'; there are: {', '.join(_COMMANDS)}")
+    if given.command == MATRIX and (given.config or given.check):
+        parser.error("matrix takes no configuration: it makes its own")
+    if given.command != MATRIX and given.page:
+        parser.error("--page is for matrix")
+    return Arguments(
+        given.command, given.config, given.check, given.workers, given.log_format, given.page
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,7 +76,12 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "command", nargs="?", default=_COMMAND, metavar=_COMMAND, help="the same as leaving it out"
+        "command",
+        nargs="?",
+        default=SERVE,
+        metavar="|".join(_COMMANDS),
+        help="serve (the same as leaving it out), or matrix: a table of what is exact, converted "
+        "and refused from each protocol to each, found by trying",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="the routes.yaml to serve (default: the demo)"
@@ -86,6 +102,9 @@ def _parser() -> argparse.ArgumentParser:
         "--log-format",
         choices=["text", "json"],
         help="how the log is written, whatever the configuration says",
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="matrix: write it as docs/fidelity.md has it"
     )
     parser.add_argument("--version", action="version", version=f"infergate {__version__}")
     return parser

@@ -88,12 +88,13 @@ class Running:
         await asyncio.gather(*(backend.close() for backend in self.gateway.backends))
 
 
-def assemble(config: Config) -> Running:
-    """Build, but do not start, what ``config`` describes. Needs a running event loop."""
+def assemble(config: Config, builtin: Callable[[str], Backend] = BuiltinBackend) -> Running:
+    """Build, but do not start, what ``config`` describes. Needs a running event loop. ``builtin``
+    makes the backend of a name that has no wire."""
     limits = compiled.limits(config)
     shares = compiled.sharing_backends(config)
     backends = {
-        name: _backend(name, each, limits, shares=name in shares)
+        name: _backend(name, each, limits, builtin, shares=name in shares)
         for name, each in config.backends.items()
     }
     gateway = Gateway(
@@ -164,10 +165,17 @@ def _bound_listener(
     )
 
 
-def _backend(name: str, config: BackendConfig, limits: Limits, *, shares: bool) -> Backend:
+def _backend(
+    name: str,
+    config: BackendConfig,
+    limits: Limits,
+    builtin: Callable[[str], Backend],
+    *,
+    shares: bool,
+) -> Backend:
     plugin = plugins().get(config.protocol)
     if plugin is None:  # the one protocol without a wire
-        return BuiltinBackend(name)
+        return builtin(name)
     server = RemoteServer(
         name,
         compiled.endpoints(config),

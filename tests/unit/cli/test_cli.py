@@ -130,7 +130,9 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     ("argv", "message"),
     [
         (["--confg", "x"], "unrecognized arguments: --confg"),
-        (["start"], "unknown command 'start'; there is: serve"),
+        (["start"], "unknown command 'start'; there are: serve, matrix"),
+        (["matrix", "--check"], "matrix takes no configuration"),
+        (["--page"], "--page is for matrix"),
         (["--log-format", "xml"], "invalid choice: 'xml'"),
         (["--workers", "0"], "'0' is neither a number from 1 nor 'auto'"),
         (["--workers", "many"], "'many' is neither a number from 1 nor 'auto'"),

@@ -1,0 +1,211 @@
+"""What is asked over every pair of protocols, and of which models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from infergate.backends.builtin.accumulate import Accumulate
+from infergate.backends.builtin.model import Model, Signature
+from infergate.core.datatypes import FLOATS, INTEGERS, NUMPY, Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import InferRequest, RequestedOutput, TensorMetadata
+from infergate.core.tensor import Tensor, bf16_from_float32, pack_bytes, tensor_of
+from infergate.matrix.witness import Echo, Hanging, Refusing, Seen
+
+HANGING: Final = "hanging"
+"""The model that never answers. Its routes allow it PATIENCE."""
+PATIENCE: Final = "50ms"
+UNKNOWN: Final = "unknown"
+"""A model that there is a route for, and no server has."""
+_DEADLINE: Final = 5.0
+_ROUNDING: Final = 1.0
+"""Seconds: a deadline is told rounded up. Without one, backends have many more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """``requests`` are asked one after the other, within ``deadline`` seconds where that is set.
+    ``expects`` is the error that the last of them ends with, if it is to."""
+
+    group: str
+    name: str
+    requests: tuple[InferRequest, ...]
+    expects: GatewayError | None = None
+    deadline: float | None = None
+
+    def is_bounded(self, seen: Seen) -> bool:
+        """Whether a model that saw this was told of the client's deadline."""
+        if self.deadline is None:
+            return True
+        return seen.allowed is not None and seen.allowed < self.deadline + _ROUNDING
+
+
+# ---- tensors ----------------------------------------------------------------------------------
+
+
+def _integers(datatype: Datatype) -> bytes:
+    info = np.iinfo(NUMPY[datatype])
+    return np.array([info.min, info.max, 0, 1], NUMPY[datatype]).tobytes()
+
+
+def _floats(datatype: Datatype, values: list[float]) -> bytes:
+    if datatype is Datatype.BF16:
+        return bf16_from_float32(np.array(values, np.float32)).tobytes()
+    return np.array(values, NUMPY[datatype]).tobytes()
+
+
+def _elements(datatype: Datatype) -> bytes:
+    """Four elements, the edges among them."""
+    if datatype in INTEGERS:
+        return _integers(datatype)
+    if datatype in FLOATS:
+        return _floats(datatype, [0.1, -0.0, 1.5, -(2.0**-14)])
+    if datatype is Datatype.BOOL:
+        return bytes((0, 1, 1, 0))
+    return pack_bytes((b"a", "größe".encode(), b"two words", b"1"))
+
+
+_NAN_PAYLOADS: Final = np.array([0x7FC00001, 0xFFC12345, 0x7F800001, 0x7FC00000], "<u4").tobytes()
+
+
+# ---- models -----------------------------------------------------------------------------------
+
+
+def _echo(name: str, *tensors: tuple[str, tuple[int, ...]], batch: int = 0) -> Signature:
+    def declared(prefix: str) -> tuple[TensorMetadata, ...]:
+        return tuple(
+            TensorMetadata(f"{prefix}{index}", datatype, shape)
+            for index, (datatype, shape) in enumerate(tensors)
+        )
+
+    return Signature(name, declared("IN"), declared("OUT"), batch)
+
+
+_REFUSED: Final = GatewayError(Kind.BAD_REQUEST, "the model does not like input 'IN0'")
+_BUSY: Final = GatewayError(Kind.OVERLOADED, "the model is busy", retry_after=3.0)
+_LATE: Final = GatewayError(Kind.TIMEOUT, "in time")
+_NOT_FOUND: Final = GatewayError(Kind.NOT_FOUND, UNKNOWN)
+
+
+def models() -> Iterator[Model]:
+    """All models that the cases ask, each new."""
+    for datatype in Datatype:
+        yield Echo(_echo(datatype.value, (datatype.value, (-1,))))
+    yield Echo(_echo("scalar", ("FP32", ())))
+    yield Echo(_echo("rows", ("FP32", (-1, 3))))
+    yield Echo(_echo("batches", ("FP32", (-1, 3)), batch=8))
+    yield Echo(_echo("rank5", ("FP32", (-1, -1, -1, -1, -1))))
+    yield Echo(_echo("several", ("FP32", (-1,)), ("INT32", (-1, -1)), ("BYTES", (-1,))))
+    scores = _echo("scores", ("FP32", (-1, 4)))
+    yield Echo(
+        Signature("scores", scores.inputs, scores.outputs, labels={"OUT0": ("a", "b", "c", "d")})
+    )
+    yield Echo(
+        _echo("telling", ("FP32", (-1,))), {"flag": True, "count": -7, "text": "x", "real": 0.5}
+    )
+    yield Accumulate()
+    yield Refusing(_echo("refusing", ("FP32", (-1,))), _REFUSED)
+    yield Refusing(_echo("busy", ("FP32", (-1,))), _BUSY)
+    yield Hanging(_echo(HANGING, ("FP32", (-1,))))
+
+
+# ---- cases ------------------------------------------------------------------------------------
+
+
+def _one(datatype: Datatype, shape: tuple[int, ...], data: bytes) -> tuple[Tensor, ...]:
+    return (Tensor("IN0", datatype, shape, data),)
+
+
+def _fp32(*shape: int) -> tuple[Tensor, ...]:
+    count = int(np.prod(shape))
+    return (tensor_of("IN0", Datatype.FP32, np.linspace(-1, 1, count, dtype="f4").reshape(shape)),)
+
+
+_PLAIN: Final = _fp32(4)
+_SEVERAL: Final = (
+    *_fp32(2),
+    tensor_of("IN1", Datatype.INT32, np.arange(6).reshape(2, 3)),
+    Tensor("IN2", Datatype.BYTES, (2,), pack_bytes((b"x", b"yz"))),
+)
+
+
+def _sequence(identity: int | str) -> tuple[InferRequest, ...]:
+    steps: tuple[dict[str, bool], ...] = ({"sequence_start": True}, {}, {"sequence_end": True})
+    return tuple(
+        InferRequest(
+            "accumulate",
+            parameters={"sequence_id": identity, **flags},
+            inputs=(tensor_of("INPUT", Datatype.INT32, np.array([number])),),
+        )
+        for number, flags in enumerate(steps, 1)
+    )
+
+
+def _strings(*elements: bytes) -> tuple[InferRequest, ...]:
+    inputs = _one(Datatype.BYTES, (len(elements),), pack_bytes(elements))
+    return (InferRequest("BYTES", inputs=inputs),)
+
+
+def _cases() -> Iterator[Case]:
+    for datatype in Datatype:
+        inputs = _one(datatype, (4,), _elements(datatype))
+        yield Case("datatype", datatype.value, (InferRequest(datatype.value, inputs=inputs),))
+    special = _floats(Datatype.FP32, [np.inf, -np.inf, np.nan, 3.4028234663852886e38])
+    yield Case(
+        "values",
+        "infinities, NaN",
+        (InferRequest("FP32", inputs=_one(Datatype.FP32, (4,), special)),),
+    )
+    yield Case(
+        "values",
+        "payloads of NaNs",
+        (InferRequest("FP32", inputs=_one(Datatype.FP32, (4,), _NAN_PAYLOADS)),),
+    )
+    yield Case("values", "strings: UTF-8", _strings("größe".encode(), "日本".encode()))
+    yield Case("values", "strings: any bytes", _strings(b"\xff\xfe", b"\x80"))
+    yield Case("values", "strings: empty", _strings(b"", b""))
+    yield Case("values", "strings: with NUL", _strings(b"a\x00b", b"\x00"))
+    for name, model, shape in (
+        ("scalar", "scalar", ()),
+        ("no elements", "rows", (0, 3)),
+        ("a batch", "batches", (2, 3)),
+        ("5 dimensions", "rank5", (1, 2, 1, 2, 1)),
+    ):
+        yield Case("shape", name, (InferRequest(model, inputs=_fp32(*shape)),))
+    yield Case("request", "several inputs and outputs", (InferRequest("several", inputs=_SEVERAL),))
+    chosen = (RequestedOutput("OUT2"), RequestedOutput("OUT0"))
+    yield Case(
+        "request",
+        "some outputs, in another order",
+        (InferRequest("several", inputs=_SEVERAL, outputs=chosen),),
+    )
+    best = (RequestedOutput("OUT0", {"classification": 2}),)
+    yield Case(
+        "request",
+        "classes with labels",
+        (InferRequest("scores", inputs=_fp32(1, 4), outputs=best),),
+    )
+    yield Case("request", "version", (InferRequest("FP32", "1", inputs=_PLAIN),))
+    yield Case("request", "id: text", (InferRequest("FP32", id="id-1", inputs=_PLAIN),))
+    yield Case("request", "id: a number", (InferRequest("FP32", id="17", inputs=_PLAIN),))
+    given = {"flag": True, "count": -7, "text": "x", "real": 0.5}
+    yield Case("request", "parameters", (InferRequest("FP32", parameters=given, inputs=_PLAIN),))
+    yield Case("request", "parameters of the answer", (InferRequest("telling", inputs=_PLAIN),))
+    yield Case("request", "sequence: a number", _sequence(42))
+    yield Case("request", "sequence: text", _sequence("user-1"))
+    plain = (InferRequest("FP32", inputs=_PLAIN),)
+    yield Case("request", "deadline", plain, deadline=_DEADLINE)
+    for name, model, error in (
+        ("unknown model", UNKNOWN, _NOT_FOUND),
+        ("refused by the model", "refusing", _REFUSED),
+        ("busy, with a time to retry", "busy", _BUSY),
+        ("too late", HANGING, _LATE),
+    ):
+        yield Case("error", name, (InferRequest(model, inputs=_PLAIN),), error)
+
+
+CASES: Final = tuple(_cases())

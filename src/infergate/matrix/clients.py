@@ -1,0 +1,88 @@
+"""A client of each protocol, and of each way it has to write tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from infergate.backends.remote import HTTP_HEADERS, RPC_HEADERS, RemoteBackend, Server
+from infergate.codecs.base import Carrier, Codec, Profile
+from infergate.codecs.profiles import GENERIC, TRITON, TRTSERVER
+from infergate.codecs.registry import plugins
+from infergate.codecs.v2_grpc.codec import V2Grpc
+from infergate.codecs.v2_grpc.messages import ModelInferRequest
+from infergate.codecs.v2_grpc.tensors import can_be_typed, write_typed
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, ModelMetadata, Operation
+from infergate.core.wire import RpcRequest, joined
+from infergate.transport.base import Endpoint
+from infergate.transport.frame_client import EitherUpstream
+from infergate.transport.grpc_client import GrpcUpstream
+
+
+class _Typed(V2Grpc):
+    """A client that writes typed contents."""
+
+    def build_request(
+        self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
+    ) -> RpcRequest:
+        wire = super().build_request(operation, profile, model)
+        if not isinstance(operation, InferRequest):
+            return wire
+        if not can_be_typed(operation.inputs):
+            raise GatewayError(Kind.UNSUPPORTED, "this datatype has no typed contents")
+        message = ModelInferRequest.FromString(bytes(joined(wire.message)))
+        message.ClearField("raw_input_contents")
+        for described, tensor in zip(message.inputs, operation.inputs, strict=True):
+            write_typed(described, tensor)
+        return RpcRequest(wire.method, (message.SerializeToString(),))
+
+
+FRAMES: Final = "frames"
+"""What a client connects to where each model has a listener of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """A kind of client. ``listener`` of a site is what it connects to: ``http``, ``grpc``,
+    ``grpc typed`` or FRAMES. ``bound`` is what stands before the model's name where that is part
+    of a server's address."""
+
+    name: str
+    protocol: str
+    listener: str
+    profile: Profile = GENERIC
+    codec: Callable[[Mapping[str, Any]], Codec[Any, Any]] | None = None
+    bound: str = ""
+
+    def path(self, model: str, version: str) -> str:
+        """Where it finds ``model``, if that is part of the address."""
+        if not self.bound:
+            return ""
+        return f"{self.bound}{model}" + (f"/versions/{version}" if version else "")
+
+    def client(self, endpoint: Endpoint) -> RemoteBackend[Any, Any]:
+        """One that speaks to ``endpoint``."""
+        plugin = plugins()[self.protocol]
+        codec = (self.codec or plugin.make)({})
+        server = Server(self.name, (endpoint,), profile=self.profile)
+        if plugin.carrier is Carrier.HTTP:
+            upstream = EitherUpstream(DEFAULT_LIMITS)
+            return RemoteBackend(server, codec, upstream, HTTP_HEADERS, DEFAULT_LIMITS)
+        return RemoteBackend(
+            server, codec, GrpcUpstream(DEFAULT_LIMITS), RPC_HEADERS, DEFAULT_LIMITS
+        )
+
+
+SPEAKERS: Final = (
+    Speaker("V2 REST, JSON", "v2-rest", "http"),
+    Speaker("V2 REST, binary", "v2-rest", "http", TRITON),
+    Speaker("V2 gRPC, raw", "v2-grpc", "grpc"),
+    Speaker("V2 gRPC, typed", "v2-grpc", "grpc typed", codec=lambda _: _Typed("typed")),
+    Speaker("GraphPipe, HTTP", "graphpipe", "http", bound="/graphpipe/"),
+    Speaker("GraphPipe, TCP", "graphpipe", FRAMES),
+    Speaker("legacy TRT, HTTP", "trtis-http", "http", TRTSERVER),
+    Speaker("legacy TRT, gRPC", "trtis-grpc", "grpc", TRTSERVER),
+)

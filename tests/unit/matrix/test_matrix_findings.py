@@ -1,0 +1,172 @@
+"""What the matrix says of each way in which an inference may change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
+from infergate.core.tensor import Tensor, pack_bytes
+from infergate.matrix.findings import (
+    EXACT,
+    Finding,
+    Mark,
+    found,
+    of_answer,
+    of_error,
+    of_request,
+    refused,
+)
+
+
+def fp32(name: str, *bits: int) -> Tensor:
+    return Tensor(name, Datatype.FP32, (len(bits),), np.array(bits, "<u4").tobytes())
+
+
+def texts(name: str, *elements: bytes) -> Tensor:
+    return Tensor(name, Datatype.BYTES, (len(elements),), pack_bytes(elements))
+
+
+ONE = fp32("A", 0x3F800000)
+TWO = fp32("B", 0x40000000)
+NAN = fp32("A", 0x7FC00001)
+ASKED = InferRequest("m", "1", "id", {"n": 1, "t": "x"}, (ONE,), (RequestedOutput("A"),))
+GIVEN = InferResponse("m", "1", "id", {"n": 1}, (ONE, TWO))
+PLAIN = InferRequest("m", "1", "id", inputs=(ONE,))
+
+
+@pytest.mark.parametrize(
+    ("changed", "note"),
+    [
+        ({}, ""),
+        ({"model": "theirs"}, ""),
+        ({"version": ""}, "the server is not told the version"),
+        ({"id": ""}, "the server is not told the id, the client gets its own back"),
+        ({"parameters": {"n": 1}}, "the server is not told the parameter t"),
+        ({"parameters": {}}, "the server is not told the parameter n, t"),
+        ({"parameters": {"n": "1", "t": "x"}}, "the parameter n, an integer, comes as text"),
+        ({"parameters": {"n": 1.0, "t": "x"}}, "the parameter n, an integer, comes as a float"),
+        ({"parameters": {"n": 1, "t": "x", "z": 0}}, "a parameter z is added"),
+        ({"outputs": ()}, "all outputs are asked for, and infergate picks"),
+        (
+            {"outputs": (RequestedOutput("A"), RequestedOutput("B"))},
+            "all outputs are asked for, and infergate picks",
+        ),
+        ({"inputs": (replace(ONE, shape=(1, 1)),)}, "the shape [1] comes as [1, 1]"),
+    ],
+)
+def test_what_a_server_is_told(changed: dict[str, Any], note: str) -> None:
+    told = found([*of_request(ASKED, replace(ASKED, **changed))])
+    assert told == (Finding(Mark.CONVERTED, note) if note else EXACT)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"version": "2"},
+        {"id": "other"},
+        {"parameters": {"n": 2, "t": "x"}},
+        {"inputs": (TWO,)},
+        {"inputs": (fp32("A", 0x3F800001),)},
+        {"inputs": (Tensor("A", Datatype.INT32, ONE.shape, ONE.data),)},
+        {"outputs": (RequestedOutput("C"),)},
+    ],
+)
+def test_what_must_never_change(changed: dict[str, Any]) -> None:
+    assert found([*of_request(ASKED, replace(ASKED, **changed))]).mark is Mark.WRONG
+
+
+@pytest.mark.parametrize(
+    ("changed", "note"),
+    [
+        ({}, ""),
+        ({"version": ""}, "the client is not told the version"),
+        ({"id": ""}, "the client is not told its id"),
+        ({"parameters": {}}, "the client is not told the parameter n"),
+        ({"outputs": (TWO, ONE)}, "tensors come in another order"),
+        ({"outputs": (ONE, TWO, fp32("C", 0))}, "all outputs come"),
+    ],
+)
+def test_what_a_client_gets(changed: dict[str, Any], note: str) -> None:
+    told = found([*of_answer(GIVEN, replace(GIVEN, **changed), PLAIN)])
+    assert told == (Finding(Mark.CONVERTED, note) if note else EXACT)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"model": "theirs"}, {"id": "other"}, {"version": "2"}, {"outputs": (TWO,)}],
+)
+def test_what_a_client_must_never_get(changed: dict[str, Any]) -> None:
+    assert found([*of_answer(GIVEN, replace(GIVEN, **changed), PLAIN)]).mark is Mark.WRONG
+
+
+def test_payloads_of_nans_may_be_lost_and_nothing_else() -> None:
+    meant = replace(PLAIN, inputs=(NAN,))
+    note = "payloads of NaNs are lost: every NaN is the same"
+    other = replace(PLAIN, inputs=(fp32("A", 0x7FC00000),))
+    assert found([*of_request(meant, other)]) == Finding(Mark.CONVERTED, note)
+    assert found([*of_request(meant, PLAIN)]).mark is Mark.WRONG
+
+
+def test_outputs_are_due_in_the_order_they_were_asked_for() -> None:
+    asked = replace(PLAIN, outputs=(RequestedOutput("B"), RequestedOutput("A")))
+    assert not [*of_answer(GIVEN, replace(GIVEN, outputs=(TWO, ONE)), asked)]
+    assert [*of_answer(GIVEN, GIVEN, asked)] == ["tensors come in another order"]
+
+
+@pytest.mark.parametrize(
+    ("elements", "finding"),
+    [
+        ((b"1.000000:2:x",), EXACT),
+        ((b"1:2:x",), Finding(Mark.CONVERTED, "the values of classes are spelled in another way")),
+        (
+            (b"1.000000:2",),
+            Finding(Mark.CONVERTED, "classes come without labels, which the server does not tell"),
+        ),
+    ],
+)
+def test_classes(elements: tuple[bytes, ...], finding: Finding) -> None:
+    asked = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
+    given = replace(GIVEN, outputs=(texts("A", b"1.000000:2:x"),))
+    got = replace(given, outputs=(texts("A", *elements),))
+    assert found([*of_answer(given, got, asked)]) == finding
+
+
+@pytest.mark.parametrize("elements", [(b"1.000000:3:x",), (b"2.000000:2:x",), ()])
+def test_other_classes_are_wrong(elements: tuple[bytes, ...]) -> None:
+    asked = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
+    given = replace(GIVEN, outputs=(texts("A", b"1.000000:2:x"),))
+    got = replace(given, outputs=(texts("A", *elements),))
+    assert found([*of_answer(given, got, asked)]).mark is Mark.WRONG
+
+
+BUSY = GatewayError(Kind.OVERLOADED, "busy", retry_after=3)
+
+
+@pytest.mark.parametrize(
+    ("got", "notes"),
+    [
+        (GatewayError(Kind.OVERLOADED, "it is busy", retry_after=3), []),
+        (GatewayError(Kind.NO_BACKEND, "it is busy", retry_after=3), []),
+        (GatewayError(Kind.OVERLOADED, "busy"), ["the time to retry is not told"]),
+        (
+            GatewayError(Kind.BAD_REQUEST, "no", retry_after=3),
+            ["told as bad request", "the reason is not told"],
+        ),
+        (None, ["! there is an answer where an error is due"]),
+    ],
+)
+def test_errors(got: GatewayError | None, notes: list[str]) -> None:
+    assert [*of_error(BUSY, got)] == notes
+
+
+def test_a_refusal_is_told_without_the_names_of_this_request() -> None:
+    error = GatewayError(Kind.UNSUPPORTED, "model 'a.m' cannot, 'm' neither")
+    told = refused(error, {"m": "asked", "a.m": "of the client"})
+    assert told == Finding(Mark.REFUSED, "unsupported: model of the client cannot, asked neither")
+    assert refused(GatewayError(Kind.INTERNAL, "bug"), {}).mark is Mark.WRONG
