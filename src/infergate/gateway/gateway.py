@@ -163,25 +163,18 @@ class Gateway:
             case _:
                 return await self._control.perform(operation, call)
 
-    async def infer(self, request: InferRequest, bound: Bound, call: Call) -> Answer:
+    async def infer(self, request: InferRequest, bound: Bound, call: Call) -> InferResponse:
         """``request`` along ``bound``, its route, which is noted on ``call``."""
         if not in_shared_memory(request):
             return await self._infer(request, bound, call)
         by_name = not bound.route.cast
         async with self._memory.lent(request, bound.backend, by_name=by_name) as loan:
-            answer = await self._infer(loan.request, bound, call)
-            assert isinstance(answer, InferResponse)
-            return await loan.delivered(answer)
+            return await loan.delivered(await self._infer(loan.request, bound, call))
 
-    async def _infer(self, request: InferRequest, bound: Bound, call: Call) -> Answer:
-        if bound.route.cast and call.lacks:
-            request = await self._cast_back(request, bound, call)
-        if not asks_for_classes(request) or await bound.backend.classifies(call):
-            return await self._inferred(request, bound, call)
-        model = await self._described(request.model, request.version, bound, call)
-        answer = await self._inferred(asking_values(request), bound, call)
-        assert isinstance(answer, InferResponse)
-        return with_classes(answer, request, model, bound.route.labels)
+    async def _infer(self, request: InferRequest, bound: Bound, call: Call) -> InferResponse:
+        theirs, model = await self._prepared(request, bound, call)
+        answer = await bound.backend.perform(theirs, call)
+        return _given_back(answer, request, model, bound, call)
 
     async def stream(
         self, request: InferRequest, bound: Bound, call: Call
@@ -204,24 +197,26 @@ class Gateway:
     async def _stream(
         self, request: InferRequest, bound: Bound, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
+        theirs, model = await self._prepared(request, bound, call)
+        async with aclosing(bound.backend.stream(theirs, call)) as answers:
+            async for answer in answers:
+                yield _given_back(answer, request, model, bound, call)
+                call.renew()
+
+    async def _prepared(
+        self, request: InferRequest, bound: Bound, call: Call
+    ) -> tuple[InferRequest, ModelMetadata | None]:
+        """``request`` as the backend is asked it; and the model's metadata, where classes that it
+        asks for are to be made of the answer's values."""
         if bound.route.cast and call.lacks:
             request = await self._cast_back(request, bound, call)
         model = None
-        wanted = request
         if asks_for_classes(request) and not await bound.backend.classifies(call):
             model = await self._described(request.model, request.version, bound, call)
-            wanted = asking_values(request)
-        theirs = to_backend(self._fit(wanted, bound, call), bound.route)
+            request = asking_values(request)
+        theirs = to_backend(self._fit(request, bound, call), bound.route)
         assert isinstance(theirs, InferRequest)
-        async with aclosing(bound.backend.stream(theirs, call)) as answers:
-            async for answer in answers:
-                told = to_client(answer, wanted, bound.route)
-                assert isinstance(told, InferResponse)
-                fitting = _fitting(told, bound, call)
-                if model is not None:
-                    fitting = with_classes(fitting, request, model, bound.route.labels)
-                yield fitting
-                call.renew()
+        return theirs, model
 
     async def _cast_back(self, request: InferRequest, bound: Bound, call: Call) -> InferRequest:
         """``request`` with its inputs as the model wants them, where they stand for what the
@@ -231,11 +226,6 @@ class Gateway:
             return request
         model = await self._described(request.model, request.version, bound, call)
         return replace(request, inputs=cast.cast_back(request.inputs, model, casts))
-
-    async def _inferred(self, request: InferRequest, bound: Bound, call: Call) -> Answer:
-        """``request`` carried out, each side given only datatypes that its protocol carries."""
-        answer = await self._carried(self._fit(request, bound, call), bound, call)
-        return _fitting(answer, bound, call) if isinstance(answer, InferResponse) else answer
 
     def _fit(self, request: InferRequest, bound: Bound, call: Call) -> InferRequest:
         """``request`` with datatypes that the backend's protocol carries; what is declared of its
@@ -320,12 +310,17 @@ class Gateway:
         return self._combine([answer == READY for answer in await asyncio.gather(*answers)])
 
 
-def _fitting(answer: InferResponse, bound: Bound, call: Call) -> InferResponse:
-    """``answer`` with datatypes that the client's protocol carries."""
-    if not call.lacks:
-        return answer
-    fitting = cast.carried(answer.outputs, call.lacks, bound.route.cast, "output", call.protocol)
-    return replace(answer, outputs=fitting)
+def _given_back(
+    answer: Answer, request: InferRequest, model: ModelMetadata | None, bound: Bound, call: Call
+) -> InferResponse:
+    """The backend's ``answer`` to ``request`` in the client's names and datatypes that its protocol
+    carries; ``model`` as :meth:`Gateway._prepared` gave it."""
+    ours = to_client(answer, request, bound.route)
+    assert isinstance(ours, InferResponse)
+    if call.lacks:
+        fitting = cast.carried(ours.outputs, call.lacks, bound.route.cast, "output", call.protocol)
+        ours = replace(ours, outputs=fitting)
+    return ours if model is None else with_classes(ours, request, model, bound.route.labels)
 
 
 def _told(model: ModelMetadata, bound: Bound, call: Call) -> ModelMetadata:
