@@ -13,14 +13,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
-from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ModelReadyRequest, Operation, ServerLiveRequest
+from infergate.core.paths import decoded
 
 CLAIM: Final = "graphpipe"
 _MODEL: Final = re.compile(rf"/{CLAIM}/([^/]+)(?:/versions/([^/]+))?")
-_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CONTROL: Final = "/control/"
 _READY: Final = "is_ready"
 _ALIVE: Final = "is_alive"
@@ -50,7 +49,7 @@ def locate(path: str, model: str) -> Place:
     if match is None:
         raise _no_such(path)
     name, version = match.groups()
-    return Place(_decoded(name, "model name"), _decoded(version or "", "model version"))
+    return Place(decoded(name, "model name"), decoded(version or "", "model version"))
 
 
 def _control(word: str, model: str) -> Place:
@@ -66,15 +65,3 @@ def _control(word: str, model: str) -> Place:
 def _no_such(path: str) -> GatewayError:
     shown = path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
     return GatewayError(Kind.NOT_FOUND, f"no such path: {shown}")
-
-
-def _decoded(segment: str, what: str) -> str:
-    if _BAD_ESCAPE.search(segment):
-        raise bad_request(f"the {what} in the path has a wrong percent-escape")
-    try:
-        text = unquote_to_bytes(segment).decode()
-    except UnicodeError:
-        raise bad_request(f"the {what} in the path is not UTF-8") from None
-    if text in (".", ".."):  # HTTP clients on the way would resolve such a path
-        raise bad_request(f"the {what} may not be '{text}'")
-    return text

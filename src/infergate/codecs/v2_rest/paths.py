@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote
 
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.messages import (
@@ -27,6 +27,7 @@ from infergate.core.messages import (
     SharedMemoryUnregisterRequest,
     TraceSettingsRequest,
 )
+from infergate.core.paths import decoded
 
 INDEX: Final = "/v2/repository/index"
 NAMES: Final = "/v2/models"
@@ -94,7 +95,6 @@ _MEMORY_PLACES: Final[dict[str, tuple[str, type[Operation]]]] = {
     "register": ("POST", SharedMemoryRegisterRequest),
     "unregister": ("POST", SharedMemoryUnregisterRequest),
 }
-_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _SHOWN: Final = 200
 
 
@@ -109,12 +109,12 @@ def locate(path: str) -> Place:
         return Place(
             "POST",
             _CONTROLS[index or control],
-            _decoded(model or "", "model name"),
-            repository=_decoded(repository or "", "repository's name"),
+            decoded(model or "", "model name"),
+            repository=decoded(repository or "", "repository's name"),
         )
     if match is None and (match := _MEMORY.fullmatch(path)) is not None:
         whose, region, verb = match.groups()
-        name = _decoded(region or "", "region's name")
+        name = decoded(region or "", "region's name")
         return Place(*_MEMORY_PLACES[verb], region=name, cuda=whose == "cuda")
     if match is None:
         shown = path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
@@ -124,8 +124,8 @@ def locate(path: str) -> Place:
     return Place(
         method,
         operation,
-        _decoded(model, "model name"),
-        _decoded(version or "", "model version"),
+        decoded(model, "model name"),
+        decoded(version or "", "model version"),
         or_get=operation is TraceSettingsRequest,
     )
 
@@ -139,21 +139,6 @@ def find(method: str, path: str) -> Place:
             f"method {method[:20]} is not allowed here, only {place.allow}",
         )
     return place
-
-
-def _decoded(segment: str, what: str) -> str:
-    if "%" not in segment and segment.isascii():
-        text = segment
-    elif _BAD_ESCAPE.search(segment):
-        raise bad_request(f"the {what} in the path has a wrong percent-escape")
-    else:
-        try:
-            text = unquote_to_bytes(segment).decode()
-        except UnicodeError:
-            raise bad_request(f"the {what} in the path is not UTF-8") from None
-    if text in (".", ".."):  # HTTP clients on the way would resolve such a path
-        raise bad_request(f"the {what} may not be '{text}'")
-    return text
 
 
 def model_path(model: str, version: str, rest: str) -> str:

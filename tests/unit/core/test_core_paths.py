@@ -1,0 +1,40 @@
+"""Names in paths."""
+
+from __future__ import annotations
+
+import pytest
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.paths import decoded
+
+
+@pytest.mark.parametrize(
+    ("segment", "name"),
+    [
+        ("m", "m"),
+        ("a%2Fb%20c", "a/b c"),
+        ("gr%C3%B6%C3%9Fe", "größe"),
+        ("größe", "größe"),
+        ("", ""),
+    ],
+)
+def test_a_name(segment: str, name: str) -> None:
+    assert decoded(segment, "model name") == name
+
+
+@pytest.mark.parametrize(
+    ("segment", "told"),
+    [
+        ("%4", "the model name in the path has a wrong percent-escape"),
+        ("%zz", "the model name in the path has a wrong percent-escape"),
+        ("%ff", "the model name in the path is not UTF-8"),
+        ("\udcff", "the model name in the path is not UTF-8"),
+        (".", "the model name may not be '.'"),
+        ("%2e%2E", "the model name may not be '..'"),
+    ],
+)
+def test_no_name(segment: str, told: str) -> None:
+    with pytest.raises(GatewayError) as refused:
+        decoded(segment, "model name")
+    assert refused.value.kind is Kind.BAD_REQUEST
+    assert refused.value.public == told
