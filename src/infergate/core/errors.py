@@ -7,6 +7,11 @@ nobody else maps errors. ``public`` is told to the client, ``detail`` only to th
 from __future__ import annotations
 
 import enum
+import math
+from typing import Final
+
+RETRY_AFTER: Final = "retry-after"
+"""The header that tells a client when to try again, in whole seconds."""
 
 
 class Kind(enum.Enum):
@@ -83,3 +88,24 @@ def bad_request(public: str) -> GatewayError:
 def garbage(public: str, detail: str = "") -> GatewayError:
     """A backend's answer that its protocol does not allow."""
     return GatewayError(Kind.BACKEND_GARBAGE, public, origin=Origin.BACKEND, detail=detail)
+
+
+def blamed(error: GatewayError) -> GatewayError:
+    """What reading a backend's answer found wrong, by checks that requests undergo too, as the
+    backend's doing."""
+    if error.kind is Kind.TOO_LARGE:
+        return GatewayError(
+            Kind.TOO_LARGE,
+            f"the backend's answer is too large: {error.public}",
+            origin=Origin.BACKEND,
+        )
+    return garbage(f"the backend's answer is wrong: {error.public}")
+
+
+def retry_headers(error: GatewayError) -> dict[str, str]:
+    """The headers that tell ``error.retry_after``, whole seconds rounded up; none where there is
+    none to tell."""
+    after = error.retry_after
+    if after is None or not math.isfinite(after):
+        return {}
+    return {RETRY_AFTER: str(max(0, math.ceil(after)))}

@@ -1,4 +1,16 @@
-from infergate.core.errors import GatewayError, Kind, Origin, bad_request, garbage
+import math
+
+import pytest
+
+from infergate.core.errors import (
+    GatewayError,
+    Kind,
+    Origin,
+    bad_request,
+    blamed,
+    garbage,
+    retry_headers,
+)
 
 
 def test_defaults() -> None:
@@ -20,3 +32,27 @@ def test_shorthands() -> None:
     backend = garbage("not JSON", "<html>")
     assert (backend.kind, backend.origin) == (Kind.BACKEND_GARBAGE, Origin.BACKEND)
     assert backend.detail == "<html>"
+
+
+def test_what_is_wrong_with_an_answer_is_the_backends_doing() -> None:
+    wrong = blamed(bad_request("tensor 'x': no shape"))
+    assert (wrong.kind, wrong.origin) == (Kind.BACKEND_GARBAGE, Origin.BACKEND)
+    assert wrong.public == "the backend's answer is wrong: tensor 'x': no shape"
+    large = blamed(GatewayError(Kind.TOO_LARGE, "tensor 'x'"))
+    assert (large.kind, large.origin) == (Kind.TOO_LARGE, Origin.BACKEND)
+    assert large.public == "the backend's answer is too large: tensor 'x'"
+
+
+@pytest.mark.parametrize(
+    ("after", "headers"),
+    [
+        (None, {}),
+        (0.0, {"retry-after": "0"}),
+        (1.2, {"retry-after": "2"}),
+        (-1.0, {"retry-after": "0"}),
+        (math.inf, {}),
+        (math.nan, {}),
+    ],
+)
+def test_when_to_try_again(after: float | None, headers: dict[str, str]) -> None:
+    assert retry_headers(GatewayError(Kind.OVERLOADED, "full", retry_after=after)) == headers

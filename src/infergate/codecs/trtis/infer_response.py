@@ -20,7 +20,7 @@ from infergate.codecs.trtis.infer_request import Reply, batch_size, wanted_outpu
 from infergate.codecs.trtis.messages import InferResponseHeader
 from infergate.core.classification import class_count
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError, Kind, Origin, garbage
+from infergate.core.errors import GatewayError, blamed, garbage
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.places import Place
@@ -107,13 +107,7 @@ def read_response(
     try:
         outputs = _read_outputs(header, allot, operation, model, limits)
     except GatewayError as error:
-        if error.kind is Kind.TOO_LARGE:
-            raise GatewayError(
-                Kind.TOO_LARGE,
-                f"the backend's answer is too large: {error.public}",
-                origin=Origin.BACKEND,
-            ) from None
-        raise garbage(f"the backend's answer is wrong: {error.public}") from None
+        raise blamed(error) from None
     return InferResponse(
         model=header.model_name or operation.model,
         version=str(header.model_version) if header.model_version > 0 else "",

@@ -28,7 +28,7 @@ from infergate.codecs.v2_grpc.tensors import (
     write_description,
     write_typed,
 )
-from infergate.core.errors import GatewayError, Kind, Origin, garbage
+from infergate.core.errors import GatewayError, blamed, garbage
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.places import Place, written_place
@@ -53,13 +53,7 @@ def read_response(
     except (Malformed, DecodeError) as error:
         raise garbage("the backend's ModelInferResponse cannot be read", str(error)) from None
     except GatewayError as error:
-        if error.kind is Kind.TOO_LARGE:
-            raise GatewayError(
-                Kind.TOO_LARGE,
-                f"the backend's answer is too large: {error.public}",
-                origin=Origin.BACKEND,
-            ) from None
-        raise garbage(f"the backend's answer is wrong: {error.public}") from None
+        raise blamed(error) from None
     return InferResponse(
         model=head.model_name,
         version=head.model_version,
