@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -12,7 +11,7 @@ import flatbuffers
 from infergate.codecs.graphpipe.fields import CODE, MESSAGE
 from infergate.codecs.graphpipe.reading import Table
 from infergate.codecs.graphpipe.schema import Error, InferResponse
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import RETRY_AFTER, GatewayError, Kind, Origin, retry_headers
 from infergate.core.wire import HttpResponse
 
 LONGEST: Final = 2000
@@ -51,10 +50,9 @@ STATUS: Final[Mapping[Kind, int]] = {
 
 def refuse_by_status(error: GatewayError) -> HttpResponse:
     """The message as text, ended by a line feed, as graphpipe-go writes it. Never raises."""
-    headers = dict(TEXT)
-    if error.retry_after is not None and math.isfinite(error.retry_after):
-        headers["retry-after"] = str(max(0, math.ceil(error.retry_after)))
-    return HttpResponse(STATUS[error.kind], headers, [_told(error) + b"\n"])
+    return HttpResponse(
+        STATUS[error.kind], {**TEXT, **retry_headers(error)}, [_told(error) + b"\n"]
+    )
 
 
 def refuse_by_response(error: GatewayError) -> HttpResponse:
@@ -114,7 +112,7 @@ def error_of_status(status: int, headers: Mapping[str, str], body: bytes) -> Gat
     text = body[: 4 * LONGEST].decode("utf-8", "replace").strip()
     line = text.partition("\n")[0].strip()
     readable = line.isprintable() and not line.startswith("<")
-    after = headers.get("retry-after", "")
+    after = headers.get(RETRY_AFTER, "")
     return GatewayError(
         kind_of(status),
         (readable and line[:LONGEST]) or f"the backend answered HTTP {status}",

@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final, NoReturn
 
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import RETRY_AFTER, GatewayError, Kind, Origin
 from infergate.core.wire import RpcResponse
-
-RETRY_AFTER: Final = "retry-after"
-"""Metadata: whole seconds."""
 
 KINDS: Final[dict[int, Kind]] = {
     1: Kind.CANCELLED,  # CANCELLED

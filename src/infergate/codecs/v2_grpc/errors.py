@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
-from infergate.codecs.protos.statuses import RETRY_AFTER
-from infergate.core.errors import GatewayError, Kind
-from infergate.core.wire import NO_HEADERS, RpcResponse
+from infergate.core.errors import GatewayError, Kind, retry_headers
+from infergate.core.wire import RpcResponse
 
 CODES: Final[dict[Kind, int]] = {
     Kind.BAD_REQUEST: 3,  # INVALID_ARGUMENT
@@ -41,9 +39,8 @@ def build_error(error: GatewayError) -> RpcResponse:
     details = error.public.encode("utf-8", "replace")
     if len(details) > _DETAILS_BYTES:
         details = details[:_DETAILS_BYTES] + b"..."
-    metadata = NO_HEADERS
-    if error.retry_after is not None:
-        metadata = {RETRY_AFTER: str(math.ceil(error.retry_after))}
     return RpcResponse(
-        code=CODES[error.kind], details=details.decode("utf-8", "ignore"), metadata=metadata
+        code=CODES[error.kind],
+        details=details.decode("utf-8", "ignore"),
+        metadata=retry_headers(error),
     )

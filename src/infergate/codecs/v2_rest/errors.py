@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from infergate.codecs.v2_rest.paths import locate
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import RETRY_AFTER, GatewayError, Kind, Origin, retry_headers
 from infergate.core.wire import HttpRequest, HttpResponse
 
 JSON_TYPE: Final = "application/json"
@@ -44,9 +43,7 @@ STATUS: Final[Mapping[Kind, int]] = {
 
 def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
     """``{"error": …}``, for any error in answer to any request. Never raises."""
-    headers = {"content-type": JSON_TYPE}
-    if error.retry_after is not None and math.isfinite(error.retry_after):
-        headers["retry-after"] = str(max(0, math.ceil(error.retry_after)))
+    headers = {"content-type": JSON_TYPE, **retry_headers(error)}
     if error.kind is Kind.METHOD_NOT_ALLOWED and wire is not None:
         # suppressed: the transport's own refusal of a path that is no place of ours
         with contextlib.suppress(GatewayError):
@@ -111,7 +108,7 @@ def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> Gatew
         message[:LONGEST],
         origin=Origin.BACKEND,
         detail=f"HTTP {status}" if message == text else f"HTTP {status}: {text[:_MOST_DETAIL]}",
-        retry_after=_seconds(headers.get("retry-after", "")),
+        retry_after=_seconds(headers.get(RETRY_AFTER, "")),
     )
 
 
