@@ -1,0 +1,256 @@
+"""Every case of bad tensors before every frontend: refused in its protocol's form, by name, before
+any backend hears of it; and the next request on the same connection is served."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import grpc
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import service_pb2 as pb
+
+from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.bad_tensors import (
+    BAD,
+    BINARY,
+    CANNOT,
+    CASES,
+    FRAMES,
+    FRONTENDS,
+    GOOD,
+    JSON,
+    OLD_GRPC,
+    OLD_HTTP,
+    PIPE,
+    RAW,
+    TYPED,
+    Bad,
+)
+from faults.legacy import OLD, OLD_INFER, code_name
+from faults.peer import Answer, Backend, Client, good_http, scripted
+from faults.rpc import call, channel
+from faults.watch import alive, complaints, counted
+from infergate.codecs.graphpipe.schema.InferResponse import InferResponse
+from peers.support.process import free_ports
+
+CONFIG = """
+backends:
+  rest: {{protocol: v2-rest, endpoints: ["http://{rest}"], profile: infergate}}
+routes:
+  - {{model: m, backend: rest}}
+  - {{model: pair, backend: rest}}
+  - {{model: grid, backend: rest}}
+  - {{model: strings, backend: rest}}
+models:
+  m: &m
+    inputs: [{{name: INPUT0, datatype: INT32, shape: [-1]}}]
+    outputs: &outputs [{{name: OUTPUT0, datatype: INT32, shape: [-1]}}]
+  pair:
+    inputs:
+      - {{name: INPUT0, datatype: INT32, shape: [-1]}}
+      - {{name: INPUT1, datatype: INT32, shape: [-1]}}
+    outputs: *outputs
+  grid: {{inputs: [{{name: INPUT0, datatype: INT32, shape: [-1, -1]}}], outputs: *outputs}}
+  strings: {{inputs: [{{name: INPUT0, datatype: BYTES, shape: [-1]}}], outputs: *outputs}}
+limits: {{body: 128KiB}}
+"""
+LARGE, BROKEN, UNKNOWN = "too large", "bad request", "unknown model"
+V2_REST = {BROKEN: "400", LARGE: "413", UNKNOWN: "404"}
+V2_GRPC = {BROKEN: "INVALID_ARGUMENT", LARGE: "RESOURCE_EXHAUSTED", UNKNOWN: "NOT_FOUND"}
+TRTIS = {BROKEN: "INVALID_ARG", LARGE: "INVALID_ARG", UNKNOWN: "UNAVAILABLE"}
+CODES = {
+    JSON: {**V2_REST, "": "200"},
+    BINARY: {**V2_REST, "": "200"},
+    RAW: {**V2_GRPC, "": "OK"},
+    TYPED: {**V2_GRPC, "": "OK"},
+    PIPE: {**V2_REST, "": "200"},
+    FRAMES: {**V2_REST, "": "answered"},
+    OLD_HTTP: {**TRTIS, "": "SUCCESS"},
+    OLD_GRPC: {**TRTIS, "": "SUCCESS"},
+}
+"""How each frontend tells how a request ended; empty: well."""
+BARE = {OLD_HTTP: "400", OLD_GRPC: "INTERNAL"}
+"""How the old servers refuse what they cannot read."""
+NO_HTTP = "400"
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a request ended, as CODES has it, and the words."""
+
+    code: str
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    gateway: Infergate
+    frames: str
+    rest: Backend
+    channel: grpc.Channel
+
+    def connected(self, frontend: str, stack: ExitStack) -> Talk:
+        """A connection of its own, but for gRPC, which is to live through all of this."""
+        match frontend:
+            case "v2-grpc raw" | "v2-grpc typed" | "trtis-grpc":
+                return Talk(frontend, self.channel)
+            case "graphpipe tcp":
+                return Talk(frontend, stack.enter_context(Client(self.frames)))
+        return Talk(frontend, stack.enter_context(Client(self.gateway.http)))
+
+
+@dataclass(frozen=True)
+class Talk:
+    """One client's connection."""
+
+    frontend: str
+    peer: Client | grpc.Channel
+
+    def ask(self, asked: Bad) -> Told:
+        """``asked`` and its answer, whose form is checked."""
+        match self.frontend:
+            case "v2-rest json" | "v2-rest binary":
+                return self._rest(asked)
+            case "v2-grpc raw" | "v2-grpc typed":
+                head = pb.ModelInferRequest(model_name=asked.model).SerializeToString()
+                status = call(self.peer, head + asked.body)
+                return Told(status.code.name, status.details)
+            case "graphpipe http":
+                return self._graphpipe(asked)
+            case "graphpipe tcp":
+                return self._framed(asked)
+            case "trtis-http":
+                return self._old_http(asked)
+        status = call(self.peer, asked.body, OLD_INFER)
+        if status.code is not grpc.StatusCode.OK:
+            return Told(status.code.name, status.details)
+        told = OLD.InferResponse.FromString(status.message)
+        code = code_name(told.request_status)
+        assert bool(told.raw_output) == (code == "SUCCESS")
+        return Told(code, told.request_status.msg)
+
+    def _posted(self, path: str, asked: Bad) -> Answer:
+        assert isinstance(self.peer, Client)
+        given = {"Host": "x", "Content-Length": str(len(asked.body)), **asked.headers}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+        self.peer.send(f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + asked.body)
+        return self.peer.answer()
+
+    def _rest(self, asked: Bad) -> Told:
+        answer = self._posted(f"/v2/models/{asked.model}/infer", asked)
+        assert answer.headers["content-type"] == "application/json"
+        told = json.loads(answer.body)
+        if answer.status == 200:
+            assert told["outputs"]
+            return Told("200")
+        assert set(told) == {"error"}
+        return Told(str(answer.status), told["error"])
+
+    def _graphpipe(self, asked: Bad) -> Told:
+        answer = self._posted(f"/graphpipe/{asked.model}", asked)
+        if answer.status == 200:
+            assert InferResponse.GetRootAs(answer.body).OutputTensorsLength() == 1
+            return Told("200")
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        assert answer.body.endswith(b"\n")
+        return Told(str(answer.status), answer.body.decode())
+
+    def _framed(self, asked: Bad) -> Told:
+        assert isinstance(self.peer, Client)
+        self.peer.send(struct.pack("<I", len(asked.body)) + asked.body)
+        (length,) = struct.unpack("<I", self.peer.exactly(4))
+        told = InferResponse.GetRootAs(self.peer.exactly(length))
+        if told.ErrorsLength() == 0:
+            assert told.OutputTensorsLength() == 1
+            return Told("answered")
+        assert (told.ErrorsLength(), told.OutputTensorsLength()) == (1, 0)
+        return Told(str(told.Errors(0).Code()), told.Errors(0).Message().decode())
+
+    def _old_http(self, asked: Bad) -> Told:
+        answer = self._posted(f"/api/infer/{asked.model}", asked)
+        if "nv-status" not in answer.headers:
+            return Told(str(answer.status), answer.body.decode())
+        told = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
+        code = code_name(told)
+        assert answer.status == (200 if code == "SUCCESS" else 400)
+        assert bool(answer.body) == (code == "SUCCESS")
+        return Told(code, told.msg)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    (port,) = free_ports(1)
+    listeners = f"""{LISTENERS}  graphpipe:
+    - {{{{address: "tcp://127.0.0.1:{port}", model: m, framing: size-prefixed}}}}
+"""
+    with (
+        scripted(good_http) as rest,
+        started_infergate(CONFIG.format(rest=rest.address), listeners) as gateway,
+        channel(gateway.grpc) as made,
+    ):
+        yield Site(gateway, f"127.0.0.1:{port}", rest, made)
+        assert alive(gateway)
+        assert complaints(gateway) == ""
+        assert counted(gateway, outcome="internal") == 0
+
+
+def test_no_case_is_left_out() -> None:
+    """A frontend that has no words for a case says why."""
+    assert not BAD.keys() & CANNOT.keys()
+    assert BAD.keys() | CANNOT.keys() == set(itertools.product(CASES, FRONTENDS))
+
+
+@pytest.mark.parametrize(("case", "frontend"), list(BAD))
+def test_a_bad_tensor(site: Site, case: str, frontend: str) -> None:
+    bad = BAD[case, frontend]
+    codes = CODES[frontend]
+    code = codes[LARGE if bad.large else BROKEN]
+    if bad.bare or bad.ends:
+        code = BARE[frontend] if bad.bare else NO_HTTP
+    before = len(site.rest.requests)
+    with ExitStack() as stack:
+        talk = site.connected(frontend, stack)
+        told = talk.ask(bad)
+        assert told.code == code, told
+        assert re.search(bad.names, told.words), told
+        assert len(site.rest.requests) == before
+        if bad.ends:
+            assert isinstance(talk.peer, Client)
+            assert talk.peer.rest() == b""
+            talk = site.connected(frontend, stack)
+        assert talk.ask(GOOD[frontend]) == Told(codes[""])
+        assert len(site.rest.requests) == before + 1
+
+
+@pytest.mark.parametrize("frontend", [each for each in FRONTENDS if each != FRAMES])
+def test_unknown_models_in_bulk_make_no_series(site: Site, frontend: str) -> None:
+    """A raw socket names no model: its listener does."""
+    before = len(site.rest.requests)
+    with ExitStack() as stack:
+        talk = site.connected(frontend, stack)
+
+        def ask(number: int) -> None:
+            good = GOOD[frontend]
+            name = f"unknown-{frontend[-4:].strip()}-{number}"
+            body = good.body
+            if frontend == OLD_GRPC:
+                asked = OLD.InferRequest.FromString(body)
+                asked.model_name = name
+                body = asked.SerializeToString()
+            told = talk.ask(Bad("", body, good.headers, model=name))
+            assert told.code == CODES[frontend][UNKNOWN], told
+            assert name in told.words
+
+        ask(0)
+        series = len(site.gateway.metrics().splitlines())
+        for number in range(1, 100):
+            ask(number)
+        assert len(site.gateway.metrics().splitlines()) == series
+    assert len(site.rest.requests) == before
