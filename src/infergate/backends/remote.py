@@ -11,6 +11,8 @@ one; that of an inference never is.
 *Rule 5.* A stream is a call of its own for each request. Its deadline is the client's alone, which
 travels; the timeout bounds the wait for each message. Once a message has come nothing is tried
 again.
+*Rule 6.* All requests of a sequence go to one endpoint, which alone has its state: they are never
+tried on another (docs/decisions/0013).
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ from infergate.core.messages import (
     ServerMetadata,
     ServerMetadataRequest,
 )
+from infergate.core.sequences import SequenceName, sequence_of
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
+from infergate.routing.affinity import Rendezvous
 from infergate.routing.balance import RoundRobin
 from infergate.transport.base import Endpoint, StreamUpstream, Upstream
 
@@ -55,6 +59,8 @@ Resp = TypeVar("Resp")
 
 _ATTEMPTS: Final = 2  # HAProxy and Envoy retry a refused connection once
 _PATIENCE: Final = 2.0  # seconds a server has to tell a model's configuration
+_SHOWN: Final = 40
+"""Characters of a sequence's id in an error."""
 _LASTING: Final = frozenset(
     {Kind.BAD_REQUEST, Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.UNSUPPORTED}
 )
@@ -137,6 +143,8 @@ class RemoteBackend(Generic[Req, Resp]):
         self._limits: Final = limits
         self._endpoints: Final = tuple(server.endpoints)
         self._balance: Final = RoundRobin(server.endpoints, _ATTEMPTS)
+        self._affinity: Final = Rendezvous({f"{e}{e.path}": e for e in server.endpoints})
+        self.spreads: Final = len(server.endpoints) > 1
         self._forwarded: Final = HeaderRule(server.forward_headers)
         self._returned: Final = HeaderRule(server.return_headers)
         self._rephrasing: Final = _rephrasing(codec)
@@ -150,7 +158,7 @@ class RemoteBackend(Generic[Req, Resp]):
             return await self._infer_described(operation, call)
         wire = self.codec.build_request(operation, await self.profile(call))
         try:
-            return self._read(await self.exchange(wire, call), operation)
+            return self._read(await self.exchange(wire, call, self._sequence(operation)), operation)
         except GatewayError as error:
             otherwise = self._rephrasing(operation)
             if otherwise is None or error.kind not in _NOT_UNDERSTOOD:
@@ -190,7 +198,7 @@ class RemoteBackend(Generic[Req, Resp]):
                 raise
             model = newer
             wire = self.codec.build_request(request, profile, model)
-        answer = await self.exchange(wire, call)
+        answer = await self.exchange(wire, call, self._sequence(request))
         try:
             return self._read(answer, request, model)
         except GatewayError as error:
@@ -215,7 +223,8 @@ class RemoteBackend(Generic[Req, Resp]):
         if isinstance(codec, Streaming) and isinstance(self._upstream, StreamUpstream):
             wire = codec.build_stream_request(request, await self.profile(call))
             try:
-                async with aclosing(self._stream(wire, self._upstream, call)) as messages:
+                sequence = self._sequence(request)
+                async with aclosing(self._stream(wire, self._upstream, call, sequence)) as messages:
                     async for message in messages:
                         answer = self._read_streamed(codec, message, request)
                         begun = True
@@ -239,12 +248,16 @@ class RemoteBackend(Generic[Req, Resp]):
             raise read_wrong(error, self.name) from error
 
     async def _stream(
-        self, wire: Req, upstream: StreamUpstream[Req, Resp], call: Call
+        self,
+        wire: Req,
+        upstream: StreamUpstream[Req, Resp],
+        call: Call,
+        sequence: SequenceName | None,
     ) -> AsyncGenerator[Resp, None]:
         """What an endpoint gives to ``wire``, as it is pulled."""
         wire = self._forwarding(wire, call)
         refused: GatewayError | None = None
-        for endpoint in self._balance.order():
+        for endpoint in self._order(sequence):
             left = None if call.whole is None else call.whole - time.monotonic()
             begun = False
             try:
@@ -259,7 +272,7 @@ class RemoteBackend(Generic[Req, Resp]):
                     raise failure from error
                 refused = failure
         assert refused is not None
-        raise refused
+        raise refused if sequence is None else self._away(refused, sequence)
 
     async def _pull(self, messages: AsyncGenerator[Resp, None], call: Call) -> Resp | None:
         """The next of ``messages``, None after the last."""
@@ -276,17 +289,46 @@ class RemoteBackend(Generic[Req, Resp]):
         finally:
             call.backend_seconds += time.monotonic() - began
 
-    async def exchange(self, wire: Req, call: Call) -> Resp:
-        """Send ``wire`` to an endpoint and wait for its answer, whatever it is."""
+    async def exchange(self, wire: Req, call: Call, sequence: SequenceName | None = None) -> Resp:
+        """Send ``wire`` to an endpoint, to that of its ``sequence`` if it has one, and wait for its
+        answer, whatever it is."""
         began = time.monotonic()
         call.tighten(began + self._allowed(call))
         wire = self._forwarding(wire, call)
         try:
-            answer = await self._send(wire, call, self._balance.order())
+            answer = await self._send(wire, call, self._order(sequence))
+        except GatewayError as error:
+            if sequence is None or error.kind is not Kind.CONNECT:
+                raise
+            raise self._away(error, sequence) from error
         finally:
             call.backend_seconds += time.monotonic() - began
         call.returned.update(self._returned.select(self._headers.read(answer)))
         return answer
+
+    def _sequence(self, operation: Operation) -> SequenceName | None:
+        """The sequence that matters to the choice of an endpoint."""
+        if self.spreads and isinstance(operation, InferRequest):
+            return sequence_of(operation)
+        return None
+
+    def _order(self, sequence: SequenceName | None) -> Sequence[Endpoint]:
+        """The endpoints to try."""
+        if sequence is None:
+            return self._balance.order()
+        return (self._affinity.keeper(sequence),) * _ATTEMPTS
+
+    def _away(self, error: GatewayError, sequence: SequenceName) -> GatewayError:
+        """``error`` telling which endpoint is away, by its place in the configuration."""
+        place = self._endpoints.index(self._affinity.keeper(sequence)) + 1
+        return GatewayError(
+            error.kind,
+            f"{error.public} (endpoint {place} of {len(self._endpoints)}, which alone has sequence "
+            f"{repr(sequence.id)[:_SHOWN]} of model '{sequence.model}')",
+            origin=error.origin,
+            detail=error.detail,
+            retry_after=error.retry_after,
+        )
 
     def _forwarding(self, wire: Req, call: Call) -> Req:
         """``wire`` with those of the client's headers that go on."""

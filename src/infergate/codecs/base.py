@@ -4,7 +4,8 @@
 ``peek``, ``parse_request``, ``build_response`` and ``build_error``; the backend uses
 ``build_request`` and ``parse_response``. Where both sides spell the same protocol and the route
 renames no tensor, the gateway uses ``shield``, ``readdress`` and ``relabel`` of a
-:class:`Forwarding` codec instead and no tensor is decoded.
+:class:`Forwarding` codec instead and no tensor is decoded; ``sequence`` too, where the backend has
+several endpoints.
 
 *Rule 1.* Any bytes parse, or raise :class:`GatewayError`; nothing else escapes.
 *Rule 2.* What ``parse_request`` returns obeys Rule 1 of ``core.tensor``; ``shield`` refuses
@@ -23,6 +24,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.messages import Answer, InferRequest, InferResponse, ModelMetadata, Operation
+from infergate.core.sequences import SequenceId
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -177,6 +179,11 @@ class Forwarding(Protocol[Req, Resp]):
         """``wire`` checked as by ``parse_request`` but not decoded, in a form any server takes
         (content encodings undone). A codec may give back a subclass of ``Req`` that tells
         ``readdress`` and ``relabel`` what was learnt."""
+        ...
+
+    def sequence(self, wire: Req, limits: Limits) -> SequenceId | None:
+        """The id of the sequence that ``wire`` (an inference, shielded or not) belongs to. Raises
+        what is found wrong with it on the way."""
         ...
 
     def readdress(self, wire: Req, model: str, version: str, profile: Profile) -> Req | None:

@@ -51,7 +51,8 @@ class BackendConfig(Section):
         "over HTTP; grpc:// or grpcs:// with a port for v2-grpc and trtis-grpc; for graphpipe also "
         "size-prefixed messages over tcp://host:port or unix:/path; none for builtin. https and "
         "grpcs trust the system's certificates, or those that "
-        "SSL_CERT_FILE and SSL_CERT_DIR name.",
+        "SSL_CERT_FILE and SSL_CERT_DIR name. Requests go to several in turn, but those of a "
+        "sequence to one, always the same (docs/decisions/0013).",
     )
     timeout: PositiveDuration = Field(
         default=30.0, description="For one request, where its route says nothing else."

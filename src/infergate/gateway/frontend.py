@@ -18,6 +18,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.messages import OPERATIONS, InferRequest
+from infergate.core.sequences import SequenceName
 from infergate.gateway.gateway import Bound, Gateway
 from infergate.gateway.labour import Aside, Labour
 
@@ -34,8 +35,13 @@ class Exchanging(Protocol):
 
     codec: Codec[Any, Any]
 
-    async def exchange(self, wire: Any, call: Call) -> Any:
-        """Send ``wire``, return the wire answer."""
+    @property
+    def spreads(self) -> bool:
+        """Whether it has several endpoints, to one of which a sequence must keep."""
+        ...
+
+    async def exchange(self, wire: Any, call: Call, sequence: SequenceName | None = None) -> Any:
+        """Send ``wire``, of ``sequence`` in the backend's names, return the wire answer."""
         ...
 
     async def profile(self, call: Call) -> Profile:
@@ -116,16 +122,18 @@ class Forward(Generic[Req, Resp]):
         checked = wire
         if route.validate:  # else the operator vouches for this route's clients
             checked = await self._labour.read(self._codec.shield, wire, call)
+        model = route.backend_model(peek.model)
+        sequence = self._sequence(checked, model) if self._backend.spreads else None
         upstream = self._codec.readdress(
             checked,
-            route.backend_model(peek.model),
+            model,
             route.backend_version(peek.version),
             await self._backend.profile(call),
         )
         if upstream is None:  # this server does not take that form of the protocol
             call.way = self._otherwise.name
             return await self._otherwise.infer(checked, peek, call)
-        answer = await self._backend.exchange(upstream, call)
+        answer = await self._backend.exchange(upstream, call, sequence)
         try:
             return self._codec.relabel(
                 answer,
@@ -136,6 +144,10 @@ class Forward(Generic[Req, Resp]):
             )
         except GatewayError as error:
             raise read_wrong(error, self._bound.backend.name) from error
+
+    def _sequence(self, wire: Req, model: str) -> SequenceName | None:
+        number = self._codec.sequence(wire, self._labour.limits)
+        return None if number is None else SequenceName(model, number)
 
 
 class Frontend(Generic[Req, Resp]):

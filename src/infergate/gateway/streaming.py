@@ -16,12 +16,13 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from infergate.codecs.base import Codec, Parsed, Streaming
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.sequences import SequenceName, sequence_of
 from infergate.core.wire import RpcRequest, RpcResponse, size
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Bound
@@ -30,7 +31,6 @@ AT_ONCE: Final = 16
 """Requests of a stream that are served at once."""
 OPERATION: Final = "stream_infer"
 """How metrics and logs call each request of a stream."""
-_SEQUENCE: Final = "sequence_id"
 _log = logging.getLogger(__name__)
 
 Asked = tuple[InferRequest, Parsed, Bound]
@@ -90,7 +90,7 @@ class Stream:
         self._name: Final = name
         self._record: Final = record
         self._call: Final = call
-        self._sequences: Final[dict[Any, _Request]] = {}
+        self._sequences: Final[dict[SequenceName, _Request]] = {}
         """The latest request of each."""
         self._waiting: Final[dict[_Request, None]] = {}
         """Requests that may have an only answer to give, in the order that they came."""
@@ -133,7 +133,9 @@ class Stream:
         except Exception:  # noqa: BLE001 - it is logged, and costs one request
             return _bug(call)
 
-    async def _told(self, request: _Request, sequence: object) -> AsyncGenerator[RpcResponse, None]:
+    async def _told(
+        self, request: _Request, sequence: SequenceName | None
+    ) -> AsyncGenerator[RpcResponse, None]:
         """All answers to ``request``, counted and told."""
         call = request.call
         try:
@@ -149,7 +151,7 @@ class Stream:
         finally:
             self._leave(request)
             request.over.set()
-            if self._sequences.get(sequence) is request:
+            if sequence is not None and self._sequences.get(sequence) is request:
                 del self._sequences[sequence]
             self._record(call)
 
@@ -207,12 +209,11 @@ class Stream:
             return
 
 
-def _sequence(asked: Asked | GatewayError) -> Any:
+def _sequence(asked: Asked | GatewayError) -> SequenceName | None:
     """What tells the sequence of a request from others; None where it has none."""
     if isinstance(asked, GatewayError):
         return None
-    number = asked[0].parameters.get(_SEQUENCE)
-    return (asked[0].model, number) if number and isinstance(number, int | str) else None
+    return sequence_of(asked[0])
 
 
 def _bug(call: Call) -> GatewayError:

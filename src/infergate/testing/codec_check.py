@@ -27,6 +27,7 @@ from infergate.core.messages import (
     ModelMetadata,
     Operation,
 )
+from infergate.core.sequences import PARAMETER
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
 from infergate.testing import samples
 from infergate.testing.canonical import text
@@ -154,7 +155,12 @@ class _Check:
         answered: Any,
         answer: InferResponse,
     ) -> None:
-        """``readdress`` and ``relabel`` change names only."""
+        """``readdress`` and ``relabel`` change names only, and sequences are told."""
+        for number in (None, 2**63, "by name"):
+            told = {} if number is None else {PARAMETER: number}
+            wire = self.build(replace(operation, parameters=told), None)
+            for each in (wire, codec.shield(wire, DEFAULT_LIMITS)):
+                assert codec.sequence(each, DEFAULT_LIMITS) == number, f"sequence {number!r}"
         readdressed = codec.readdress(asked, "other", "9", self.profile)
         if readdressed is not None:
             _assert_same(
@@ -194,6 +200,7 @@ class _Check:
                 assert refused == shielded, f"parse_request and shield differ on {body[:200]!r}"
             if forwarding:
                 _refused(forwarding.readdress, wire, "other", "9", self.profile)
+                _refused(forwarding.sequence, wire, DEFAULT_LIMITS)
         for body in samples.hostile(bytes(joined(body_of(answered)))):
             wire = with_body(answered, (body,))
             _refused(codec.parse_response, wire, operation, DEFAULT_LIMITS, model)

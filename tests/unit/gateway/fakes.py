@@ -23,6 +23,7 @@ from infergate.core.messages import (
     ModelReadyRequest,
     Operation,
 )
+from infergate.core.sequences import SequenceId, SequenceName
 from infergate.core.wire import RpcRequest, RpcResponse
 
 
@@ -69,6 +70,9 @@ class LineCodec:
         if "bad" in wire.method:
             raise bad_request("bad tensor")
         return wire
+
+    def sequence(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
+        return wire.metadata.get("sequence")
 
     def readdress(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
@@ -150,11 +154,16 @@ class Wired(Memory):
         super().__init__(name)
         self.codec = codec
         self.wires: list[RpcRequest] = []
+        self.sequences: list[SequenceName | None] = []
+        self.spreads = True
         self.reply = RpcResponse([b"as it came"])
 
     async def profile(self, call: Call) -> Profile:
         return GENERIC
 
-    async def exchange(self, wire: RpcRequest, call: Call) -> RpcResponse:
+    async def exchange(
+        self, wire: RpcRequest, call: Call, sequence: SequenceName | None = None
+    ) -> RpcResponse:
         self.wires.append(wire)
+        self.sequences.append(sequence)
         return self.reply

@@ -92,6 +92,23 @@ async def test_a_trusted_routes_message_is_not_read() -> None:
     assert (await served.respond(RpcRequest("infer m 1 bad"), call())).code == 0
 
 
+@pytest.mark.parametrize("validate", [True, False])
+async def test_a_forwarded_request_tells_its_sequence_in_the_backends_names(validate: bool) -> None:
+    backend = Wired("b", LineCodec())
+    served = frontend(backend, LineCodec(), rewrite=Rewrite(model="theirs"), validate=validate)
+    await served.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), call())
+    await served.respond(RpcRequest("infer m 1 id"), call())
+    assert backend.sequences == [("theirs", "s"), None]
+
+
+async def test_where_there_is_one_endpoint_no_sequence_is_looked_for() -> None:
+    backend = Wired("b", LineCodec())
+    backend.spreads = False
+    served = frontend(backend, LineCodec())
+    await served.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), call())
+    assert backend.sequences == [None]
+
+
 async def test_a_backends_error_is_told_in_this_protocol() -> None:
     backend = Wired("b", LineCodec())
     backend.reply = RpcResponse(code=13, details="it broke")

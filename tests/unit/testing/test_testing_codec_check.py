@@ -92,6 +92,11 @@ class ForgetsToReaddress(Sound):
         return wire
 
 
+class OverlooksSequences(Sound):
+    def sequence(self, wire: Any, limits: Any) -> Any:
+        return None
+
+
 class ForgetsToRelabel(Sound):
     def relabel(self, wire: Any, asked: Any, model: Any, version: Any, limits: Any) -> Any:
         return wire
@@ -120,6 +125,7 @@ def test_a_sound_codec_passes() -> None:
         (ShieldLetsThrough, "parse_request and shield differ"),
         (ForgetsToReaddress, "readdressed request"),
         (ForgetsToRelabel, "relabelled answer"),
+        (OverlooksSequences, "sequence 9223372036854775808"),
     ],
 )
 def test_a_broken_rule_is_told(make: type[Sound], told: str) -> None:

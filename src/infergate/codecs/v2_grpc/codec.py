@@ -31,6 +31,7 @@ from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, most_fields
 from infergate.codecs.v2_grpc.infer_request import (
     asks_for_classes,
     read_request,
+    read_sequence,
     shield_request,
     write_request,
 )
@@ -52,6 +53,7 @@ from infergate.core.messages import (
     ModelMetadata,
     Operation,
 )
+from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, joined, size
 
@@ -244,6 +246,13 @@ class V2Grpc:
         if message is wire.message:
             return wire
         return RpcRequest(wire.method, message, wire.metadata)
+
+    def sequence(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
+        """From the request's own parameters alone."""
+        try:
+            return read_sequence(joined(wire.message), limits)
+        except Malformed as error:
+            raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None
 
     def readdress(
         self, wire: RpcRequest, model: str, version: str, profile: Profile

@@ -38,6 +38,8 @@ from infergate.core.errors import bad_request
 from infergate.core.limits import KIB, Limits
 from infergate.core.messages import InferRequest, RequestedOutput
 from infergate.core.places import REGION, Place, read_place, write_place
+from infergate.core.sequences import PARAMETER as SEQUENCE
+from infergate.core.sequences import SequenceId, sequence_id
 from infergate.core.tensor import Buffer
 from infergate.core.wire import joined
 
@@ -45,11 +47,14 @@ RAW: Final = 7
 """ModelInferRequest.raw_input_contents"""
 _OUTPUTS: Final = 6
 """ModelInferRequest.outputs"""
+_OWN_PARAMETERS: Final = 4
+"""ModelInferRequest.parameters"""
 _PARAMETERS: Final = 2
 """InferRequestedOutputTensor.parameters"""
 _KEY: Final = frozenset({1})
 """Of an entry of a map."""
 _CLASSIFICATION: Final = PARAMETER.encode()
+_SEQUENCE: Final = SEQUENCE.encode()
 _SHORT: Final = 16 * KIB
 """Bytes of a message that are searched faster than its fields are found."""
 
@@ -174,6 +179,24 @@ def shield_request(message: Sequence[Buffer], limits: Limits) -> tuple[Sequence[
     for entry in checked.raw:
         parts += (prefix(RAW, len(entry)), entry)
     return parts, shared
+
+
+def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
+    """The sequence that ``message`` belongs to; looks at its parameters alone. Raises Malformed."""
+    if len(message) <= _SHORT and _SEQUENCE not in bytes(message):
+        return None
+    view = memoryview(message)
+    parts = [
+        view[field.start : field.end]
+        for field in fields(message, most_fields(limits))
+        if field.number == _OWN_PARAMETERS and field.wire_type == DELIMITED
+    ]
+    try:
+        return sequence_id(
+            read_parameters(ModelInferRequest.FromString(b"".join(parts)).parameters)
+        )
+    except DecodeError:
+        raise Malformed(UNDECODABLE) from None
 
 
 def asks_for_classes(message: Buffer) -> bool:

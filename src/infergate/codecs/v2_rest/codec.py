@@ -71,6 +71,7 @@ from infergate.core.messages import (
     SharedMemoryUnregisterRequest,
     TraceSettingsRequest,
 )
+from infergate.core.sequences import SequenceId
 from infergate.core.wire import HttpRequest, HttpResponse
 
 _DEFAULT_COMPRESS_MIN: Final = 256
@@ -177,6 +178,10 @@ class V2Rest:
             return forwarding.shield_inference(wire, limits)
         self.parse_request(wire, limits)
         return wire
+
+    def sequence(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
+        """As ``shield`` found it; of a request that was not checked, after looking for it."""
+        return forwarding.sequence(wire, limits)
 
     def readdress(
         self, wire: HttpRequest, model: str, version: str, profile: Profile

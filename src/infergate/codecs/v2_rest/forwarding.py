@@ -35,6 +35,8 @@ from infergate.codecs.v2_rest.tensors import BINARY_TYPE, HEADER, json_length
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, RequestedOutput
+from infergate.core.sequences import PARAMETER as SEQUENCE
+from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
 
@@ -65,6 +67,7 @@ class CheckedRequest(HttpRequest):
     reply: Wanted | None = None
     outputs: tuple[RequestedOutput, ...] = ()
     """Those that it asks for, if a tensor is in shared memory."""
+    sequence: SequenceId | None = None
 
 
 def shield_inference(wire: HttpRequest, limits: Limits) -> CheckedRequest:
@@ -83,7 +86,22 @@ def shield_inference(wire: HttpRequest, limits: Limits) -> CheckedRequest:
         found.id,
         found.wanted,
         found.outputs,
+        found.sequence,
     )
+
+
+def sequence(wire: HttpRequest, limits: Limits) -> SequenceId | None:
+    """The sequence that ``wire`` belongs to. One that was not checked is read only where its text
+    may have the word, or spell it otherwise."""
+    if isinstance(wire, CheckedRequest):
+        return wire.sequence
+    body = decoded(wire.headers, wire.body, limits)
+    told = wire.headers.get(HEADER)
+    text = bytes(memoryview(body)[: json_length(told)]) if told is not None else bytes(body)
+    if SEQUENCE.encode() not in text and b"\\u" not in text:
+        return None
+    place = locate(wire.path)
+    return read_body(wire, body, place.model, place.version, limits).sequence
 
 
 def readdress(wire: HttpRequest, model: str, version: str, profile: Profile) -> HttpRequest | None:

@@ -53,6 +53,7 @@ from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
 from infergate.core.places import read_place, write_place
+from infergate.core.sequences import SequenceId, sequence_id
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 from infergate.core.wire import HttpRequest
 
@@ -86,6 +87,7 @@ class Read:
     forms: frozenset[Form] = frozenset()
     outputs: tuple[RequestedOutput, ...] = ()
     """Those that it asks for, if a tensor is in shared memory."""
+    sequence: SequenceId | None = None
 
 
 def read_request(
@@ -132,7 +134,8 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
     wanted = Wanted(named, otherwise or False, accept)
     forms = frozenset(source.forms)
     placed = request.outputs if Form.SHARED in forms else ()
-    return Read(Parsed(request, wanted), wanted, identity, forms, placed)
+    sequence = sequence_id(parameters)
+    return Read(Parsed(request, wanted), wanted, identity, forms, placed, sequence)
 
 
 def _finish_raw(

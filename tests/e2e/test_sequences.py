@@ -1,0 +1,225 @@
+"""Sequences through infergate to servers each of which keeps its own.
+
+Two infergates with the model ``accumulate`` inside are the endpoints of one backend in every
+protocol that has sequences, in front of which is the infergate under test.
+"""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as tg
+from tritonclient.utils import InferenceServerException
+
+from e2e.clients import Client, client
+from e2e.running import Infergate, started_infergate
+from peers.support.triton import Triton
+
+INSIDE = """
+backends:
+  inside: {protocol: builtin}
+routes:
+  - {model: '*', backend: inside}
+"""
+PROTOCOLS = {"v2-rest": "http", "v2-grpc": "grpc", "trtis-http": "http", "trtis-grpc": "grpc"}
+UNDER_TEST = """
+backends:
+{backends}  none: {{protocol: graphpipe, endpoints: ["http://127.0.0.1:9"]}}
+models:
+  none:
+    inputs: [{{name: INPUT, datatype: INT32, shape: [1]}}]
+    outputs: [{{name: OUTPUT, datatype: INT32, shape: [1]}}]
+routes:
+{routes}  - {{model: none, backend: none}}
+"""
+
+
+def config(servers: list[Infergate]) -> str:
+    backends, routes = "", ""
+    for protocol, carrier in PROTOCOLS.items():
+        urls = ", ".join(f'"{carrier}://{getattr(each, carrier)}"' for each in servers)
+        backends += f"  {protocol}: {{protocol: {protocol}, endpoints: [{urls}]}}\n"
+        for form in ("read", "unread"):
+            routes += (
+                f"  - {{model: {protocol}.{form}, backend: {protocol}, "
+                f"validate: {str(form == 'read').lower()}, rewrite: {{model: accumulate}}}}\n"
+            )
+    return UNDER_TEST.format(backends=backends, routes=routes)
+
+
+@pytest.fixture(scope="module")
+def gateways() -> Iterator[tuple[Infergate, Infergate]]:
+    """Two of one configuration: a sequence may take now one, now the other."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(started_infergate(INSIDE)) for _ in range(2)]
+        text = config(servers)
+        yield (
+            stack.enter_context(started_infergate(text)),
+            stack.enter_context(started_infergate(text)),
+        )
+
+
+@contextmanager
+def clients(form: str, gateways: tuple[Infergate, ...]) -> Iterator[list[Client]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(client(form, each.http, each.grpc)) for each in gateways]
+
+
+def added(made: Client, model: str, value: int, **sequence: Any) -> int:
+    """The sum of the sequence, once ``value`` is added."""
+    tensor = made.input("INPUT", np.array([value], np.int32), "INT32")
+    return int(made.infer(model, [tensor], **sequence).as_numpy("OUTPUT")[0])
+
+
+@pytest.mark.parametrize("form", ["http", "grpc"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("route", ["read", "unread"])
+def test_a_sequence_reaches_one_endpoint(
+    gateways: tuple[Infergate, Infergate], form: str, protocol: str, route: str
+) -> None:
+    """Seven sequences step by step, one step through one gateway, the next through the other."""
+    model, base = f"{protocol}.{route}", first_of(form, route)
+    numbers = [base + number for number in range(7)]
+    with clients(form, gateways) as made:
+        for step in range(1, 5):
+            for number in numbers:
+                told = added(
+                    made[step % 2],
+                    model,
+                    step * number,
+                    sequence_id=number,
+                    sequence_start=step == 1,
+                    sequence_end=step == 4,
+                )
+                assert told == number * step * (step + 1) // 2
+        with pytest.raises(InferenceServerException, match="START"):
+            added(made[0], model, 1, sequence_id=numbers[0])
+
+
+def first_of(form: str, route: str) -> int:
+    """Numbers that no other case of the test uses."""
+    return {"http": 1000, "grpc": 2000}[form] + {"read": 100, "unread": 200}[route]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_streams_too(gateways: tuple[Infergate, Infergate], protocol: str) -> None:
+    numbers = range(3001, 3008)
+    told: dict[int, list[int]] = {number: [] for number in numbers}
+    with clients("grpc", gateways) as (made, _):
+        wrong: list[Any] = []
+
+        def take(result: Any, error: Any) -> None:
+            if error is not None:
+                wrong.append(error)
+            else:
+                number = int(result.get_response().id)
+                told[number].append(int(result.as_numpy("OUTPUT")[0]))
+
+        made.start_stream(take)
+        for step in range(1, 5):
+            for number in numbers:
+                tensor = tg.InferInput("INPUT", [1], "INT32")
+                made.async_stream_infer(
+                    f"{protocol}.read",
+                    [tensor.set_data_from_numpy(np.array([step], np.int32))],
+                    request_id=str(number),
+                    sequence_id=number,
+                    sequence_start=step == 1,
+                    sequence_end=step == 4,
+                )
+        made.stop_stream()
+    assert not wrong
+    assert told == {number: [1, 3, 6, 10] for number in numbers}
+
+
+@pytest.mark.parametrize("form", ["http", "grpc"])
+def test_a_protocol_without_sequences_refuses_them(
+    gateways: tuple[Infergate, Infergate], form: str
+) -> None:
+    with (
+        clients(form, gateways) as (made, _),
+        pytest.raises(InferenceServerException, match=r"sequence_id.*GraphPipe") as caught,
+    ):
+        added(made, "none", 1, sequence_id=5, sequence_start=True)
+    assert caught.value.status() in {"501", "StatusCode.UNIMPLEMENTED"}
+
+
+def test_legacy_clients_are_told_so_too(gateways: tuple[Infergate, Infergate]) -> None:
+    header = (
+        'batch_size: 1 flags: 1 correlation_id: 5 input { name: "INPUT" } output { name: "OUTPUT" }'
+    )
+    asked = urllib.request.Request(
+        f"http://{gateways[0].http}/api/infer/none",
+        b"\1\0\0\0",
+        {"NV-InferRequest": header, "Content-Type": "application/octet-stream"},
+    )
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(asked)
+    caught.value.close()
+    assert caught.value.code == 400
+    assert "code: UNSUPPORTED" in caught.value.headers["NV-Status"]
+    assert "sequence_id" in caught.value.headers["NV-Status"]
+
+
+def test_an_endpoint_that_is_away_takes_its_sequences_with_it() -> None:
+    with started_infergate(INSIDE) as kept, ExitStack() as leaving:
+        lost = leaving.enter_context(started_infergate(INSIDE))
+        urls = f'["http://{kept.http}", "http://{lost.http}"]'
+        text = (
+            f"backends:\n  both: {{protocol: v2-rest, endpoints: {urls}}}\n"
+            "routes:\n  - {model: accumulate, backend: both}\n"
+        )
+        with started_infergate(text) as gateway, client("http", gateway.http, "") as made:
+            numbers = range(1, 17)
+            for number in numbers:
+                added(made, "accumulate", number, sequence_id=number, sequence_start=True)
+            leaving.close()
+            away = {}
+            for number in numbers:
+                try:
+                    told = added(made, "accumulate", number, sequence_id=number)
+                except InferenceServerException as error:
+                    away[number] = error
+                else:
+                    assert told == 2 * number
+        assert 0 < len(away) < len(numbers)
+        for number, error in away.items():
+            assert error.status() == "502"
+            assert f"endpoint 2 of 2, which alone has sequence {number} " in error.message()
+
+
+TRITON = """
+backends:
+  rest: {{protocol: v2-rest, endpoints: ["http://{0.http}", "http://localhost:{1}"]}}
+  grpc: {{protocol: v2-grpc, endpoints: ["grpc://{0.grpc}", "grpc://localhost:{2}"]}}
+routes:
+  - {{model: rest, backend: rest, rewrite: {{model: accumulate}}}}
+  - {{model: grpc, backend: grpc, rewrite: {{model: accumulate}}}}
+"""
+
+
+def test_real_triton_behind_both_protocols(triton: Triton) -> None:
+    """Its one instance has one sequence at a time; it is there twice, by two names."""
+    ports = [address.rpartition(":")[2] for address in (triton.http, triton.grpc)]
+    with started_infergate(TRITON.format(triton, *ports)) as gateway:
+        for form in ("http", "grpc"):
+            with client(form, gateway.http, gateway.grpc) as made:
+                for model, number in (("rest", 71), ("grpc", 72)):
+                    for step in range(1, 5):
+                        told = added(
+                            made,
+                            model,
+                            step,
+                            sequence_id=number,
+                            sequence_start=step == 1,
+                            sequence_end=step == 4,
+                        )
+                        assert told == step * (step + 1) // 2
+                    with pytest.raises(InferenceServerException, match="START"):
+                        added(made, model, 1, sequence_id=number)

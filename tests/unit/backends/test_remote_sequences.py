@@ -1,0 +1,162 @@
+"""RemoteBackend keeps each sequence on one endpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pytest
+
+from infergate.backends.remote import RPC_HEADERS, RemoteBackend, Server
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.v2_grpc.codec import V2Grpc
+from infergate.codecs.v2_grpc.infer_response import write_raw
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
+from infergate.core.sequences import SequenceName
+from infergate.core.wire import RpcRequest, RpcResponse
+from infergate.transport.base import Endpoint
+
+ENDPOINTS = [Endpoint("a", 1), Endpoint("b", 2), Endpoint("c", 3)]
+ANSWER = RpcResponse(write_raw(InferResponse("m", "1", "id")))
+
+
+class Upstream:
+    """Notes where it was asked; the endpoints that are ``away`` refuse the connection."""
+
+    def __init__(self) -> None:
+        self.asked: list[Endpoint] = []
+        self.away: set[Endpoint] = set()
+
+    async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
+        self.asked.append(endpoint)
+        if endpoint in self.away:
+            raise GatewayError(Kind.CONNECT, "could not be reached", detail=endpoint.authority)
+        return ANSWER
+
+    async def stream(
+        self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
+    ) -> AsyncGenerator[RpcResponse, None]:
+        yield await self.exchange(wire, endpoint, 1)
+
+    async def close(self) -> None:
+        pass
+
+
+def backend(upstream: Upstream, endpoints: list[Endpoint]) -> RemoteBackend[Any, Any]:
+    server = Server("b", endpoints, profile=GENERIC)
+    return RemoteBackend(server, V2Grpc(), upstream, RPC_HEADERS, DEFAULT_LIMITS)
+
+
+def call() -> Call:
+    return Call(peer="test", started=time.monotonic())
+
+
+def request(number: object = None, model: str = "m") -> InferRequest:
+    return InferRequest(model, parameters={} if number is None else {"sequence_id": number})
+
+
+async def perform(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
+    await remote.perform(asked, call())
+
+
+async def perform_described(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
+    remote.codec.described = True
+    declared = call()
+    declared.declared = ModelMetadata("m")
+    await remote.perform(asked, declared)
+
+
+async def stream(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
+    async for _ in remote.stream(asked, call()):
+        pass
+
+
+async def forward(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
+    number: Any = asked.parameters.get("sequence_id")
+    name = None if number is None else SequenceName(asked.model, number)
+    await remote.exchange(RpcRequest("/infer"), call(), name)
+
+
+WAYS = [perform, perform_described, stream, forward]
+Act = Callable[[RemoteBackend[Any, Any], InferRequest], Any]
+
+
+@pytest.mark.parametrize("act", WAYS)
+async def test_a_sequence_keeps_to_one_endpoint_whatever_comes_between(act: Act) -> None:
+    upstream = Upstream()
+    remote = backend(upstream, ENDPOINTS)
+    kept: dict[int, set[Endpoint]] = {}
+    for _ in range(4):
+        for number in range(1, 31):
+            await act(remote, request(number))
+            kept.setdefault(number, set()).add(upstream.asked[-1])
+            await act(remote, request())
+    assert all(len(endpoints) == 1 for endpoints in kept.values())
+    assert set.union(*kept.values()) == set(ENDPOINTS)
+
+
+async def test_every_way_and_another_gateway_choose_alike() -> None:
+    asked: list[list[Endpoint]] = []
+    for act in WAYS:
+        upstream = Upstream()
+        remote = backend(upstream, ENDPOINTS[::-1])
+        for number in range(1, 21):
+            await act(remote, request(number))
+        asked.append(upstream.asked)
+    assert asked[0] == asked[1] == asked[2] == asked[3]
+
+
+@pytest.mark.parametrize("act", WAYS)
+async def test_a_sequence_goes_nowhere_else_where_its_endpoint_is_away(act: Act) -> None:
+    upstream = Upstream()
+    remote = backend(upstream, ENDPOINTS)
+    await act(remote, request("mine"))
+    kept = upstream.asked.pop()
+    upstream.away.add(kept)
+    with pytest.raises(GatewayError) as caught:
+        await act(remote, request("mine"))
+    assert set(upstream.asked) == {kept}
+    assert caught.value.kind is Kind.CONNECT
+    place = ENDPOINTS.index(kept) + 1
+    assert caught.value.public == (
+        f"backend 'b': could not be reached (endpoint {place} of 3, which alone has sequence "
+        "'mine' of model 'm')"
+    )
+    assert caught.value.detail == kept.authority
+    upstream.away.clear()
+    await act(remote, request("mine"))
+    assert upstream.asked[-1] == kept
+
+
+async def test_a_long_id_is_cut_in_the_error() -> None:
+    upstream = Upstream()
+    upstream.away = set(ENDPOINTS)
+    with pytest.raises(GatewayError) as caught:
+        await perform(backend(upstream, ENDPOINTS), request("x" * 10_000))
+    assert len(caught.value.public) < 200
+
+
+async def test_others_are_spread_and_tried_elsewhere() -> None:
+    upstream = Upstream()
+    upstream.away = {ENDPOINTS[0]}
+    remote = backend(upstream, ENDPOINTS)
+    await perform(remote, request(0))
+    await perform(remote, request())
+    assert upstream.asked == [ENDPOINTS[0], ENDPOINTS[1], ENDPOINTS[1]]
+
+
+async def test_one_endpoint_has_all_sequences() -> None:
+    upstream = Upstream()
+    remote = backend(upstream, ENDPOINTS[:1])
+    assert not remote.spreads
+    assert backend(upstream, ENDPOINTS).spreads
+    for number in range(1, 5):
+        await perform(remote, request(number))
+    upstream.away = {ENDPOINTS[0]}
+    with pytest.raises(GatewayError) as caught:
+        await perform(remote, request(1))
+    assert caught.value.public == "backend 'b': could not be reached"

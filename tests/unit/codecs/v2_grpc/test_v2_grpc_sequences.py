@@ -1,0 +1,61 @@
+"""Which sequence a message belongs to, found among its own parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from infergate.codecs.v2_grpc import PLUGIN
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.wire import RpcRequest
+
+CODEC = PLUGIN.make({})
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+
+
+def told(message: bytes) -> Any:
+    return CODEC.sequence(RpcRequest(INFER, (message,)), DEFAULT_LIMITS)
+
+
+def message(size: int, **parameter: Any) -> pb.ModelInferRequest:
+    made = pb.ModelInferRequest(model_name="m")
+    made.inputs.add(name="X", datatype="UINT8", shape=[size])
+    made.inputs[0].parameters["sequence_id"].int64_param = 9
+    made.parameters["other"].string_param = "sequence_id"
+    if parameter:
+        made.parameters["sequence_id"].CopyFrom(pb.InferParameter(**parameter))
+    made.raw_input_contents.append(b"x" * size)
+    return made
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_of_any_kind(size: int) -> None:
+    assert told(message(size, int64_param=5).SerializeToString()) == 5
+    assert told(message(size, uint64_param=2**64 - 1).SerializeToString()) == 2**64 - 1
+    assert told(message(size, string_param="five").SerializeToString()) == "five"
+    assert told(message(size, bool_param=True).SerializeToString()) is None
+    assert told(message(size).SerializeToString()) is None
+
+
+def test_of_two_the_last_is_meant_as_protobuf_has_it() -> None:
+    one, two = (pb.ModelInferRequest() for _ in range(2))
+    one.parameters["sequence_id"].int64_param = 1
+    two.parameters["sequence_id"].int64_param = 2
+    both = one.SerializeToString() + message(1).SerializeToString() + two.SerializeToString()
+    assert told(both) == 2
+    assert (
+        CODEC.parse_request(RpcRequest(INFER, (both,)), DEFAULT_LIMITS).operation.parameters[
+            "sequence_id"
+        ]
+        == 2
+    )
+
+
+@pytest.mark.parametrize("junk", [b"sequence_id", b"\x22\x0d\x0a\x0bsequence_id\x12\x7f"])
+def test_what_is_no_message(junk: bytes) -> None:
+    with pytest.raises(GatewayError) as caught:
+        told(junk)
+    assert caught.value.kind is Kind.BAD_REQUEST

@@ -1,0 +1,56 @@
+"""Which sequence a request belongs to, told of one that was checked and of one that was not."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from v2_rest_wires import CODEC, post
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.wire import HttpRequest
+
+INPUTS = '"inputs":[{"name":"X","datatype":"INT8","shape":[1],"data":[1]}]'
+
+
+def both(wire: HttpRequest) -> list[object]:
+    checked = CODEC.shield(wire, DEFAULT_LIMITS)
+    return [CODEC.sequence(each, DEFAULT_LIMITS) for each in (wire, checked)]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "number"),
+    [
+        ('{"sequence_id":5,"sequence_start":true}', 5),
+        ('{"sequence_id":"five"}', "five"),
+        ('{"sequence\\u005fid":18446744073709551615}', 2**64 - 1),
+        ('{"sequence_id":0}', None),
+        ('{"text":"\\u0073equence_id"}', None),
+        ('{"text":"the sequence_id"}', None),
+        ("{}", None),
+        ("null", None),
+    ],
+)
+def test_json(parameters: str, number: object) -> None:
+    text = f'{{"parameters":{parameters},{INPUTS}}}'
+    assert both(post(text)) == [number, number]
+    packed = post(gzip.compress(text.encode()), content_encoding="gzip")
+    assert both(packed) == [number, number]
+
+
+def test_binary_data_is_not_looked_at() -> None:
+    head = (
+        b'{"inputs":[{"name":"X","datatype":"UINT8","shape":[20],'
+        b'"parameters":{"binary_data_size":20}}]}'
+    )
+    wire = post(head + b'"sequence_id":123456', inference_header_content_length=str(len(head)))
+    assert both(wire) == [None, None]
+    raw = post(b'"sequence_id":5', inference_header_content_length="0")
+    assert both(raw) == [None, None]
+
+
+def test_an_unchecked_request_that_cannot_be_read() -> None:
+    with pytest.raises(GatewayError) as caught:
+        CODEC.sequence(post('{"sequence_id'), DEFAULT_LIMITS)
+    assert caught.value.kind is Kind.BAD_REQUEST

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infergate.core.messages import InferRequest
+from infergate.core.sequences import sequence_id, sequence_of
+
+
+@pytest.mark.parametrize("value", [1, 2**64 - 1, "1", "by name", "é"])
+def test_a_sequence(value: Any) -> None:
+    assert sequence_id({"sequence_id": value}) == value
+    assert sequence_of(InferRequest("m", "2", parameters={"sequence_id": value})) == ("m", value)
+
+
+@pytest.mark.parametrize("value", [0, "", None, True, 1.5, [1], {"a": 1}])
+def test_what_is_none(value: Any) -> None:
+    assert sequence_id({"sequence_id": value}) is None
+    assert sequence_of(InferRequest("m", parameters={"sequence_id": value})) is None
+
+
+def test_none_is_given() -> None:
+    assert sequence_of(InferRequest("m", parameters={"sequence_start": True})) is None

@@ -1,0 +1,66 @@
+"""Which endpoint keeps a sequence."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.core.sequences import SequenceName
+from infergate.routing.affinity import Rendezvous
+
+NAMES = [f"10.0.0.{number}:8000" for number in range(1, 6)]
+
+
+def rendezvous(names: list[str]) -> Rendezvous[str]:
+    return Rendezvous({name: name for name in names})
+
+
+SEQUENCES = [SequenceName("m", number) for number in range(1, 2001)]
+
+
+def test_every_process_and_every_release_decides_alike() -> None:
+    """The numbers are those of the first release: other gateways may still run it."""
+    told = [rendezvous(NAMES).keeper(each) for each in SEQUENCES[:8]]
+    assert [NAMES.index(name) for name in told] == [0, 3, 4, 1, 4, 2, 3, 4]
+    assert rendezvous(NAMES).keeper(SequenceName("modèle", "séquence")) == NAMES[0]
+
+
+@given(st.permutations(NAMES), st.sampled_from(SEQUENCES))
+def test_the_order_of_the_endpoints_does_not_matter(
+    names: list[str], sequence: SequenceName
+) -> None:
+    assert rendezvous(names).keeper(sequence) == rendezvous(NAMES).keeper(sequence)
+
+
+def test_sequences_are_spread_evenly() -> None:
+    counts = Counter(rendezvous(NAMES).keeper(each) for each in SEQUENCES)
+    assert set(counts) == set(NAMES)
+    assert min(counts.values()) > len(SEQUENCES) / len(NAMES) * 0.8
+    assert max(counts.values()) < len(SEQUENCES) / len(NAMES) * 1.2
+
+
+def test_without_an_endpoint_only_its_own_sequences_move() -> None:
+    every, fewer = rendezvous(NAMES), rendezvous(NAMES[1:])
+    for each in SEQUENCES:
+        if every.keeper(each) != NAMES[0]:
+            assert fewer.keeper(each) == every.keeper(each)
+
+
+def test_a_number_and_its_text_are_kept_together() -> None:
+    every = rendezvous(NAMES)
+    assert all(
+        every.keeper(each) == every.keeper(SequenceName(each.model, str(each.id)))
+        for each in SEQUENCES
+    )
+
+
+def test_models_are_told_apart() -> None:
+    every = rendezvous(NAMES)
+    assert len({every.keeper(SequenceName(f"m{number}", 1)) for number in range(50)}) > 1
+
+
+@given(st.text(st.characters(exclude_categories=[])), st.text(st.characters(exclude_categories=[])))
+def test_any_text_is_kept_somewhere(model: str, number: str) -> None:
+    assert rendezvous(NAMES).keeper(SequenceName(model, number)) in NAMES
