@@ -7,6 +7,8 @@ Each backend serves its models under its name and a dot: ``rest.simple`` is Trit
 from __future__ import annotations
 
 import json
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -19,12 +21,15 @@ from tritonclient.utils import InferenceServerException
 
 from e2e.clients import FORMS, Client, client
 from e2e.running import Infergate, started_infergate
+from faults.rpc import call, channel
 from infergate.codecs.v2_grpc import messages as pb
+from legacy.messages import SERVICE, Messages
 from legacy.running import LegacyServer, started_legacy
 from peers.support.kserve import KServe
 from peers.support.mlserver import MLServer
 from peers.support.triton import Triton
 
+LEGACY = Messages("1.9")
 ON = "control: {repository: true, settings: true}\n"
 ROUTE = "  - {{model: '/{0}\\.(.+)/', backend: {0}, rewrite: {{model: '\\1'}}}}\n"
 REFUSED = {"501", "StatusCode.UNIMPLEMENTED"}
@@ -63,14 +68,20 @@ def fails(statuses: set[str], words: str, act: Callable[[], Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def served(triton: Triton) -> Iterator[dict[str, Client]]:
+def gateway(triton: Triton) -> Iterator[Infergate]:
     backends = {
         "rest": f'protocol: v2-rest, endpoints: ["http://{triton.http}"]',
         "grpc": f'protocol: v2-grpc, endpoints: ["grpc://{triton.grpc}"]',
         "plain": f'protocol: v2-rest, endpoints: ["http://{triton.http}"], profile: generic',
         "inside": "protocol: builtin",
     }
-    with started_infergate(config(backends)) as gateway, clients_of(gateway) as clients:
+    with started_infergate(config(backends)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def served(gateway: Infergate) -> Iterator[dict[str, Client]]:
+    with clients_of(gateway) as clients:
         yield clients
 
 
@@ -126,6 +137,50 @@ def test_statistics_grow_by_what_was_asked(asked: Client, backend: str) -> None:
     assert set(before) == {model}
     infer(asked, model)
     assert counted(asked, model)[model] == before[model] + 1
+
+
+def legacy_status(gateway: Infergate, carrier: str, model: str) -> Any:
+    """The status of version 1 of ``model``, as a legacy client reads it."""
+    if carrier == "http":
+        url = f"http://{gateway.http}/api/status/{model}?format=binary"
+        with urllib.request.urlopen(url) as answer:
+            status = LEGACY.ServerStatus.FromString(answer.read())
+    else:
+        message = LEGACY.StatusRequest(model_name=model).SerializeToString()
+        with channel(gateway.grpc) as made:
+            answered = call(made, message, f"/{SERVICE}/Status")
+        status = LEGACY.StatusResponse.FromString(answered.message).server_status
+    return status.model_status[model].version_status[1]
+
+
+@pytest.mark.parametrize("carrier", ["http", "grpc"])
+@pytest.mark.parametrize("backend", ["rest", "grpc", "plain", "inside"])
+def test_a_legacy_status_tells_what_was_counted(
+    served: dict[str, Client], gateway: Infergate, backend: str, carrier: str
+) -> None:
+    model = f"{backend}.simple"
+    infer(served["http"], model)
+    before = legacy_status(gateway, carrier, model)
+    for _ in range(3):
+        infer(served["http"], model)
+    lonely = served["http"].input("INPUT0", np.ones((1, 16), np.int32), "INT32")
+    with pytest.raises(InferenceServerException):
+        served["http"].infer(model, [lonely])
+    after = legacy_status(gateway, carrier, model)
+    assert after.ready_state == 1
+    assert after.model_inference_count == before.model_inference_count + 3
+    assert after.model_execution_count == before.model_execution_count + 3
+    assert after.last_inference_timestamp_milliseconds > time.time() * 1000 - 60_000
+    (was,), (told,) = before.infer_stats.values(), after.infer_stats.values()
+    for name in ("success", "compute"):
+        assert getattr(told, name).count == getattr(was, name).count + 3
+        if (backend, name) != ("inside", "compute"):  # there is no backend to wait for
+            assert getattr(told, name).total_time_ns > getattr(was, name).total_time_ns
+    assert told.compute.total_time_ns <= told.success.total_time_ns
+    if backend in ("rest", "grpc"):  # what the gateway does not know
+        assert told.queue.count == was.queue.count + 3
+    else:
+        assert told.failed.count == was.failed.count + 1
 
 
 def test_statistics_of_all_models(asked: Client) -> None:

@@ -321,10 +321,12 @@ class InferResponse:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """One model of a :class:`ServerStatus`: what it is, and each of its versions."""
+    """One model of a :class:`ServerStatus`: what it is, each of its versions, and what has been
+    counted of these, as in :class:`ModelStatistics`."""
 
     metadata: ModelMetadata
     versions: tuple[ModelIndexEntry, ...] = ()
+    statistics: tuple[Parameters, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

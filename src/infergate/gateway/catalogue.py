@@ -117,16 +117,22 @@ class Catalogue:
         return await asked(bound.backend, question, call) == READY
 
     async def status(self, model: str, call: Call) -> ModelStatus:
-        """What ``model`` is, and whether each of its versions is ready: those that routes name,
-        and those that its metadata does. Raises what keeps the metadata away."""
+        """What ``model`` is, whether each of its versions is ready (those that routes name, and
+        those that its metadata does), and what has been counted of them, as far as it can be had.
+        Raises what keeps the metadata away."""
         routed = [route.version for route in self._table.candidates(model)]
         any_version = "" if "" in routed or not routed else routed[0]
         metadata = await self._gateway.describe(model, any_version, call)
         versions = [version for version in routed if version]
         if not any_version:
             versions += metadata.versions or [""]
-        states = (self._state(model, version, call) for version in dict.fromkeys(versions))
-        return ModelStatus(metadata, tuple(await asyncio.gather(*states)))
+        states, counted = await asyncio.gather(
+            asyncio.gather(*(self._state(model, each, call) for each in dict.fromkeys(versions))),
+            # no version first: what a version's own route leads to is that version's
+            asyncio.gather(*(self._counted(model, each, call) for each in sorted(set(routed)))),
+        )
+        statistics = {str(each.get("version")): each for of in counted for each in of}
+        return ModelStatus(metadata, tuple(states), tuple(statistics.values()))
 
     async def _state(self, model: str, version: str, call: Call) -> ModelIndexEntry:
         own = _brief(call)
@@ -134,6 +140,14 @@ class Catalogue:
         question = to_backend(ModelReadyRequest(model, version), bound.route)
         ready = await asked(bound.backend, question, own) == READY
         return ModelIndexEntry(model, version, "READY" if ready else "UNAVAILABLE")
+
+    async def _counted(self, model: str, version: str, call: Call) -> tuple[Parameters, ...]:
+        """None where they cannot be had: a client needs the rest of a status to begin at all."""
+        try:
+            question = ModelStatisticsRequest(model, version)
+            return (await self._gateway.statistics(question, _brief(call))).models
+        except GatewayError:
+            return ()
 
     async def statuses(self, call: Call) -> tuple[ModelStatus, ...]:
         """The status of every model of the index."""
@@ -164,10 +178,7 @@ class Catalogue:
         self, question: ModelStatisticsRequest, call: Call, gate: asyncio.Semaphore
     ) -> tuple[Parameters, ...]:
         async with gate:
-            try:
-                return (await self._gateway.statistics(question, _brief(call))).models
-            except GatewayError:
-                return ()
+            return await self._counted(question.model, question.version, call)
 
     async def _listed(
         self, call: Call

@@ -11,6 +11,7 @@ from fakes import Memory, call
 
 import infergate
 from infergate.backends.builtin import BuiltinBackend
+from infergate.codecs.profiles import TRITON
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
@@ -21,6 +22,8 @@ from infergate.core.messages import (
     ModelIndexRequest,
     ModelMetadata,
     ModelReadyRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
     ModelStatus,
     Operation,
     ServerReadyRequest,
@@ -115,6 +118,63 @@ async def test_versions_of_several_routes_come_together() -> None:
     only = gateway(Route("m", "other", "1"), Route("m", "other", "2"), backends=[other])
     (told,) = (await status(only, "m")).models
     assert states(told) == {"1": "READY", "2": "UNAVAILABLE"}
+
+
+class Counting(Repository):
+    """A backend whose servers tell what they have counted, or fail to."""
+
+    def __init__(self, name: str = "b", broken: bool = False) -> None:
+        super().__init__(name)
+        self.profile_of_all = TRITON
+        self.broken = broken
+        self.counted: list[Operation] = []
+
+    async def everywhere(self, operation: Operation, call: Call) -> list[Answer]:
+        assert isinstance(operation, ModelStatisticsRequest)
+        self.counted.append(operation)
+        if self.broken:
+            raise GatewayError(Kind.TIMEOUT, "no figures")
+        versions = [operation.version] if operation.version else ["1", "2"]
+        return [
+            ModelStatistics(
+                tuple(
+                    {"name": operation.model, "version": version, "by": self.name}
+                    for version in versions
+                )
+            )
+        ]
+
+
+async def test_what_servers_have_counted_is_told_in_the_clients_names() -> None:
+    backend = Counting()
+    (told,) = (
+        await status(gateway(Route("m", "b", "", Rewrite("real")), backends=[backend]), "m")
+    ).models
+    assert backend.counted == [ModelStatisticsRequest("real", "")]
+    assert [each["name"] for each in told.statistics] == ["m", "m"]
+    assert [each["version"] for each in told.statistics] == ["1", "2"]
+
+
+async def test_what_a_versions_own_route_leads_to_is_that_versions() -> None:
+    one, other = Counting("one"), Counting("other")
+    made = gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
+    (told,) = (await status(made, "m")).models
+    assert {each["version"]: each["by"] for each in told.statistics} == {"1": "one", "2": "other"}
+
+
+async def test_a_status_does_without_figures_that_cannot_be_had() -> None:
+    made = gateway(Route("m", "b"), backends=[Counting(broken=True)])
+    (told,) = (await status(made, "m")).models
+    assert told.statistics == ()
+    assert states(told) == {"1": "READY"}
+
+
+async def test_servers_that_tell_none_leave_the_gateways_own() -> None:
+    made = gateway(Route("m", "b"), backends=[Repository()])
+    made.figures.record(call(model="m", route="m", operation="infer"), 0.25, 1)
+    (told,) = (await status(made, "m")).models
+    (counted,) = told.statistics
+    assert counted["inference_stats"]["success"] == {"count": 1, "ns": 250_000_000}
 
 
 async def test_a_model_without_versions_has_one_without_a_name() -> None:

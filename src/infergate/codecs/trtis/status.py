@@ -1,8 +1,11 @@
 """ServerStatus, which tells everything about a server and its models, ⇄ canonical answers.
 
-*Rule.* A client of the API looks at ``max_batch_size``, ``input`` and ``output`` of a model's
+*Rule 1.* A client of the API looks at ``max_batch_size``, ``input`` and ``output`` of a model's
 configuration, at the state of its versions and of the server. What else servers tell (policies,
-instances, counters, uptime) is theirs alone and left out.
+instances, uptime) is theirs alone and left out.
+*Rule 2.* Counters are told to clients, as far as V2 counts the same. The API has them by the batch
+size of requests, V2 tells none of that: all are told under size 1.
+*Rule 3.* What was counted of no version in particular is told of the greatest alone.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from infergate.codecs.protos.scan import Allowance, Malformed, count_along
 from infergate.codecs.trtis.checks import dims_of
 from infergate.codecs.trtis.datatypes import BY_NUMBER, INVALID, NUMBERS
 from infergate.codecs.trtis.messages import ServerStatus as Message
+from infergate.codecs.trtis.statistics import write_statistics
 from infergate.core.datatypes import BY_NAME
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import MIB
@@ -68,13 +72,19 @@ def _write_model(message: Any, status: ModelStatus) -> None:
     for add, tensors in ((config.input.add, model.inputs), (config.output.add, model.outputs)):
         for told in tensors:
             add(name=told.name, data_type=_number(told.datatype), dims=dims_of(told, model))
+    told = message.version_status
     for entry in status.versions:
         number = _version(entry.version)
         if number is not None:
-            version = message.version_status[number]
+            version = told[number]
             version.ready_state = _NUMBERS.get(entry.state, 0)
             version.ready_state_reason.message = entry.reason
             version.ready_state_reason.SetInParent()
+    for counted in status.statistics:
+        of = counted.get("version")
+        number = _version(of) if isinstance(of, str) and of else max(told, default=None)
+        if number is not None and number in told:
+            write_statistics(told[number], counted)
 
 
 def _number(datatype: str) -> int:

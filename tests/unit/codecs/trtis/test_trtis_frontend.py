@@ -485,6 +485,88 @@ def test_versions_are_numbers(version: str, told: list[int]) -> None:
         assert each.ready_state_reason.message == "because"
 
 
+def duration(count: int, ns: int) -> dict[str, int]:
+    return {"count": count, "ns": ns}
+
+
+TRITONS = {
+    "name": "m",
+    "version": "3",
+    "last_inference": 1789,
+    "inference_count": 12,
+    "execution_count": 4,
+    "inference_stats": {
+        "success": duration(5, 500),
+        "fail": duration(1, 70),
+        "queue": duration(5, 50),
+        "compute_input": duration(5, 10),
+        "compute_infer": duration(5, 300),
+        "compute_output": duration(5, 20),
+        "cache_hit": duration(0, 0),
+    },
+    "batch_stats": [{"batch_size": 3, "compute_infer": duration(4, 240)}],
+}
+TOLD_OF_IT = """\
+ready_state: MODEL_READY infer_stats { key: 1 value { success { count: 5 total_time_ns: 500 } \
+failed { count: 1 total_time_ns: 70 } compute { count: 5 total_time_ns: 330 } \
+queue { count: 5 total_time_ns: 50 } compute_input { count: 5 total_time_ns: 10 } \
+compute_infer { count: 5 total_time_ns: 300 } compute_output { count: 5 total_time_ns: 20 } } } \
+model_execution_count: 4 model_inference_count: 12 ready_state_reason { } \
+last_inference_timestamp_milliseconds: 1789"""
+
+
+def versions_told(counted: dict[str, Any], *versions: str) -> dict[int, str]:
+    """Each version's part of the status, over HTTP and over gRPC."""
+    entries = tuple(ModelIndexEntry("m", version, "READY") for version in versions)
+    model = ModelStatus(ModelMetadata("m"), entries, (counted,))
+    answer = ServerStatus("", "", ready=True, models=(model,))
+    codec, other = HTTP.make({}), GRPC.make({})
+    wire = codec.build_response(
+        answer, codec.parse_request(get("/api/status", "format=binary"), DEFAULT_LIMITS)
+    )
+    asked = RpcRequest(SERVICE + "Status", (pb.StatusRequest().SerializeToString(),))
+    rpc = other.build_response(answer, other.parse_request(asked, DEFAULT_LIMITS))
+    one = pb.ServerStatus.FromString(bytes(joined(wire.body)))
+    two = pb.StatusResponse.FromString(bytes(joined(rpc.message))).server_status
+    assert one == two
+    told = one.model_status["m"].version_status
+    return {number: text.line(told[number]) for number in told}
+
+
+def test_what_was_counted_is_told_of_its_version() -> None:
+    bare = "ready_state: MODEL_READY ready_state_reason { }"
+    assert versions_told(TRITONS, "2", "3") == {2: bare, 3: TOLD_OF_IT}
+    assert versions_told(TRITONS | {"version": ""}, "2", "3") == {2: bare, 3: TOLD_OF_IT}
+    assert versions_told(TRITONS, "2") == {2: bare}
+    assert versions_told(TRITONS) == {}
+    assert versions_told(TRITONS | {"version": "v1"}, "2") == {2: bare}
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        {"version": "2"},
+        {"version": 2, "inference_stats": {"success": duration(1, 1)}},
+        {"version": "2", "inference_stats": None, "execution_count": -1},
+        {"version": "2", "inference_stats": {"success": 5, "fail": {"count": 2**64}}},
+        {"version": "2", "inference_stats": {"success": {"count": True}}, "last_inference": "x"},
+        {"version": "2", "inference_stats": {"queue": duration(1, 1)}, "inference_count": 1.5},
+    ],
+)
+def test_what_is_no_count_is_not_told(counted: dict[str, Any]) -> None:
+    (told,) = versions_told(counted, "2").values()
+    if counted["version"] == 2:  # no text: of no version in particular
+        assert told.count("count: 1") == 1
+    else:
+        assert told == "ready_state: MODEL_READY ready_state_reason { }"
+
+
+def test_times_that_go_beyond_the_field() -> None:
+    stats = {name: duration(1, 2**63) for name in ("success", "compute_infer", "compute_output")}
+    (told,) = versions_told({"version": "2", "inference_stats": stats}, "2").values()
+    assert f"compute {{ count: 1 total_time_ns: {2**64 - 1} }}" in told
+
+
 def test_two_headers_are_joined_and_seldom_a_message() -> None:
     assert http(infer(f"{BOTH}, {BOTH}")).headers == {"Content-Type": "text/plain"}
 
