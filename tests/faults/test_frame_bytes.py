@@ -163,6 +163,16 @@ def test_a_body_over_the_limit_is_refused_before_it_comes(site: Site, length: in
     assert counted(site.gateway, outcome="too_large") == before + 1
 
 
+@pytest.mark.parametrize("sent", [20_000, 5_000_000])
+def test_a_body_over_the_limit_that_comes_all_the_same(site: Site, sent: int) -> None:
+    """It is read away, so that the answer arrives."""
+    with growing_at_most(site.gateway.pid, 2 * MIB), Client(site.raw) as client:
+        client.send(struct.pack("<I", 100 * MIB) + bytes(sent))
+        assert "the limit is 8388608" in error_in(client)
+        client.send(bytes(sent))
+        site.good()
+
+
 def test_announcing_much_costs_little(site: Site) -> None:
     """Memory is not filled before bytes come."""
     with growing_at_most(site.gateway.pid, 16 * MIB), ExitStack() as stack:

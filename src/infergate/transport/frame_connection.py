@@ -83,7 +83,7 @@ class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes of this request, or of the next while this one is being answered. Those after a
-        refusal are not counted, so that the next ones take their place."""
+        refusal (see ``_linger``) are not counted, so that the next ones take their place."""
         state, frames = self._state, self._frames
         if state is State.BODY:
             frames.wrote(nbytes)
@@ -156,3 +156,7 @@ class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
         if not self._transport.is_reading():
             self._transport.resume_reading()
         self._receive()
+
+    def _linger(self) -> None:
+        self._frames.drop()  # there has to be room for what is read and thrown away
+        super()._linger()

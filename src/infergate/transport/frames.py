@@ -112,6 +112,11 @@ class Frames:
         self._body[: self.received] = self._ahead[begin : self._end]
         self._start = self._end = 0
 
+    def drop(self) -> None:
+        """Throw away all that is here, so that there is room again."""
+        self._body = None
+        self._start = self._end = 0
+
     def take(self) -> memoryview | None:
         """The frame that is open; None as long as some of it is missing."""
         body = self._body

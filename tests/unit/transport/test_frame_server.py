@@ -128,6 +128,19 @@ async def test_a_body_over_the_limit_is_refused_by_its_announcement(
     await site.good()
 
 
+@pytest.mark.parametrize("sent", [16_380, 16_384, 20_000, 5_000_000])
+async def test_the_answer_to_a_refused_body_survives_all_that_still_comes(
+    site: FrameSite, sent: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer = await site.connect()
+    await peer.send(struct.pack("<I", 100_000_000) + b"x" * sent)
+    assert b"the limit is 1000" in await peer.frame()
+    await peer.send(b"x" * 20_000)
+    assert await peer.ended()
+    assert [record.message for record in caplog.records] == []
+    await site.good()
+
+
 async def test_a_body_over_the_limit_that_is_here_is_passed_over(site: FrameSite) -> None:
     peer = await site.connect()
     await peer.send(framed(b"x" * 1001) + framed(b"good"))

@@ -69,6 +69,20 @@ def test_no_more_is_held_ahead_than_has_its_place() -> None:
     assert len(frames.room()) == 4
 
 
+def test_what_is_dropped_gives_its_room_back() -> None:
+    frames = Frames()
+    frames.wrote(len(frames.room()))
+    frames.drop()
+    assert len(frames.room()) == AHEAD
+    assert not frames.has_begun
+    frames.room()[:5] = framed(b"ab")[:5]
+    frames.wrote(5)
+    frames.open(2)
+    frames.drop()
+    assert frames.take() is None
+    assert len(frames.room()) == AHEAD
+
+
 def test_a_long_frame_goes_where_it_stays() -> None:
     frames = Frames()
     head = framed(b"x" * 100_000)[:10]
