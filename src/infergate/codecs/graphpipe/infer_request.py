@@ -6,7 +6,9 @@ their names and answers with all, in that order.
 *Rule 3.* A client who asks for no outputs wants all: a backend is asked for those that its metadata
 has. Where that has one name as input and output it lists the nodes of a graph (graphpipe-tf: all of
 them), and the server is left to choose what it gives by default.
-*Rule 4.* Model, version, id and the parameters of tensors have no place in the message.
+*Rule 4.* An output that the metadata has not is asked of a graph alone, which gives any of its
+nodes: a server that ignores names would answer with another output.
+*Rule 5.* Model, version, id and the parameters of tensors have no place in the message.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from infergate.codecs.graphpipe.fields import CONFIG, INPUT_NAMES, INPUT_TENSORS
 from infergate.codecs.graphpipe.names import resolve_inputs, resolve_outputs
 from infergate.codecs.graphpipe.reading import Table
 from infergate.codecs.graphpipe.tensors import read_tensors
+from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
 from infergate.core.tensor import Buffer
@@ -75,13 +78,26 @@ def asked_outputs(request: InferRequest, model: ModelMetadata) -> list[str]:
         places = {name: place for place, name in enumerate(known)}
         wanted = [output.name for output in request.outputs]
         return sorted(wanted, key=lambda name: places.get(name, len(places)))
+    return [] if _is_graph(model) else known
+
+
+def _is_graph(model: ModelMetadata) -> bool:
     inputs = {told.name for told in model.inputs}
-    return known if inputs.isdisjoint(known) else []
+    return any(told.name in inputs for told in model.outputs)
+
+
+def _check_outputs(request: InferRequest, model: ModelMetadata) -> None:
+    """Rule 4. Raises BAD_REQUEST."""
+    known = {told.name for told in model.outputs}
+    unknown = [output.name for output in request.outputs if output.name not in known]
+    if unknown and known and not _is_graph(model):
+        raise bad_request(f"model '{request.model}' has no output '{unknown[0]}'")
 
 
 def write_request(request: InferRequest, model: ModelMetadata) -> list[Buffer]:
     """The Request. Raises UNSUPPORTED for datatypes GraphPipe lacks, BAD_REQUEST for parameters
-    that config cannot tell, TOO_LARGE."""
+    that config cannot tell and for outputs that the model has not, TOO_LARGE."""
+    _check_outputs(request, model)
     return layout.write_request(
         write_config(request.parameters), request.inputs, asked_outputs(request, model)
     )

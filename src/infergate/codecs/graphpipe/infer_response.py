@@ -3,8 +3,10 @@
 *Rule 1.* A client gets the outputs it asked for in its order, and twice what it asked for twice.
 A client that asked for none gets all, those that the metadata has first and in that order.
 *Rule 2.* An answer with as many tensors as were asked for has those; else, with as many as the
-model has outputs, those (graphpipe-go's Serve). Where a client asked for none and neither fits,
-they are called ``output0``, ``output1`` ... as by graphpipe-go: a wrong name would be worse.
+model has outputs, those (graphpipe-go's Serve). Where as many were asked for as the model has, but
+not the same, it may be either, and is taken for the model's: nothing else tells them apart.
+Where a client asked for none and neither fits, they are called ``output0``, ``output1`` ... as by
+graphpipe-go: a wrong name would be worse.
 *Rule 3.* Errors count though there are outputs beside them, as for Python's client; but not errors
 that cannot be read: graphpipe-py on newer flatbuffers writes a vector of errors without elements.
 """
@@ -73,9 +75,10 @@ def _names(count: int, request: InferRequest, model: ModelMetadata) -> Sequence[
     """Rule 2."""
     asked = asked_outputs(request, model)
     known = [told.name for told in model.outputs]
-    for names in (asked, known):
-        if len(names) == count:
-            return names
+    if len(asked) == count and (len(known) != count or set(asked) == set(known)):
+        return asked
+    if len(known) == count:
+        return known
     if request.outputs:
         raise garbage(f"{len(asked)} outputs were asked for, the backend answered with {count}")
     return [f"output{index}" for index in range(count)]

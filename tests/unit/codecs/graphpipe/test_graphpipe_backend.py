@@ -93,7 +93,8 @@ def refused(act: Any, *arguments: Any) -> GatewayError:
     [
         ((), model(("a", "b")), [b"a", b"b"]),
         (("b", "a"), model(("a", "b")), [b"a", b"b"]),  # in the metadata's order
-        (("zzz", "b"), model(("a", "b")), [b"b", b"zzz"]),
+        (("zzz", "y"), model(("x", "y"), ("x", "y")), [b"y", b"zzz"]),  # any node of a graph
+        (("zzz",), model(()), [b"zzz"]),
         ((), model(()), []),
         ((), model(("x", "y"), ("x", "y")), []),  # the nodes of a graph: its defaults
         (("y",), model(("x", "y"), ("x", "y")), [b"y"]),
@@ -103,6 +104,13 @@ def test_which_outputs_are_asked_for(
     asked: tuple[str, ...], about: ModelMetadata, names: list[bytes]
 ) -> None:
     assert sent(inference(*asked), about)["output_names"] == names
+
+
+def test_an_output_that_the_model_has_not_is_not_asked_for() -> None:
+    """A server that ignores names would answer with another."""
+    error = refused(sent, inference("b", "zz"), model(("a", "b")))
+    assert error.kind is Kind.BAD_REQUEST
+    assert error.public == "model 'm' has no output 'zz'"
 
 
 def test_an_inference() -> None:
@@ -177,6 +185,8 @@ def named(operation: InferRequest, about: ModelMetadata, count: int) -> list[tup
         ((), model(("a", "b")), 1, [("output0", 0)]),
         ((), model(("x", "y"), ("x", "y")), 2, [("x", 0), ("y", 1)]),
         ((), model(("x", "y"), ("x", "y")), 1, [("output0", 0)]),
+        (("z",), model(("x", "y"), ("x", "y")), 1, [("z", 0)]),
+        (("z",), model(()), 1, [("z", 0)]),
         ((), model(()), 1, [("output0", 0)]),
         ((), model(()), 0, []),
     ],
@@ -193,6 +203,10 @@ def test_outputs_that_cannot_be_named() -> None:
     assert error.public == "1 outputs were asked for, the backend answered with 3"
     error = refused(named, inference("c"), model(("a", "b")), 2)
     assert error.public == "the backend's answer lacks output 'c'"
+    # two nodes of a graph, or what it has: the count tells both, and wrong names would be worse
+    error = refused(named, inference("z", "y"), model(("x", "y"), ("x", "y")), 2)
+    assert error.kind is Kind.BACKEND_GARBAGE
+    assert error.public == "the backend's answer lacks output 'z'"
 
 
 @pytest.mark.parametrize(
