@@ -32,7 +32,7 @@ from infergate.codecs.v2_rest import (
     shared_memory,
 )
 from infergate.codecs.v2_rest.elements import NON_FINITE
-from infergate.codecs.v2_rest.encodings import decoded, inflated_size
+from infergate.codecs.v2_rest.encodings import decoded, inflated_size, undo_little
 from infergate.codecs.v2_rest.infer_request import read_request
 from infergate.codecs.v2_rest.infer_response import (
     read_response,
@@ -139,7 +139,9 @@ class V2Rest:
         return errors.build_error(error, wire)
 
     def text_in(self, wire: HttpRequest) -> int:
-        """Of a compressed body, what it may inflate to."""
+        """Of a compressed body, what it may inflate to; one that inflates to little is left in
+        ``wire`` as it then is."""
+        undo_little(wire)
         most = inflated_size(wire.headers, wire.body)
         told = wire.headers.get(HEADER, "")
         return min(int(told), most) if told.isdecimal() and len(told) < _LONG_NUMBER else most

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
-from infergate.core.wire import joined, size
+from infergate.core.wire import HttpRequest, joined, size
 
 _GZIP: Final = 31
 _GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -53,18 +54,23 @@ def decoded(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) 
             )
 
 
+def undo_little(wire: HttpRequest) -> None:
+    """Undo the encoding of a body that inflates to little, in ``wire`` itself: it is weighed and
+    then read, and need not be inflated for each. Others stay, wrong ones too. Never raises."""
+    if _is_plain(wire.headers) or size(wire.body) > _TRIED:
+        return
+    with contextlib.suppress(GatewayError):  # longer, or wrong
+        wire.body = (decoded(wire.headers, wire.body, _LITTLE),)
+        wire.headers = {k: v for k, v in wire.headers.items() if k != "content-encoding"}
+
+
 def inflated_size(headers: Mapping[str, str], body: Sequence[Buffer]) -> int:
-    """How long the body is, or may be, when its encoding is undone. A body that inflates to little
-    is tried; of others the most that deflate allows is told. Never raises."""
-    length = size(body)
-    if headers.get("content-encoding", "identity").strip().lower() in {"identity", ""}:
-        return length
-    if length <= _TRIED:
-        try:
-            return len(decoded(headers, body, _LITTLE))
-        except GatewayError:  # longer, or wrong
-            pass
-    return length * _RATIO
+    """How long the body is, or may be by what deflate allows, when its encoding is undone."""
+    return size(body) * (1 if _is_plain(headers) else _RATIO)
+
+
+def _is_plain(headers: Mapping[str, str]) -> bool:
+    return headers.get("content-encoding", "identity").strip().lower() in {"identity", ""}
 
 
 def _too_large(limits: Limits) -> GatewayError:

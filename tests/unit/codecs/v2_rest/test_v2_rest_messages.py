@@ -737,6 +737,24 @@ def test_text_in_of_what_is_compressed() -> None:
         assert told_in(wrong, content_encoding="gzip") == len(wrong) * 1032
 
 
+def test_what_inflates_to_little_is_inflated_once() -> None:
+    headers = {"content-encoding": "gzip", "accept-encoding": "gzip"}
+    plain = b'{"inputs":[]}'
+    little = HttpRequest("POST", "/v2/models/m/infer", "", headers, (gzip.compress(plain),))
+    assert CODEC.text_in(little) == len(plain)
+    assert (little.headers, little.body) == ({"accept-encoding": "gzip"}, (plain,))
+    assert headers["content-encoding"] == "gzip"  # the call's own, which others read
+    for encoding, data in (
+        ("gzip", gzip.compress(b"x" * 300_000)),
+        ("gzip", b"x" * 100),
+        ("br", plain),
+    ):
+        headers = {"content-encoding": encoding}
+        wire = HttpRequest("POST", "/v2/models/m/infer", "", headers, (data,))
+        CODEC.text_in(wire)
+        assert (wire.headers, wire.body) == (headers, (data,))
+
+
 def test_text_out_is_what_is_written_as_text_or_compressed() -> None:
     tensors = (Tensor("A", Datatype.UINT8, (7,), bytes(7)), Tensor("B", Datatype.INT8, (2,), b"ab"))
     answer = InferResponse("m", outputs=tensors)
