@@ -226,7 +226,7 @@ def travel(client: str, server: str, exchange: Exchange) -> None:
 @pytest.mark.parametrize("client", NAMES)
 @settings(
     deadline=None,
-    max_examples=60,
+    max_examples=40,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to make one smaller takes minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
