@@ -4,15 +4,13 @@
 concerns a server goes to every backend that has it. There is one answer.
 *Rule 1.* An operation is done when all endpoints have done it: else the first one's error is told,
 and how many failed. Nothing is undone.
-*Rule 2.* Each is told to the log ``infergate.audit``: who asked what of which backend, and how it
-ended. Text of clients is quoted and cut.
+*Rule 2.* Each is told to the log ``infergate.audit``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -31,12 +29,9 @@ from infergate.core.messages import (
     SettingsOperation,
     TraceSettingsRequest,
 )
+from infergate.gateway.audit import audited
 from infergate.gateway.bound import Bound
 from infergate.gateway.rename import model_to_backend
-
-_audit = logging.getLogger("infergate.audit")
-_LONGEST: Final = 256
-"""Characters of a client's text in a line of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +82,7 @@ class Control:
                         Kind.NO_BACKEND,
                         "explicit model load / unload is not allowed if polling is enabled",
                     )
-                return await _audited(operation, call, self._of_model(operation, call))
+                return await audited(operation, call, self._of_model(operation, call))
             case TraceSettingsRequest() | LogSettingsRequest():
                 if not self._allowed.settings:
                     raise GatewayError(
@@ -95,7 +90,7 @@ class Control:
                         f"{OPERATIONS[type(operation)]} is off; it is switched on by "
                         "'control: {settings: true}' in the gateway's configuration",
                     )
-                return await _audited(operation, call, self._settings(operation, call))
+                return await audited(operation, call, self._settings(operation, call))
         raise GatewayError(Kind.UNSUPPORTED, f"{OPERATIONS[type(operation)]} is not served")
 
     async def _of_model(
@@ -143,30 +138,3 @@ def _first(answers: Sequence[Sequence[Answer] | BaseException]) -> Answer:
     told = answers[0]
     assert not isinstance(told, BaseException)
     return told[0]
-
-
-async def _audited(operation: Operation, call: Call, doing: Awaitable[Answer]) -> Answer:
-    """Rule 2."""
-    outcome = "ok"
-    try:
-        return await doing
-    except GatewayError as error:
-        outcome = error.kind.value
-        raise
-    except asyncio.CancelledError:
-        outcome = Kind.CANCELLED.value
-        raise
-    except BaseException:
-        outcome = Kind.INTERNAL.value
-        raise
-    finally:
-        _audit.info(
-            "%s model=%r route=%r backend=%r peer=%s request_id=%r outcome=%s",
-            OPERATIONS[type(operation)],
-            getattr(operation, "model", "")[:_LONGEST],
-            call.route,
-            call.backend,
-            call.peer,
-            call.request_id,
-            outcome,
-        )

@@ -7,6 +7,7 @@ that reads regions itself is told of each registration, and is asked by the regi
 *Rule 1.* What requests hold in copies is bounded: each by ``limits.body``, all of them by
 ``limits.in_flight_bytes``, as if it had been in their messages.
 *Rule 2.* An output is written only after all outputs were found to fit.
+*Rule 3.* Each registration, and the end of one, is told to the log ``infergate.audit``.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from infergate.core.messages import (
 )
 from infergate.core.places import Place
 from infergate.core.tensor import Tensor, check_data
+from infergate.gateway.audit import audited
 from infergate.gateway.regions import Region, check_name, opened
 
 T = TypeVar("T")
@@ -118,13 +120,23 @@ class SharedMemory:
         match operation:
             case SharedMemoryStatusRequest():
                 return self._status(operation)
-            case SharedMemoryRegisterRequest():
-                async with self._changing:
-                    await self._register(operation, call)
-            case SharedMemoryUnregisterRequest():
-                async with self._changing:
-                    await self._unregister(operation, call)
+            case SharedMemoryRegisterRequest() if not self._on:
+                raise GatewayError(
+                    Kind.UNSUPPORTED,
+                    f"failed to register shared memory region '{operation.name}': shared memory "
+                    "is not supported",
+                )
+        if self._on:
+            call.backend = ",".join(each.name for each in self._backends)
+            await audited(operation, call, self._change(operation, call))
         return Done()
+
+    async def _change(self, operation: MemoryOperation, call: Call) -> None:
+        async with self._changing:
+            if isinstance(operation, SharedMemoryRegisterRequest):
+                await self._register(operation, call)
+            elif isinstance(operation, SharedMemoryUnregisterRequest):
+                await self._unregister(operation, call)
 
     def _status(self, asked: SharedMemoryStatusRequest) -> SharedMemoryStatus:
         found = tuple(
@@ -146,12 +158,6 @@ class SharedMemory:
         ]
 
     async def _register(self, asked: SharedMemoryRegisterRequest, call: Call) -> None:
-        if not self._on:
-            raise GatewayError(
-                Kind.UNSUPPORTED,
-                f"failed to register shared memory region '{asked.name}': shared memory is not "
-                "supported",
-            )
         check_name(asked.name)
         if asked.device is not None and not self._backends:
             raise GatewayError(

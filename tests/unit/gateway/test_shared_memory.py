@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -372,6 +373,42 @@ async def test_a_request_that_is_given_up_while_a_thread_reads(
     await memory.perform(REGISTER, call())
     async with memory.lent(asking(Place("r", 0, SIZE), Place("r", 0, SIZE)), BACKEND):
         pass  # nothing is counted as held
+
+
+async def test_registering_and_forgetting_are_told_to_the_audit_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "infergate.audit")
+    memory = SharedMemory(LIMITS, [Memory("gpu's", Done()), Memory("other", Done())], on=True)
+    await memory.perform(REGISTER, call(request_id="r1"))
+    await memory.perform(SharedMemoryStatusRequest(), call())
+    with pytest.raises(GatewayError):
+        await memory.perform(replace(REGISTER, key="/no\nsuch" + "x" * 1000), call())
+    await memory.perform(CUDA, call())
+    await memory.perform(SharedMemoryUnregisterRequest("r"), call())
+    await memory.perform(SharedMemoryUnregisterRequest(), call())
+    good, bad, cuda, forgotten, every = caplog.messages
+    told = """route='' backend="gpu's,other" peer=test request_id"""
+    assert good == (
+        f"shared_memory_register region='r' key='{KEY}' offset=0 size={SIZE} {told}='r1' outcome=ok"
+    )
+    assert "key='/no\\nsuchxxx" in bad
+    assert bad.endswith("outcome=already_exists")
+    assert len(bad) < 500
+    assert cuda.startswith("shared_memory_register region='gpu' device=0 size=64 ")
+    assert forgotten == f"shared_memory_unregister region='r' {told}='' outcome=ok"
+    assert every.startswith("shared_memory_unregister region='' ")
+
+
+async def test_where_it_is_off_there_is_nothing_to_tell(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "infergate.audit")
+    backend = Memory("b", Done())
+    memory = SharedMemory(LIMITS, [backend], on=False)
+    with pytest.raises(GatewayError):
+        await memory.perform(REGISTER, call())
+    assert await memory.perform(SharedMemoryUnregisterRequest("r"), call()) == Done()
+    assert not caplog.messages
+    assert not backend.asked
 
 
 async def test_off_nothing_is_opened() -> None:

@@ -1,0 +1,63 @@
+"""The log ``infergate.audit``: who asked for which change of which backend, and how it ended.
+
+*Rule.* A line for each, whatever comes of it. Text of clients is quoted and cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Final, TypeVar
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import (
+    OPERATIONS,
+    Operation,
+    SharedMemoryRegisterRequest,
+    SharedMemoryUnregisterRequest,
+)
+
+T = TypeVar("T")
+_log = logging.getLogger("infergate.audit")
+_LONGEST: Final = 256
+"""Characters of a client's text in a line of the log."""
+
+
+async def audited(operation: Operation, call: Call, doing: Awaitable[T]) -> T:
+    """What ``doing``, which carries out ``operation``, gives or raises, once it is told."""
+    outcome = "ok"
+    try:
+        return await doing
+    except GatewayError as error:
+        outcome = error.kind.value
+        raise
+    except asyncio.CancelledError:
+        outcome = Kind.CANCELLED.value
+        raise
+    except BaseException:
+        outcome = Kind.INTERNAL.value
+        raise
+    finally:
+        _log.info(
+            "%s %s route=%r backend=%r peer=%s request_id=%r outcome=%s",
+            OPERATIONS[type(operation)],
+            _subject(operation),
+            call.route,
+            call.backend,
+            call.peer,
+            call.request_id,
+            outcome,
+        )
+
+
+def _subject(operation: Operation) -> str:
+    """What is to be changed; an empty name is that of all."""
+    match operation:
+        case SharedMemoryRegisterRequest(name, key, offset, size, device):
+            where = f"key={key[:_LONGEST]!r} offset={offset}" if device is None else f"{device=}"
+            return f"region={name[:_LONGEST]!r} {where} size={size}"
+        case SharedMemoryUnregisterRequest(name):
+            return f"region={name[:_LONGEST]!r}"
+    return f"model={getattr(operation, 'model', '')[:_LONGEST]!r}"
