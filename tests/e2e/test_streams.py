@@ -12,6 +12,7 @@ import json
 import queue
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -339,6 +340,48 @@ def test_mlservers_answers_go_on_in_its_form(mlserver: MLServer) -> None:
         assert [each.raw_output_contents for each in ours] == [
             each.raw_output_contents for each in direct
         ]
+
+
+@contextmanager
+def telling() -> Iterator[str]:
+    """The address of a server that gives each request two answers and metadata before and after
+    them."""
+
+    def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        asked = pb.ModelInferRequest.FromString(next(messages))
+        context.send_initial_metadata((("x-first", asked.id), ("y-first", "no")))
+        for _ in range(2):
+            yield pb.ModelInferResponse(model_name="m", id=asked.id).SerializeToString()
+        context.set_trailing_metadata((("x-last", asked.id), ("y-last", "no")))
+
+    with ThreadPoolExecutor(2) as threads:
+        server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
+        service, _, method = METHOD.strip("/").partition("/")
+        handlers = {method: grpc.stream_stream_rpc_method_handler(serve)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.stop(0).wait()
+
+
+def test_headers_of_the_backend_go_back_at_the_end_of_the_stream() -> None:
+    with telling() as address:
+        text = (
+            f'backends:\n  b: {{protocol: v2-grpc, endpoints: ["grpc://{address}"], '
+            "return_headers: [x-*]}\nroutes:\n  - {model: m, backend: b}\n"
+        )
+        with started_infergate(text) as gateway, channel(gateway.grpc) as made:
+            messages = [
+                pb.ModelInferRequest(model_name="m", id=each).SerializeToString()
+                for each in ("one", "two")
+            ]
+            asked = made.stream_stream(METHOD)(iter(messages), timeout=SECONDS)
+            assert len(list(asked)) == 4
+            told = dict(asked.trailing_metadata())
+    assert told in ({"x-first": each, "x-last": each} for each in ("one", "two"))
 
 
 def test_the_same_as_triton_itself(before_triton: Infergate, triton: Triton) -> None:

@@ -264,6 +264,7 @@ class RemoteBackend(Generic[Req, Resp]):
                 async with aclosing(upstream.stream(wire, endpoint, left)) as messages:
                     while (message := await self._pull(messages, call)) is not None:
                         begun = True
+                        self._return(message, call)
                         yield message
                     return
             except GatewayError as error:
@@ -303,8 +304,12 @@ class RemoteBackend(Generic[Req, Resp]):
             raise self._away(error, sequence) from error
         finally:
             call.backend_seconds += time.monotonic() - began
-        call.returned.update(self._returned.select(self._headers.read(answer)))
+        self._return(answer, call)
         return answer
+
+    def _return(self, answer: Resp, call: Call) -> None:
+        """Note those of the headers of ``answer`` that go back."""
+        call.returned.update(self._returned.select(self._headers.read(answer)))
 
     def _sequence(self, operation: Operation) -> SequenceName | None:
         """The sequence that matters to the choice of an endpoint."""

@@ -5,6 +5,8 @@
 Triton's do, so that a client can tell by the order which is which. Answers that others follow wait
 for none.
 *Rule 3.* Each request is measured and told like a unary one.
+*Rule 4.* A stream has one end, and its requests may have gone to several servers: of headers that
+go back there are those of the request that was over last.
 """
 
 from __future__ import annotations
@@ -153,6 +155,8 @@ class Stream:
             request.over.set()
             if sequence is not None and self._sequences.get(sequence) is request:
                 del self._sequences[sequence]
+            if call.returned:
+                self._call.returned = call.returned
             self._record(call)
 
     async def _answered(self, request: _Request) -> AsyncGenerator[RpcResponse, None]:

@@ -156,7 +156,8 @@ class StreamUpstream(Protocol[Req_contra, Resp_co]):
         self, wire: Req_contra, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[Resp_co, None]:
         """Send, and give the answers as they are pulled: no more of them are taken from the
-        connection than that, but for what its own flow control lets in.
+        connection than that, but for what its own flow control lets in. Headers may come with any
+        of them, and with one that holds nothing else.
 
         ``timeout``, in seconds, is of all of it; None: whoever pulls stops when he has waited
         enough. Raises like ``exchange``. Closing it, and cancelling a pull, cancels the upstream

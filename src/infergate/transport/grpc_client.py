@@ -87,21 +87,28 @@ class GrpcUpstream:
         """Send one message and no other, give each that comes. See
         :class:`~infergate.transport.base.StreamUpstream`.
 
-        A status of the server other than OK is the last :class:`RpcResponse`.
+        A status of the server other than OK is the last :class:`RpcResponse`. Metadata comes with
+        the first message and, where there is any, with a last one that holds none.
         """
         message = self._message(wire)
         channel, _ = self._channels.get(endpoint) or self._open(endpoint)
         started = time.monotonic()
         call = channel.unary_stream(wire.method)(message, timeout=timeout, metadata=_metadata(wire))
+        begun = False
         try:
             while (answer := await _next(call)) is not grpc.aio.EOF:
                 if isinstance(answer, bytes):
-                    yield RpcResponse((answer,))
+                    head = () if begun else await call.initial_metadata()
+                    begun = True
+                    yield RpcResponse((answer,), metadata=grpc_metadata.read(head))
                     continue
                 late = timeout is not None and time.monotonic() - started >= timeout - _EARLY
                 connected = channel.get_state() is _CONNECTED
                 yield _told_apart(answer, endpoint, late=late, connected=connected)
                 return
+            metadata = grpc_metadata.read(await call.trailing_metadata())
+            if metadata:
+                yield RpcResponse(metadata=metadata)
         finally:
             call.cancel()
 

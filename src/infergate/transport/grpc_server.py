@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import grpc
@@ -22,7 +22,7 @@ import grpc.aio
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB, Limits
-from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse, joined
 from infergate.transport import grpc_metadata
 from infergate.transport.base import Address, Conversation, RpcApp, StreamHandler
 from infergate.transport.grpc_conversation import held
@@ -185,9 +185,10 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
             try:
                 async for response in responses:
                     if response.code:
-                        _end(context, response)
+                        _end(context, response, call.returned)
                         return
                     await context.write(_message(response))
+                context.set_trailing_metadata(grpc_metadata.write(call.returned))
             except grpc.aio.InternalError:
                 return  # nobody to write to: the client has left
             except GatewayError as error:
@@ -226,11 +227,11 @@ def _call_of(context: Any) -> Call:
     )
 
 
-def _end(context: Any, response: RpcResponse) -> None:
+def _end(context: Any, response: RpcResponse, returned: Mapping[str, str] = NO_HEADERS) -> None:
     context.set_code(_CODES.get(response.code, grpc.StatusCode.UNKNOWN))
     context.set_details(response.details)
-    if response.metadata:
-        context.set_trailing_metadata(grpc_metadata.write(response.metadata))
+    if response.metadata or returned:
+        context.set_trailing_metadata(grpc_metadata.write({**returned, **response.metadata}))
 
 
 def _message(response: RpcResponse) -> bytes:

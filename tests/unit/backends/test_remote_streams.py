@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ class UnaryUpstream:
 
 
 def backend(upstream: Any, timeout: float = 5) -> RemoteBackend[RpcRequest, RpcResponse]:
-    server = Server("b", (A, B), timeout, GENERIC, forward_headers=("x-*",))
+    server = Server("b", (A, B), timeout, GENERIC, ("x-*",), ("x-*",))
     return RemoteBackend(server, V2Grpc(), upstream, RPC_HEADERS, DEFAULT_LIMITS)
 
 
@@ -94,6 +95,14 @@ async def test_one_call_gives_all_answers() -> None:
     assert (wire.method, dict(wire.metadata), timeout) == (STREAM, {"x-a": "1"}, None)
     assert one.backend_seconds > 0
     assert upstream.closed == 1
+
+
+async def test_headers_go_back_by_the_rule_and_are_no_answer() -> None:
+    first = replace(answer("0"), metadata={"x-a": "1", "y": "2"})
+    last = RpcResponse(metadata={"x-b": "3", "endpoint-load-metrics": "4"})
+    one = call()
+    assert await ids(Upstream([first, answer("1"), last]), one) == [("0", False), ("1", False)]
+    assert one.returned == {"x-a": "1", "x-b": "3"}
 
 
 async def test_no_answer_at_all() -> None:

@@ -75,11 +75,13 @@ class Acting(Memory):
         self.closed: list[str] = []
         self.started: list[str] = []
         self.deadlines: list[float | None] = []
+        self.returned: dict[str, str] = {}
 
     async def stream(
         self, request: InferRequest, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
         self.started.append(request.id)
+        call.returned.update(self.returned)
         try:
             if request.model == "held":
                 await self.let_go.wait()
@@ -110,7 +112,8 @@ class Site:
         self.records: list[Call] = []
         codec: Any = InTurn(self.codec, "/t.T/Stream") if in_turn else self.codec
         self.names = 0
-        self.stream = Stream(frontend, codec, self.name, self.records.append, call(deadline=None))
+        self.call = call(deadline=None)
+        self.stream = Stream(frontend, codec, self.name, self.records.append, self.call)
 
     def name(self, call: Call) -> None:
         self.names += 1
@@ -212,6 +215,16 @@ async def test_requests_of_a_sequence_are_carried_out_one_after_the_other() -> N
     await asyncio.gather(*tasks)
     assert site.backend.started == ["a", "c", "d", "b"]
     assert not site.stream._sequences
+
+
+async def test_headers_that_go_back_are_those_of_the_last_request_that_has_any() -> None:
+    site = Site()
+    returned = {"a": {"x": "1", "y": "1"}, "b": {"x": "2"}}
+    for name in ("a", "b", "c"):
+        site.backend.returned = returned.get(name, {})
+        await site.ask(f"infer m one {name}")
+    assert site.call.returned == {"x": "2"}
+    assert [each.returned for each in site.records] == [returned["a"], returned["b"], {}]
 
 
 async def test_closing_gives_up_the_backend() -> None:

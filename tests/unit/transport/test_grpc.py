@@ -380,6 +380,51 @@ async def test_a_stream_without_answers(rpc_site: RpcSite, rpc_upstream: GrpcUps
     assert (call.deadline, call.headers["x-b"]) == (None, "2")
 
 
+async def test_what_a_conversation_returns_is_told_at_its_end(
+    rpc_site: RpcSite, rpc_upstream: GrpcUpstream
+) -> None:
+    answers = [
+        each async for each in rpc_upstream.stream(ask("Talk", b"told 7"), rpc_site.endpoint, 30)
+    ]
+    assert [(list(each.message), dict(each.metadata)) for each in answers] == [
+        ([b"told"], {}),
+        ([], {"x-told": "7", "x-b-bin": "AP8"}),
+    ]
+    async with talking(rpc_site) as stream:
+        await stream.write(b"told 8")
+        assert await stream.read() == b"told"
+        await stream.write(b"fail")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream.read()
+    told = dict(caught.value.trailing_metadata())
+    assert told == {"x-told": "8", "x-b-bin": b"\0\xff", "x-why": "because"}
+
+
+async def test_metadata_before_the_first_message_comes_with_it(rpc_upstream: GrpcUpstream) -> None:
+    async def serve(message: bytes, context: Any) -> None:
+        await context.send_initial_metadata((("x-first", "1"),))
+        for _ in range(int(message)):
+            await context.write(b"m")
+        context.set_trailing_metadata((("x-last", "2"),))
+
+    handler = grpc.unary_stream_rpc_method_handler(serve)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", {"S": handler}),))
+    endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    try:
+        for count, told in {
+            2: [{"x-first": "1"}, {}, {"x-last": "2"}],
+            0: [{"x-last": "2"}],
+        }.items():
+            wire = ask("S", str(count).encode())
+            answers = [each async for each in rpc_upstream.stream(wire, endpoint, 30)]
+            assert [dict(each.metadata) for each in answers] == told
+            assert [bool(each.message) for each in answers] == [True] * count + [False]
+    finally:
+        await server.stop(None)
+
+
 async def test_a_streams_bad_end_is_its_last_answer(
     rpc_site: RpcSite, rpc_upstream: GrpcUpstream
 ) -> None:

@@ -302,8 +302,11 @@ class Repeating:
                 yield RpcResponse((b"no: ", refused.public.encode()))
                 return
             word, _, number = message.partition(b" ")
+            if word == b"told":
+                self.call.returned = {"x-told": str(number, "ascii"), "x-b-bin": "AP8"}
+                number = b"1"
             if word == b"fail":
-                yield RpcResponse(code=3, details="enough")
+                yield RpcResponse(code=3, details="enough", metadata={"x-why": "because"})
             if word == b"wait":
                 await self.app.release.wait()
             for _ in range(int(number or 2)):

@@ -230,6 +230,8 @@ class V2Grpc:
         """Of either form: they are told apart by their fields."""
         if wire.code:
             raise_status(wire)
+        if not wire.message:  # metadata alone
+            return None
         return streams.read_response(joined(wire.message), limits, operation)
 
     # ---- the same protocol on both sides
