@@ -5,22 +5,25 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import queue
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc as tc
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 from tritonclient.utils import shared_memory as shm
 
 from e2e.clients import FORMS, Client, client
 from e2e.running import Infergate, started_infergate
+from faults.watch import SECONDS
 from peers.support.triton import Triton
 
 DEMO = """
@@ -104,6 +107,73 @@ def placed(one: Client, region: Shared, name: str = "simple", out: int = SIZE) -
     return one.infer(name, inputs, outputs=outputs, request_id="7")
 
 
+@contextmanager
+def streaming(one: Client) -> Iterator[Callable[[], Any]]:
+    """A stream of ``one``; what is given waits for the next result."""
+    given: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    one.start_stream(lambda result, error: given.put((result, error)))
+
+    def following() -> Any:
+        result, error = given.get(timeout=SECONDS)
+        if error is not None:
+            raise error
+        return result
+
+    try:
+        yield following
+    finally:
+        one.stop_stream(cancel_requests=True)
+
+
+def check_stream(one: Client, region: Shared, model: str) -> None:
+    """Good requests and bad ones on one stream, all with tensors in ``region``."""
+
+    def ask(number: str, out: int = SIZE, name: str = region.name) -> None:
+        inputs = [tc.InferInput(f"INPUT{i}", [1, 16], "INT32") for i in range(2)]
+        inputs[0].set_shared_memory(name, SIZE)
+        inputs[1].set_shared_memory(name, SIZE, offset=SIZE)
+        outputs = [one.output("OUTPUT0"), one.output("OUTPUT1")]
+        outputs[0].set_shared_memory(name, out, offset=2 * SIZE)
+        one.async_stream_infer(model, inputs, outputs=outputs, request_id=number)
+
+    with streaming(one) as following:
+        for number in range(3):
+            mine = np.full((1, 16), number, np.int32)
+            region.put(A, mine)
+            ask(str(number))
+            result = following()
+            assert (region.get(np.int32, [1, 16], 2 * SIZE) == A + mine).all()
+            assert (result.as_numpy("OUTPUT1") == A - mine).all()
+            told = result.get_response()
+            assert told.id == str(number)
+            assert [len(entry) for entry in told.raw_output_contents] == [0, SIZE]
+        ask("unknown", name="nosuch")
+        with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
+            following()
+        ask("small", out=10)
+        with pytest.raises(InferenceServerException, match=r"OUTPUT0|shared memory"):
+            following()
+        ask("good")
+        assert following().get_response().id == "good"
+
+
+def check_repeated(one: Client, region: Shared, model: str, *more: Any) -> None:
+    """A decoupled model: each of its answers is written to the same place."""
+    numbers = np.array([7, 8, 9], np.int32)
+    region.put(numbers)
+    asked = tc.InferInput("IN", [3], "INT32")
+    asked.set_shared_memory(region.name, numbers.nbytes)
+    delay = one.input("DELAY", np.full(3, 100, np.uint32), "UINT32")
+    output = one.output("OUT")
+    output.set_shared_memory(region.name, 4, offset=SIZE)
+    with streaming(one) as following:
+        outputs = [output, one.output("IDX")]
+        one.async_stream_infer(model, [asked, delay, *more], outputs=outputs)
+        for index, number in enumerate(numbers):
+            assert following().as_numpy("IDX").tolist() == [index]
+            assert region.get(np.int32, [1], SIZE).tolist() == [number]
+
+
 def check(one: Client, region: Shared, model: str) -> None:
     region.put(A, B)
     answer = placed(one, region, model)
@@ -141,6 +211,12 @@ def http(gateway: Infergate) -> Iterator[Client]:
 def test_inputs_are_read_and_outputs_written(to_demo: Client) -> None:
     with registered(to_demo) as region:
         check(to_demo, region, "simple")
+
+
+def test_in_streams(gateway: Infergate) -> None:
+    with client("grpc", gateway.http, gateway.grpc) as one, registered(one) as region:
+        check_stream(one, region, "simple")
+        check_repeated(one, region, "repeat")
 
 
 def test_strings(to_demo: Client) -> None:
@@ -422,6 +498,15 @@ def test_a_backend_sees_no_difference(copying: Infergate, form: str, backend: st
         check(one, region, f"{backend}.simple")
 
 
+@pytest.mark.parametrize("backend", ["rest", "grpc"])
+def test_a_backend_sees_no_difference_in_streams(copying: Infergate, backend: str) -> None:
+    with client("grpc", copying.http, copying.grpc) as one, registered(one) as region:
+        check_stream(one, region, f"{backend}.simple")
+        if backend == "grpc":  # V2 REST has no streams, so no decoupled models
+            wait = one.input("WAIT", np.zeros(1, np.uint32), "UINT32")
+            check_repeated(one, region, "grpc.repeat_int32", wait)
+
+
 @pytest.fixture(scope="module", params=["v2-rest", "v2-grpc"])
 def leaving(request: pytest.FixtureRequest, triton: Triton) -> Iterator[Infergate]:
     """A gateway that leaves regions to Triton."""
@@ -468,6 +553,15 @@ def test_regions_are_registered_with_a_backend_that_reads_them(
         with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
             placed(one, region, "forwarded.simple")
         check(one, region, "simple")
+
+
+def test_regions_are_left_to_a_backend_in_streams(leaving: Infergate) -> None:
+    with client("grpc", leaving.http, leaving.grpc) as one, registered(one) as region:
+        check_stream(one, region, "forwarded.simple")
+        check_stream(one, region, "simple")
+        if same_protocol(leaving, one):
+            wait = one.input("WAIT", np.zeros(1, np.uint32), "UINT32")
+            check_repeated(one, region, "forwarded.repeat_int32", wait)
 
 
 def test_what_a_backend_refuses_is_not_registered_here(leaving: Infergate, triton: Triton) -> None:
