@@ -144,7 +144,7 @@ def test_a_protocol_without_sequences_refuses_them(
 ) -> None:
     with (
         clients(form, gateways) as (made, _),
-        pytest.raises(InferenceServerException, match=r"sequence_id.*GraphPipe") as caught,
+        pytest.raises(InferenceServerException, match=r"sequence_id.*graphpipe") as caught,
     ):
         added(made, "none", 1, sequence_id=5, sequence_start=True)
     assert caught.value.status() in {"501", "StatusCode.UNIMPLEMENTED"}

@@ -30,6 +30,11 @@ class Backend(Protocol):
         """What it can be sent."""
         ...
 
+    @property
+    def sequences(self) -> bool:
+        """Whether it may be sent requests of sequences."""
+        ...
+
     async def perform(self, operation: Operation, call: Call) -> Answer:
         """Carry out ``operation`` before ``call.deadline``. A model that ``call`` has declared is
         believed to be so. Raises GatewayError."""

@@ -136,6 +136,7 @@ class RemoteBackend(Generic[Req, Resp]):
         self.name: Final = server.name
         self.protocol: Final = codec.name
         self.datatypes: Final = codec.caps.datatypes
+        self.sequences: Final = codec.caps.sequences
         self.codec: Final = codec
         self._timeout: Final = server.timeout
         self._upstream: Final = upstream
@@ -222,8 +223,8 @@ class RemoteBackend(Generic[Req, Resp]):
         begun = False
         if isinstance(codec, Streaming) and isinstance(self._upstream, StreamUpstream):
             wire = codec.build_stream_request(request, await self.profile(call))
+            sequence = self._sequence(request)
             try:
-                sequence = self._sequence(request)
                 async with aclosing(self._stream(wire, self._upstream, call, sequence)) as messages:
                     async for message in messages:
                         answer = self._read_streamed(codec, message, request)

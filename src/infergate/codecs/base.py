@@ -110,6 +110,8 @@ class Capabilities:
     datatypes: frozenset[Datatype]
     streaming: bool = False
     """The codec is :class:`Streaming`."""
+    sequences: bool = True
+    """Its servers have sequences, or may have: else they are not sent a request of one."""
     classifies: bool = False
     """Every server of the protocol answers with classes where an output asks for them; else it is
     its :class:`Profile` that tells."""

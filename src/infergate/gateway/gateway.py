@@ -43,6 +43,8 @@ from infergate.core.messages import (
     SharedMemoryStatusRequest,
     SharedMemoryUnregisterRequest,
 )
+from infergate.core.sequences import PARAMETER as SEQUENCE
+from infergate.core.sequences import sequence_of
 from infergate.gateway import cast
 from infergate.gateway.bound import Bound
 from infergate.gateway.catalogue import READY, Catalogue, asked
@@ -229,7 +231,13 @@ class Gateway:
 
     def _fit(self, request: InferRequest, bound: Bound, call: Call) -> InferRequest:
         """``request`` with datatypes that the backend's protocol carries; what is declared of its
-        model is noted on ``call``."""
+        model is noted on ``call``. Raises UNSUPPORTED for what the protocol cannot carry."""
+        if not bound.backend.sequences and sequence_of(request) is not None:
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"parameter '{SEQUENCE}': backend '{bound.backend.name}' speaks "
+                f"{bound.backend.protocol}, which has no sequences",
+            )
         declared = self.declared.get(request.model)
         call.declared = declared and metadata_to_backend(declared, request, bound.route)
         if not bound.lacks:

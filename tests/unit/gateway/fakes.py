@@ -94,6 +94,7 @@ class Memory:
 
     protocol = "memory"
     datatypes = frozenset(Datatype)
+    sequences = True
 
     def __init__(self, name: str, answer: Answer | GatewayError | None = None) -> None:
         self.name = name

@@ -54,6 +54,7 @@ class BuiltinBackend:
 
     protocol = "builtin"
     datatypes = frozenset(Datatype)
+    sequences = True
 
     def __init__(self, name: str, models: Iterable[Model] | None = None) -> None:
         self.name = name

@@ -32,8 +32,6 @@ from infergate.core.messages import (
     ServerMetadataRequest,
     ServerReadyRequest,
 )
-from infergate.core.sequences import PARAMETER as SEQUENCE
-from infergate.core.sequences import sequence_of
 from infergate.core.wire import HttpRequest, HttpResponse, joined
 
 _JSON: Final = "application/json"
@@ -63,11 +61,6 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
     match operation:
         case InferRequest():
             assert model is not None
-            if sequence_of(operation) is not None:
-                raise GatewayError(
-                    Kind.UNSUPPORTED,
-                    f"parameter '{SEQUENCE}': GraphPipe, the backend's protocol, has no sequences",
-                )
             return HttpRequest("POST", "", body=write_request(operation, model))
         case (
             ServerLiveRequest()

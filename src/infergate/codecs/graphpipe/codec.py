@@ -59,7 +59,7 @@ class GraphPipe:
     """The codec."""
 
     name: str = "graphpipe"
-    caps: Capabilities = Capabilities(datatypes=frozenset(NUMBERS))
+    caps: Capabilities = Capabilities(datatypes=frozenset(NUMBERS), sequences=False)
     profiled: bool = False
     described: bool = True
     streams: frozenset[str] = frozenset()

@@ -124,14 +124,6 @@ def test_an_inference() -> None:
     assert refused(built, lacking, about).kind is Kind.UNSUPPORTED
 
 
-def test_a_sequence_has_no_place() -> None:
-    error = refused(built, inference(parameters={"sequence_id": 7}), model(("a",)))
-    assert error.kind is Kind.UNSUPPORTED
-    assert "sequence_id" in error.public
-    none = inference(parameters={"sequence_id": 0})
-    assert sent(none, model(("a",)))["config"] == b'{"sequence_id": 0}'
-
-
 def test_every_other_question_is_one_for_metadata() -> None:
     for operation in (
         ServerLiveRequest(),

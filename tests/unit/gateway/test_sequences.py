@@ -1,0 +1,40 @@
+"""Sequences and backends whose protocol has none."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import Memory, call
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import InferRequest
+from infergate.gateway.gateway import Gateway
+from infergate.routing.table import Route, RouteTable
+
+
+async def perform(made: Gateway, request: InferRequest) -> None:
+    await made.perform(request, call())
+
+
+async def stream(made: Gateway, request: InferRequest) -> None:
+    asked = call()
+    async for _ in made.stream(request, made.bind(request.model, "", asked), asked):
+        pass
+
+
+@pytest.mark.parametrize("act", [perform, stream])
+async def test_a_protocol_without_sequences_is_sent_none(act: object) -> None:
+    assert callable(act)
+    backend = Memory("b")
+    made = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
+    request = InferRequest("m", parameters={"sequence_id": 7})
+    await act(made, request)
+    backend.sequences = False
+    await act(made, InferRequest("m", parameters={"sequence_id": 0}))
+    assert len(backend.asked) == 2
+    with pytest.raises(GatewayError) as caught:
+        await act(made, request)
+    assert caught.value.kind is Kind.UNSUPPORTED
+    assert caught.value.public == (
+        "parameter 'sequence_id': backend 'b' speaks memory, which has no sequences"
+    )
+    assert len(backend.asked) == 2
