@@ -217,14 +217,6 @@ def _names_of(response: InferResponse, asked: InferRequest, model: ModelMetadata
     return replace(response, model=asked.model, version=asked.version, id=asked.id)
 
 
-def _no_sequence(request: InferRequest, model: ModelMetadata) -> InferRequest:
-    del model
-    number = request.parameters.get("sequence_id")
-    if isinstance(number, int | str) and not isinstance(number, bool) and number not in (0, ""):
-        raise _refused(Kind.UNSUPPORTED)
-    return request
-
-
 def _json_config(request: InferRequest, model: ModelMetadata) -> InferRequest:
     del model
     numbers = [v for v in request.parameters.values() if isinstance(v, float)]
@@ -446,13 +438,6 @@ RULES: tuple[Rule, ...] = (
         (_PIPE, "Ids, versions and model names"),
         telling(model="other", version="3", id="1"),
         tells=_names_of,
-    ),
-    Rule(
-        "there are no sequences",
-        [GRAPHPIPE],
-        (_PIPE, "A sequence (`sequence_id` and its like)"),
-        asking(parameters={"sequence_id": 5}),
-        asks=_no_sequence,
     ),
     Rule(
         "parameters are JSON",
