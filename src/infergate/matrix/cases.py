@@ -87,7 +87,7 @@ def _echo(name: str, *tensors: tuple[str, tuple[int, ...]], batch: int = 0) -> S
 
 _REFUSED: Final = GatewayError(Kind.BAD_REQUEST, "the model does not like input 'IN0'")
 _BUSY: Final = GatewayError(Kind.OVERLOADED, "the model is busy", retry_after=3.0)
-_LATE: Final = GatewayError(Kind.TIMEOUT, "in time")
+_LATE: Final = GatewayError(Kind.TIMEOUT, "")
 _NOT_FOUND: Final = GatewayError(Kind.NOT_FOUND, UNKNOWN)
 
 
