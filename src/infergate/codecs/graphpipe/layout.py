@@ -17,8 +17,12 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from infergate.codecs.graphpipe.datatypes import number_of
 from infergate.codecs.graphpipe.fields import INFER
+from infergate.codecs.graphpipe.reading import LONG, MANY
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.tensor import Buffer, Tensor
@@ -167,8 +171,11 @@ class _Layout:
 def _strings(tensor: Tensor) -> tuple[Buffer, Buffer]:
     """The elements of a vector of strings, and the strings. The canonical layout has each as a
     flatbuffer has it, but for its end."""
+    count = math.prod(tensor.shape)
+    if count >= MANY and len(tensor.data) < LONG * count:
+        return _many_strings(tensor.data, count)
     data = memoryview(tensor.data)
-    offsets = bytearray(4 * math.prod(tensor.shape))
+    offsets = bytearray(4 * count)
     strings = bytearray()
     begin = 0
     for place in range(0, len(offsets), 4):
@@ -178,3 +185,33 @@ def _strings(tensor: Tensor) -> tuple[Buffer, Buffer]:
         strings += _NULS[(stop - begin) & 3]
         begin = stop
     return offsets, strings
+
+
+def _many_strings(data: Buffer, count: int) -> tuple[Buffer, Buffer]:
+    """The same for many that are short: only finding unlike lengths takes a loop."""
+    sizes = 4 + _lengths(data, count)
+    ends = np.cumsum(sizes + 4 - (sizes & 3))
+    strings = np.zeros(ends[-1], np.uint8)
+    is_theirs = np.ones(len(strings), np.bool_)
+    for missing in range(4):
+        nuls = ends[(sizes & 3) <= missing] - 4 + missing
+        is_theirs[nuls] = False
+    strings[is_theirs] = np.frombuffer(data, np.uint8)
+    begins = np.append(0, ends[:-1])
+    offsets = (np.arange(4 * count, 0, -4) + begins).astype("<u4")
+    return offsets.tobytes(), strings.data
+
+
+def _lengths(data: Buffer, count: int) -> npt.NDArray[np.int64]:
+    each, rest = divmod(len(data), count)
+    if not rest:
+        as_one = np.full(count, each - 4, "<u4").view(np.uint8).reshape(count, 4)
+        if np.array_equal(np.frombuffer(data, np.uint8).reshape(count, each)[:, :4], as_one):
+            return np.full(count, each - 4, np.int64)
+    found: list[int] = []
+    begin, unpack, add = 0, _U32.unpack_from, found.append
+    for _ in range(count):
+        (length,) = unpack(data, begin)
+        add(length)
+        begin += 4 + length
+    return np.array(found, np.int64)

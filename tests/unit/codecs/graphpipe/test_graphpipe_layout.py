@@ -49,6 +49,25 @@ def test_requests(config: str, tensors: tuple[Tensor, ...], others: tuple[Tensor
     assert read_request(data) == wanted
 
 
+UNLIKE = [bytes([index % 7]) * (index % 11) for index in range(1000)]
+MANY = {
+    "unlike": UNLIKE,
+    "empty": [b""] * 1000,
+    "alike": [b"%04d" % index for index in range(1000)],
+    "alike in sum": [b"1", b"123"] * 500,  # as many bytes as if all had two
+    "one long": [*UNLIKE, b"x" * 100_000],
+    "long": [bytes([index % 251]) * (index + 100) for index in range(300)],
+}
+
+
+@pytest.mark.parametrize("strings", MANY.values(), ids=MANY)
+def test_many_strings(strings: list[bytes]) -> None:
+    tensor = Tensor("x", Datatype.BYTES, (len(strings),), pack_bytes(strings))
+    data = bytes(joined(layout.write_request(b"", [tensor], [])))
+    assert verified(data, "Request")["req"]["input_tensors"] == [told(tensor)]
+    assert read_request(data)["input_tensors"] == [told(tensor)]
+
+
 @settings(deadline=None)
 @given(strategies.tensor_lists(CARRIED))
 def test_responses(tensors: tuple[Tensor, ...]) -> None:

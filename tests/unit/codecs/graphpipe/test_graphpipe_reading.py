@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from graphpipe_wire import request, response
 
-from infergate.codecs.graphpipe import PLUGIN
+from infergate.codecs.graphpipe import PLUGIN, layout, reading
 from infergate.codecs.graphpipe.fields import (
     CODE,
     DATA,
@@ -20,11 +20,12 @@ from infergate.codecs.graphpipe.fields import (
     STRING_VAL,
 )
 from infergate.codecs.graphpipe.reading import MOST_TIMES, Field, Message, Table
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
-from infergate.core.tensor import MOST_BYTES_ELEMENTS
-from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.core.tensor import MOST_BYTES_ELEMENTS, Tensor, count_bytes, pack_bytes
+from infergate.core.wire import HttpRequest, HttpResponse, joined
 from infergate.testing.vectors import finished
 
 XY = (TensorMetadata("x", "FP32", (-1,)), TensorMetadata("y", "FP32", (-1,)))
@@ -166,6 +167,66 @@ def test_strings_need_no_nul_and_may_hold_it() -> None:
     wanted = bytes.fromhex("00000000") + b"\4\0\0\0four" + b"\4\0\0\0a\0b\xff"
     for each in (data, bare):
         assert bytes(parsed(each).inputs[0].data) == wanted
+
+
+MANY = [bytes([index % 7]) * (index % 11) for index in range(1000)]
+
+
+@pytest.mark.parametrize(
+    "strings",
+    [
+        MANY,
+        [*MANY, b"x" * 100_000, *MANY],
+        [b"y" * 300_000, *MANY],
+        [bytes([index % 251]) * (index + 100) for index in range(300)],
+        [b""] * 1000,
+    ],
+    ids=["short", "one long", "one very long", "long", "empty"],
+)
+@pytest.mark.parametrize("at_once", [100, 1 << 14])
+def test_many_strings(strings: list[bytes], at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """flatbuffers' Builder lays the last one first, we the first one."""
+    monkeypatch.setattr(reading, "_STRINGS_AT_ONCE", at_once)
+    monkeypatch.setattr(reading, "_BYTES_AT_ONCE", at_once)
+    wanted = pack_bytes(strings)
+    theirs = request([(12, [len(strings)], strings)])
+    tensor = Tensor("x", Datatype.BYTES, (len(strings),), wanted)
+    for data in (theirs, joined(layout.write_request(b"", [tensor], []))):
+        assert bytes(parsed(data).inputs[0].data) == wanted
+
+
+@pytest.mark.parametrize("size", [3, 64, 1000])
+@pytest.mark.parametrize("wrong", ["begin", "end"])
+def test_a_string_outside_of_the_message_however_many_there_are(size: int, wrong: str) -> None:
+    strings = shared_strings(size, 1)
+    spoilt = bytearray(strings)
+    if wrong == "end":
+        struct.pack_into("<I", spoilt, len(spoilt) - 5, 2)
+    else:
+        struct.pack_into("<I", spoilt, len(spoilt) - 5 - 4 * (size - size // 2), 2**32 - 1)
+    parsed(strings)
+    error = refused(parsed, bytes(spoilt))
+    assert error.kind is Kind.BAD_REQUEST
+    assert "a string of " in error.public
+    assert "string_val does not lie within the message" in error.public
+
+
+@pytest.mark.parametrize("longest", [0, 3])
+def test_many_strings_cost_no_more_than_counting_them(longest: int) -> None:
+    """A million hold the interpreter: read and written by a loop, they did for seconds."""
+
+    def both() -> None:
+        layout.write_request(b"", [tensor], [])
+        parsed(data)
+
+    def counting() -> None:
+        count_bytes("x", tensor.data, len(strings))
+
+    strings = [b"x" * (index % (longest + 1)) for index in range(200_000)]
+    tensor = Tensor("x", Datatype.BYTES, (len(strings),), pack_bytes(strings))
+    data = bytes(joined(layout.write_request(b"", [tensor], [])))
+    most = 1.5 * min(_seconds(counting) for _ in range(5))
+    assert min(_seconds(both) for _ in range(5)) < most
 
 
 @pytest.mark.parametrize("shift", [1, 2, 3, 4, 5])
