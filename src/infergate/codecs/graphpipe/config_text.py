@@ -23,6 +23,8 @@ DEEPEST: Final = 100
 """Levels of nesting, as in V2 REST."""
 _INTEGERS: Final = range(-(2**63), 2**64)
 """What the other protocols and their readers can tell."""
+_LONGEST_INTEGER: Final = 20
+"""Characters of one of those: more are not read, which takes longer than in proportion."""
 
 
 def read_config(config: memoryview) -> Parameters:
@@ -87,6 +89,7 @@ def _parameters(text: str) -> Parameters:
     if not isinstance(told, dict):
         return {PARAMETER: text}
     _check_depth(told)
+    _check_text(told)
     return told
 
 
@@ -98,8 +101,7 @@ def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(digits: str) -> int:
-    number = int(digits)
-    if number not in _INTEGERS:
+    if len(digits) > _LONGEST_INTEGER or (number := int(digits)) not in _INTEGERS:
         raise bad_request(f"config has the number {digits[:40]}, which is beyond 64 bits")
     return number
 
@@ -127,6 +129,14 @@ def _check_depth(told: Any) -> None:
         if not level:
             return
     raise _too_deep()
+
+
+def _check_text(told: dict[str, Any]) -> None:
+    """An escape can tell half a character, which UTF-8 and so the other protocols cannot."""
+    try:
+        json.dumps(told, ensure_ascii=False).encode()
+    except UnicodeError:
+        raise bad_request("config has a lone surrogate, which is not Unicode text") from None
 
 
 def _too_deep() -> GatewayError:
