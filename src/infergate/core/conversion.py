@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infergate.core.datatypes import FLOATS, INTEGERS, NUMPY, Datatype
-from infergate.core.tensor import Tensor, bf16_from_float32, float32_from_bf16
+from infergate.core.tensor import Tensor, bf16_from_float32, bf16_from_float64, float32_from_bf16
 
 EXACT: Final = {
     Datatype.BOOL: INTEGERS | (FLOATS - {Datatype.BF16}),
@@ -35,5 +35,7 @@ def _elements(tensor: Tensor, to: Datatype) -> npt.NDArray[Any]:
     if tensor.datatype is Datatype.BF16:
         return float32_from_bf16(given).astype(NUMPY[to])
     if to is Datatype.BF16:
-        return bf16_from_float32(given.astype("<f4"))
+        if tensor.datatype is Datatype.FP64:
+            return bf16_from_float64(given)
+        return bf16_from_float32(given)
     return given.astype(bool).astype(NUMPY[to])  # from or to BOOL: any number but 0 is true

@@ -85,6 +85,20 @@ def bf16_from_float32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]
     return np.where(nan, bits | np.uint32(0x400000), rounded).astype("<u4").view("<u2")[..., 1::2]
 
 
+def bf16_from_float64(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
+    """As :func:`bf16_from_float32`, rounded once. float64 → float32 → bfloat16, each to nearest,
+    would round twice and miss ties, so the first step rounds to odd: inexact results keep a set
+    last bit, which the second step sees as "not a tie"."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = values.astype("<f4")
+        bits = narrow.view("<u4").copy()
+        exact = narrow.astype("<f8")
+        inexact = (exact != values) & ~np.isnan(values)
+        bits -= inexact & (np.abs(exact) > np.abs(values))  # towards zero
+    bits |= inexact
+    return np.ascontiguousarray(bf16_from_float32(bits.view("<f4")))
+
+
 def float32_from_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
     """The exact float32 value of each 16-bit pattern."""
     return (bits.astype("<u4") << np.uint32(16)).view("<f4")

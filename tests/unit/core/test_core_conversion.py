@@ -73,5 +73,14 @@ def test_floats_are_rounded_to_the_nearest_bfloat16() -> None:
     assert values(told) == [1.0, 1 + 2 * 2**-7, np.inf, -np.inf]
 
 
+def test_fp64_is_rounded_once() -> None:
+    """By way of float32 these would be ties, which go to even."""
+    tie = 1 + 2**-8
+    array = np.array([tie - 1e-12, tie, tie + 1e-12, -tie - 1e-12, np.nan, -0.0, 1e-300], "<f8")
+    told = converted(Tensor("x", Datatype.FP64, (7,), array.tobytes()), Datatype.BF16)
+    bits = np.frombuffer(told.data, "<u2").tolist()
+    assert bits == [0x3F80, 0x3F80, 0x3F81, 0xBF81, 0x7FC0, 0x8000, 0]
+
+
 def test_an_empty_tensor() -> None:
     assert converted(Tensor("x", Datatype.BF16, (0, 3), b""), Datatype.FP32).numpy().shape == (0, 3)

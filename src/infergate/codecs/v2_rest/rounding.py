@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infergate.core.datatypes import Datatype
-from infergate.core.tensor import bf16_from_float32
+from infergate.core.tensor import bf16_from_float64
 
 Array = npt.NDArray[Any]
 
@@ -28,25 +28,11 @@ def _to_float16(values: Array) -> Array:
         return values.astype("<f2")
 
 
-def _to_bfloat16(values: Array) -> Array:
-    """Rounded once. float64 → float32 → bfloat16, each to nearest, would round twice and miss ties,
-    so the first step rounds to odd: inexact results keep a set last bit, which the second step
-    sees as "not a tie"."""
-    narrow = _to_float32(values)
-    bits = narrow.view("<u4").copy()
-    with np.errstate(invalid="ignore"):
-        exact = narrow.astype("<f8")
-        inexact = (exact != values) & ~np.isnan(values)
-        bits -= inexact & (np.abs(exact) > np.abs(values))  # towards zero
-    bits |= inexact
-    return np.ascontiguousarray(bf16_from_float32(bits.view("<f4")))
-
-
 ROUND: Final[Mapping[Datatype, Callable[[Array], Array]]] = {
     Datatype.FP64: _same,
     Datatype.FP32: _to_float32,
     Datatype.FP16: _to_float16,
-    Datatype.BF16: _to_bfloat16,
+    Datatype.BF16: bf16_from_float64,
 }
 
 
