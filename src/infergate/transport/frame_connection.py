@@ -29,13 +29,17 @@ from infergate.transport.timer import body_due
 log = logging.getLogger(__name__)
 
 
+def _unspoken() -> HttpRequest:
+    return HttpRequest("POST", "/")
+
+
 class FrameRequest:
     """A frame on its way in, of which ``length`` bytes were announced."""
 
     __slots__ = ("_length", "_share", "call", "since", "whole", "wire")
 
     def __init__(self, peer: str, length: int, admission: Admission, *, whole: bool) -> None:
-        self.wire = HttpRequest("POST", "/")
+        self.wire = _unspoken()
         self.call = Call(peer, time.monotonic())
         self.whole = whole
         self.since = 0.0
@@ -138,6 +142,9 @@ class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
             self._timer.set_at(body_due(host.limits, request.since, frames.received, now))
 
     # ---- answering
+
+    def _unread(self) -> HttpRequest:
+        return _unspoken()
 
     def _send(self, response: HttpResponse) -> bool:
         body = response.body

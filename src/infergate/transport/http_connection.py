@@ -16,7 +16,7 @@ import logging
 from typing import Final
 
 from infergate.core.errors import GatewayError
-from infergate.core.wire import HttpResponse
+from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport import http_answer, http_head
 from infergate.transport.http_incoming import Incoming
 from infergate.transport.http_parser import (
@@ -145,6 +145,9 @@ class Connection(Served[Incoming], asyncio.Protocol):
             self._timer.set_at(request.due(self._host.loop.time()))
 
     # ---- answering
+
+    def _unread(self) -> HttpRequest:
+        return HttpRequest("", "")
 
     def _send(self, response: HttpResponse) -> bool:
         request = self._request

@@ -92,6 +92,10 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         """Whether the state HEAD means that some of a head is here."""
         raise NotImplementedError
 
+    def _unread(self) -> HttpRequest:
+        """What stands for a request whose head was not read."""
+        raise NotImplementedError
+
     def _send(self, response: HttpResponse) -> bool:
         """Write ``response`` to the request; whether another may follow."""
         raise NotImplementedError
@@ -164,7 +168,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         """Turn the request away, wherever in it the connection is."""
         request = self._request
         if request is None:  # inside its head
-            wire, call = HttpRequest("", ""), Call(self._peer, time.monotonic())
+            wire, call = self._unread(), Call(self._peer, time.monotonic())
         else:
             wire, call = request.wire, request.call
             request.release()

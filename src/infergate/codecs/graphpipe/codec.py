@@ -107,8 +107,9 @@ class GraphPipe:
         raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe cannot tell {type(answer).__name__}")
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """As text, unless the option wants otherwise and ``wire`` is a GraphPipe message."""
-        if self._options.errors is Errors.STATUS or wire is None or wire.method == "GET":
+        """As text, unless the option wants otherwise and ``wire`` is a GraphPipe message. One
+        without a method is a head that could not be read."""
+        if self._options.errors is Errors.STATUS or wire is None or wire.method in ("", "GET"):
             return refuse_by_status(error)
         try:
             place = locate(wire.path, self._options.model)

@@ -365,7 +365,13 @@ def test_errors_by_response(kind: Kind, message: bytes) -> None:
 
 @pytest.mark.parametrize(
     "wire",
-    [None, post(b"", method="GET"), post(b"", "/control/is_ready"), post(b"", "/control/is_alive")],
+    [
+        None,
+        HttpRequest("", ""),
+        post(b"", method="GET"),
+        post(b"", "/control/is_ready"),
+        post(b"", "/control/is_alive"),
+    ],
 )
 def test_what_is_no_message_is_refused_by_status(wire: HttpRequest | None) -> None:
     answer = TELLING.build_error(GatewayError(Kind.CONNECT, "no"), wire)
