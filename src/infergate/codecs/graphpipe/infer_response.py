@@ -6,7 +6,8 @@ A client that asked for none gets all, those that the metadata has first and in 
 model has outputs, those (graphpipe-go's Serve). Where as many were asked for as the model has, but
 not the same, it may be either, and is taken for the model's: nothing else tells them apart.
 Where a client asked for none and neither fits, they are called ``output0``, ``output1`` ... as by
-graphpipe-go: a wrong name would be worse.
+graphpipe-go: a wrong name would be worse. An answer without any is none,
+where the model has outputs.
 *Rule 3.* Errors count though there are outputs beside them, as for Python's client; but not errors
 that cannot be read: graphpipe-py on newer flatbuffers writes a vector of errors without elements.
 """
@@ -75,6 +76,8 @@ def _names(count: int, request: InferRequest, model: ModelMetadata) -> Sequence[
     """Rule 2."""
     asked = asked_outputs(request, model)
     known = [told.name for told in model.outputs]
+    if known and not count:
+        raise garbage("the backend's answer has no output")
     if len(asked) == count and (len(known) != count or set(asked) == set(known)):
         return asked
     if len(known) == count:

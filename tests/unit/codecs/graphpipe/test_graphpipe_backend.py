@@ -189,6 +189,16 @@ def test_outputs_are_named(
     assert named(inference(*asked), about, count) == outputs
 
 
+@pytest.mark.parametrize(
+    ("asked", "about"),
+    [((), model(("a",))), (("a",), model(("a",))), ((), model(("x", "y"), ("x", "y")))],
+)
+def test_an_answer_without_any_output(asked: tuple[str, ...], about: ModelMetadata) -> None:
+    error = refused(named, inference(*asked), about, 0)
+    assert (error.kind, error.origin) == (Kind.BACKEND_GARBAGE, Origin.BACKEND)
+    assert error.public == "the backend's answer has no output"
+
+
 def test_outputs_that_cannot_be_named() -> None:
     error = refused(named, inference("b"), model(("a", "b")), 3)
     assert error.kind is Kind.BACKEND_GARBAGE
