@@ -16,9 +16,13 @@ from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport import http_head
 from infergate.transport.base import Endpoint
-from infergate.transport.frames import Frames, prefix
+from infergate.transport.frames import PREFIX, Frames, prefix
 from infergate.transport.http_client import AiohttpUpstream
 from infergate.transport.pool import Pool, Pooled, Pools
+
+
+_HTTP: Final = PREFIX.unpack(b"HTTP")[0]
+"""What an HTTP server answers a frame with, read as a length: over a gigabyte."""
 
 
 class FrameExchange(Pooled, asyncio.BufferedProtocol):
@@ -53,7 +57,9 @@ class FrameExchange(Pooled, asyncio.BufferedProtocol):
         length = self._frames.announced
         if length is None:
             return
-        if not length:
+        if length == _HTTP:
+            self._fail(garbage("the backend speaks HTTP, not frames", str(self._endpoint)))
+        elif not length:
             self._fail(garbage("the backend's answer is an empty frame", str(self._endpoint)))
         elif length > self._limits.body:
             self._too_large()

@@ -94,6 +94,7 @@ async def test_nobody_listens(
         (b"\4\0\0\0", "the backend's answer broke off"),
         (b"\4\0\0\0abc", "the backend's answer broke off"),
         (framed(b""), "the backend's answer is an empty frame"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the backend speaks HTTP, not frames"),
     ],
 )
 async def test_a_broken_answer(upstream: FrameUpstream, answer: bytes, public: str) -> None:
