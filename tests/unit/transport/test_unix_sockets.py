@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import socket
 import stat
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from infergate.transport.base import Address, Endpoint
 from infergate.transport.guard import Admission
 from infergate.transport.http_client import AiohttpUpstream
 from infergate.transport.http_server import AiohttpServer
+from infergate.transport.unix_socket import SocketFile
 
 REQUEST = b"POST /any HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
 
@@ -115,6 +118,73 @@ async def test_a_listener_whose_backlog_is_full_is_alive(path: Path) -> None:
             client.close()
 
 
+async def test_who_has_bound_but_does_not_listen_yet_keeps_his_file(path: Path) -> None:
+    first = SocketFile(str(path), 0o660)
+    made = first.bind()
+    with pytest.raises(OSError, match="address already in use") as caught:
+        await server_at(path).start()
+    assert caught.value.errno == errno.EADDRINUSE
+    made.listen()
+    peer = Peer(*await asyncio.open_unix_connection(str(path)))
+    await peer.close()
+    made.close()
+    first.remove()
+    assert list(path.parent.iterdir()) == []
+
+
+async def test_one_who_died_having_bound_is_replaced(path: Path) -> None:
+    """His lock ended with him, though its file is there."""
+    code = (
+        "import os, sys; from infergate.transport.unix_socket import SocketFile;"
+        "SocketFile(sys.argv[1], 0o660).bind(); os._exit(0)"
+    )
+    died = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(path))
+    assert await died.wait() == 0
+    assert len(list(path.parent.iterdir())) == 2
+    server = server_at(path)
+    await server.start()
+    peer = Peer(*await asyncio.open_unix_connection(str(path)))
+    await peer.close()
+    await server.stop(0)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_lock_whose_file_was_taken_away_is_none(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening and locking it: another has made and locked a new one, or will."""
+    flock, beside = fcntl.flock, path.with_name(path.name + ".lock")
+
+    def late(lock: int, how: int) -> None:
+        if beside.exists() and not turns:
+            beside.unlink()
+        turns.append(how)
+        flock(lock, how)
+
+    turns: list[int] = []
+    monkeypatch.setattr(fcntl, "flock", late)
+    file = SocketFile(str(path), 0o660)
+    made = file.bind()
+    assert len(turns) == 2
+    assert beside.exists()
+    made.close()
+    file.remove()
+
+
+async def test_many_who_start_together(path: Path) -> None:
+    """One of them has the path, and can be reached there."""
+    servers = [server_at(path) for _ in range(20)]
+    outcomes = await asyncio.gather(*(each.start() for each in servers), return_exceptions=True)
+    assert [outcome for outcome in outcomes if outcome is None] == [None]
+    peer = Peer(*await asyncio.open_unix_connection(str(path)))
+    await peer.send(REQUEST)
+    assert (await peer.answer()).status == 200
+    await peer.close()
+    for each in servers:
+        await each.stop(0)
+    assert list(path.parent.iterdir()) == []
+
+
 @pytest.mark.parametrize("kind", ["file", "folder"])
 async def test_what_is_no_socket_is_not_touched(path: Path, kind: str) -> None:
     if kind == "file":
@@ -123,7 +193,7 @@ async def test_what_is_no_socket_is_not_touched(path: Path, kind: str) -> None:
         path.mkdir()
     with pytest.raises(FileExistsError, match="no socket"):
         await server_at(path).start()
-    assert path.exists()
+    assert list(path.parent.iterdir()) == [path]
 
 
 async def test_no_such_folder(tmp_path: Path) -> None:
