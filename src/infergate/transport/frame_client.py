@@ -20,7 +20,6 @@ from infergate.transport.frames import PREFIX, Frames, prefix
 from infergate.transport.http_client import AiohttpUpstream
 from infergate.transport.pool import Pool, Pooled, Pools
 
-
 _HTTP: Final = PREFIX.unpack(b"HTTP")[0]
 """What an HTTP server answers a frame with, read as a length: over a gigabyte."""
 
@@ -57,15 +56,15 @@ class FrameExchange(Pooled, asyncio.BufferedProtocol):
         length = self._frames.announced
         if length is None:
             return
-        if length == _HTTP:
-            self._fail(garbage("the backend speaks HTTP, not frames", str(self._endpoint)))
-        elif not length:
+        if not length:
             self._fail(garbage("the backend's answer is an empty frame", str(self._endpoint)))
-        elif length > self._limits.body:
-            self._too_large()
-        else:
+        elif length <= self._limits.body:
             self._frames.open(length)
             self._is_open = True
+        elif length == _HTTP:
+            self._fail(garbage("the backend speaks HTTP, not frames", str(self._endpoint)))
+        else:
+            self._too_large()
 
     def _gather(self) -> None:
         body = self._frames.take()
