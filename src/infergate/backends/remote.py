@@ -177,8 +177,9 @@ class RemoteBackend(Generic[Req, Resp]):
                 raise
             if not isinstance(operation, ModelMetadataRequest):
                 raise first from error
+            absent = first.kind is error.kind is Kind.NOT_FOUND
             raise GatewayError(
-                Kind.UNSUPPORTED,
+                Kind.NOT_FOUND if absent else Kind.UNSUPPORTED,
                 f"backend '{self.name}' does not tell the metadata of model '{operation.model}'; "
                 "it can be declared under 'models' in the gateway's configuration",
                 detail=f"{first.public} {first.detail}; {error.public} {error.detail}",

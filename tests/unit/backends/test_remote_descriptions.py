@@ -455,6 +455,16 @@ async def test_a_server_that_tells_no_metadata_needs_it_declared(kind: Kind) -> 
     assert await made.perform(InferRequest("m"), asked) == InferResponse("m")
 
 
+@pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
+async def test_a_model_that_is_not_there_by_both_ways_is_not_found(kind: Kind) -> None:
+    codec, made = rephrased()
+    codec.answers[ModelMetadataRequest] = refusal(Kind.NOT_FOUND)
+    codec.second = refusal(kind)
+    with pytest.raises(GatewayError, match=r"not tell the metadata .* can be declared") as caught:
+        await made.perform(InferRequest("m"), call())
+    assert caught.value.kind is (kind if kind is Kind.NOT_FOUND else Kind.UNSUPPORTED)
+
+
 async def test_of_other_questions_the_first_failure_is_told() -> None:
     codec, made = rephrased()
     codec.answers[ServerMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)

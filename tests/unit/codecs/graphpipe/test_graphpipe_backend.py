@@ -309,7 +309,14 @@ def test_when_to_come_again_is_in_seconds(after: str) -> None:
     "operation", [ServerLiveRequest(), ServerReadyRequest(), ModelReadyRequest("m")]
 )
 def test_health(operation: Operation) -> None:
-    for status, healthy in ((200, True), (400, True), (500, False), (503, False)):
+    for status, healthy in (
+        (200, True),
+        (400, True),
+        (500, False),
+        (501, True),  # graphpipe-py to a GET
+        (502, False),
+        (503, False),
+    ):
         assert read(HttpResponse(status), operation) == Health(ok=healthy)
     for status, kind in (
         (401, Kind.UNAUTHENTICATED),
