@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 import math
+import re
+from collections.abc import Mapping
 from typing import Final
 
 RETRY_AFTER: Final = "retry-after"
@@ -109,3 +111,9 @@ def retry_headers(error: GatewayError) -> dict[str, str]:
     if after is None or not math.isfinite(after):
         return {}
     return {RETRY_AFTER: str(max(0, math.ceil(after)))}
+
+
+def retry_seconds(headers: Mapping[str, str]) -> float | None:
+    """What a backend's ``headers`` (names in lower case) tell of it; None also for a date."""
+    told = headers.get(RETRY_AFTER, "")
+    return float(told) if re.fullmatch("[0-9]{1,9}", told) else None

@@ -10,6 +10,7 @@ from infergate.core.errors import (
     blamed,
     garbage,
     retry_headers,
+    retry_seconds,
 )
 
 
@@ -56,3 +57,20 @@ def test_what_is_wrong_with_an_answer_is_the_backends_doing() -> None:
 )
 def test_when_to_try_again(after: float | None, headers: dict[str, str]) -> None:
     assert retry_headers(GatewayError(Kind.OVERLOADED, "full", retry_after=after)) == headers
+
+
+@pytest.mark.parametrize(
+    ("told", "after"),
+    [
+        ("0", 0.0),
+        ("12", 12.0),
+        ("1" * 10, None),
+        ("-1", None),
+        ("", None),
+        ("1.5", None),
+        ("\u0663", None),
+    ],
+)
+def test_when_a_backend_wants_to_be_tried_again(told: str, after: float | None) -> None:
+    assert retry_seconds({"retry-after": told}) == after
+    assert retry_seconds({}) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -11,7 +10,7 @@ import flatbuffers
 from infergate.codecs.graphpipe.fields import CODE, MESSAGE
 from infergate.codecs.graphpipe.reading import Table
 from infergate.codecs.graphpipe.schema import Error, InferResponse
-from infergate.core.errors import RETRY_AFTER, GatewayError, Kind, Origin, retry_headers
+from infergate.core.errors import GatewayError, Kind, Origin, retry_headers, retry_seconds
 from infergate.core.wire import HttpResponse
 
 LONGEST: Final = 2000
@@ -112,13 +111,12 @@ def error_of_status(status: int, headers: Mapping[str, str], body: bytes) -> Gat
     text = body[: 4 * LONGEST].decode("utf-8", "replace").strip()
     line = text.partition("\n")[0].strip()
     readable = line.isprintable() and not line.startswith("<")
-    after = headers.get(RETRY_AFTER, "")
     return GatewayError(
         kind_of(status),
         (readable and line[:LONGEST]) or f"the backend answered HTTP {status}",
         origin=Origin.BACKEND,
         detail=f"HTTP {status}: {text[:LONGEST]}",
-        retry_after=float(after) if re.fullmatch("[0-9]{1,9}", after) else None,
+        retry_after=retry_seconds(headers),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NoReturn
 
-from infergate.core.errors import RETRY_AFTER, GatewayError, Kind, Origin
+from infergate.core.errors import GatewayError, Kind, Origin, retry_seconds
 from infergate.core.wire import RpcResponse
 
 KINDS: Final[dict[int, Kind]] = {
@@ -38,10 +38,9 @@ def raise_status(wire: RpcResponse) -> NoReturn:
     kind = KINDS.get(wire.code, Kind.BACKEND_ERROR)
     if kind is Kind.OVERLOADED and _TOO_LARGE.search(wire.details):
         kind = Kind.TOO_LARGE
-    after = wire.metadata.get(RETRY_AFTER, "")
     raise GatewayError(
         kind,
         wire.details or f"the backend answered with gRPC status {wire.code} and no message",
         origin=Origin.BACKEND,
-        retry_after=float(after) if after.isascii() and after.isdigit() else None,
+        retry_after=retry_seconds(wire.metadata),
     )

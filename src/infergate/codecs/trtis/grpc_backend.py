@@ -133,7 +133,7 @@ def parse_response(
                 head, raw = grpc_infer.read_response(wire.message, limits)
             except Malformed as error:
                 raise garbage("the backend's InferResponse cannot be read", str(error)) from None
-            check_status(head.request_status)
+            check_status(head.request_status, wire.metadata)
             assert model is not None
             allot = grpc_infer.allot_outputs(raw)
             return read_response(head.meta_data, allot, operation, model, limits)
@@ -146,7 +146,7 @@ def parse_response(
             _read(pb.SharedMemoryControlResponse, wire)
             return Done()
     response = parse_status(pb.StatusResponse, joined(wire.message), _IN_RESPONSE)
-    check_status(response.request_status)
+    check_status(response.request_status, wire.metadata)
     return as_asked(read_status(response.server_status), operation)
 
 
@@ -156,5 +156,5 @@ def _read(kind: Any, wire: RpcResponse) -> Any:
         message = kind.FromString(joined(wire.message))
     except DecodeError:
         raise garbage(f"the backend's {kind.DESCRIPTOR.name} cannot be read") from None
-    check_status(message.request_status)
+    check_status(message.request_status, wire.metadata)
     return message

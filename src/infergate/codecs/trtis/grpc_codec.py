@@ -26,7 +26,7 @@ from infergate.codecs.trtis.infer_response import write_response
 from infergate.codecs.trtis.methods import BY_PATH, INFER, STREAM_INFER, Method
 from infergate.codecs.trtis.options import Options, read_options
 from infergate.codecs.trtis.statuses import Statuses
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, retry_headers
 from infergate.core.limits import KIB, Limits
 from infergate.core.messages import (
     Answer,
@@ -109,7 +109,7 @@ class TrtisGrpc:
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
         """In ``request_status``; a gRPC status for a method there is not and bytes that are no
-        message. Of an inference the id is told."""
+        message. Of an inference the id is told. When to try again is metadata."""
         if isinstance(error, _Unreadable):
             return RpcResponse(code=_INTERNAL, details="Unable to parse request")
         if wire is None:
@@ -126,7 +126,8 @@ class TrtisGrpc:
             )
         else:
             return RpcResponse(code=_UNIMPLEMENTED)
-        return RpcResponse((head.SerializeToString(deterministic=True),))
+        message = head.SerializeToString(deterministic=True)
+        return RpcResponse((message,), metadata=retry_headers(error))
 
     def _refused(self, error: GatewayError, wire: RpcRequest) -> Any:
         """An InferResponse to as much of ``wire`` as can be read."""

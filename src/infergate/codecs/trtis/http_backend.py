@@ -24,7 +24,7 @@ from infergate.codecs.trtis.paths import LIVE, READY, memory_path, model_path
 from infergate.codecs.trtis.paths import STATUS as STATUS_PATH
 from infergate.codecs.trtis.status import IN_STATUS, as_asked, parse_status, read_status
 from infergate.codecs.trtis.statuses import check_status
-from infergate.core.errors import GatewayError, Kind, Origin, garbage
+from infergate.core.errors import GatewayError, Kind, Origin, garbage, retry_seconds
 from infergate.core.limits import Limits
 from infergate.core.messages import (
     Answer,
@@ -150,12 +150,12 @@ def parse_response(
 def _health(wire: HttpResponse, headers: dict[str, str]) -> Health:
     """Not ready is a 400 whose NV-Status says SUCCESS."""
     if wire.status != 200:
-        check_status(_status(wire, headers))
+        check_status(_status(wire, headers), headers)
     return Health(ok=wire.status == 200)
 
 
 def _check(wire: HttpResponse, headers: dict[str, str]) -> None:
-    check_status(_status(wire, headers))
+    check_status(_status(wire, headers), headers)
     if wire.status != 200:
         raise garbage(f"the backend answered HTTP {wire.status} with NV-Status SUCCESS")
 
@@ -169,6 +169,7 @@ def _status(wire: HttpResponse, headers: dict[str, str]) -> Any:
             f"the backend answered HTTP {wire.status} without NV-Status",
             origin=Origin.BACKEND,
             detail=body[:_SHOWN],
+            retry_after=retry_seconds(headers),
         )
     return _read(RequestStatus, STATUS, told)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from infergate.codecs.trtis.messages import CODES, RequestStatus
 from infergate.codecs.trtis.options import Options
-from infergate.core.errors import GatewayError, Kind, Origin, UnknownRegion, garbage
+from infergate.core.errors import GatewayError, Kind, Origin, UnknownRegion, garbage, retry_seconds
 from infergate.core.messages import (
     InferRequest,
     Operation,
@@ -123,8 +124,9 @@ class Statuses:
         return CODE[error.kind], error.public
 
 
-def check_status(status: Any) -> None:
-    """Raises what a backend's ``status`` tells, unless that is success."""
+def check_status(status: Any, headers: Mapping[str, str]) -> None:
+    """Raises what a backend's ``status`` tells, unless that is success. The API has no word for
+    when to try again; the ``headers`` (or metadata) that the status came with may."""
     code = _NAMES.get(status.code, str(status.code))
     if code == SUCCESS:
         return
@@ -139,4 +141,5 @@ def check_status(status: Any) -> None:
         status.msg or f"the backend answered with {code} and no message",
         origin=Origin.BACKEND,
         detail=code,
+        retry_after=retry_seconds(headers),
     )

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from infergate.codecs.v2_rest.paths import locate
-from infergate.core.errors import RETRY_AFTER, GatewayError, Kind, Origin, retry_headers
+from infergate.core.errors import GatewayError, Kind, Origin, retry_headers, retry_seconds
 from infergate.core.wire import HttpRequest, HttpResponse
 
 JSON_TYPE: Final = "application/json"
@@ -108,12 +108,8 @@ def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> Gatew
         message[:LONGEST],
         origin=Origin.BACKEND,
         detail=f"HTTP {status}" if message == text else f"HTTP {status}: {text[:_MOST_DETAIL]}",
-        retry_after=_seconds(headers.get(RETRY_AFTER, "")),
+        retry_after=retry_seconds(headers),
     )
-
-
-def _seconds(retry_after: str) -> float | None:
-    return float(retry_after) if re.fullmatch(r"[0-9]{1,9}", retry_after) else None
 
 
 def _message(text: str) -> str:

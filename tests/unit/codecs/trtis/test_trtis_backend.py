@@ -488,6 +488,29 @@ def test_codes(code: int, told: str, kind: Kind) -> None:
     assert caught.value.public == told or not told
 
 
+@pytest.mark.parametrize(("told", "after"), [("7", 7.0), ("soon", None), ("", None)])
+def test_when_to_come_back(told: str, after: float | None) -> None:
+    """As a proxy in front of the server says it, or a gateway before others."""
+    headers = {"retry-after": told}
+    proxy = http_error(503, {"Retry-After": told}, b"busy")
+    ours = http_error(400, {**headers, "nv-status": 'code: UNAVAILABLE msg: "busy"'})
+    assert (proxy.retry_after, ours.retry_after) == (after, after)
+    status = pb.RequestStatus(code=6, msg="busy")
+    for operation, message in (
+        (ServerMetadataRequest(), pb.StatusResponse(request_status=status)),
+        (ASKED, pb.InferResponse(request_status=status)),
+    ):
+        wire = RpcResponse((message.SerializeToString(),), metadata=headers)
+        with pytest.raises(GatewayError) as caught:
+            GRPC.make({}).parse_response(wire, operation, DEFAULT_LIMITS, NOBATCH)
+        assert (caught.value.kind, caught.value.retry_after) == (Kind.NO_BACKEND, after)
+    with pytest.raises(GatewayError) as caught:
+        GRPC.make({}).parse_response(
+            RpcResponse(code=14, metadata=headers), ServerLiveRequest(), DEFAULT_LIMITS
+        )
+    assert caught.value.retry_after == after
+
+
 def test_grpc_statuses() -> None:
     with pytest.raises(GatewayError) as caught:
         GRPC.make({}).parse_response(RpcResponse(code=14), ServerLiveRequest(), DEFAULT_LIMITS)

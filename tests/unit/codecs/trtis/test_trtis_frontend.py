@@ -571,8 +571,13 @@ def test_two_headers_are_joined_and_seldom_a_message() -> None:
     assert http(infer(f"{BOTH}, {BOTH}")).headers == {"Content-Type": "text/plain"}
 
 
-def test_nobody_is_told_when_to_come_back() -> None:
-    error = GatewayError(Kind.RATE_LIMITED, "too many", retry_after=3)
+@pytest.mark.parametrize(("after", "told"), [(2.5, {"retry-after": "3"}), (None, {})])
+def test_when_to_come_back_is_told_where_the_carrier_can(
+    after: float | None, told: dict[str, str]
+) -> None:
+    """The API has no word for it, its carriers have."""
+    error = GatewayError(Kind.RATE_LIMITED, "too many", retry_after=after)
     answer = HTTP.make({}).build_error(error, infer(BOTH))
-    assert list(answer.headers) == ["NV-InferResponse", "NV-Status", "Content-Type"]
-    assert not GRPC.make({}).build_error(error, RpcRequest(SERVICE + "Health")).metadata
+    assert list(answer.headers) == ["NV-InferResponse", "NV-Status", "Content-Type", *told]
+    assert told.items() <= answer.headers.items()
+    assert GRPC.make({}).build_error(error, RpcRequest(SERVICE + "Health")).metadata == told
