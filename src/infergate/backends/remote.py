@@ -222,13 +222,15 @@ class RemoteBackend(Generic[Req, Resp]):
         """See Backend. One answer, from a server that has no streams."""
         codec = self.codec
         begun = False
-        if isinstance(codec, Streaming) and isinstance(self._upstream, StreamUpstream):
-            wire = codec.build_stream_request(request, await self.profile(call))
+        wire, model = await self._streamed(request, call)
+        if wire is not None:
+            assert isinstance(codec, Streaming)
+            assert isinstance(self._upstream, StreamUpstream)
             sequence = self._sequence(request)
             try:
                 async with aclosing(self._stream(wire, self._upstream, call, sequence)) as messages:
                     async for message in messages:
-                        answer = self._read_streamed(codec, message, request)
+                        answer = self._read_streamed(codec, message, request, model)
                         begun = True
                         if answer is not None:
                             yield answer
@@ -241,11 +243,29 @@ class RemoteBackend(Generic[Req, Resp]):
         assert isinstance(answered, InferResponse)
         yield replace(answered, last=True)
 
+    async def _streamed(
+        self, request: InferRequest, call: Call
+    ) -> tuple[Req | None, ModelMetadata | None]:
+        """What asks for a stream, None where there is none to ask for; and the model's metadata,
+        where the former needs it."""
+        codec = self.codec
+        if not (isinstance(codec, Streaming) and isinstance(self._upstream, StreamUpstream)):
+            return None, None
+        profile = await self.profile(call)
+        model = None
+        if codec.describes_streams(profile):
+            model = await self.describe(request.model, request.version, call)
+        return codec.build_stream_request(request, profile, model), model
+
     def _read_streamed(
-        self, codec: Streaming[Req, Resp], message: Resp, request: InferRequest
+        self,
+        codec: Streaming[Req, Resp],
+        message: Resp,
+        request: InferRequest,
+        model: ModelMetadata | None,
     ) -> InferResponse | None:
         try:
-            return codec.parse_stream_response(message, request, self._limits)
+            return codec.parse_stream_response(message, request, self._limits, model)
         except GatewayError as error:
             raise read_wrong(error, self.name) from error
 
@@ -447,19 +467,26 @@ class RemoteBackend(Generic[Req, Resp]):
             return told, LIFETIME
         call.tighten(time.monotonic() + _PATIENCE)
         try:
-            size = await self._max_batch_size(model, version, call)
+            return await self._configured(told, model, version, call), LIFETIME
         except GatewayError as error:
             return told, LIFETIME if error.kind in _LASTING else DOUBTFUL
-        return replace(told, max_batch_size=size), LIFETIME
 
-    async def _max_batch_size(self, model: str, version: str, call: Call) -> int | None:
-        """None where this kind of server has no configuration to tell, or tells none."""
+    async def _configured(
+        self, told: ModelMetadata, model: str, version: str, call: Call
+    ) -> ModelMetadata:
+        """``told`` and what is known by the configuration alone, which not every kind of server has
+        or tells."""
         if not (await self.kind(call)).tells_config:
-            return None
+            return told
         config = await self.perform(ModelConfigRequest(model, version), call)
         assert isinstance(config, ModelConfig)
         size = config.settings.get("max_batch_size", 0)  # Triton's default
-        return size if type(size) is int and size >= 0 else None
+        policy = config.settings.get("model_transaction_policy")
+        return replace(
+            told,
+            max_batch_size=size if type(size) is int and size >= 0 else None,
+            decoupled=isinstance(policy, Mapping) and policy.get("decoupled") is True,
+        )
 
     async def close(self) -> None:
         """Close the connections to all endpoints."""

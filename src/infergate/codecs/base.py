@@ -49,6 +49,8 @@ class Peek:
     operation: type[Operation]
     model: str = ""
     version: str = ""
+    forwards: bool = True
+    """It may go on as it came to a server of the same protocol: most of them know this form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,11 @@ class Parsed:
 
     operation: Operation
     reply: Any = None
+    streamed: bool = False
+    """An inference over HTTP: all answers to it are wanted, one after the other in one body."""
+    only: str = ""
+    """An inference: its one answer is wanted, of a model that may give any number; else this is
+    told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,8 @@ class Unfinished:
     model: str
     version: str
     finish: Callable[[ModelMetadata], Parsed]
+    text: int = 0
+    """Bytes of text that it goes through. Where there are many it is pickled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,10 @@ class Profile:
     """V2: a model is loaded by its name alone: there are no parameters, or they mean nothing."""
     loads_by_first_field: bool = False
     """V2 gRPC: the name of a model to load or unload is field 1 of the request, not 2."""
+    generates: bool = False
+    """V2 REST: gives all answers of a decoupled model by ``generate_stream``, and only by that."""
+    streams_infer: bool = False
+    """V2 REST: gives all answers to an inference by ``infer_stream``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +247,7 @@ class Streaming(Protocol[Req, Resp]):
     given any number of answers. A request is peeked at and parsed like a unary one."""
 
     stream: str
-    """The gRPC method."""
+    """The gRPC method; none over HTTP, where it is a request that asks for a stream."""
 
     # ---- towards clients
     def build_stream_response(self, answer: InferResponse, parsed: Parsed) -> Resp:
@@ -252,15 +265,26 @@ class Streaming(Protocol[Req, Resp]):
         ...
 
     # ---- towards backends
-    def build_stream_request(self, operation: InferRequest, profile: Profile) -> Req:
-        """``operation`` as the only request of a stream. Raises like ``build_request``."""
+    def describes_streams(self, profile: Profile) -> bool:
+        """Whether the model's metadata is needed below, for a server of ``profile``."""
+        ...
+
+    def build_stream_request(
+        self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None
+    ) -> Req | None:
+        """``operation`` as the only request of a stream; None where a server of ``profile`` gives
+        ``model``'s answer by no stream. Raises like ``build_request``."""
         ...
 
     def parse_stream_response(
-        self, wire: Resp, operation: InferRequest, limits: Limits
+        self,
+        wire: Resp,
+        operation: InferRequest,
+        limits: Limits,
+        model: ModelMetadata | None = None,
     ) -> InferResponse | None:
         """The answer in one message of such a stream, None where it holds none. Raises like
-        ``parse_response``."""
+        ``parse_response``; UNSUPPORTED where the server has no such stream."""
         ...
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from infergate.core.tensor import Buffer
 
@@ -27,17 +27,31 @@ class HttpRequest:
     body: Sequence[Buffer] = ()
 
 
+class Rest(Protocol):
+    """The rest of a body, which is made as it is pulled."""
+
+    async def next(self) -> Sequence[Buffer] | None:
+        """More of it; None at its end. Raises nothing but what cancels it."""
+        ...
+
+    async def close(self) -> None:
+        """No more of it is wanted. It is called once, whatever happened."""
+        ...
+
+
 @dataclass(slots=True)
 class HttpResponse:
     """``headers`` hold no Content-Length and no hop-by-hop fields: those are the transport's.
 
-    ``reason`` is the status line's last part, where a protocol has words of its own for it.
+    ``reason`` is the status line's last part, where a protocol has words of its own for it;
+    ``rest`` what follows ``body``, whose length nobody knows. None: ``body`` is all.
     """
 
     status: int
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     body: Sequence[Buffer] = ()
     reason: str = ""
+    rest: Rest | None = None
 
 
 @dataclass(slots=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from infergate.codecs.base import Codec, Streaming
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, size
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest, HttpResponse, Rest, RpcRequest, RpcResponse, size
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.streaming import InTurn, RpcStreaming, Stream
 from infergate.transport.base import Conversation, StreamHandler
@@ -68,8 +69,12 @@ class Dispatch(Generic[Req, Resp]):
             self._record(call)
             raise
         call.bytes_out = self._finish(answer, call)
-        self._record(call)
+        self._told_of(answer, call)
         return answer
+
+    def _told_of(self, answer: Resp, call: Call) -> None:  # noqa: ARG002 - of some it is not the end
+        """``answer`` is all there is to tell."""
+        self._record(call)
 
     def refuse(self, error: GatewayError, wire: Req, call: Call) -> Resp:
         """The transport's refusal in the form of the protocol that was asked."""
@@ -87,6 +92,35 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
         self, frontends: Mapping[str, Frontend[HttpRequest, HttpResponse]], record: Record
     ) -> None:
         super().__init__(frontends, lambda wire: wire.path, _finish_http, record)
+
+    def _told_of(self, answer: HttpResponse, call: Call) -> None:
+        if answer.rest is None:
+            self._record(call)
+        else:
+            answer.rest = _Told(answer.rest, self._record, call)
+
+
+class _Told:
+    """``rest``, measured, and recorded when it is closed."""
+
+    def __init__(self, rest: Rest, record: Record, call: Call) -> None:
+        self._rest: Final = rest
+        self._record: Final = record
+        self._call: Final = call
+
+    async def next(self) -> Sequence[Buffer] | None:
+        """See Rest."""
+        body = await self._rest.next()
+        if body is not None:
+            self._call.bytes_out += size(body)
+        return body
+
+    async def close(self) -> None:
+        """See Rest."""
+        try:
+            await self._rest.close()
+        finally:
+            self._record(self._call)
 
 
 class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):

@@ -17,8 +17,9 @@ from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
-from infergate.core.messages import OPERATIONS, InferRequest
+from infergate.core.messages import OPERATIONS, Answer, InferRequest
 from infergate.core.sequences import SequenceName
+from infergate.gateway.answers import only, opened
 from infergate.gateway.gateway import Bound, Gateway
 from infergate.gateway.labour import Aside, Labour
 
@@ -75,7 +76,13 @@ class Translate(Generic[Req, Resp]):
         """Parse, perform, build."""
         del peek
         parsed = await self.parse(wire, call)
-        answer = await self._gateway.perform(parsed.operation, call)
+        if parsed.streamed:
+            response: Resp = await opened(self._gateway, self._labour, parsed, wire, call)
+            return response
+        if parsed.only:
+            answer: Answer = await only(self._gateway, parsed, call)
+        else:
+            answer = await self._gateway.perform(parsed.operation, call)
         return await self._labour.build(answer, parsed, call)
 
     async def parse(self, wire: Req, call: Call) -> Parsed:
@@ -89,12 +96,12 @@ class Translate(Generic[Req, Resp]):
         model, version = unfinished.model, unfinished.version
         known = await self._gateway.describe(model, version, call)
         try:
-            return unfinished.finish(known)
+            return await self._labour.finish(unfinished, known, call)
         except GatewayError:
             newer = await self._gateway.describe(model, version, call, newer=True)
             if newer == known:
                 raise
-        return unfinished.finish(newer)
+        return await self._labour.finish(unfinished, newer, call)
 
 
 class Forward(Generic[Req, Resp]):
@@ -193,6 +200,8 @@ class Frontend(Generic[Req, Resp]):
             if peek.operation is not InferRequest:
                 return await self._translate.infer(wire, peek, call)
             way = self._ways[self.gateway.bind(peek.model, peek.version, call)]
+            if not peek.forwards:
+                way = self._translate
             call.way = way.name
             return await way.infer(wire, peek, call)
         except GatewayError as error:

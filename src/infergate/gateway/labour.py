@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from infergate.codecs.base import Codec, Parsed, Textual, Unfinished
 from infergate.core.call import Call
 from infergate.core.limits import Limits
-from infergate.core.messages import Answer
+from infergate.core.messages import Answer, ModelMetadata
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -33,14 +33,14 @@ class Labour(Generic[Req, Resp]):
     """``codec``'s costly work. ``aside`` None: all of it is done here."""
 
     def __init__(self, codec: Codec[Req, Resp], limits: Limits, aside: Aside | None) -> None:
-        self._codec: Final = codec
+        self.codec: Final = codec
         self.limits: Final = limits
         self._aside: Final = aside
         self._text: Final = codec if aside is not None and isinstance(codec, Textual) else None
 
     async def parse(self, wire: Req, call: Call) -> Parsed | Unfinished:
         """``Codec.parse_request``."""
-        return await self.read(self._codec.parse_request, wire, call)
+        return await self.read(self.codec.parse_request, wire, call)
 
     async def read(self, how: Callable[[Req, Limits], T], wire: Req, call: Call) -> T:
         """``how``: a method of the codec that reads all of ``wire``."""
@@ -49,10 +49,21 @@ class Labour(Generic[Req, Resp]):
         assert self._aside is not None
         return await self._aside.run(call.deadline, how, wire, self.limits)
 
+    async def finish(self, unfinished: Unfinished, model: ModelMetadata, call: Call) -> Parsed:
+        """``Unfinished.finish``."""
+        if self._aside is None or unfinished.text <= self.limits.json_inline:
+            return unfinished.finish(model)
+        return await self._aside.run(call.deadline, unfinished.finish, model)
+
     async def build(self, answer: Answer, parsed: Parsed, call: Call) -> Resp:
         """``Codec.build_response``."""
-        build = self._codec.build_response
+        return await self.write(self.codec.build_response, answer, parsed, call)
+
+    async def write(
+        self, how: Callable[[Any, Parsed], Resp], answer: Answer, parsed: Parsed, call: Call
+    ) -> Resp:
+        """``how``: a method of the codec that writes ``answer`` to ``parsed``."""
         if self._text is None or self._text.text_out(answer, parsed) <= self.limits.json_inline:
-            return build(answer, parsed)
+            return how(answer, parsed)
         assert self._aside is not None
-        return await self._aside.run(call.deadline, build, answer, parsed)
+        return await self._aside.run(call.deadline, how, answer, parsed)

@@ -26,13 +26,12 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.sequences import SequenceName, sequence_of
 from infergate.core.wire import RpcRequest, RpcResponse, size
+from infergate.gateway.answers import OPERATION
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Bound
 
 AT_ONCE: Final = 16
 """Requests of a stream that are served at once."""
-OPERATION: Final = "stream_infer"
-"""How metrics and logs call each request of a stream."""
 _log = logging.getLogger(__name__)
 
 Asked = tuple[InferRequest, Parsed, Bound]

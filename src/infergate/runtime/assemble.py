@@ -31,7 +31,7 @@ from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.metrics import Metrics
 from infergate.runtime.admin import Admin
 from infergate.runtime.aside import Pool
-from infergate.transport.base import HttpUpstream, Server
+from infergate.transport.base import HttpStreamUpstream, Server
 from infergate.transport.frame_client import EitherUpstream
 from infergate.transport.frame_server import FrameServer
 from infergate.transport.grpc_client import GrpcUpstream
@@ -188,7 +188,7 @@ def _backend(
     codec: Codec[Any, Any] = plugin.make({})
     match plugin.carrier:
         case Carrier.HTTP:
-            upstream: HttpUpstream = EitherUpstream(limits)
+            upstream: HttpStreamUpstream = EitherUpstream(limits)
             if config.connections:
                 upstream = Turns(upstream, config.connections)
             return RemoteBackend(server, codec, upstream, HTTP_HEADERS, limits)

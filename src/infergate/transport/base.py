@@ -61,7 +61,8 @@ class HttpApp(Protocol):
     """What an HTTP listener serves."""
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
-        """Answer one request, its body read whole. Cancelled when the client goes away."""
+        """Answer one request, its body read whole. Cancelled when the client goes away. Where the
+        answer has a rest, that is closed in any case."""
         ...
 
     def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
@@ -164,6 +165,12 @@ class StreamUpstream(Protocol[Req_contra, Resp_co]):
         request.
         """
         ...
+
+
+class HttpStreamUpstream(
+    Upstream[HttpRequest, HttpResponse], StreamUpstream[HttpRequest, HttpResponse], Protocol
+):
+    """Both of HTTP. Of an answer that is a stream of events each event is an answer."""
 
 
 HttpUpstream = Upstream[HttpRequest, HttpResponse]

@@ -9,6 +9,7 @@ comes back is the body of a 200: there is nothing else that could tell an error.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from infergate.core.errors import GatewayError, Kind, garbage
@@ -111,6 +112,15 @@ class EitherUpstream:
         """See :class:`~infergate.transport.base.Upstream`."""
         upstream = self._frames if endpoint.framed else self._http
         return await upstream.exchange(wire, endpoint, timeout)
+
+    def stream(
+        self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
+    ) -> AsyncGenerator[HttpResponse, None]:
+        """See :class:`~infergate.transport.base.StreamUpstream`. Raises UNSUPPORTED where the
+        endpoint wants frames."""
+        if endpoint.framed:
+            raise GatewayError(Kind.UNSUPPORTED, "frames carry no streams")
+        return self._http.stream(wire, endpoint, timeout)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -13,10 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import Limits
+from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport import http_head
 from infergate.transport.frames import PREFIX, Frames, prefix
@@ -156,6 +158,9 @@ class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
         for part in http_head.gathered(head, body):
             self._transport.write(part)
         return not self._host.stopping
+
+    def _send_more(self, body: Sequence[Buffer] | None) -> None:  # noqa: ARG002
+        raise AssertionError  # no protocol that is framed has answers with a rest
 
     def _go_on(self, *, received: bool) -> None:
         if received:

@@ -9,11 +9,13 @@ import asyncio
 import dataclasses
 import logging
 import time
+from collections.abc import Sequence
 from email.utils import formatdate
 from typing import Final
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, size
 from infergate.transport import http_head
 from infergate.transport.base import HttpApp
@@ -24,6 +26,8 @@ BROKEN: Final = b"HTTP/1.1 500 \r\nconnection: close\r\ncontent-length: 0\r\n\r\
 """What is sent instead of an answer that would break the message apart."""
 _CLOSE: Final = "connection: close\r\n"
 _KEEP: Final = "connection: keep-alive\r\n"
+_CHUNKED: Final = "transfer-encoding: chunked\r\n"
+_LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 class _Clock:
@@ -76,12 +80,34 @@ def write(
 
     Raises ValueError, and sends nothing, where a header would break the message apart.
     ``keep`` tells the client that the connection stays open, which one that is ``old`` (HTTP/1.0)
-    does not assume.
+    does not assume. Where ``response`` has a rest, :func:`write_more` goes on with it.
     """
     connection = _CLOSE
     if keep:
         connection = _KEEP if old else ""
-    head = http_head.write_head(response, size(response.body), connection, _clock.lines())
+    length: int | None = size(response.body)
     body = response.body if http_head.has_body(method, response.status) else ()
+    if response.rest is not None:
+        length = None
+        if not old:
+            connection += _CHUNKED
+            body = _chunk(body)
+    head = http_head.write_head(response, length, connection, _clock.lines())
     for part in http_head.gathered(head, body):
         transport.write(part)
+
+
+def write_more(
+    transport: asyncio.WriteTransport, body: Sequence[Buffer] | None, *, chunked: bool
+) -> None:
+    """Send more of an answer whose length was not told; None: that was all."""
+    if chunked:
+        body = (_LAST_CHUNK,) if body is None else _chunk(body)
+    for part in http_head.gathered(b"", body or ()):
+        transport.write(part)
+
+
+def _chunk(body: Sequence[Buffer]) -> Sequence[Buffer]:
+    """RFC 9112, 7.1. An empty one would be the last."""
+    length = size(body)
+    return (b"%x\r\n" % length, *body, b"\r\n") if length else ()

@@ -10,12 +10,15 @@ backend was just closing goes out once more, on a fresh connection. A POST never
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Final
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.base import Endpoint
+from infergate.transport.http_events import EventExchange
 from infergate.transport.http_exchange import Exchange
 from infergate.transport.pool import Pools, StaleError
 
@@ -26,16 +29,16 @@ class AiohttpUpstream:
     """An :data:`~infergate.transport.base.HttpUpstream`."""
 
     def __init__(self, limits: Limits) -> None:
+        self._limits: Final = limits
         self._pools: Final = Pools(limits, Exchange)
+        self._streams: Final = Pools(limits, EventExchange)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
         """Send and wait for the whole answer. See :class:`~infergate.transport.base.Upstream`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         pool = self._pools.of(endpoint)
-        target = endpoint.path + wire.path or "/"
-        if wire.query:
-            target += "?" + wire.query
+        target = _target(wire, endpoint)
         try:
             connection = pool.take()
             if connection is not None:
@@ -47,8 +50,39 @@ class AiohttpUpstream:
             connection = await pool.connect(deadline - loop.time())
             return await connection.ask(wire, target, deadline)
         except ValueError as error:
-            raise GatewayError(Kind.BAD_REQUEST, f"cannot be sent over HTTP: {error}") from error
+            raise _unsendable(error) from error
+
+    async def stream(
+        self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
+    ) -> AsyncGenerator[HttpResponse, None]:
+        """Send, and give each event of the answer as an answer of its own, whose body is the
+        event's data; an answer that is no stream of events as it is. See
+        :class:`~infergate.transport.base.StreamUpstream`.
+
+        Each has a connection of its own: one that was idle might just be closing, and nothing is
+        sent twice.
+        """
+        patience = self._limits.connect_time if timeout is None else timeout
+        connection = await self._streams.of(endpoint).connect(patience)
+        try:
+            async with aclosing(connection.ask(wire, _target(wire, endpoint))) as answers:
+                async for answer in answers:
+                    yield answer
+        except ValueError as error:
+            raise _unsendable(error) from error
+        finally:
+            connection.close()
 
     async def close(self) -> None:
         """Close all connections."""
         await self._pools.close()
+        await self._streams.close()
+
+
+def _target(wire: HttpRequest, endpoint: Endpoint) -> str:
+    target = endpoint.path + wire.path or "/"
+    return f"{target}?{wire.query}" if wire.query else target
+
+
+def _unsendable(error: ValueError) -> GatewayError:
+    return GatewayError(Kind.BAD_REQUEST, f"cannot be sent over HTTP: {error}")

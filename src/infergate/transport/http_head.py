@@ -180,16 +180,16 @@ def _without_surrogates(value: str) -> str:
         return raw.decode("latin-1")
 
 
-def write_head(response: HttpResponse, length: int, extra: str, date: str) -> bytes:
-    """The head of ``response``, whose body has ``length`` bytes. ``extra`` and ``date`` are whole
-    lines.
+def write_head(response: HttpResponse, length: int | None, extra: str, date: str) -> bytes:
+    """The head of ``response``, whose body has ``length`` bytes; None: nobody knows. ``extra`` and
+    ``date`` are whole lines.
 
     Raises ValueError for a reason or a field that would break the message apart.
     """
     status = response.status
     lines = [_status_line(status, response.reason), date]
     lines += _fields(response.headers, HOP_BY_HOP)
-    if status not in _BODILESS:
+    if length is not None and status not in _BODILESS:
         lines.append(f"content-length: {length}\r\n")
     lines.append(extra)
     lines.append("\r\n")

@@ -11,22 +11,28 @@ file counts as going away: TCP cannot tell a half-close from a close.
 *Rule 3.* A request refused before its body was read ends the connection: the answer is sent, the
 rest of the body read and thrown away for a while (closing at once would reset the connection and
 might destroy the answer on its way), then the connection is closed.
+*Rule 4.* The rest of an answer is pulled when what came before it has left our buffer, or nearly.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import logging
 import time
+from collections.abc import Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
-from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest, HttpResponse, Rest
 from infergate.transport import http_answer, http_head
 from infergate.transport.base import Address
 from infergate.transport.listener import Listener
 from infergate.transport.timer import Timer
+
+log = logging.getLogger(__name__)
 
 _LINGER: Final = 5.0
 """Seconds of reading on after an early refusal (nginx lingering_timeout: 5 s)."""
@@ -68,6 +74,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         "_paused",
         "_peer",
         "_request",
+        "_room",
         "_state",
         "_task",
         "_timer",
@@ -83,6 +90,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport
         self._paused = False
+        self._room: asyncio.Event | None = None  # where the rest of an answer waits for it
         self._flushed = 0
 
     # ---- what those derived from it say
@@ -97,7 +105,11 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         raise NotImplementedError
 
     def _send(self, response: HttpResponse) -> bool:
-        """Write ``response`` to the request; whether another may follow."""
+        """Write ``response`` to the request, but for its rest; whether another may follow."""
+        raise NotImplementedError
+
+    def _send_more(self, body: Sequence[Buffer] | None) -> None:
+        """Write more of the answer; None: that was all."""
         raise NotImplementedError
 
     def _go_on(self, *, received: bool) -> None:
@@ -144,6 +156,9 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._paused = False
         if self._state is State.FLUSH:
             self._next()
+        elif self._room is not None:
+            self._timer.stop()
+            self._room.set()
 
     # ---- answering
 
@@ -159,10 +174,40 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
             response = await app.respond(request.wire, request.call)
         except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001
             response = http_answer.instead(failure, app, request.wire, request.call)
-        if self._state is not State.CLOSED:
+        if response.rest is not None:
+            await self._answer_on(response, response.rest, request)
+        elif self._state is not State.CLOSED:
             self._task = None
             request.release()
             self._answer(response)
+
+    async def _answer_on(self, response: HttpResponse, rest: Rest, request: AnyRequest) -> None:
+        """Rule 4."""
+        try:
+            keep = self._send(response)
+            while True:
+                await self._has_room()
+                body = await rest.next()
+                self._send_more(body)
+                if body is None:
+                    break
+        except Exception:
+            log.exception("an answer was given up")
+            self._transport.abort()
+            return
+        finally:
+            await rest.close()
+        self._task = None
+        request.release()
+        self._sent(keep=keep)
+
+    async def _has_room(self) -> None:
+        """Wait until the client has taken most of what was written, for as long as it takes any."""
+        if self._paused:
+            self._room = asyncio.Event()
+            self._flush(State.BUSY)
+            await self._room.wait()
+            self._room = None
 
     def _refuse(self, error: GatewayError) -> None:
         """Turn the request away, wherever in it the connection is."""
@@ -180,7 +225,12 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         keep = self._send(response)
         if self._request is None or not self._request.whole:
             self._linger()
-        elif not keep:
+        else:
+            self._sent(keep=keep)
+
+    def _sent(self, *, keep: bool) -> None:
+        """All of the answer is written."""
+        if not keep:
             self._close()
         elif self._paused:
             self._flush(State.FLUSH)
@@ -222,7 +272,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         if self._state is State.BODY or (self._state is State.HEAD and self._has_begun):
             self._refuse(http_head.timed_out())
             return
-        if self._state in {State.FLUSH, State.LAST}:
+        if self._state in {State.FLUSH, State.LAST} or self._room is not None:
             left = self._transport.get_write_buffer_size()
             if left < self._flushed:
                 self._flush(self._state)

@@ -220,14 +220,26 @@ class V2Grpc:
             return errors.build_error(error)
         return streams.build_error(error, wire)
 
-    def build_stream_request(self, operation: InferRequest, profile: Profile) -> RpcRequest:
+    def describes_streams(self, profile: Profile) -> bool:  # noqa: ARG002 - of any server
+        """See Streaming."""
+        return False
+
+    def build_stream_request(
+        self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None
+    ) -> RpcRequest:
         """The same message as that of a unary inference."""
+        del model
         return RpcRequest(STREAM, self.build_request(operation, profile).message)
 
     def parse_stream_response(
-        self, wire: RpcResponse, operation: InferRequest, limits: Limits
+        self,
+        wire: RpcResponse,
+        operation: InferRequest,
+        limits: Limits,
+        model: ModelMetadata | None = None,
     ) -> InferResponse | None:
         """Of either form: they are told apart by their fields."""
+        del model
         if wire.code:
             raise_status(wire)
         if not wire.message:  # metadata alone

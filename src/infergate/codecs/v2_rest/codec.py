@@ -30,9 +30,12 @@ from infergate.codecs.v2_rest import (
     repository,
     settings,
     shared_memory,
+    streams,
 )
 from infergate.codecs.v2_rest.elements import NON_FINITE
 from infergate.codecs.v2_rest.encodings import decoded, inflated_size, undo_little
+from infergate.codecs.v2_rest.errors import JSON_TYPE
+from infergate.codecs.v2_rest.generate import Flat, write_generated
 from infergate.codecs.v2_rest.infer_request import read_request
 from infergate.codecs.v2_rest.infer_response import (
     read_response,
@@ -75,6 +78,7 @@ from infergate.core.sequences import SequenceId
 from infergate.core.wire import HttpRequest, HttpResponse
 
 _DEFAULT_COMPRESS_MIN: Final = 256
+_JSON: Final = {"content-type": JSON_TYPE}
 _LONG_NUMBER: Final = 19
 """Digits of what is no length."""
 
@@ -84,10 +88,11 @@ class V2Rest:
     floats that JSON has no number for; ``compress_min``, in bytes."""
 
     name: str = "v2-rest"
-    caps: Capabilities = Capabilities(datatypes=frozenset(Datatype))
+    caps: Capabilities = Capabilities(datatypes=frozenset(Datatype), streaming=True)
     profiled: bool = True
     described: bool = False
     streams: frozenset[str] = frozenset()
+    stream: str = ""
 
     def __init__(
         self, non_finite: str = "literal", compress_min: int = _DEFAULT_COMPRESS_MIN
@@ -104,13 +109,15 @@ class V2Rest:
     def peek(self, wire: HttpRequest) -> Peek:
         """The path tells all."""
         place = find(wire.method, wire.path)
-        return Peek(place.operation, place.model, place.version)
+        return Peek(place.operation, place.model, place.version, place.verb not in streams.OURS)
 
     def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished:
         """Raises NOT_FOUND for a path, METHOD_NOT_ALLOWED, and what is wrong with the body."""
         place = find(wire.method, wire.path)
         operation = place.operation
         if operation is InferRequest:
+            if place.verb in streams.OURS:
+                return streams.read_request(wire, place, limits)
             return read_request(wire, place.model, place.version, limits)
         if (of_a_model := _OF_A_MODEL.get(operation)) is not None:
             return Parsed(of_a_model(place.model, place.version))
@@ -127,6 +134,8 @@ class V2Rest:
     def build_response(self, answer: Answer, parsed: Parsed) -> HttpResponse:
         """The answer in the form that the request noted."""
         if isinstance(answer, InferResponse):
+            if isinstance(parsed.reply, Flat):
+                return HttpResponse(200, _JSON, [write_generated(answer, self._spelling)])
             return write_response(answer, parsed, self._spelling, self._compress_min)
         write = parsed.reply or _WRITE.get(type(answer))
         if write is None:
@@ -171,6 +180,40 @@ class V2Rest:
         if isinstance(operation, InferRequest):
             return read_response(wire, operation, limits)
         return backend.parse_response(wire, operation, limits)
+
+    # ---- streams
+
+    def build_stream_response(self, answer: InferResponse, parsed: Parsed) -> HttpResponse:
+        """One event."""
+        return streams.event(self.build_response(answer, streams.plainly(parsed)).body)
+
+    def build_stream_end(self, parsed: Parsed) -> HttpResponse:  # noqa: ARG002 - it ends alike
+        """A stream without events."""
+        return streams.event(())
+
+    def build_stream_error(self, error: GatewayError, wire: HttpRequest) -> HttpResponse:
+        """One event; the status has gone."""
+        return streams.event(errors.build_error(error, wire).body)
+
+    def describes_streams(self, profile: Profile) -> bool:
+        """Triton's configuration tells whether a model is decoupled."""
+        return profile.generates
+
+    def build_stream_request(
+        self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None
+    ) -> HttpRequest | None:
+        """``generate_stream`` or ``infer_stream``."""
+        return streams.build_request(operation, profile, model)
+
+    def parse_stream_response(
+        self,
+        wire: HttpResponse,
+        operation: InferRequest,
+        limits: Limits,
+        model: ModelMetadata | None = None,
+    ) -> InferResponse:
+        """Of the server that was asked with ``model``, or without."""
+        return streams.read_response(wire, operation, limits, model)
 
     # ---- V2 REST on both sides
 

@@ -35,6 +35,8 @@ DEEPEST: Final = 100
 MOST_NESTED: Final = 1 << 18
 """Arrays and objects in one document. Each that becomes a Python object costs up to 1 µs, though
 its text may have 3 bytes. Triton has no such bound."""
+MOST_MEMBERS: Final = 1024
+"""Of an object whose members are all looked up: each look-up walks the object."""
 _BRACKETS: Final = b"[]{}"
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
@@ -163,6 +165,22 @@ def named(node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
         found = dict(node)
         return {name: found[name] for name in known if name in found}
     raise bad_request(f"{path} must be an object, not {kind(node)}")
+
+
+def every(node: Node, path: str) -> dict[str, Node]:
+    """All members of the object ``node``, at most :data:`MOST_MEMBERS`, null left out (Rule 4).
+    Raises like :func:`named`, and TOO_LARGE."""
+    if isinstance(node, simdjson.Object):
+        names = list(node.keys())
+    elif isinstance(node, Members):
+        names = [name for name, _ in node]
+    else:
+        raise bad_request(f"{path} must be an object, not {kind(node)}")
+    if len(names) > MOST_MEMBERS:
+        raise GatewayError(
+            Kind.TOO_LARGE, f"{path} has {len(names)} members, the limit is {MOST_MEMBERS}"
+        )
+    return members(node, path, names)
 
 
 def _checked_names(names: list[str], path: str) -> set[str]:

@@ -24,11 +24,17 @@ class Form(enum.Enum):
     """Servers that do not read it themselves know none of its regions."""
     CLASSES = "classes of an output instead of its values"
     """Servers without that extension do not heed it."""
+    STREAM = "``stream``: all answers are wanted"
+    """Servers do not heed it, or would answer with a stream."""
 
 
 def is_taken(forms: frozenset[Form], profile: Profile) -> bool:
     """Whether a server of ``profile`` makes the same as we do of a message that holds ``forms``."""
-    if Form.NULL in forms or (Form.CLASSES in forms and not profile.classifies):
+    if (
+        Form.NULL in forms
+        or Form.STREAM in forms
+        or (Form.CLASSES in forms and not profile.classifies)
+    ):
         return False
     if Form.SHARED in forms and not profile.shared_memory:
         return False

@@ -6,6 +6,8 @@ over JSON. (Triton ignores the latter where outputs are listed; the extension's 
 model's metadata makes it whole (``raw``).
 *Rule 3.* A tensor in shared memory has no data, in whatever form it is wanted.
 *Rule 4.* A wrong ``classification`` is refused here: Triton calls it its own error (500).
+*Rule 5.* ``stream: true`` among the request's parameters tells the form of the answer, like
+``binary_data_output``: no server is told. Any other value is the model's own.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ from infergate.core.sequences import SequenceId, sequence_id
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 from infergate.core.wire import HttpRequest
 
+STREAM: Final = "stream"
 _FIELDS: Final = ("id", "parameters", "inputs", "outputs")
 
 
@@ -118,6 +121,10 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
     source.blobs.finish()
     parameters = read_parameters(top, "", source)
     otherwise, parameters = _flag(parameters, BINARY_OUTPUT, "parameters")
+    streamed = parameters.get(STREAM) is True
+    if streamed:
+        parameters = {name: held for name, held in parameters.items() if name != STREAM}
+        source.forms.add(Form.STREAM)
     outputs: dict[str, RequestedOutput] = {}
     named: dict[str, bool] = {}
     for index, item in enumerate(items(top.get("outputs", []), "outputs", limits.tensors)):
@@ -135,7 +142,7 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
     forms = frozenset(source.forms)
     placed = request.outputs if Form.SHARED in forms else ()
     sequence = sequence_id(parameters)
-    return Read(Parsed(request, wanted), wanted, identity, forms, placed, sequence)
+    return Read(Parsed(request, wanted, streamed), wanted, identity, forms, placed, sequence)
 
 
 def _finish_raw(

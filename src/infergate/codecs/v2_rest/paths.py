@@ -39,8 +39,8 @@ TRACE: Final = "/v2/trace/setting"
 @dataclass(frozen=True, slots=True)
 class Place:
     """What a path names. ``method`` is the one that it answers to; ``or_get``: GET as well.
-    ``repository`` is that of the path, where it has one; ``region`` of shared memory, which is on
-    GPUs where ``cuda``, likewise."""
+    ``verb`` tells the ways to ask for an inference apart. ``repository`` is that of the path, where
+    it has one; ``region`` of shared memory, which is on GPUs where ``cuda``, likewise."""
 
     method: str
     operation: type[Operation]
@@ -50,6 +50,7 @@ class Place:
     or_get: bool = False
     region: str = ""
     cuda: bool = False
+    verb: str = ""
 
     @property
     def allow(self) -> str:
@@ -72,12 +73,16 @@ _MODEL_PLACES: Final[dict[str, tuple[str, type[Operation]]]] = {
     "": ("GET", ModelMetadataRequest),
     "/ready": ("GET", ModelReadyRequest),
     "/infer": ("POST", InferRequest),
+    "/infer_stream": ("POST", InferRequest),
+    "/generate": ("POST", InferRequest),
+    "/generate_stream": ("POST", InferRequest),
     "/config": ("GET", ModelConfigRequest),
     "/stats": ("GET", ModelStatisticsRequest),
     "/trace/setting": ("POST", TraceSettingsRequest),
 }
 _MODEL: Final = re.compile(
-    r"/v2/models/([^/]+)(?:/versions/([^/]+))?(|/ready|/infer|/config|/stats|/trace/setting)"
+    r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
+    r"(|/ready|/(?:infer|generate)(?:_stream)?|/config|/stats|/trace/setting)"
 )
 _CONTROLS: Final[dict[str, type[Operation]]] = {
     "index": ModelIndexRequest,
@@ -127,6 +132,7 @@ def locate(path: str) -> Place:
         decoded(model, "model name"),
         decoded(version or "", "model version"),
         or_get=operation is TraceSettingsRequest,
+        verb=rest[1:],
     )
 
 
