@@ -1,0 +1,444 @@
+"""Triton's generate extension, as clients ask for it and as a Triton answers it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.codecs.base import Parsed, Unfinished
+from infergate.codecs.profiles import KSERVE, MLSERVER, TRITON
+from infergate.codecs.v2_rest.codec import V2Rest
+from infergate.codecs.v2_rest.generate import ONE_ANSWER, spread
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    RequestedOutput,
+    TensorMetadata,
+)
+from infergate.core.tensor import Tensor, pack_bytes, tensor_of
+from infergate.core.wire import HttpRequest, HttpResponse, joined
+
+CODEC = V2Rest()
+EVENT = {"content-type": "text/event-stream; charset=utf-8"}
+MODEL = ModelMetadata(
+    "m",
+    inputs=(
+        TensorMetadata("text", "BYTES", (-1,)),
+        TensorMetadata("x", "FP32", (-1, 2)),
+        TensorMetadata("flag", "BOOL", (1,)),
+    ),
+    outputs=(TensorMetadata("out", "BYTES", (-1,)), TensorMetadata("y", "FP32", (-1, 2))),
+    decoupled=True,
+)
+
+
+def asked(body: Any, verb: str = "generate", model: ModelMetadata = MODEL) -> Parsed:
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    wire = HttpRequest("POST", f"/v2/models/m/versions/7/{verb}", body=(text,))
+    found = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    assert isinstance(found, Unfinished)
+    found = pickle.loads(pickle.dumps(found))  # long ones are finished aside
+    assert (found.model, found.version, found.text) == ("m", "7", len(text))
+    assert not CODEC.peek(wire).forwards
+    return found.finish(model)
+
+
+def request_of(body: Any) -> InferRequest:
+    operation = asked(body).operation
+    assert isinstance(operation, InferRequest)
+    return operation
+
+
+def test_members_become_tensors_and_parameters() -> None:
+    request = request_of(
+        {
+            "id": "i",
+            "text": "hi",
+            "max": 3,
+            "parameters": {"x": [1, 2.5, 3, 4], "deep": 0.5, "id": "no id", "flag": True},
+            "none": None,
+        }
+    )
+    assert (request.model, request.version, request.id) == ("m", "7", "i")
+    assert request.parameters == {"max": 3, "deep": 0.5, "id": "no id"}
+    text, x, flag = request.inputs
+    assert (text.name, text.datatype, text.shape) == ("text", Datatype.BYTES, (1,))
+    assert text.data == pack_bytes([b"hi"])
+    assert (x.shape, x.numpy().tolist()) == ((2, 2), [[1, 2.5], [3, 4]])
+    assert (flag.shape, flag.numpy().tolist()) == ((1,), [True])
+
+
+def test_an_input_may_be_called_id() -> None:
+    model = ModelMetadata("m", inputs=(TensorMetadata("id", "INT32", (1,)),))
+    operation = asked({"id": 5}, model=model).operation
+    assert isinstance(operation, InferRequest)
+    assert operation.id == ""
+    assert operation.inputs[0].numpy().tolist() == [5]
+
+
+@pytest.mark.parametrize(("verb", "streamed"), [("generate", False), ("generate_stream", True)])
+def test_how_it_is_answered(verb: str, streamed: bool) -> None:
+    parsed = asked({"text": "a"}, verb)
+    assert parsed.streamed is streamed
+    assert parsed.only == ("" if streamed else ONE_ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"[]", "the body must be an object"),
+        (b"{bad", "the JSON is wrong"),
+        (b'{"text":"a","text":"b"}', "'text' twice"),
+        ({"id": 5}, "id must be a string"),
+        ({"parameters": 5}, "parameters must be an object"),
+        ({"text": 5}, "BYTES takes strings"),
+        ({"x": ["a", "b"]}, "FP32 takes numbers"),
+        ({"x": [1, 2, 3]}, "can not convert input 'x'"),
+        ({"x": 1}, "can not convert input 'x'"),
+        ({"flag": [True, True]}, "can not convert input 'flag'"),
+        ({"text": [["a", "b"]]}, "data holds more"),
+        ({"other": [1]}, "parameter 'other'"),
+        ({"parameters": {"parameters": {}}}, "parameter 'parameters.parameters'"),
+        ({"text": "a", "parameters": {"text": "b"}}, "'text' is given twice"),
+        ({"a": 1, "parameters": {"a": 1}}, "'a' is given twice"),
+        (b'{"a":"\\ud800"}', "surrogate"),
+    ],
+)
+def test_what_is_wrong(body: Any, said: str) -> None:
+    with pytest.raises(GatewayError, match=said) as caught:
+        asked(body)
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+def test_what_is_too_much() -> None:
+    with pytest.raises(GatewayError) as caught:
+        asked({str(number): 1 for number in range(2000)})
+    assert caught.value.kind is Kind.TOO_LARGE
+    wire = HttpRequest("POST", "/v2/models/m/generate", body=(b"x" * 101,))
+    with pytest.raises(GatewayError) as caught:
+        CODEC.parse_request(wire, Limits(json=100))
+    assert caught.value.kind is Kind.TOO_LARGE
+
+
+def test_a_datatype_that_nobody_knows() -> None:
+    model = ModelMetadata("m", inputs=(TensorMetadata("a", "INT3", (1,)),))
+    with pytest.raises(GatewayError) as caught:
+        asked({"a": 1}, model=model)
+    assert caught.value.kind is Kind.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("count", "dimensions", "shape"),
+    [
+        (1, (), ()),
+        (1, (-1,), (1,)),
+        (0, (-1,), (0,)),
+        (6, (-1, 3), (2, 3)),
+        (6, (-1, -1), (1, 6)),
+        (6, (-1, 3, -1), (1, 3, 2)),
+        (6, (2, 3), (2, 3)),
+    ],
+)
+def test_shapes(count: int, dimensions: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    assert spread("t", count, dimensions) == shape
+
+
+@pytest.mark.parametrize(("count", "dimensions"), [(2, ()), (0, (1,)), (0, (0,)), (7, (-1, 3))])
+def test_shapes_that_there_are_not(count: int, dimensions: tuple[int, ...]) -> None:
+    with pytest.raises(GatewayError):
+        spread("t", count, dimensions)
+
+
+# ---- answers ------------------------------------------------------------------------------------
+
+
+def told(*outputs: Tensor, verb: str = "generate", **more: Any) -> bytes:
+    parsed = asked({"text": "a"}, verb)
+    build = CODEC.build_response if verb == "generate" else CODEC.build_stream_response
+    answer = build(InferResponse("m", "1", outputs=outputs, **more), parsed)
+    return b"".join(map(bytes, answer.body))
+
+
+def floats(*values: float) -> Tensor:
+    return tensor_of("y", Datatype.FP32, np.array(values, "f4"))
+
+
+def strings(*values: bytes) -> Tensor:
+    return Tensor("out", Datatype.BYTES, (len(values),), pack_bytes(values))
+
+
+def test_answers_are_in_the_order_of_names() -> None:
+    body = told(strings(b"hi"), floats(0.1, 2), id="i", parameters={"p": 1, "Z": True})
+    assert body == (
+        b'{"Z":true,"id":"i","model_name":"m","model_version":"1","out":"hi","p":1,"y":[0.1,2.0]}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value"),
+    [
+        (floats(1.5), b"1.5"),
+        (floats(float("nan")), b"NaN"),
+        (floats(float("inf"), 1), b"[Infinity,1.0]"),
+        (floats(), b"[]"),
+        (tensor_of("y", Datatype.BOOL, np.array([True])), b"true"),
+        (tensor_of("y", Datatype.INT64, np.array([[2**62]])), b"%d" % 2**62),
+        (tensor_of("y", Datatype.FP16, np.array([0.5], "f2")), b"0.5"),
+        (tensor_of("y", Datatype.BF16, np.array([0.5], "f4")), b"0.5"),
+    ],
+)
+def test_one_element_is_no_list(tensor: Tensor, value: bytes) -> None:
+    assert told(tensor) == b'{"model_name":"m","model_version":"1","y":%b}' % value
+
+
+def test_bytes_that_are_no_text() -> None:
+    with pytest.raises(GatewayError, match="out") as caught:
+        told(strings(b"\xff"))
+    assert caught.value.kind is Kind.UNSUPPORTED
+
+
+def test_events() -> None:
+    assert told(strings(), verb="generate_stream") == (
+        b'data: {"model_name":"m","model_version":"1","out":[]}\n\n'
+    )
+    error = CODEC.build_stream_error(
+        GatewayError(Kind.TIMEOUT, "too\nlate"), HttpRequest("POST", "/")
+    )
+    assert joined(error.body) == b'data: {"error":"too\\nlate"}\n\n'
+    end = CODEC.build_stream_end(asked({}, "generate_stream"))
+    assert (end.status, end.headers, tuple(end.body)) == (200, EVENT, ())
+
+
+# ---- towards servers ----------------------------------------------------------------------------
+
+
+def sent(request: InferRequest, model: ModelMetadata = MODEL) -> HttpRequest:
+    wire = CODEC.build_stream_request(request, TRITON, model)
+    assert wire is not None
+    return wire
+
+
+def test_a_decoupled_model_is_asked_by_generate_stream() -> None:
+    request = InferRequest(
+        "m", "2", "i", {"a": 1}, (strings(b"hi"), floats(1, 2)), (RequestedOutput("out"),)
+    )
+    inputs = (TensorMetadata("out", "BYTES", (-1,)), TensorMetadata("y", "FP32", (2,)))
+    model = ModelMetadata("m", inputs=inputs, outputs=MODEL.outputs, decoupled=True)
+    wire = sent(request, model)
+    assert (wire.method, wire.path) == ("POST", "/v2/models/m/versions/2/generate_stream")
+    assert json.loads(joined(wire.body)) == {
+        "id": "i",
+        "out": ["hi"],
+        "y": [1, 2],
+        "parameters": {"a": 1},
+    }
+
+
+def test_any_other_model_is_asked_by_infer() -> None:
+    request = InferRequest("m")
+    assert CODEC.describes_streams(TRITON)
+    assert CODEC.build_stream_request(request, TRITON, ModelMetadata("m")) is None
+    assert not CODEC.describes_streams(KSERVE)
+    assert CODEC.build_stream_request(request, KSERVE) is None
+
+
+def test_mlserver_is_asked_by_infer_stream() -> None:
+    assert not CODEC.describes_streams(MLSERVER)
+    wire = CODEC.build_stream_request(InferRequest("m", inputs=(floats(1, 2),)), MLSERVER)
+    assert wire is not None
+    assert wire.path == "/v2/models/m/infer_stream"
+    assert json.loads(joined(wire.body))["inputs"][0]["data"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (InferRequest("m", inputs=(floats(1),)), "input 'y'"),
+        (InferRequest("m", inputs=(Tensor("x", Datatype.FP32, (1, 4), bytes(16)),)), "input 'x'"),
+        (InferRequest("m", inputs=(Tensor("x", Datatype.FP16, (1, 2), bytes(4)),)), "FP16"),
+        (
+            InferRequest("m", inputs=(Tensor("x", Datatype.FP32, (1, 2), b"\0\0\xc0\x7f" * 2),)),
+            "no number",
+        ),
+        (
+            InferRequest(
+                "m", inputs=(Tensor("text", Datatype.BYTES, (1,), pack_bytes([b"\xff"])),)
+            ),
+            "UTF-8",
+        ),
+        (InferRequest("m", parameters={"sequence_id": 5}), "sequence_id"),
+        (InferRequest("m", parameters={"text": "a"}), "parameter 'text'"),
+        (InferRequest("m", outputs=(RequestedOutput("out", {"classification": 2}),)), "'out'"),
+    ],
+)
+def test_what_cannot_be_told(request_: InferRequest, said: str) -> None:
+    with pytest.raises(GatewayError, match=said) as caught:
+        sent(request_)
+    assert caught.value.kind is Kind.UNSUPPORTED
+
+
+def test_an_output_whose_shape_nobody_could_tell() -> None:
+    outputs = (TensorMetadata("out", "BYTES", (-1, -1)),)
+    inputs = (TensorMetadata("text", "BYTES", (-1, 1)),)
+    text = Tensor("text", Datatype.BYTES, (1, 1), pack_bytes([b"a"]))
+    model = ModelMetadata("m", inputs=inputs, outputs=outputs, decoupled=True)
+    with pytest.raises(GatewayError, match="output 'out'"):
+        sent(InferRequest("m", inputs=(text,)), model)
+    batched = ModelMetadata("m", inputs=inputs, outputs=outputs, max_batch_size=4, decoupled=True)
+    request = InferRequest("m", inputs=(text,))
+    assert sent(request, batched)
+    answer = given_back(b'{"model_name":"m","out":["a","b"]}', request, batched)
+    assert answer.outputs[0].shape == (1, 2)
+
+
+def given_back(
+    body: bytes,
+    request: InferRequest | None = None,
+    model: ModelMetadata | None = MODEL,
+    status: int = 200,
+    headers: dict[str, str] | None = None,
+) -> InferResponse:
+    wire = HttpResponse(status, EVENT if headers is None else headers, (body,))
+    answer = CODEC.parse_stream_response(wire, request or InferRequest("m"), DEFAULT_LIMITS, model)
+    assert isinstance(answer, InferResponse)
+    return answer
+
+
+def test_an_event_of_triton() -> None:
+    body = (
+        b'{"OUT":1,"id":"i","model_name":"m","model_version":"3","out":"a","y":[1,2,3,4],"p":0.5}'
+    )
+    answer = given_back(body.replace(b'"OUT":1', b'"Q":1'))
+    assert (answer.model, answer.version, answer.id) == ("m", "3", "i")
+    assert answer.parameters == {"Q": 1, "p": 0.5}
+    assert [(each.name, each.shape) for each in answer.outputs] == [("out", (1,)), ("y", (2, 2))]
+    only = given_back(body, InferRequest("m", outputs=(RequestedOutput("y"),)))
+    assert [each.name for each in only.outputs] == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "kind"),
+    [
+        (200, EVENT, b'{"error":"no"}', Kind.BACKEND_ERROR),
+        (400, EVENT, b'{"error":"no"}', Kind.BACKEND_ERROR),
+        (400, {}, b'{"error":"no"}', Kind.BAD_REQUEST),
+        (404, {}, b'{"error":"no"}', Kind.UNSUPPORTED),
+        (503, {}, b'{"error":"no"}', Kind.NO_BACKEND),
+        (200, EVENT, b"[DONE]", Kind.BACKEND_GARBAGE),
+        (200, EVENT, b"", Kind.BACKEND_GARBAGE),
+        (200, EVENT, b'{"model_name":"m","y":[1]}', Kind.BACKEND_GARBAGE),
+        (200, EVENT, b'{"model_name":"m","out":[{}]}', Kind.BACKEND_GARBAGE),
+        (200, EVENT, b'{"model_name":"m","other":[]}', Kind.BACKEND_GARBAGE),
+        (200, EVENT, b'{"model_name":5}', Kind.BACKEND_GARBAGE),
+    ],
+)
+def test_what_else_comes(status: int, headers: dict[str, str], body: bytes, kind: Kind) -> None:
+    with pytest.raises(GatewayError) as caught:
+        given_back(body, None, MODEL, status, headers)
+    assert caught.value.kind is kind
+
+
+def test_an_event_lacks_what_was_asked_for() -> None:
+    with pytest.raises(GatewayError, match="output 'y'"):
+        given_back(b'{"model_name":"m"}', InferRequest("m", outputs=(RequestedOutput("y"),)))
+
+
+def test_an_event_of_mlserver() -> None:
+    body = b'{"model_name":"m","outputs":[{"name":"a","datatype":"INT32","shape":[1],"data":[3]}]}'
+    assert given_back(body, model=None).outputs[0].numpy().tolist() == [3]
+    with pytest.raises(GatewayError, match="the model failed"):
+        given_back(b"Traceback (most\n  x\nRuntimeError: the model failed", model=None, status=500)
+
+
+@given(st.binary(max_size=60), st.sampled_from([MODEL, None]))
+def test_any_event_is_an_answer_or_the_declared_error(
+    body: bytes, model: ModelMetadata | None
+) -> None:
+    with contextlib.suppress(GatewayError):
+        given_back(body, model=model)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["text", "x", "flag", "id", "parameters", "p"]), inner
+            )
+        ),
+    )
+)
+def test_any_json_is_a_request_or_the_declared_error(document: Any) -> None:
+    try:
+        parsed = asked(document)
+    except GatewayError:
+        return
+    assert isinstance(parsed.operation, InferRequest)
+
+
+# ---- infer, streamed ----------------------------------------------------------------------------
+
+INFER = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}
+
+
+@pytest.mark.parametrize(
+    ("verb", "parameters", "streamed", "left"),
+    [
+        ("infer", {"stream": True, "a": 1}, True, {"a": 1}),
+        ("infer", {"stream": False}, False, {"stream": False}),
+        ("infer", {"stream": "true"}, False, {"stream": "true"}),
+        ("infer", {"stream": 1}, False, {"stream": 1}),
+        ("infer_stream", {}, True, {}),
+        ("infer_stream", {"stream": False}, True, {"stream": False}),
+    ],
+)
+def test_the_parameter_stream(
+    verb: str, parameters: dict[str, Any], streamed: bool, left: dict[str, Any]
+) -> None:
+    body = json.dumps({**INFER, "parameters": parameters}).encode()
+    wire = HttpRequest("POST", f"/v2/models/m/{verb}", body=(body,))
+    parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    assert isinstance(parsed, Parsed)
+    assert isinstance(parsed.operation, InferRequest)
+    assert parsed.streamed is streamed
+    assert parsed.operation.parameters == left
+    if verb == "infer":
+        checked = CODEC.shield(wire, DEFAULT_LIMITS)
+        assert (CODEC.readdress(checked, "n", "", TRITON) is None) is streamed
+
+
+def test_a_streamed_answer_is_json_whatever_was_asked() -> None:
+    asks = {"parameters": {"stream": True, "binary_data_output": True}}
+    headers = {"accept-encoding": "gzip"}
+    wire = HttpRequest(
+        "POST", "/v2/models/m/infer", "", headers, (json.dumps({**INFER, **asks}).encode(),)
+    )
+    parsed = V2Rest(compress_min=0).parse_request(wire, DEFAULT_LIMITS)
+    assert isinstance(parsed, Parsed)
+    answer = CODEC.build_stream_response(InferResponse("m", outputs=(floats(1),)), parsed)
+    assert answer.headers == EVENT
+    assert joined(answer.body) == (
+        b'data: {"model_name":"m","outputs":'
+        b'[{"name":"y","datatype":"FP32","shape":[1],"data":[1.0]}]}\n\n'
+    )
+
+
+def test_a_raw_request_streamed() -> None:
+    headers = {"inference-header-content-length": "0"}
+    wire = HttpRequest("POST", "/v2/models/m/infer_stream", "", headers, (bytes(8),))
+    found = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    assert isinstance(found, Unfinished)
+    parsed = found.finish(ModelMetadata("m", inputs=(TensorMetadata("x", "FP32", (2,)),)))
+    assert parsed.streamed

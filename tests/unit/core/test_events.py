@@ -1,0 +1,108 @@
+"""Server-sent events, however their bytes are cut."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.events import Events, written
+
+LINES = st.sampled_from(
+    [
+        b"",
+        b"data",
+        b"data:",
+        b"data: a",
+        b"data:b",
+        b"data:  c",
+        b": note",
+        b"event: x",
+        b"id: 1",
+        b"d",
+    ]
+)
+ENDS = st.sampled_from([b"\n", b"\r", b"\r\n"])
+
+
+def cut(parts: list[bytes], most: int = 1000) -> tuple[list[bytes], bool]:
+    """The events of a body that comes in ``parts``, and whether it ends between two."""
+    events = Events(most)
+    found = []
+    for part in parts:
+        events.feed(part)
+        while (data := events.next()) is not None:
+            found.append(data)
+    return found, events.is_between
+
+
+def by_the_book(lines: list[bytes]) -> list[bytes]:
+    """The standard's own steps, on whole lines."""
+    found, data = [], []
+    for line in lines:
+        if not line:
+            if data:
+                found.append(b"\n".join(data))
+            data = []
+        elif line == b"data" or line.startswith(b"data:"):
+            data.append(line[5:].removeprefix(b" "))
+    return found
+
+
+@given(st.lists(st.tuples(LINES, ENDS), max_size=20), st.lists(st.integers(0, 200)))
+def test_however_it_is_cut(told: list[tuple[bytes, bytes]], places: list[int]) -> None:
+    body = b"".join(line + end for line, end in told)
+    marks = sorted({0, len(body), *(place for place in places if place < len(body))})
+    parts = [body[start:stop] for start, stop in itertools.pairwise(marks)]
+    assert cut(parts)[0] == by_the_book(re.split(rb"\r\n|\n|\r", body)[:-1])
+
+
+@given(st.lists(st.text().map(lambda text: text.translate({10: None, 13: None}).encode())))
+def test_what_is_written_is_read(texts: list[bytes]) -> None:
+    body = b"".join(bytes(part) for text in texts for part in written(text))
+    assert cut([body]) == (texts, True)
+
+
+@pytest.mark.parametrize("body", [b"data: a", b"data: a\n", b"x", b"data: a\n\ndata"])
+def test_a_body_that_ends_inside_an_event(body: bytes) -> None:
+    assert not cut([body])[1]
+
+
+def test_a_mark_of_utf8_begins_no_event() -> None:
+    assert cut([b"\xef\xbb\xbfdata: a\n\ndata: \xef\xbb\xbf\n\n"]) == (
+        [b"a", b"\xef\xbb\xbf"],
+        True,
+    )
+
+
+@pytest.mark.parametrize("piece", [b"data: x\n", b"data: xxxxxxxx", b"x", b"data:\n"])
+def test_an_event_that_does_not_end(piece: bytes) -> None:
+    with pytest.raises(GatewayError) as caught:
+        cut([piece] * 120, most=100)
+    assert caught.value.kind is Kind.TOO_LARGE
+
+
+def test_many_notes_are_no_event() -> None:
+    assert cut([b": note\n" * 1000, b"data: a\n\n"], most=100) == ([b"a"], True)
+
+
+@pytest.mark.parametrize("piece", [b"x" * 10, b"data: xx\n", b"\n", b"\r", b": n\n"])
+def test_time_is_linear(piece: bytes) -> None:
+    """Four times as much takes about four times as long, not sixteen times."""
+
+    def seconds(count: int) -> float:
+        events = Events(1 << 30)
+        began = time.perf_counter()
+        for _ in range(count):
+            events.feed(piece * 10)
+            while events.next() is not None:
+                pass
+        return time.perf_counter() - began
+
+    few = min(seconds(3000) for _ in range(3))
+    assert min(seconds(12000) for _ in range(3)) < 10 * few

@@ -1,0 +1,371 @@
+"""Answers that are made while they are read, of the HTTP server and to its client."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+from transport_kit import (
+    LIMITS,
+    LOCAL,
+    QUICK,
+    HttpEcho,
+    HttpSite,
+    fake_backend,
+    read_request,
+    turns,
+    until,
+)
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.transport.frame_client import EitherUpstream
+from infergate.transport.guard import Admission
+from infergate.transport.http_client import AiohttpUpstream
+from infergate.transport.http_server import AiohttpServer
+from infergate.transport.turns import Turns
+
+POST = HttpRequest("POST", "/x", body=(b"hello",))
+EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+CHUNKED = EVENTS + b"Transfer-Encoding: chunked\r\n\r\n"
+
+# ---- the server ---------------------------------------------------------------------------------
+
+
+class Counting(HttpEcho):
+    """Gives as many parts as the path says, each of the size that the query says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pulled = 0
+        self.closed = 0
+
+    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
+        if wire.path == "/good":
+            return await super().respond(wire, call)
+        headers = {"x-bad": "a\r\nb"} if wire.query == "bad" else {"content-type": "a/b"}
+        part = b"x" * int(wire.query) if wire.query.isdecimal() else b"part"
+        rest = Parts(self, int(wire.path[1:]), part, wire.query)
+        return HttpResponse(200, headers, (b"first",), rest=rest)
+
+
+@dataclasses.dataclass
+class Parts:
+    app: Counting
+    left: int
+    part: bytes
+    query: str
+
+    async def next(self) -> Sequence[Buffer] | None:
+        if self.query == "wait":
+            self.app.entered.set()
+            await self.app.release.wait()
+        if self.query == "bug":
+            raise ZeroDivisionError
+        await asyncio.sleep(0)
+        if not self.left:
+            return None
+        self.left -= 1
+        self.app.pulled += 1
+        return () if self.query == "empty" else (self.part, b"!")
+
+    async def close(self) -> None:
+        self.app.closed += 1
+
+
+@asynccontextmanager
+async def serving(limits: Limits = LIMITS) -> AsyncIterator[tuple[HttpSite, Counting]]:
+    app, admission = Counting(), Admission(limits)
+    server = AiohttpServer(LOCAL, app, limits, admission)
+    await server.start()
+    yield HttpSite(server, app, admission), app
+    await server.stop(0)
+    assert (admission.requests, admission.bytes) == (0, 0)
+
+
+def get(path: str, version: bytes = b"1.1") -> bytes:
+    return b"POST %b HTTP/%b\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi" % (path.encode(), version)
+
+
+async def test_parts_are_chunks_and_the_connection_goes_on() -> None:
+    async with serving() as (site, app):
+        peer = await site.connect()
+        await peer.send(get("/2") + get("/good"))  # the second waits for the end of the first
+        answer = await peer.answer()
+        assert answer.headers["transfer-encoding"] == "chunked"
+        assert "content-length" not in answer.headers
+        assert "connection" not in answer.headers
+        body = b"5\r\nfirst\r\n" + b"5\r\npart!\r\n" * 2 + b"0\r\n\r\n"
+        assert await peer.reader.readexactly(len(body)) == body
+        assert (await peer.answer()).body == b"POST hi"
+        assert app.closed == 1
+        await peer.close()
+
+
+async def test_an_empty_part_is_not_the_last() -> None:
+    async with serving() as (site, _):
+        peer = await site.connect()
+        await peer.send(get("/3?empty"))
+        await peer.answer()
+        assert await peer.reader.readuntil(b"0\r\n\r\n") == b"5\r\nfirst\r\n0\r\n\r\n"
+        await peer.close()
+
+
+async def test_http_1_0_ends_with_the_connection() -> None:
+    async with serving() as (site, _):
+        peer = await site.connect()
+        await peer.send(get("/2", b"1.0").replace(b"Host", b"Connection: keep-alive\r\nHost"))
+        answer = await peer.answer()
+        assert answer.headers["connection"] == "close"
+        assert "transfer-encoding" not in answer.headers
+        assert await peer.reader.read() == b"firstpart!part!"
+        await peer.close()
+
+
+async def test_each_part_is_there_when_it_is_made() -> None:
+    async with serving() as (site, app):
+        peer = await site.connect()
+        await peer.send(get("/1?wait"))
+        await peer.answer()
+        assert await peer.reader.readexactly(10) == b"5\r\nfirst\r\n"
+        app.release.set()
+        assert await peer.reader.readuntil(b"0\r\n\r\n") == b"5\r\npart!\r\n0\r\n\r\n"
+        await peer.close()
+
+
+async def test_a_slow_reader_stops_the_pulling() -> None:
+    async with serving() as (site, app):
+        peer = await site.connect()
+        await peer.send(get("/1000?100000"))
+        seen = -1
+        while seen != app.pulled:
+            seen = app.pulled
+            await asyncio.sleep(0.2)  # time in which it could run ahead
+        assert app.pulled < 200
+        size = 0
+        async with asyncio.timeout(20):
+            while size < 100_000_000:
+                size += len(await peer.reader.read(1 << 20))
+        assert app.pulled == 1000
+        await peer.close()
+
+
+async def test_a_reader_that_takes_nothing_is_given_up() -> None:
+    async with serving(QUICK) as (site, app):
+        peer = await site.connect()
+        await peer.send(get("/1000?100000"))
+        await until(lambda: app.closed == 1)
+        assert app.pulled < 200
+        await until(lambda: site.admission.requests == 0)
+        await peer.close()
+
+
+async def test_a_client_that_leaves_cancels_it() -> None:
+    async with serving() as (site, app):
+        peer = await site.connect()
+        await peer.send(get("/1?wait"))
+        await app.entered.wait()
+        await peer.close()
+        await until(lambda: app.closed == 1)
+        await until(lambda: site.admission.requests == 0)
+
+
+@pytest.mark.parametrize("query", ["bug", "bad"])
+async def test_what_must_not_happen_ends_the_connection(query: str) -> None:
+    async with serving() as (site, app):
+        peer = await site.connect()
+        await peer.send(get(f"/1?{query}"))
+        assert not (await peer.reader.read()).endswith(b"0\r\n\r\n")
+        assert app.closed == 1
+        await peer.close()
+
+
+async def test_a_stream_may_end_while_the_server_stops() -> None:
+    async with serving() as (site, app):
+        peer = await site.connect()
+        await peer.send(get("/1?wait"))
+        await peer.answer()
+        await app.entered.wait()
+        stopping = asyncio.create_task(site.server.stop(10))
+        await turns(20)
+        app.release.set()
+        assert (await peer.reader.read()).endswith(b"part!\r\n0\r\n\r\n")
+        await stopping
+        await peer.close()
+
+
+async def test_a_stream_that_does_not_end_is_cut_when_the_grace_is_over() -> None:
+    async with serving() as (site, app):
+        peer = await site.connect()
+        await peer.send(get("/1?wait"))
+        await app.entered.wait()
+        await site.server.stop(0.05)
+        assert app.closed == 1
+        await peer.close()
+
+
+# ---- the client ---------------------------------------------------------------------------------
+
+
+async def events(body: bytes, head: bytes = CHUNKED, limits: Limits = LIMITS) -> list[bytes]:
+    """What comes of a backend that answers with ``body`` and closes."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(head + body)
+        await writer.drain()
+
+    upstream = AiohttpUpstream(limits)
+    found = []
+    try:
+        async with (
+            fake_backend(script) as fake,
+            asyncio.timeout(10),
+            aclosing(upstream.stream(POST, fake.endpoint, None)) as answers,
+        ):
+            async for answer in answers:
+                found += [bytes(joined(answer.body))]
+    except GatewayError as error:
+        found.append(b"an address" if "127.0.0.1" in error.public else error.kind.value.encode())
+    finally:
+        await upstream.close()
+    return found
+
+
+def chunk(text: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(text), text)
+
+
+END = b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "found"),
+    [
+        (CHUNKED, chunk(b"data: a\n\ndata: b\n\n") + END, [b"a", b"b"]),
+        (CHUNKED, chunk(b"data: a\n") + chunk(b"\ndata: ") + chunk(b"b\n\n") + END, [b"a", b"b"]),
+        (CHUNKED, END, []),
+        (EVENTS + b"\r\n", b"data: a\n\n", [b"a"]),
+        (EVENTS + b"Content-Length: 9\r\n\r\n", b"data: a\n\n", [b"a"]),
+        (EVENTS + b"Content-Length: 0\r\n\r\n", b"", []),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED, chunk(b"data: a\n\n") + END, [b"a"]),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"{}", [b"{}"]),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"{}", [b"{}"]),
+        # what breaks off, or is none of it
+        (CHUNKED, chunk(b"data: a\n\n"), [b"a", b"backend_garbage"]),
+        (CHUNKED, chunk(b"data: a\n\ndata: b") + END, [b"a", b"backend_garbage"]),
+        (EVENTS + b"\r\n", b"data: a\n\ndata", [b"a", b"backend_garbage"]),
+        (EVENTS + b"Content-Length: 10\r\n\r\n", b"data: a\n\n", [b"a", b"backend_garbage"]),
+        (CHUNKED, chunk(b"data: a\n\n") + b"zz", [b"backend_garbage"]),
+        (b"", b"", [b"backend_garbage"]),
+        (b"", b"220 smtp ready\r\n", [b"backend_garbage"]),
+        (b"HTTP/1.1 200 OK\r\n", b"", [b"backend_garbage"]),
+        (CHUNKED, chunk(b"data: " + b"x" * 200), [b"too_large"]),
+        (CHUNKED, chunk(b"data: a\n\n" + b"x" * 200), [b"a", b"too_large"]),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 2000, [b"too_large"]),
+    ],
+)
+async def test_what_comes(head: bytes, body: bytes, found: list[bytes]) -> None:
+    assert await events(body, head, dataclasses.replace(LIMITS, json=100)) == found
+
+
+async def test_an_event_is_given_when_it_is_there() -> None:
+    more, gone = asyncio.Event(), asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert (await read_request(reader)).startswith(b"POST /base/x?q=1 HTTP/1.1\r\n")
+        writer.write(CHUNKED + chunk(b"data: a\n\n"))
+        await more.wait()
+        writer.write(chunk(b"data: b\n\n"))
+        assert await reader.read() == b""
+        gone.set()
+
+    upstream = AiohttpUpstream(LIMITS)
+    async with fake_backend(script) as fake, asyncio.timeout(10):
+        endpoint = dataclasses.replace(fake.endpoint, path="/base")
+        wire = dataclasses.replace(POST, query="q=1")
+        async with aclosing(upstream.stream(wire, endpoint, 5)) as answers:
+            first = await anext(answers)
+            assert (first.status, first.body) == (200, [b"a"])
+            assert first.headers["content-type"] == "text/event-stream; charset=utf-8"
+            more.set()
+            assert (await anext(answers)).body == [b"b"]
+        await gone.wait()  # closing it closes the connection
+    await upstream.close()
+
+
+async def test_a_stream_is_read_no_further_than_it_is_pulled() -> None:
+    written = 0
+    piece = chunk(b"data: " + b"x" * 1000 + b"\n\n")
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        await read_request(reader)
+        writer.write(CHUNKED)
+        while True:
+            writer.write(piece)
+            await writer.drain()
+            written += 1
+
+    upstream = AiohttpUpstream(dataclasses.replace(LIMITS, json=10_000))
+    async with (
+        fake_backend(script) as fake,
+        aclosing(upstream.stream(POST, fake.endpoint, None)) as answers,
+    ):
+        await anext(answers)
+        seen = -1
+        while seen != written:
+            seen = written
+            await asyncio.sleep(0.2)  # time in which it could be read on
+        for _ in range(2 * seen):
+            await anext(answers)
+        assert written > seen
+    await upstream.close()
+
+
+async def test_who_is_not_there_is_told_apart() -> None:
+    upstream = AiohttpUpstream(LIMITS)
+    async with fake_backend(lambda *_: asyncio.sleep(0)) as fake:
+        pass
+    with pytest.raises(GatewayError) as caught:
+        await anext(upstream.stream(POST, fake.endpoint, None))
+    assert caught.value.kind is Kind.CONNECT
+    await upstream.close()
+
+
+async def test_a_request_that_http_cannot_carry() -> None:
+    upstream = AiohttpUpstream(LIMITS)
+    async with fake_backend(lambda *_: asyncio.sleep(0)) as fake:
+        wire = dataclasses.replace(POST, headers={"x": "a\r\nb"})
+        with pytest.raises(GatewayError) as caught:
+            await anext(upstream.stream(wire, fake.endpoint, None))
+        assert caught.value.kind is Kind.BAD_REQUEST
+    await upstream.close()
+
+
+async def test_a_stream_has_its_turn_to_its_end() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(CHUNKED + chunk(b"data: a\n\n"))
+        await reader.read()
+
+    upstream = Turns(EitherUpstream(LIMITS), 1)
+    async with fake_backend(script) as fake:
+        async with aclosing(upstream.stream(POST, fake.endpoint, 5)) as first:
+            assert (await anext(first)).body == [b"a"]
+            with pytest.raises(GatewayError) as caught:
+                await anext(upstream.stream(POST, fake.endpoint, 0.05))
+            assert caught.value.kind is Kind.TIMEOUT
+        async with aclosing(upstream.stream(POST, fake.endpoint, 5)) as second:
+            assert (await anext(second)).body == [b"a"]
+        framed = dataclasses.replace(fake.endpoint, framed=True)
+        with pytest.raises(GatewayError) as caught:
+            await anext(upstream.stream(POST, framed, 5))
+        assert caught.value.kind is Kind.UNSUPPORTED
+    await upstream.close()
