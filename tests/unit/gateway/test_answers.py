@@ -1,0 +1,226 @@
+"""Streams over HTTP, of V2 REST, with a backend that does what its requests say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from fakes import Memory, call
+
+from infergate.codecs.registry import plugins
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
+from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.gateway.dispatch import HttpDispatch
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.gateway import Gateway
+from infergate.routing.table import Rewrite, Route, RouteTable
+
+EVENT = b'data: {"id":"i","model_name":"m","model_version":"7"}\n\n'
+
+
+class Acting(Memory):
+    """The parameter ``do`` says what to do: a word, or to give so many answers."""
+
+    def __init__(self) -> None:
+        super().__init__("acting")
+        self.description = ModelMetadata("real")
+        self.closed = 0
+        self.deadlines: list[float | None] = []
+
+    async def stream(
+        self, request: InferRequest, call: Call
+    ) -> AsyncGenerator[InferResponse, None]:
+        self.asked.append(request)
+        try:
+            for step in request.parameters["do"].split():
+                self.deadlines.append(call.deadline)
+                match step:
+                    case "fail":
+                        raise bad_request("as told")
+                    case "bug":
+                        raise ZeroDivisionError("secret")
+                    case "wait":
+                        await asyncio.Event().wait()
+                    case _:
+                        parameters = {"l": [b""]} if step == "unspeakable" else {}
+                        last = step == "last"
+                        yield InferResponse("real", "7", request.id, parameters, last=last)
+        finally:
+            self.closed += 1
+
+
+class Site:
+    def __init__(self, timeout: float | None = None) -> None:
+        self.backend = Acting()
+        route = Route("m", "acting", rewrite=Rewrite("real"), timeout=timeout)
+        gateway = Gateway(RouteTable([route]), {"acting": self.backend}, {})
+        frontend: Any = Frontend(plugins()["v2-rest"].make({}), gateway, DEFAULT_LIMITS)
+        self.records: list[Call] = []
+        self.app = HttpDispatch({"v2": frontend}, self.records.append)
+
+    async def ask(self, do: str, verb: str = "generate_stream", **more: Any) -> HttpResponse:
+        body = json.dumps({"id": "i", "do": do, **more}).encode()
+        return await self.app.respond(
+            HttpRequest("POST", f"/v2/models/m/{verb}", body=(body,)), call()
+        )
+
+    @property
+    def told(self) -> tuple[str, str, int | None]:
+        (record,) = self.records
+        assert record.way == "translate"
+        return record.operation, record.outcome, record.messages
+
+
+async def all_of(answer: HttpResponse) -> list[bytes]:
+    assert answer.rest is not None
+    parts = [bytes(joined(answer.body))]
+    while (body := await answer.rest.next()) is not None:
+        parts.append(bytes(joined(body)))
+    assert await answer.rest.next() is None
+    await answer.rest.close()
+    return parts
+
+
+@pytest.mark.parametrize("do", ["last", "more", "more more more"])
+async def test_each_answer_is_an_event(do: str) -> None:
+    site = Site()
+    answer = await site.ask(do)
+    count = len(do.split())
+    assert (answer.status, answer.headers) == (
+        200,
+        {"content-type": "text/event-stream; charset=utf-8"},
+    )
+    assert not site.records, "it is told when it is over"
+    assert await all_of(answer) == [EVENT] * count
+    assert site.told == ("stream_infer", "ok", count)
+    assert site.records[0].bytes_out == count * len(EVENT)
+    assert site.backend.closed == 1
+
+
+async def test_no_answers_at_all() -> None:
+    site = Site()
+    answer = await site.ask("")
+    assert answer.headers == {"content-type": "text/event-stream; charset=utf-8"}
+    assert await all_of(answer) == [b""]
+    assert site.told == ("stream_infer", "ok", 0)
+
+
+@pytest.mark.parametrize(
+    ("do", "status", "kind"),
+    [("fail", 400, "bad_request"), ("bug", 500, "internal"), ("unspeakable", 501, "unsupported")],
+)
+async def test_what_comes_instead_of_the_first(do: str, status: int, kind: str) -> None:
+    site = Site()
+    answer = await site.ask(do)
+    assert (answer.status, answer.rest) == (status, None)
+    assert answer.headers["content-type"] == "application/json"
+    assert site.told == ("stream_infer", kind, 0)
+    assert site.backend.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("do", "kind"), [("fail", "bad_request"), ("bug", "internal"), ("unspeakable", "unsupported")]
+)
+async def test_what_comes_after_the_first(do: str, kind: str) -> None:
+    site = Site()
+    first, error = await all_of(await site.ask(f"more {do} more"))
+    assert first == EVENT
+    assert error.startswith(b'data: {"error":"')
+    assert b"secret" not in error
+    assert site.told == ("stream_infer", kind, 1)
+    assert site.backend.closed == 1
+
+
+async def test_a_client_that_leaves() -> None:
+    site = Site()
+    answer = await site.ask("more wait")
+    assert answer.rest is not None
+    pulling = asyncio.create_task(answer.rest.next())  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    pulling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pulling
+    await answer.rest.close()
+    assert site.told == ("stream_infer", "cancelled", 1)
+    assert site.backend.closed == 1
+
+
+@pytest.mark.parametrize("do", ["wait", "more more"])
+async def test_a_client_that_leaves_before(do: str) -> None:
+    """Before the first answer is there, or before it is taken."""
+    site = Site()
+    asking = asyncio.create_task(site.ask(do))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    if asking.done():
+        rest = asking.result().rest
+        assert rest is not None
+        await rest.close()
+    else:
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    assert site.told[:2] == ("stream_infer", "cancelled")
+    assert site.backend.closed == 1
+
+
+async def test_a_route_gives_each_answer_its_time() -> None:
+    site = Site(timeout=5)
+    answer = await site.ask("more more more")
+    assert answer.rest is not None
+    before = time.monotonic()
+    await all_of(answer)
+    first, second, third = site.backend.deadlines
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert before - 0.1 < first - 5 < second - 5 < third - 5 <= time.monotonic()
+
+
+@pytest.mark.parametrize("do", ["last", "more"])
+async def test_generate_gives_the_only_answer(do: str) -> None:
+    site = Site()
+    answer = await site.ask(do, "generate")
+    assert (answer.status, answer.rest) == (200, None)
+    assert bytes(joined(answer.body)) == EVENT[6:-2]
+    assert site.told == ("infer", "ok", None)
+    assert site.backend.closed == 1
+
+
+@pytest.mark.parametrize("do", ["", "more more", "more last"])
+async def test_generate_of_a_model_with_other_numbers_of_answers(do: str) -> None:
+    site = Site()
+    answer = await site.ask(do, "generate")
+    assert answer.status == 501
+    assert b"exactly 1 response" in joined(answer.body)
+    assert site.told[:2] == ("infer", Kind.UNSUPPORTED.value)
+    assert site.backend.closed == 1
+
+
+async def test_a_streamed_infer_is_translated() -> None:
+    site = Site()
+    parameters = {"stream": True, "do": "more last"}
+    body = json.dumps({"id": "i", "parameters": parameters, "inputs": []}).encode()
+    wire = HttpRequest("POST", "/v2/models/m/infer", body=(body,))
+    parts = await all_of(await site.app.respond(wire, call()))
+    assert [json.loads(part[6:]) for part in parts] == [
+        {"id": "i", "model_name": "m", "model_version": "7", "outputs": []}
+    ] * 2
+    (asked,) = site.backend.asked
+    assert isinstance(asked, InferRequest)
+    assert (asked.model, asked.parameters) == ("real", {"do": "more last"})
+    assert site.told == ("stream_infer", "ok", 2)
+
+
+async def test_a_model_that_is_not_there() -> None:
+    site = Site()
+    site.backend.description = GatewayError(Kind.NOT_FOUND, "no such model")
+    answer = await site.ask("last")
+    assert (answer.status, answer.rest) == (404, None)
