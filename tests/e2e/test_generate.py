@@ -1,0 +1,350 @@
+"""generate, generate_stream and streamed inferences over REST: real servers, asked straight and
+through one gateway, which serves Triton's models as ``M`` over V2 REST and as ``grpc.M``, those of
+MLServer as ``mlserver.M`` over V2 REST, and those inside as ``inside.M``."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as tc
+from tritonclient.utils import InferenceServerException
+
+from e2e.running import Infergate, started_infergate
+from e2e.test_streams import streaming, tensor
+from faults.peer import Client, Connection, scripted
+from faults.watch import SECONDS, complaints, counted, growing_at_most, until
+from peers.support.mlserver import MLServer
+from peers.support.triton import Triton
+
+SERVERS = """
+drain: {{delay: 0s, timeout: 20s}}
+backends:
+  triton: {{protocol: v2-rest, endpoints: ["http://{triton.http}"]}}
+  grpc: {{protocol: v2-grpc, endpoints: ["grpc://{triton.grpc}"]}}
+  mlserver: {{protocol: v2-rest, endpoints: ["http://{mlserver.http}"]}}
+  inside: {{protocol: builtin}}
+routes:
+  - {{model: '/grpc\\.(.+)/', backend: grpc, rewrite: &one {{model: '\\1'}}}}
+  - {{model: '/mlserver\\.(.+)/', backend: mlserver, rewrite: *one}}
+  - {{model: '/inside\\.(.+)/', backend: inside, rewrite: *one}}
+  - {{model: quick, backend: triton, timeout: 300ms, rewrite: {{model: repeat_int32}}}}
+  - {{model: '*', backend: triton}}
+"""
+STREAM = "text/event-stream; charset=utf-8"
+REPEAT = ["repeat_int32", "grpc.repeat_int32", "inside.repeat"]
+
+
+@pytest.fixture(scope="module")
+def gateway(triton: Triton, mlserver: MLServer) -> Iterator[Infergate]:
+    with started_infergate(SERVERS.format(triton=triton, mlserver=mlserver)) as running:
+        yield running
+        assert complaints(running) == ""
+
+
+def ask(address: str, model: str, verb: str, body: Any) -> tuple[int, str, bytes]:
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=SECONDS)
+    connection.request("POST", f"/v2/models/{model}/{verb}", json.dumps(body))
+    answer = connection.getresponse()
+    told = answer.status, answer.headers["content-type"], answer.read()
+    connection.close()
+    return told
+
+
+def events(body: bytes) -> list[Any]:
+    *told, rest = body.split(b"\n\n")
+    assert rest == b""
+    return [json.loads(each.removeprefix(b"data: ")) for each in told]
+
+
+def streamed(model: str, body: bytes, more: str = "") -> bytes:
+    """The bytes of a request to generate_stream."""
+    head = f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: x\r\n{more}"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def repeated(model: str, count: int, delay: int = 0, **more: Any) -> dict[str, Any]:
+    waits = {} if model.startswith("inside") else {"WAIT": 0}
+    return {"IN": list(range(count)), "DELAY": [delay] * count, **waits, **more}
+
+
+SAME: list[tuple[str, Any]] = [
+    ("id_BYTES", {"INPUT0": "hi"}),
+    ("id_BYTES", {"INPUT0": ["a", "b"], "id": "7"}),
+    ("id_BYTES", {"INPUT0": [["a"]], "x": 1.5, "parameters": {"t": 1, "z": "q", "id": "no"}}),
+    ("id_BYTES", {"parameters": {"INPUT0": "é\u0000\n"}}),
+    ("id_BYTES", {"INPUT0": []}),
+    ("id_FP32", {"INPUT0": 1}),
+    ("id_FP32", {"INPUT0": [1.5, 2]}),
+    ("id_FP64", {"INPUT0": 0.125}),
+    ("id_BOOL", {"INPUT0": True}),
+    ("id_UINT64", {"INPUT0": 2**64 - 1}),
+    ("id_INT64", {"INPUT0": [-(2**63), 2**63 - 1]}),
+    ("simple", {"INPUT0": list(range(16)), "INPUT1": list(range(16))}),
+    ("simple", {"INPUT0": list(range(32)), "INPUT1": list(range(32))}),
+    ("simple", {"INPUT0": list(range(16))}),
+    ("simple_identity", {"INPUT0": ["a", "b"]}),
+    ("versions/versions/3", {"INPUT0": 1}),
+    ("versions/versions/9", {"INPUT0": 1}),
+    ("slow", {"INPUT0": [1, 2], "SECONDS": 0.01}),
+    ("nosuch", {"INPUT0": "a"}),
+    ("repeat_int32", repeated("repeat_int32", 1, id="r")),
+]
+
+
+@pytest.mark.parametrize("verb", ["generate", "generate_stream"])
+@pytest.mark.parametrize(("model", "body"), SAME)
+def test_the_same_as_triton_itself(
+    gateway: Infergate, triton: Triton, verb: str, model: str, body: Any
+) -> None:
+    assert ask(gateway.http, model, verb, body) == ask(triton.http, model, verb, body)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_all_answers_as_triton_gives_them(gateway: Infergate, triton: Triton, count: int) -> None:
+    body = repeated("repeat_int32", count, id="r")
+    straight = ask(triton.http, "repeat_int32", "generate_stream", body)
+    assert ask(gateway.http, "repeat_int32", "generate_stream", body) == straight
+    assert len(events(straight[2])) == count
+    over_grpc = ask(gateway.http, "grpc.repeat_int32", "generate_stream", body)
+    assert over_grpc[2].replace(b"grpc.", b"") == straight[2]
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "status"),
+    [
+        ("fail", {"INPUT0": "NOT_FOUND"}, 404),  # Triton: 400, in an event
+        ("repeat_int32", repeated("repeat_int32", 0), 501),  # Triton: 200
+        ("repeat_int32", repeated("repeat_int32", 3), 501),
+    ],
+)
+def test_errors_of_generate_with_tritons_words_and_a_status_that_fits(
+    gateway: Infergate, triton: Triton, model: str, body: Any, status: int
+) -> None:
+    straight = ask(triton.http, model, "generate", body)
+    assert ask(gateway.http, model, "generate", body) == (status, straight[1], straight[2])
+
+
+@pytest.mark.parametrize("model", REPEAT)
+def test_generate_of_any_backend(gateway: Infergate, model: str) -> None:
+    status, _, body = ask(gateway.http, model, "generate", repeated(model, 1))
+    assert status == 200
+    assert json.loads(body) == {"OUT": 0, "IDX": 0, "model_name": model, "model_version": "1"}
+
+
+@pytest.mark.parametrize("model", REPEAT)
+def test_answers_come_one_by_one(gateway: Infergate, model: str) -> None:
+    body = json.dumps(repeated(model, 4, 150)).encode()
+    with Client(gateway.http) as client:
+        began = time.monotonic()
+        client.send(streamed(model, body))
+        head = client.until(b"\r\n\r\n").lower()
+        assert b"\r\ntransfer-encoding: chunked\r\n" in head
+        for index in range(4):
+            assert b'"IDX":%d,' % index in client.until(b"\n\n\r\n")
+            assert time.monotonic() - began >= 0.15 * (index + 1) - 0.01
+            if index == 0:
+                assert time.monotonic() - began < 0.55, "the first came with the last"
+        assert client.until(b"0\r\n\r\n") == b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("model", REPEAT)
+@pytest.mark.parametrize("verb", ["infer", "infer_stream"])
+def test_a_streamed_inference(gateway: Infergate, model: str, verb: str) -> None:
+    names = {"IN": "INT32", "DELAY": "UINT32", "WAIT": "UINT32"}
+    inputs = [
+        {"name": name, "datatype": names[name], "shape": [len(data)], "data": data}
+        for name, data in {"IN": [7, 8], "DELAY": [0, 0], "WAIT": [0]}.items()
+        if name != "WAIT" or not model.startswith("inside")
+    ]
+    parameters = {"stream": True} if verb == "infer" else {}
+    body = {"id": "i", "parameters": parameters, "inputs": inputs, "outputs": [{"name": "OUT"}]}
+    status, kind, answer = ask(gateway.http, model, verb, body)
+    assert (status, kind) == (200, STREAM)
+    assert events(answer) == [
+        {
+            "id": "i",
+            "model_name": model,
+            "model_version": "1",
+            "outputs": [{"name": "OUT", "datatype": "INT32", "shape": [1], "data": [value]}],
+        }
+        for value in (7, 8)
+    ]
+
+
+def count(number: int) -> dict[str, Any]:
+    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [number]}
+    return {"id": "q", "inputs": [tensor]}
+
+
+def test_infer_stream_as_mlserver_gives_it(gateway: Infergate, mlserver: MLServer) -> None:
+    ours = ask(gateway.http, "mlserver.count", "infer_stream", count(3))
+    theirs = ask(mlserver.http, "count", "infer_stream", count(3))
+    assert ours[:2] == theirs[:2] == (200, STREAM)
+    read = events(ours[2])
+    for each in read:
+        each["model_name"] = each["model_name"].removeprefix("mlserver.")
+    assert read == events(theirs[2])
+    assert len(read) == 3
+
+
+def test_an_mlserver_that_fails_in_a_stream(gateway: Infergate) -> None:
+    """It cuts the connection: what went wrong it does not say."""
+    status, _, body = ask(gateway.http, "mlserver.count", "infer_stream", count(-3))
+    assert status == 200
+    first, error = events(body)
+    assert first["outputs"][0]["data"] == [0]
+    assert "broke off" in error["error"]
+
+
+def test_an_mlserver_over_rest_streams_to_grpc_clients(gateway: Infergate) -> None:
+    with streaming(gateway) as stream:
+        three = [tensor("INPUT0", np.array([3], np.int32))]
+        stream.client.async_stream_infer("mlserver.count", three)
+        assert [int(stream.next().as_numpy("OUT")[0]) for _ in range(3)] == [0, 1, 2]
+
+
+def test_a_decoupled_model_over_rest_streams_to_grpc_clients(gateway: Infergate) -> None:
+    names = ["IN", "DELAY", "WAIT"]
+    arrays = [np.arange(3, dtype=np.int32), np.zeros(3, np.uint32), np.zeros(1, np.uint32)]
+    inputs = [tensor(name, array) for name, array in zip(names, arrays, strict=True)]
+    with streaming(gateway) as stream:
+        stream.client.async_stream_infer(
+            "repeat_int32", inputs, request_id="i", enable_empty_final_response=True
+        )
+        results = [stream.next() for _ in range(4)]
+        assert [result.as_numpy("OUT").tolist() for result in results[:3]] == [[0], [1], [2]]
+        assert results[3].get_response().outputs == []
+        stream.client.async_stream_infer(
+            "repeat_int32", inputs, outputs=[tc.InferRequestedOutput("IDX")]
+        )
+        result = stream.next()
+        assert [each.name for each in result.get_response().outputs] == ["IDX"]
+        for _ in range(2):
+            stream.next()
+        inputs[0] = tensor("IN", np.array([[1, 2]], np.int32))
+        stream.client.async_stream_infer("repeat_int32", inputs)
+        with pytest.raises(InferenceServerException, match="input 'IN'"):
+            stream.next()
+
+
+def test_a_route_bounds_the_wait_for_each_answer(gateway: Infergate) -> None:
+    status, _, body = ask(gateway.http, "quick", "generate_stream", repeated("quick", 4, 150))
+    assert (status, len(events(body))) == (200, 4)  # more than 300 ms in all
+    late = repeated("quick", 2, 1)
+    late["DELAY"][1] = 2000
+    status, _, body = ask(gateway.http, "quick", "generate_stream", late)
+    first, error = events(body)
+    assert (status, first["OUT"]) == (200, 0)
+    assert "in time" in error["error"]
+    late["DELAY"] = [2000, 1]
+    status, kind, _ = ask(gateway.http, "quick", "generate_stream", late)
+    assert (status, kind) == (504, "application/json")
+
+
+def test_a_slow_reader_costs_bounded_memory(gateway: Infergate) -> None:
+    """20,000 answers of 60 KB are there to be had; the reader takes a few."""
+    body = json.dumps(repeated("inside", 20_000, id="p" * 60_000)).encode()
+    ask(gateway.http, "inside.repeat", "generate_stream", repeated("inside", 5, id="p" * 60_000))
+    with Client(gateway.http) as client, growing_at_most(gateway.pid, 64 << 20):
+        client.send(streamed("inside.repeat", body))
+        for _ in range(5):
+            client.until(b"\n\n\r\n")
+        time.sleep(2)  # time in which it could run ahead
+    until(lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(), "nothing is served")
+
+
+@pytest.mark.parametrize("model", REPEAT)
+def test_a_client_that_leaves_ends_it(gateway: Infergate, model: str) -> None:
+    def left() -> float:
+        return counted(gateway, operation="stream_infer", outcome="cancelled")
+
+    before = left()
+    body = json.dumps(repeated(model, 3, 500)).encode()
+    with Client(gateway.http) as client:
+        client.send(streamed(model, body))
+        client.until(b"\n\n\r\n")
+    until(lambda: left() == before + 1, "the metrics tell")
+    until(lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(), "nothing is served")
+
+
+def test_each_is_told_with_its_answers(gateway: Infergate) -> None:
+    body = json.dumps(repeated("inside", 3)).encode()
+    with Client(gateway.http) as client:
+        client.send(streamed("inside.repeat", body, "X-Request-Id: told\r\n"))
+        answer = client.until(b"0\r\n\r\n").partition(b"\r\n\r\n")[2]
+
+    def lines() -> list[dict[str, Any]]:
+        read = (
+            json.loads(line) for line in gateway.log.read_text().splitlines() if line[:1] == "{"
+        )
+        return [line for line in read if line.get("request_id") == "told"]
+
+    until(lambda: len(lines()) == 1, "it is logged")
+    (line,) = lines()
+    assert (line["operation"], line["outcome"], line["way"]) == ("stream_infer", "ok", "translate")
+    assert line["messages"] == 3
+    assert line["bytes_out"] == len(b"".join(answer.split(b"\r\n")[1:-3:2]))
+
+
+def test_a_stream_ends_in_good_order_when_the_gateway_stops(
+    triton: Triton, mlserver: MLServer
+) -> None:
+    with started_infergate(SERVERS.format(triton=triton, mlserver=mlserver)) as running:
+        body = json.dumps(repeated("inside", 4, 300)).encode()
+        with Client(running.http) as client:
+            client.send(streamed("inside.repeat", body))
+            client.until(b"\n\n\r\n")
+            os.kill(running.pid, signal.SIGTERM)
+            assert client.rest().endswith(b"\n\n\r\n0\r\n\r\n")
+
+
+# ---- a server that misbehaves -------------------------------------------------------------------
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+EVENT = (
+    b'data: {"model_name":"m","outputs":'
+    b'[{"name":"O","datatype":"INT32","shape":[1],"data":[7]}]}\n\n'
+)
+FAKE = """
+limits: {{json: 64KiB}}
+backends:
+  fake: {{protocol: v2-rest, profile: mlserver, endpoints: ["http://{0}"], timeout: 1s}}
+routes:
+  - {{model: '*', backend: fake}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (HEAD + EVENT + b"data: {}\n\n", "outputs is missing"),
+        (HEAD + EVENT + b"data: [DONE]\n\n", "cannot be used"),
+        (HEAD + EVENT + b'data: {"error":"enough"}\n\n', "enough"),
+        (HEAD + EVENT + b"data: {", "broke off"),
+        (HEAD + EVENT + b"data: " + b"x" * 100_000, "over the limit"),
+        (HEAD + EVENT + b": still here\n" * 5 + b"wait", "in time"),
+    ],
+)
+def test_what_a_server_may_do_in_a_stream(written: bytes, said: str) -> None:
+    def script(connection: Connection, _: Any) -> None:
+        connection.request()
+        connection.write(written)
+        if written.endswith(b"wait"):
+            connection.gone()
+
+    with scripted(script) as fake, started_infergate(FAKE.format(fake.address)) as running:
+        status, _, body = ask(running.http, "m", "infer_stream", count(1))
+        first, error = events(body)
+        assert (status, first["outputs"][0]["data"]) == (200, [7])
+        assert said in error["error"]
+        assert fake.address not in error["error"]
+        assert complaints(running) == ""
