@@ -238,7 +238,9 @@ class LimitsConfig(Section):
         description="A request or answer, and what a compressed one may inflate to.",
     )
     json_: PositiveSize = Field(
-        default=DEFAULT_LIMITS.json, alias="json", description="The JSON part of a body."
+        default=DEFAULT_LIMITS.json,
+        alias="json",
+        description="The JSON part of a body, and each event of a server's stream.",
     )
     json_inline: PositiveSize = Field(
         default=DEFAULT_LIMITS.json_inline,

@@ -16,7 +16,7 @@ class Limits:
     body: int = 64 * MIB
     """A request or answer, and what a compressed one may inflate to (Triton HTTP: 64 MiB)."""
     json: int = 32 * MIB
-    """The JSON part of a body."""
+    """The JSON part of a body, and each event of a server's stream."""
     json_inline: int = 256 * KIB
     """JSON that the serving process reads and writes itself; longer is done by another, for it
     holds the interpreter 2 to 90 ms a MiB."""

@@ -13,6 +13,7 @@ Source: Triton's ``extension_generate.md`` and ``http_server.cc``; what a real o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -98,10 +99,10 @@ class _Told:
             return
         if type(node) is str:
             node = string(node, f"{path}{shown(name)}")
-        elif type(node) not in _SCALARS:
+        elif type(node) not in _SCALARS or (type(node) is float and math.isinf(node)):
             raise bad_request(
-                f"parameter '{path}{shown(name)}' must be a string, a number or a boolean, not "
-                f"{kind(node)}; the model has no input of that name"
+                f"parameter '{path}{shown(name)}' must be a string, a finite number or a boolean, "
+                f"not {kind(node)}; the model has no input of that name"
             )
         self.parameters[string(name, "a parameter's name")] = node
 

@@ -113,6 +113,8 @@ def test_how_it_is_answered(verb: str, streamed: bool) -> None:
         ({"text": "a", "parameters": {"text": "b"}}, "'text' is given twice"),
         ({"a": 1, "parameters": {"a": 1}}, "'a' is given twice"),
         (b'{"a":"\\ud800"}', "surrogate"),
+        (b'{"a":1e999}', "parameter 'a'"),
+        (b'{"a":NaN}', "parameter 'a'"),
     ],
 )
 def test_what_is_wrong(body: Any, said: str) -> None:

@@ -1,0 +1,137 @@
+"""RemoteBackend's streams over V2 REST: which server is asked for one, and how."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from infergate.backends.remote import HTTP_HEADERS, RemoteBackend, Server
+from infergate.codecs.base import Profile
+from infergate.codecs.profiles import KSERVE, MLSERVER, TRITON
+from infergate.codecs.v2_rest.codec import V2Rest
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.transport.base import Endpoint
+
+EVENT = {"content-type": "text/event-stream; charset=utf-8"}
+ASKED = InferRequest("m", id="i")
+METADATA = {"name": "m", "inputs": [], "outputs": [{"name": "O", "datatype": "INT8", "shape": [1]}]}
+INFERRED = {
+    "model_name": "m",
+    "outputs": [{"name": "O", "datatype": "INT8", "shape": [1], "data": [9]}],
+}
+
+
+class Upstream:
+    """A Triton whose model is ``decoupled``; a stream gives what the test says."""
+
+    def __init__(self, *given: Any, decoupled: bool = True) -> None:
+        self.given = given
+        self.decoupled = decoupled
+        self.paths: list[str] = []
+        self.closed = 0
+
+    async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
+        self.paths.append(wire.path)
+        policy = {"model_transaction_policy": {"decoupled": self.decoupled}}
+        told = {
+            "/v2/models/m": METADATA,
+            "/v2/models/m/config": {"name": "m", "max_batch_size": 0, **policy},
+            "/v2/models/m/infer": INFERRED,
+        }[wire.path]
+        return HttpResponse(200, {}, (json.dumps(told).encode(),))
+
+    async def stream(
+        self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
+    ) -> AsyncGenerator[HttpResponse, None]:
+        self.paths.append(wire.path)
+        try:
+            for step in self.given:
+                if isinstance(step, Exception):
+                    raise step
+                yield step if isinstance(step, HttpResponse) else HttpResponse(200, EVENT, (step,))
+        finally:
+            self.closed += 1
+
+    async def close(self) -> None:
+        pass
+
+
+async def all_of(upstream: Upstream, profile: Profile = TRITON) -> list[InferResponse]:
+    server = Server("b", (Endpoint("a", 1), Endpoint("b", 2)), 5, profile)
+    backend = RemoteBackend(server, V2Rest(), upstream, HTTP_HEADERS, DEFAULT_LIMITS)
+    return [each async for each in backend.stream(ASKED, Call("test", time.monotonic()))]
+
+
+def values(answers: list[InferResponse]) -> list[tuple[list[int], bool]]:
+    return [(each.outputs[0].numpy().tolist(), each.last) for each in answers]
+
+
+async def test_a_decoupled_model_gives_all_its_answers() -> None:
+    upstream = Upstream(b'{"model_name":"m","O":1}', b'{"model_name":"m","O":2}')
+    assert values(await all_of(upstream)) == [([1], False), ([2], False)]
+    assert upstream.paths[-1] == "/v2/models/m/generate_stream"
+    assert upstream.closed == 1
+
+
+async def test_any_other_model_is_asked_for_its_one() -> None:
+    upstream = Upstream(decoupled=False)
+    assert values(await all_of(upstream)) == [([9], True)]
+    assert upstream.paths[-1] == "/v2/models/m/infer"
+
+
+@pytest.mark.parametrize("status", [404, 405])
+@pytest.mark.parametrize("profile", [TRITON, MLSERVER])
+async def test_a_server_too_old_for_it_is_asked_for_one(status: int, profile: Profile) -> None:
+    upstream = Upstream(HttpResponse(status, {}, (b'{"detail":"Not Found"}',)))
+    assert values(await all_of(upstream, profile)) == [([9], True)]
+    assert upstream.paths[-1] == "/v2/models/m/infer"
+
+
+async def test_mlserver_is_not_asked_what_the_model_is() -> None:
+    upstream = Upstream(json.dumps(INFERRED).encode(), json.dumps(INFERRED).encode())
+    assert values(await all_of(upstream, MLSERVER)) == [([9], False)] * 2
+    assert upstream.paths == ["/v2/models/m/infer_stream"]
+
+
+async def test_servers_without_streams() -> None:
+    upstream = Upstream()
+    assert values(await all_of(upstream, KSERVE)) == [([9], True)]
+    assert upstream.paths == ["/v2/models/m/infer"]
+
+
+@pytest.mark.parametrize("before", [(), (b'{"model_name":"m","O":1}',)])
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        (b'{"error":"no more"}', Kind.BACKEND_ERROR, "no more"),
+        (b"nonsense", Kind.BACKEND_GARBAGE, "backend 'b': "),
+        (GatewayError(Kind.BACKEND_GARBAGE, "it broke off"), Kind.BACKEND_GARBAGE, "backend 'b': "),
+        (HttpResponse(400, {}, (b'{"error":"wrong"}',)), Kind.BAD_REQUEST, "wrong"),
+    ],
+)
+async def test_what_goes_wrong(
+    before: tuple[bytes, ...], given: Any, kind: Kind, said: str
+) -> None:
+    upstream = Upstream(*before, given)
+    with pytest.raises(GatewayError, match=said) as caught:
+        await all_of(upstream)
+    assert caught.value.kind is kind
+    assert upstream.paths.count("/v2/models/m/generate_stream") == 1
+    assert "/v2/models/m/infer" not in upstream.paths
+    assert upstream.closed == 1
+
+
+async def test_another_endpoint_is_asked_where_one_is_not_there() -> None:
+    refused = GatewayError(Kind.CONNECT, "not there")
+    upstream = Upstream(refused)
+    with pytest.raises(GatewayError, match="not there"):
+        await all_of(upstream)
+    assert upstream.paths.count("/v2/models/m/generate_stream") == 2
