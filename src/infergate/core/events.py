@@ -2,13 +2,14 @@
 
 Of an event its data alone is of use here. Source: the HTML standard, 9.2.5 and 9.2.6.
 
-*Rule.* However the bytes are cut, each is looked at once, and no more of them are held than what
-one event may have.
+*Rule.* However the bytes are cut, each is looked at once, and no more of them are held than one
+event may have and what was fed last.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import Final
 
 from infergate.core.errors import GatewayError, Kind
@@ -30,60 +31,50 @@ class Events:
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
-        self._waiting = bytearray()  # less what was made lines of
-        self._searched = 0  # bytes of it that hold no line end
+        self._lines: Final[deque[bytes]] = deque()
+        self._begun = bytearray()  # a line that has not ended
         self._after_return = False  # a line feed now would belong to the line before
         self._is_first = True
         self._data: list[bytes] = []
         self._size = 0
 
-    def feed(self, data: Buffer) -> None:
+    def feed(self, data: bytes) -> None:
         """More of the body."""
-        self._waiting += data
+        if self._after_return and data:
+            self._after_return = False
+            data = data.removeprefix(b"\n")
+        *ended, begun = _LINE_END.split(data)
+        if ended:
+            ended[0] = bytes(self._begun + ended[0])
+            if self._is_first:
+                self._is_first = False
+                ended[0] = ended[0].removeprefix(_MARK)
+            self._lines.extend(ended)
+            self._begun.clear()
+            self._after_return = data.endswith(b"\r")
+        self._begun += begun
 
     def next(self) -> bytes | None:
         """The data of the next event; None where it has not come whole. Raises TOO_LARGE."""
-        while (line := self._line()) is not None:
+        lines = self._lines
+        while lines:
+            line = lines.popleft()
             if not line and self._data:
                 data = b"\n".join(self._data)
                 self._data, self._size = [], 0
                 return data
-            field, _, value = line.partition(b":")
-            if field == b"data":
-                self._data.append(value.removeprefix(b" "))
-                self._size += len(value) + 1
-                self._check()
-        self._check()
+            if line.startswith(b"data"):
+                field, _, value = line.partition(b":")
+                if field == b"data":
+                    self._data.append(value.removeprefix(b" "))
+                    self._size += len(value) + 1
+        if self._size + len(self._begun) > self._most:
+            raise GatewayError(
+                Kind.TOO_LARGE, f"an event of the answer is over the limit of {self._most} bytes"
+            )
         return None
 
     @property
     def is_between(self) -> bool:
         """Whether a body that ends here ends after an event."""
-        return not (self._data or self._waiting)
-
-    def _line(self) -> bytes | None:
-        waiting = self._waiting
-        if self._after_return and waiting:
-            self._after_return = False
-            if waiting[0] == b"\n"[0]:
-                del waiting[:1]
-        found = _LINE_END.search(waiting, self._searched)
-        if found is None:
-            self._searched = len(waiting)
-            return None
-        start, stop = found.span()
-        self._after_return = found[0] == b"\r"
-        line = bytes(memoryview(waiting)[:start])
-        del waiting[:stop]
-        self._searched = 0
-        if self._is_first:
-            self._is_first = False
-            return line.removeprefix(_MARK)
-        return line
-
-    def _check(self) -> None:
-        """``_searched`` bytes wait for the end of their line."""
-        if self._size + self._searched > self._most:
-            raise GatewayError(
-                Kind.TOO_LARGE, f"an event of the answer is over the limit of {self._most} bytes"
-            )
+        return not (self._data or self._begun)
