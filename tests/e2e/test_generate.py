@@ -88,6 +88,7 @@ SAME: list[tuple[str, Any]] = [
     ("id_BOOL", {"INPUT0": True}),
     ("id_UINT64", {"INPUT0": 2**64 - 1}),
     ("id_INT64", {"INPUT0": [-(2**63), 2**63 - 1]}),
+    ("id_INT64", {"INPUT0": list(range(100_000))}),  # long: it is read and written aside
     ("simple", {"INPUT0": list(range(16)), "INPUT1": list(range(16))}),
     ("simple", {"INPUT0": list(range(32)), "INPUT1": list(range(32))}),
     ("simple", {"INPUT0": list(range(16))}),

@@ -33,7 +33,7 @@ from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
-from infergate.core.tensor import Tensor, add_bytes_elements
+from infergate.core.tensor import Buffer, Tensor, add_bytes_elements
 from infergate.core.wire import HttpRequest
 
 ONE_ANSWER: Final = (
@@ -62,11 +62,12 @@ def read_generate(
 
 
 def _finish(
-    model: str, version: str, body: bytes, metadata: ModelMetadata, *, streamed: bool
+    model: str, version: str, body: Buffer, metadata: ModelMetadata, *, streamed: bool
 ) -> Parsed:
     inputs = {each.name: each for each in metadata.inputs}
     told = _Told(inputs)
-    top = every(read(body), "the body")
+    # another process is given long bytes as a view
+    top = every(read(body if isinstance(body, bytes) else bytes(body)), "the body")
     if NESTED in inputs:
         raise bad_request(f"'{NESTED}' is both an input of the model and the request's parameters")
     nested = every(top.pop(NESTED, {}), NESTED) if NESTED in top else {}
