@@ -206,6 +206,12 @@ def test_an_mlserver_that_fails_in_a_stream(gateway: Infergate) -> None:
     assert "broke off" in error["error"]
 
 
+def test_an_mlserver_that_does_not_know_the_model(gateway: Infergate) -> None:
+    status, kind, body = ask(gateway.http, "mlserver.nosuch", "infer_stream", count(1))
+    assert (status, kind) == (500, "application/json")
+    assert "Model nosuch not found" in json.loads(body)["error"]
+
+
 def test_an_mlserver_over_rest_streams_to_grpc_clients(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
         three = [tensor("INPUT0", np.array([3], np.int32))]

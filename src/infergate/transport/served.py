@@ -199,7 +199,8 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
             await rest.close()
         self._task = None
         request.release()
-        self._sent(keep=keep)
+        if not self._transport.is_closing():
+            self._sent(keep=keep)
 
     async def _has_room(self) -> None:
         """Wait until the client has taken most of what was written, for as long as it takes any."""

@@ -70,6 +70,9 @@ KIND: Final[Mapping[int, Kind]] = {
 """What a status other than 200 means. Others: 4xx BAD_REQUEST (Triton 400, FastAPI 422, KServe
 409), 5xx BACKEND_ERROR, the rest is no answer to anything we ask."""
 
+_TOO_LATE: Final = "RuntimeError: Caught handled exception, but response already started."
+_CAUSE: Final = "The above exception was the direct cause of the following exception:"
+"""How Starlette wraps what goes wrong once a stream was promised (MLServer's ``infer_stream``)."""
 _EVENT: Final = "data:"
 """Of a stream of events (SSE), where a server answers so."""
 _MOST_DETAIL: Final = 20_000
@@ -128,7 +131,11 @@ def _message(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return ""
-    return lines[-1] if any(line.startswith("Traceback (") for line in lines) else lines[0]
+    if not any(line.startswith("Traceback (") for line in lines):
+        return lines[0]
+    if lines[-1] == _TOO_LATE and _CAUSE in lines[1:]:
+        return lines[lines.index(_CAUSE) - 1]
+    return lines[-1]
 
 
 def told_error(document: dict[str, Any]) -> str:

@@ -70,7 +70,7 @@ def _finish(
     top = every(read(body if isinstance(body, bytes) else bytes(body)), "the body")
     if NESTED in inputs:
         raise bad_request(f"'{NESTED}' is both an input of the model and the request's parameters")
-    nested = every(top.pop(NESTED, {}), NESTED) if NESTED in top else {}
+    nested = every(top.pop(NESTED), NESTED) if NESTED in top else {}
     identity = ""
     if ID in top and ID not in inputs:
         identity = string(top.pop(ID), ID)
