@@ -10,7 +10,7 @@ stream that nobody pulls stops its server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 
 from infergate import __version__
@@ -18,7 +18,7 @@ from infergate.core import events
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse, size
+from infergate.core.wire import NO_HEADERS, HttpRequest, HttpResponse, size
 from infergate.transport import http_head
 from infergate.transport.base import Endpoint
 from infergate.transport.http_parser import (
@@ -41,6 +41,7 @@ class EventExchange(Pooled, asyncio.Protocol):
         )
         self._parser: HttpResponseParser | None = None
         self._message: RawResponseMessage | None = None
+        self._headers: Mapping[str, str] = NO_HEADERS
         self._payload: StreamReader | None = None
         self._events: events.Events | None = None
         self._parts: list[Buffer] = []
@@ -93,7 +94,8 @@ class EventExchange(Pooled, asyncio.Protocol):
         for message, payload in messages:
             if self._message is None and message.code >= 200:
                 self._message, self._payload = message, payload
-                kind = message.headers.get("content-type", "").partition(";")[0].strip().lower()
+                self._headers = http_head.lowered(message.headers.items())
+                kind = self._headers.get("content-type", "").partition(";")[0].strip().lower()
                 if kind == events.TYPE:
                     self._events = events.Events(self._limits.json)
         if self._payload is not None:
@@ -152,7 +154,7 @@ class EventExchange(Pooled, asyncio.Protocol):
     def _answer(self, body: list[Buffer]) -> HttpResponse:
         message = self._message
         assert message is not None
-        return HttpResponse(message.code, http_head.lowered(message.headers.items()), body)
+        return HttpResponse(message.code, self._headers, body)
 
     def _end(self, error: GatewayError | None) -> None:
         """Nothing more is taken of the answer; what went wrong, if anything did."""
