@@ -30,6 +30,7 @@ import orjson
 import simdjson
 
 from infergate.codecs.v2_rest.document import Literal, Node, is_array, kind, shown
+from infergate.codecs.v2_rest.few import MOST_WRITTEN, write_few
 from infergate.codecs.v2_rest.rounding import ROUND, Array, overflown
 from infergate.core.datatypes import INTEGERS, NUMPY, Datatype
 from infergate.core.errors import GatewayError, bad_request
@@ -238,6 +239,8 @@ def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
 
     Floats are printed in the fewest digits that read back the same.
     """
+    if len(tensor.data) <= MOST_WRITTEN and (few := write_few(tensor)) is not None:
+        return few
     if tensor.datatype is Datatype.BOOL:
         return np.frombuffer(tensor.data, np.uint8) != 0
     values = np.frombuffer(tensor.data, NUMPY[tensor.datatype])

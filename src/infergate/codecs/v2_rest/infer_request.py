@@ -30,6 +30,7 @@ from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.forms import Form
 from infergate.codecs.v2_rest.paths import model_path
 from infergate.codecs.v2_rest.raw import only_input
+from infergate.codecs.v2_rest.small import Told, read_small
 from infergate.codecs.v2_rest.tensors import (
     BINARY,
     BINARY_OUTPUT,
@@ -37,6 +38,7 @@ from infergate.codecs.v2_rest.tensors import (
     BINARY_TYPE,
     HEADER,
     Blobs,
+    Body,
     Side,
     Source,
     dump,
@@ -63,7 +65,7 @@ STREAM: Final = "stream"
 _FIELDS: Final = ("id", "parameters", "inputs", "outputs")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wanted:
     """How a client wants its answer. ``named`` tells of single outputs whether they are to be
     binary, ``otherwise`` of the rest; ``accept_encoding`` is the header."""
@@ -80,7 +82,7 @@ class Wanted:
 # ---- read -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Read:
     """A request, how its answer is wanted, its id, and the forms it was told in."""
 
@@ -110,7 +112,24 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
         return Read(Unfinished(model, version, finish), wanted)
     if not body:
         raise bad_request("the body is empty")
-    cut = split(wire.headers, body, limits)
+    forms: frozenset[Form] = frozenset()
+    found = read_small(body, limits) if told is None else None
+    if found is None:
+        found, forms = _read_long(split(wire.headers, body, limits), limits)
+    parameters = found.parameters
+    streamed = parameters.get(STREAM) is True
+    if streamed:
+        parameters = {name: held for name, held in parameters.items() if name != STREAM}
+        forms |= {Form.STREAM}
+    request = InferRequest(model, version, found.id, parameters, found.inputs, found.outputs)
+    wanted = Wanted(found.binary, found.otherwise or False, accept)
+    placed = request.outputs if Form.SHARED in forms else ()
+    sequence = sequence_id(parameters)
+    return Read(Parsed(request, wanted, streamed), wanted, found.id, forms, placed, sequence)
+
+
+def _read_long(cut: Body, limits: Limits) -> tuple[Told, frozenset[Form]]:
+    """What the JSON of ``cut`` tells, and the forms it is told in."""
     source = Source(_SIDE, Blobs(cut.binary), limits)
     top = source.members(read(cut.json), "the body", _FIELDS)
     if "inputs" not in top:
@@ -121,10 +140,6 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
     source.blobs.finish()
     parameters = read_parameters(top, "", source)
     otherwise, parameters = _flag(parameters, BINARY_OUTPUT, "parameters")
-    streamed = parameters.get(STREAM) is True
-    if streamed:
-        parameters = {name: held for name, held in parameters.items() if name != STREAM}
-        source.forms.add(Form.STREAM)
     outputs: dict[str, RequestedOutput] = {}
     named: dict[str, bool] = {}
     for index, item in enumerate(items(top.get("outputs", []), "outputs", limits.tensors)):
@@ -137,12 +152,8 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
     if outputs and otherwise is not None:
         source.forms.add(Form.TWO_PLACES)
     identity = string(top.get("id", ""), "id")
-    request = InferRequest(model, version, identity, parameters, inputs, tuple(outputs.values()))
-    wanted = Wanted(named, otherwise or False, accept)
-    forms = frozenset(source.forms)
-    placed = request.outputs if Form.SHARED in forms else ()
-    sequence = sequence_id(parameters)
-    return Read(Parsed(request, wanted, streamed), wanted, identity, forms, placed, sequence)
+    told = Told(identity, parameters, inputs, tuple(outputs.values()), named, otherwise)
+    return told, frozenset(source.forms)
 
 
 def _finish_raw(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -105,6 +106,10 @@ _SHOWN: Final = 200
 
 def locate(path: str) -> Place:
     """The place ``path`` names. Raises NOT_FOUND, or BAD_REQUEST for a wrong percent-escape."""
+    return _remembered(path) if len(path) <= _SHOWN else _located(path)
+
+
+def _located(path: str) -> Place:
     known = SERVER_PLACES.get(path)
     if known is not None:
         return known
@@ -134,6 +139,11 @@ def locate(path: str) -> Place:
         or_get=operation is TraceSettingsRequest,
         verb=rest[1:],
     )
+
+
+_remembered: Final = lru_cache(maxsize=1024)(_located)
+"""A request's path is looked at several times, and clients ask for few. What is remembered is under
+1 MB, whatever they ask for."""
 
 
 def find(method: str, path: str) -> Place:
