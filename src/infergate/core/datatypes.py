@@ -33,6 +33,8 @@ class Datatype(enum.Enum):
 
     itemsize: int
 
+    __hash__ = object.__hash__  # members are only themselves; Enum's own is four times as slow
+
     def __init__(self, spelling: str) -> None:
         bits = "".join(filter(str.isdigit, spelling))
         self.itemsize = int(bits) // 8 if bits else int(spelling == "BOOL")

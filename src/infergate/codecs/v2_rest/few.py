@@ -18,7 +18,7 @@ import numpy as np
 from infergate.core.datatypes import INTEGERS, Datatype
 from infergate.core.tensor import Tensor, pack_bytes
 
-MOST_WRITTEN: Final = 512
+MOST_WRITTEN: Final = 256
 """Bytes of a tensor whose numbers are written here."""
 _DEEPEST: Final = 8
 """Levels that data is nested."""

@@ -60,6 +60,7 @@ def check(text: bytes, limits: Limits = DEFAULT_LIMITS) -> bool:
     return read_small(text, limits) is not None
 
 
+DEEP = "[" * 100 + "]" * 100
 X = '"name":"X","datatype":"INT32","shape":[1],"data":[7]'
 
 
@@ -100,6 +101,12 @@ def test_what_is_read_in_one_go(text: str) -> None:
         f'{{"inputs":[{{{X}}}],"outputs":[{{"name":"Y","name":"Y"}}]}}',
         f'{{"inputs":[{{{X}}}],"outputs":[{{"name":"Y"}},{{"name":"Y"}}]}}',
         f'{{"inputs":[{{{X}}},{{{X}}}]}}',
+        # deeper than may be, where nobody looks
+        f'{{"inputs":[{{{X}}}],"pad":{DEEP}}}',
+        f'{{"inputs":[{{{X},"pad":{DEEP}}}]}}',
+        f'{{"inputs":[{{{X},"parameters":{{}},"pad":{DEEP}}}]}}',
+        f'{{"inputs":[{{{X}}}],"outputs":[{{"name":"Y","pad":{DEEP}}}]}}',
+        f'{{"inputs":[{{{X}}}],"outputs":[{{"name":"Y","parameters":{{}},"pad":{DEEP}}}]}}',
         # what means something else, or may
         f'{{"id":null,"inputs":[{{{X}}}]}}',
         f'{{"model":"Y","inputs":[{{{X}}}]}}',
