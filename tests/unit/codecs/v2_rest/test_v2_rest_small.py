@@ -71,6 +71,7 @@ X = '"name":"X","datatype":"INT32","shape":[1],"data":[7]'
         f'{{"id":"1","inputs":[{{{X}}}],"outputs":[{{"name":"Y"}},{{"name":"Z"}}]}}',
         f'{{"inputs":[{{{X},"parameters":{{"a":1,"b":-1.5,"c":null,"d":"x","e":true}}}}]}}',
         f'{{"parameters":{{"binary_data_output":true,"sequence_id":5}},"inputs":[{{{X}}}]}}',
+        f'{{"parameters":{{"stream":true}},"inputs":[{{{X}}}]}}',
         f'{{"inputs":[{{{X}}}],"outputs":[{{"name":"Y","parameters":{{"binary_data":false}}}}]}}',
         '{"inputs":[{"name":"X:0","datatype":"BYTES","shape":[2,1],"data":[["a:"],["é:b"]]}]}',
         '{"inputs":[{"name":"X","datatype":"BYTES","shape":[1],"data":["a\\n\\u003a\\""]}]}',
