@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from infergate.core.tensor import Buffer
 
@@ -61,6 +61,9 @@ class RpcRequest:
     method: str
     message: Sequence[Buffer] = ()
     metadata: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+    found: Any = field(default=None, init=False, repr=False, compare=False)
+    """What its codec has found in the message, kept so that it is looked through once. It is nobody
+    else's."""
 
 
 @dataclass(slots=True)

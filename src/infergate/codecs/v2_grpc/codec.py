@@ -41,6 +41,11 @@ from infergate.codecs.v2_grpc.infer_response import (
     write_raw,
     write_typed_where_possible,
 )
+from infergate.codecs.v2_grpc.known import (
+    Answers,
+    Requests,
+    Responses,
+)
 from infergate.codecs.v2_grpc.methods import BY_PATH, INFER, OPERATIONS, STREAM, method_of
 from infergate.codecs.v2_grpc.tensors import explain
 from infergate.core.datatypes import Datatype
@@ -97,27 +102,32 @@ class V2Grpc:
         self._write_response: Final = _WRITERS[contents]
         # A forwarded answer keeps the form the backend chose.
         self.forwards: bool = contents == "raw"
+        self._requests: Final = Requests()
+        self._responses: Final = Responses()
+        self._answers: Final = Answers()
 
     # ---- towards clients
 
     def peek(self, wire: RpcRequest) -> Peek:
         """Operation and names, from the top-level fields alone."""
         operation = _operation(wire)
-        message = joined(wire.message)
         if operation is InferRequest:
-            names = _strings(message, frozenset({_MODEL, _VERSION}))
+            known = self._requests.find(wire)
+            if known and known.head:
+                return known.head.peek
+            names = _strings(joined(wire.message), frozenset({_MODEL, _VERSION}))
             if not names.get(_MODEL):
                 raise bad_request("model_name is missing")
             return Peek(operation, names[_MODEL], names.get(_VERSION, ""))
         if BY_PATH[wire.method].holds_files:
-            return Peek(operation, _named(message))
+            return Peek(operation, _named(joined(wire.message)))
         asked = self.parse_request(wire, DEFAULT_LIMITS).operation
         return Peek(operation, getattr(asked, "model", ""), getattr(asked, "version", ""))
 
     def parse_request(self, wire: RpcRequest, limits: Limits) -> Parsed:
         """Raises UNSUPPORTED for a method the service lacks, BAD_REQUEST for a bad message."""
         if _operation(wire) is InferRequest:
-            request = read_request(wire.message, limits).request
+            request = self._read(wire, limits)
             return streams.parsed(request) if wire.method == STREAM else Parsed(request)
         method = BY_PATH[wire.method]
         most = limits.body if method.holds_files else _MOST_ASKED
@@ -132,6 +142,15 @@ class V2Grpc:
                 f"the message to {wire.method} cannot be read: {UNDECODABLE}"
             ) from None
         return Parsed(method.read_request(message), method.reply(message))
+
+    def _read(self, wire: RpcRequest, limits: Limits) -> InferRequest:
+        asked = self._requests.find(wire)
+        head = asked and asked.passes(limits)
+        if asked and head:
+            return asked.read(head)
+        checked = read_request(wire.message, limits)
+        self._requests.keep(asked, checked, limits)
+        return checked.request
 
     def build_response(self, answer: Answer, parsed: Parsed) -> RpcResponse:
         """Tensors raw or typed as the codec was made."""
@@ -190,7 +209,7 @@ class V2Grpc:
         if wire.code:
             raise_status(wire)
         if isinstance(operation, InferRequest):
-            return read_response(wire.message, limits, operation)
+            return self._responses.read(wire.message, limits, operation)
         method = method_of(operation)
         assert method is not None  # build_request found it
         try:
@@ -254,7 +273,12 @@ class V2Grpc:
         if _operation(wire) is not InferRequest:
             self.parse_request(wire, limits)
             return wire
-        message, shared = shield_request(wire.message, limits)
+        asked = self._requests.find(wire)
+        if asked and asked.passes(limits):
+            return wire
+        checked = read_request(wire.message, limits)
+        self._requests.keep(asked, checked, limits)
+        message, shared = shield_request(wire.message, checked)
         if shared:
             return _SharedRequest(wire.method, message, wire.metadata)
         if message is wire.message:
@@ -263,6 +287,9 @@ class V2Grpc:
 
     def sequence(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
         """From the request's own parameters alone."""
+        asked = self._requests.find(wire)
+        if asked and asked.head and asked.head.limits is limits:
+            return asked.head.sequence
         try:
             return read_sequence(joined(wire.message), limits)
         except Malformed as error:
@@ -276,6 +303,11 @@ class V2Grpc:
         memory that it does not read."""
         if isinstance(wire, _SharedRequest) and not profile.shared_memory:
             return None
+        asked = self._requests.find(wire)
+        if asked and asked.head:
+            if asked.head.classes and not profile.classifies:
+                return None
+            return RpcRequest(wire.method, asked.renamed(asked.head.names, model, version))
         message = joined(wire.message)
         try:
             if not profile.classifies and asks_for_classes(message):
@@ -292,6 +324,15 @@ class V2Grpc:
         typed contents, which are turned raw (Rule 1 of ``infer_response``)."""
         if wire.code:
             raise_status(wire)
+        # "If specified, this identifier must be returned"; MLServer invents one where none was.
+        request = self._requests.find(asked)
+        if request is not None:
+            number = request.apart.id
+        else:
+            number = _strings(joined(asked.message), frozenset({_ID})).get(_ID, "")
+        told = self._answers.find(wire.message, limits)
+        if told is not None:
+            return RpcResponse(told.renamed(model, version, number))
         message = joined(wire.message)
         try:
             if _may_be_typed(message, limits):
@@ -301,8 +342,7 @@ class V2Grpc:
             wanted = {
                 number: text for number, text in ((_MODEL, model), (_VERSION, version)) if text
             }
-            # "If specified, this identifier must be returned"; MLServer invents one where none was.
-            wanted[_ID] = _strings(joined(asked.message), frozenset({_ID})).get(_ID, "")
+            wanted[_ID] = number
             changed = {n: text for n, text in wanted.items() if text != names.get(n, "")}
             if not changed:
                 return RpcResponse(wire.message)

@@ -167,10 +167,9 @@ def _check_raw(inputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence
         raise bad_request(f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs")
 
 
-def shield_request(message: Sequence[Buffer], limits: Limits) -> tuple[Sequence[Buffer], bool]:
-    """``message``, checked by :func:`read_request`; the same object but for Rule 1. And whether a
-    tensor is in shared memory."""
-    checked = read_request(message, limits)
+def shield_request(message: Sequence[Buffer], checked: Checked) -> tuple[Sequence[Buffer], bool]:
+    """``message``, which was ``checked``; the same object but for Rule 1. And whether a tensor is
+    in shared memory."""
     asked = checked.request
     shared = any(each.place for each in asked.inputs) or any(each.place for each in asked.outputs)
     if not checked.raw or not any(typed.pieces for typed in checked.typed):
