@@ -42,17 +42,21 @@ class HeaderRule:
         """The headers that pass."""
         if self._pattern is None:
             return {}
-        return {name: value for name, value in headers.items() if self._passes(name)}
+        known = self._known
+        passing = {}
+        for name, value in headers.items():
+            passes = known.get(name)
+            if self._passes(name) if passes is None else passes:
+                passing[name] = value
+        return passing
 
     def _passes(self, name: str) -> bool:
-        known = self._known.get(name)
-        if known is None:
-            assert self._pattern is not None
-            known = (
-                name not in _NEVER
-                and not name.startswith(_NEVER_PREFIX)
-                and self._pattern.fullmatch(name) is not None
-            )
-            if len(self._known) < _REMEMBERED:  # names come from clients: remember a bounded number
-                self._known[name] = known
-        return known
+        assert self._pattern is not None
+        passes = (
+            name not in _NEVER
+            and not name.startswith(_NEVER_PREFIX)
+            and self._pattern.fullmatch(name) is not None
+        )
+        if len(self._known) < _REMEMBERED:  # names come from clients: remember a bounded number
+            self._known[name] = passes
+        return passes

@@ -89,11 +89,12 @@ class HeaderAccess(Generic[Req, Resp]):
 
 
 def _add_http(wire: HttpRequest, headers: Mapping[str, str]) -> HttpRequest:
-    return replace(wire, headers={**headers, **wire.headers})
+    headers = {**headers, **wire.headers}
+    return HttpRequest(wire.method, wire.path, wire.query, headers, wire.body)
 
 
 def _add_rpc(wire: RpcRequest, headers: Mapping[str, str]) -> RpcRequest:
-    return replace(wire, metadata={**headers, **wire.metadata})
+    return RpcRequest(wire.method, wire.message, {**headers, **wire.metadata})
 
 
 def _read_http(wire: HttpResponse) -> Mapping[str, str]:
@@ -331,7 +332,8 @@ class RemoteBackend(Generic[Req, Resp]):
 
     def _return(self, answer: Resp, call: Call) -> None:
         """Note those of the headers of ``answer`` that go back."""
-        call.returned.update(self._returned.select(self._headers.read(answer)))
+        if headers := self._headers.read(answer):
+            call.returned.update(self._returned.select(headers))
 
     def _sequence(self, operation: Operation) -> SequenceName | None:
         """The sequence that matters to the choice of an endpoint."""

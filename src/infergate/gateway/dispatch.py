@@ -55,15 +55,15 @@ class Dispatch(Generic[Req, Resp]):
         claim = self._path(wire)[1:].partition("/")[0]
         return self._frontends.get(claim, self._otherwise)
 
-    async def respond(self, wire: Req, call: Call) -> Resp:
+    def _answering(self, wire: Req, call: Call) -> Awaitable[Resp]:
         """Serve ``wire`` by the frontend that claims its path."""
-        _name(call)
-        return await self._told(self._frontend(wire).respond(wire, call), call)
+        return self._frontend(wire).respond(wire, call)
 
-    async def _told(self, answering: Awaitable[Resp], call: Call) -> Resp:
-        """The answer, recorded."""
+    async def respond(self, wire: Req, call: Call) -> Resp:
+        """The answer to ``wire``, recorded."""
+        _name(call)
         try:
-            answer = await answering
+            answer = await self._answering(wire, call)
         except BaseException:  # the client went away: only log and metrics are told
             call.outcome = Kind.CANCELLED.value
             self._record(call)
@@ -145,13 +145,10 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
             for codec in _streaming(frontend.codec)
         }
 
-    async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
+    def _answering(self, wire: RpcRequest, call: Call) -> Awaitable[RpcResponse]:
         """Serve ``wire`` by its service."""
         service = self._services.get(wire.method)
-        if service is None:
-            return await super().respond(wire, call)
-        _name(call)
-        return await self._told(_serve(service, wire, call), call)
+        return super()._answering(wire, call) if service is None else _serve(service, wire, call)
 
 
 def _streaming(codec: Codec[RpcRequest, RpcResponse]) -> Iterable[RpcStreaming | InTurn]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Final, Generic, TypeVar
 
@@ -13,9 +14,11 @@ class RoundRobin(Generic[T]):
 
     def __init__(self, endpoints: Sequence[T], attempts: int) -> None:
         """``attempts`` bounds how many endpoints one request may be tried on."""
-        self._endpoints: Final = tuple(endpoints)
-        self._attempts: Final = max(1, attempts)
-        self._turn = 0
+        count, attempts = len(endpoints), max(1, attempts)
+        orders = (
+            tuple(endpoints[(first + i) % count] for i in range(attempts)) for first in range(count)
+        )
+        self._orders: Final = itertools.cycle(tuple(orders))
 
     def order(self) -> tuple[T, ...]:
         """The endpoints to try for the next request, best first; never empty.
@@ -23,7 +26,4 @@ class RoundRobin(Generic[T]):
         One endpoint stands twice, so that a connection refused while a server restarts gets the
         second attempt that several endpoints would give it.
         """
-        count = len(self._endpoints)
-        turn = self._turn
-        self._turn = (turn + 1) % count
-        return tuple(self._endpoints[(turn + i) % count] for i in range(self._attempts))
+        return next(self._orders)

@@ -185,6 +185,8 @@ def strings(data: Buffer, numbers: frozenset[int], most: int) -> dict[int, str]:
 
 def prefix(number: int, length: int) -> bytes:
     """The tag and length that come before a bytes field of ``length`` bytes."""
+    if length < 0x80:
+        return bytes((number << 3 | DELIMITED, length))
     out = bytearray((number << 3 | DELIMITED,))
     while length > 0x7F:
         out.append(length & 0x7F | 0x80)
