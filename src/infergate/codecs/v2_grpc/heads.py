@@ -31,8 +31,8 @@ _LAST_SHIFT: Final = 28
 
 _HEAVIEST: Final = MIB
 """Of a generation."""
-_ENTRY_WEIGHT: Final = 2 * KIB
-_BYTE_WEIGHT: Final = 64
+_ENTRY_WEIGHT: Final = KIB
+_BYTE_WEIGHT: Final = 24
 """What two bytes of a head may become: an entry of a dictionary."""
 
 

@@ -63,12 +63,6 @@ def read_response(
     )
 
 
-def holds_contents(head: Buffer, limits: Limits) -> bool:
-    """Whether an output described in ``head``, which was read, has typed contents, maybe empty."""
-    _, typed = cut_contents(head, limits)
-    return any(own.pieces for own in typed)
-
-
 def _described(
     outputs: Sequence[Any],
     raw: Sequence[memoryview],

@@ -18,7 +18,7 @@ from infergate.codecs.v2_grpc.heads import Apart, Entry, Heads, take_apart
 from infergate.codecs.v2_grpc.infer_request import RAW as RAW_INPUTS
 from infergate.codecs.v2_grpc.infer_request import Checked, asks_for_classes, read_sequence
 from infergate.codecs.v2_grpc.infer_response import RAW as RAW_OUTPUTS
-from infergate.codecs.v2_grpc.infer_response import holds_contents, read_response
+from infergate.codecs.v2_grpc.infer_response import read_response
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
@@ -228,8 +228,8 @@ class Responses:
         )
 
     def _keep(self, apart: Apart, response: InferResponse, limits: Limits) -> None:
-        count = apart.fields + len(response.outputs) + 1
-        if count > most_fields(limits) or holds_contents(apart.head, limits):
+        count = len(response.outputs)
+        if len(apart.raw) != count or apart.fields + count + 1 > most_fields(limits):
             return
         told = replace(response, id="", outputs=())
         self._heads.keep(apart.head, ResponseHead(told, Tensors(response.outputs), limits))

@@ -1,0 +1,348 @@
+"""Known heads: what is looked up is what the full check would find, whatever is sent."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as pb
+
+from infergate.codecs.base import Parsed
+from infergate.codecs.profiles import GENERIC, TRITON
+from infergate.codecs.protos.scan import Malformed, fields, prefix
+from infergate.codecs.v2_grpc import codec as codec_module
+from infergate.codecs.v2_grpc import heads, known
+from infergate.codecs.v2_grpc.codec import V2Grpc
+from infergate.codecs.v2_grpc.heads import LONGEST, Heads, take_apart
+from infergate.codecs.v2_grpc.infer_response import read_response
+from infergate.codecs.v2_grpc.methods import INFER
+from infergate.core.errors import GatewayError
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.testing import canonical
+from infergate.testing.strategies import infer_requests, infer_responses, spoiled, texts
+from infergate.testing.vectors import load
+
+LIMITS = DEFAULT_LIMITS
+NARROW = Limits(tensors=1, rank=1)
+ASKED = InferRequest("m", "1", "id")
+VECTORS = load(Path(__file__).parents[3] / "vectors" / "v2-grpc")
+REQUESTS = [
+    bytes(joined(vector.wire.message))
+    for vector in VECTORS
+    if isinstance(vector.wire, RpcRequest) and vector.wire.method == INFER
+]
+ANSWERS = [
+    bytes(joined(vector.wire.message))
+    for vector in VECTORS
+    if isinstance(vector.wire, RpcResponse) and isinstance(vector.asks, InferRequest)
+]
+
+
+class NoRequests(known.Requests):
+    def find(self, wire: RpcRequest) -> None:
+        del wire
+
+
+class NoResponses(known.Responses):
+    def read(self, message: Any, limits: Limits, asked: InferRequest) -> InferResponse:
+        return read_response(message, limits, asked)
+
+
+class NoAnswers(known.Answers):
+    def find(self, message: Any, limits: Limits) -> None:
+        del message, limits
+
+
+class Forgetful(V2Grpc):
+    """Knows no head: all is checked anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._requests = NoRequests()  # type: ignore[misc]
+        self._responses = NoResponses()  # type: ignore[misc]
+        self._answers = NoAnswers()  # type: ignore[misc]
+
+
+FAST = V2Grpc()
+"""Of all tests, so that what one teaches it is tried by the others."""
+SLOW = Forgetful()
+
+
+def told(message: Sequence[Any]) -> Any:
+    """What a message says: its fields by number, of a name the last, or what is wrong with it."""
+    data = bytes(joined(message))
+    found: dict[int, list[bytes]] = {}
+    try:
+        for field in fields(data, len(data)):
+            value = data[field.value : field.end]
+            if field.number > 3:
+                found.setdefault(field.number, []).append(value)
+            elif value:
+                found[field.number] = [value]
+    except Malformed as error:
+        return str(error)
+    return found
+
+
+def outcome(act: Callable[..., Any], *arguments: Any) -> Any:
+    """What ``act`` gives, as something to compare, or its error."""
+    try:
+        found = act(*arguments)
+    except GatewayError as error:
+        return (error.kind, error.public, error.detail, error.origin)
+    if isinstance(found, InferRequest | InferResponse):
+        return canonical.text(found)
+    if isinstance(found, RpcRequest | RpcResponse):
+        return type(found), told(found.message)
+    return found
+
+
+def of_request(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
+    """All that ``codec`` says of a request, step by step and along its way as it is forwarded."""
+
+    def fresh() -> RpcRequest:
+        return RpcRequest(INFER, (message,))
+
+    wire = fresh()
+    peek = outcome(codec.peek, wire)
+    checked = outcome(codec.shield, wire, limits)
+    parsed = outcome(lambda: codec.parse_request(fresh(), limits).operation)
+    steps = [peek, checked, parsed, outcome(codec.sequence, fresh(), limits)]
+    ways = [fresh()]
+    if not isinstance(parsed, tuple):
+        ways.append(codec.shield(wire, limits))
+    names = (getattr(peek, "model", "x"), getattr(peek, "version", "")), ("other", "9"), ("o", "")
+    for way, profile, (model, version) in itertools.product(ways, (GENERIC, TRITON), names):
+        steps.append(outcome(codec.readdress, way, model, version, profile))
+    steps.append(outcome(codec.sequence, ways[-1], limits))
+    return steps
+
+
+def of_answer(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
+    """All that ``codec`` says of an answer."""
+    wire = RpcResponse((message,))
+    steps = [outcome(codec.parse_response, wire, ASKED, limits)]
+    asks = [codec.build_request(replace(ASKED, id=own), GENERIC) for own in ("id", "")]
+    for asked, names in itertools.product(asks, (("", ""), ("mine", "7"), ("mine", ""))):
+        steps.append(outcome(codec.relabel, wire, asked, *names, limits))
+    return steps
+
+
+@pytest.mark.parametrize("message", REQUESTS)
+@pytest.mark.parametrize("limits", [LIMITS, NARROW])
+def test_the_vectors_requests(message: bytes, limits: Limits) -> None:
+    wanted = of_request(SLOW, message, limits)
+    for _ in range(2):  # the first teaches, the second is known
+        assert of_request(FAST, message, limits) == wanted
+
+
+@pytest.mark.parametrize("message", ANSWERS)
+@pytest.mark.parametrize("limits", [LIMITS, NARROW])
+def test_the_vectors_answers(message: bytes, limits: Limits) -> None:
+    wanted = of_answer(SLOW, message, limits)
+    for _ in range(2):
+        assert of_answer(FAST, message, limits) == wanted
+
+
+@given(infer_requests(), texts(), st.data())
+def test_any_request_and_what_is_like_it(
+    request: InferRequest, number: str, data: st.DataObject
+) -> None:
+    honest = bytes(joined(SLOW.build_request(request, GENERIC).message))
+    renumbered = SLOW.build_request(replace(request, id=number), GENERIC)
+    for message in (
+        honest,
+        bytes(joined(renumbered.message)),
+        data.draw(spoiled(honest)),
+        data.draw(spoiled(honest)),
+        honest,
+    ):
+        assert of_request(FAST, message, LIMITS) == of_request(SLOW, message, LIMITS)
+    assert of_request(FAST, honest, NARROW) == of_request(SLOW, honest, NARROW)
+
+
+@given(infer_responses(), st.data())
+def test_any_answer_and_what_is_like_it(answer: InferResponse, data: st.DataObject) -> None:
+    honest = bytes(joined(SLOW.build_response(answer, Parsed(ASKED)).message))
+    for message in (honest, data.draw(spoiled(honest)), data.draw(spoiled(honest)), honest):
+        assert of_answer(FAST, message, LIMITS) == of_answer(SLOW, message, LIMITS)
+    assert of_answer(FAST, honest, NARROW) == of_answer(SLOW, honest, NARROW)
+
+
+@given(st.sampled_from(REQUESTS), st.data())
+def test_spoiled_vectors(honest: bytes, data: st.DataObject) -> None:
+    message = data.draw(spoiled(honest))
+    assert of_request(FAST, honest, LIMITS) == of_request(SLOW, honest, LIMITS)
+    assert of_request(FAST, message, LIMITS) == of_request(SLOW, message, LIMITS)
+
+
+# ---- what is known of a head
+
+
+def request(*raw: bytes, id: str = "", shape: int = 1) -> pb.ModelInferRequest:  # noqa: A002
+    message = pb.ModelInferRequest(model_name="m", id=id, raw_input_contents=raw)
+    message.inputs.add(name="X", datatype="INT32", shape=[shape])
+    message.inputs.add(name="S", datatype="BYTES", shape=[1])
+    return message
+
+
+RAW = (b"\1\0\0\0", b"\2\0\0\0ab")
+
+
+def test_a_known_head_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = V2Grpc()
+    first = RpcRequest(INFER, (request(*RAW, id="1").SerializeToString(),))
+    assert codec.shield(first, LIMITS) is first
+    monkeypatch.setattr(codec_module, "read_request", None)
+    data = request(b"\2\0\0\0", b"\0\0\0\0", id="another").SerializeToString()
+    second = RpcRequest(INFER, (data,))
+    assert codec.peek(second).model == "m"
+    assert codec.shield(second, LIMITS) is second
+    parsed = codec.parse_request(second, LIMITS).operation
+    assert isinstance(parsed, InferRequest)
+    assert (parsed.id, bytes(parsed.inputs[1].data)) == ("another", b"\0\0\0\0")
+    assert isinstance(parsed.inputs[0].data, memoryview)
+    assert parsed.inputs[0].data.obj is data
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        (b"\1\0\0", RAW[1]),
+        (b"\1\0\0\0\0", RAW[1]),
+        (RAW[0], b"\3\0\0\0ab"),
+        (RAW[0], b"\2\0\0\0ab\0\0\0\0"),
+        (RAW[0], b""),
+        RAW[:1],
+        (*RAW, b""),
+        (),
+    ],
+)
+def test_data_that_does_not_fit_a_known_head_is_refused(raw: Sequence[bytes]) -> None:
+    codec = V2Grpc()
+    codec.shield(RpcRequest(INFER, (request(*RAW).SerializeToString(),)), LIMITS)
+    message = request(*raw).SerializeToString()
+    with pytest.raises(GatewayError) as caught:
+        codec.shield(RpcRequest(INFER, (message,)), LIMITS)
+    assert outcome(SLOW.shield, RpcRequest(INFER, (message,)), LIMITS)[1] == caught.value.public
+
+
+def test_what_was_found_in_a_message_is_not_taken_for_another() -> None:
+    wire = RpcRequest(INFER, (request(*RAW).SerializeToString(),))
+    FAST.shield(wire, LIMITS)
+    other = pb.ModelInferRequest(model_name="other").SerializeToString()
+    assert FAST.peek(replace(wire, message=(other,))).model == "other"
+    wire.message = (other,)
+    assert FAST.peek(wire).model == "other"
+
+
+def test_messages_in_parts_and_views() -> None:
+    data = request(*RAW, id="i").SerializeToString()
+    wanted = of_request(SLOW, data, LIMITS)
+    for message in ((memoryview(data),), (data[:5], memoryview(data)[5:])):
+        wire = RpcRequest(INFER, message)
+        assert outcome(FAST.peek, wire) == wanted[0]
+        assert outcome(FAST.shield, wire, LIMITS) == wanted[1]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        prefix(3, 1) + b"a" + prefix(3, 1) + b"b",  # protobuf takes the last
+        prefix(3, 1) + b"\xff",
+        b"\x8a\x00" + b"\1m",  # a tag of two bytes
+        b"\x0a\x81\x80\x80\x80\x80\x00m",
+        b"\x38\x01",  # raw contents as an integer
+        prefix(8, 1) + b"x",
+        prefix(1, 2) + b"m",
+        prefix(1, LONGEST) + b"m" * LONGEST,
+        b"\x0a",
+    ],
+)
+def test_unusual_messages_are_not_taken_apart(message: bytes) -> None:
+    assert take_apart(message, 7) is None
+
+
+# ---- bounds
+
+
+def test_an_output_in_shared_memory_is_told_each_time() -> None:
+    message = request(*RAW)
+    message.outputs.add(name="Y").parameters["shared_memory_region"].string_param = "r"
+    codec = V2Grpc()
+    for _ in range(2):
+        wire = codec.shield(RpcRequest(INFER, (message.SerializeToString(),)), LIMITS)
+        assert codec.readdress(wire, "m", "", GENERIC) is None
+
+
+def flood(head: Callable[[int], Any], count: int) -> int:
+    """Bytes that a codec keeps after so many distinct heads, each of a message from ``head``."""
+    codec = V2Grpc()
+    assert len(take_apart(head(0).SerializeToString(), 7) or ()) == 5, "too long to be remembered"
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(count):
+            wire = RpcRequest(INFER, (head(number).SerializeToString(),))
+            codec.readdress(codec.shield(wire, LIMITS), "other", "9", GENERIC)
+        del wire
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def tiny(number: int) -> Any:
+    return pb.ModelInferRequest(model_name=f"m{number}")
+
+
+def many_parameters(number: int) -> Any:
+    message = pb.ModelInferRequest(model_name=f"m{number}")
+    for index in range(180):
+        message.parameters[f"{index:x}"].bool_param = True
+    return message
+
+
+def many_tensors(number: int) -> Any:
+    message = pb.ModelInferRequest(model_name=f"m{number}")
+    for index in range(120):
+        message.inputs.add(name=f"{index:x}", datatype="INT8", shape=[0])
+        message.raw_input_contents.append(b"")
+    return message
+
+
+def many_outputs(number: int) -> Any:
+    message = pb.ModelInferRequest(model_name=f"m{number}")
+    for index in range(220):
+        message.outputs.add(name=f"{index:x}")
+    return message
+
+
+@pytest.mark.parametrize(
+    ("head", "count"),
+    [(tiny, 3000), (many_parameters, 90), (many_tensors, 90), (many_outputs, 90)],
+)
+def test_a_flood_of_heads_takes_no_more_than_the_limit(
+    head: Callable[[int], Any], count: int
+) -> None:
+    assert flood(head, count) < 2 * heads._HEAVIEST
+
+
+def test_a_head_in_use_is_not_forgotten_and_others_are() -> None:
+    memory: Heads[int] = Heads()
+    for number in range(100_000):
+        memory.keep(b"%d" % number, number)
+        memory.keep(b"busy", -1) if not number else None
+        assert memory.get(b"busy") == -1
+    assert memory.get(b"99999") == 99_999
+    assert memory.get(b"1") is None
