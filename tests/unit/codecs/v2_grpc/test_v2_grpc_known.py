@@ -328,9 +328,22 @@ def many_outputs(number: int) -> Any:
     return message
 
 
+def outputs_with_parameters(number: int) -> Any:
+    message = pb.ModelInferRequest(model_name=f"m{number}")
+    for index in range(100):
+        message.outputs.add(name=f"{index:x}").parameters["k"].int64_param = 2**20 + index
+    return message
+
+
 @pytest.mark.parametrize(
     ("head", "count"),
-    [(tiny, 3000), (many_parameters, 90), (many_tensors, 90), (many_outputs, 90)],
+    [
+        (tiny, 3000),
+        (many_parameters, 90),
+        (many_tensors, 90),
+        (many_outputs, 90),
+        (outputs_with_parameters, 90),
+    ],
 )
 def test_a_flood_of_heads_takes_no_more_than_the_limit(
     head: Callable[[int], Any], count: int
