@@ -9,7 +9,7 @@ import pytest
 from infergate.backends import descriptions as backend_descriptions
 from infergate.backends.builtin import accumulate
 from infergate.codecs.graphpipe import config_text, reading
-from infergate.codecs.v2_grpc import descriptions
+from infergate.codecs.v2_grpc import descriptions, heads
 from infergate.codecs.v2_rest import document, encodings, tensors
 from infergate.core import classification, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
@@ -33,6 +33,8 @@ def test_bounds_that_are_not_configured() -> None:
         "core.tensor.MOST_BYTES_ELEMENTS": tensor.MOST_BYTES_ELEMENTS,
         "codecs.v2_grpc.descriptions.MOST_FIELDS": descriptions.MOST_FIELDS,
         "codecs.v2_grpc.descriptions.MOST_HEAD": descriptions.MOST_HEAD,
+        "codecs.v2_grpc.heads.LONGEST": heads.LONGEST,
+        "codecs.v2_grpc.heads.HEAVIEST": heads.HEAVIEST,
         "transport.frames.AHEAD": frames.AHEAD,
         "transport.guard.MOST_STREAMS": guard.MOST_STREAMS,
         "gateway.regions.LONGEST_NAME": regions.LONGEST_NAME,

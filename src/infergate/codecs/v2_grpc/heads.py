@@ -29,8 +29,9 @@ _ID_TAG: Final = 3 << 3 | 2
 _LAST_SHIFT: Final = 28
 """Of the 7 bits of a length's last byte."""
 
-_HEAVIEST: Final = MIB
-"""Of a generation."""
+HEAVIEST: Final = MIB
+"""Of a generation, by weight. Entries weigh more than the bytes they take."""
+_MOST_SEEN: Final = 4096
 _ENTRY_WEIGHT: Final = KIB
 _BYTE_WEIGHT: Final = 24
 """What two bytes of a head may become: an entry of a dictionary."""
@@ -116,12 +117,24 @@ class Heads(Generic[T]):
     """What is known of heads, the latest used of them: in two generations, the elder of which is
     forgotten whole when the younger is full."""
 
-    __slots__ = ("_elder", "_weight", "_younger")
+    __slots__ = ("_elder", "_seen", "_weight", "_younger")
 
     def __init__(self) -> None:
         self._younger: dict[bytes, T] = {}
         self._elder: dict[bytes, T] = {}
         self._weight = 0
+        self._seen: set[int] = set()
+
+    def comes_again(self, head: bytes) -> bool:
+        """Whether ``head`` came before, lately: else it is not worth learning. Some clients put
+        something new into each."""
+        mark = hash(head)
+        if mark in self._seen:
+            return True
+        if len(self._seen) >= _MOST_SEEN:
+            self._seen.clear()
+        self._seen.add(mark)
+        return False
 
     def get(self, head: bytes) -> T | None:
         """What is known of ``head``."""
@@ -136,6 +149,6 @@ class Heads(Generic[T]):
         """Remember what is ``known`` of ``head``, which is no longer than ``LONGEST``."""
         weight = _ENTRY_WEIGHT + _BYTE_WEIGHT * len(head)
         self._weight += weight
-        if self._weight > _HEAVIEST:
+        if self._weight > HEAVIEST:
             self._elder, self._younger, self._weight = self._younger, {}, weight
         self._younger[head] = known

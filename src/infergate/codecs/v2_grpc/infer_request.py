@@ -225,9 +225,10 @@ def _is_classified(output: memoryview) -> bool:
 def write_request(request: InferRequest) -> Sequence[Buffer]:
     """``request`` with raw contents. Raises ValueError for what protobuf cannot hold."""
     head = ModelInferRequest(model_name=request.model, model_version=request.version, id=request.id)
-    write_parameters(head.parameters, request.parameters)
+    if request.parameters:
+        write_parameters(head.parameters, request.parameters)
     for tensor in request.inputs:
-        write_description(head.inputs.add(), tensor)
+        write_description(head.inputs, tensor)
     for output in request.outputs:
         entries = head.outputs.add(name=output.name).parameters
         write_parameters(entries, output.parameters)

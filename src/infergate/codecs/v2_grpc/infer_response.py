@@ -98,9 +98,10 @@ def _head(response: InferResponse) -> Any:
     head = ModelInferResponse(
         model_name=response.model, model_version=response.version, id=response.id
     )
-    write_parameters(head.parameters, response.parameters)
+    if response.parameters:
+        write_parameters(head.parameters, response.parameters)
     for tensor in response.outputs:
-        write_description(head.outputs.add(), tensor)
+        write_description(head.outputs, tensor)
     return head
 
 

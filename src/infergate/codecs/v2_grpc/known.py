@@ -175,6 +175,7 @@ class Requests:
             or any(each.place for each in request.inputs)
             or any(each.place for each in request.outputs)
             or asked.apart.fields + len(request.inputs) + 1 > most_fields(limits)
+            or not self._heads.comes_again(asked.apart.head)
         ):
             return
         head = asked.apart.head
@@ -230,6 +231,8 @@ class Responses:
     def _keep(self, apart: Apart, response: InferResponse, limits: Limits) -> None:
         count = len(response.outputs)
         if len(apart.raw) != count or apart.fields + count + 1 > most_fields(limits):
+            return
+        if not self._heads.comes_again(apart.head):
             return
         told = replace(response, id="", outputs=())
         self._heads.keep(apart.head, ResponseHead(told, Tensors(response.outputs), limits))

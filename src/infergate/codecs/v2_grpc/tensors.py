@@ -65,11 +65,9 @@ def _typed(name: str, datatype: Datatype, shape: tuple[int, ...], typed: Typed) 
     return read_contents(name, datatype, expected, typed)
 
 
-def write_description(message: Any, tensor: Tensor) -> None:
-    """All of ``tensor`` but its data."""
-    message.name = tensor.name
-    message.datatype = tensor.datatype.value
-    message.shape.extend(tensor.shape)
+def write_description(messages: Any, tensor: Tensor) -> None:
+    """Add all of ``tensor`` but its data to ``messages``."""
+    message = messages.add(name=tensor.name, datatype=tensor.datatype.value, shape=tensor.shape)
     if tensor.parameters:
         write_parameters(message.parameters, tensor.parameters)
     if tensor.place is not None:
