@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infergate.cli import main
-from infergate.core.messages import InferRequest, InferResponse
+from infergate.codecs.base import Parsed, Unfinished
+from infergate.codecs.graphpipe.codec import GraphPipe
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
+from infergate.core.tensor import Tensor
+from infergate.core.wire import HttpRequest
+from infergate.matrix import run
 from infergate.matrix.cases import CASES
 from infergate.matrix.clients import SPEAKERS
+from infergate.matrix.findings import Mark
 from infergate.matrix.site import BACKENDS
 from infergate.matrix.witness import Echo
 
+GRAPHPIPE = "GraphPipe, HTTP"
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 
 
@@ -37,28 +48,60 @@ def test_the_page_has_every_pair_and_case() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-@pytest.fixture
-def spoilt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model behind tells another first byte than it was given."""
-    infer = Echo.infer
+def flipped(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """With another first byte in the first one that has any."""
+    first, *rest = tensors
+    data = bytes(first.data)
+    return (replace(first, data=bytes((data[0] ^ 1,)) + data[1:]) if data else first, *rest)
+
+
+def test_a_frontend_that_misreads_spoils_every_pair_of_its_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parse = GraphPipe.parse_request
+
+    def misread(self: GraphPipe, wire: HttpRequest, limits: Limits) -> Any:
+        unfinished = parse(self, wire, limits)
+        if not isinstance(unfinished, Unfinished):
+            return unfinished
+
+        def finish(model: ModelMetadata) -> Parsed:
+            parsed = unfinished.finish(model)
+            assert isinstance(parsed.operation, InferRequest)
+            inputs = flipped(parsed.operation.inputs)
+            return replace(parsed, operation=replace(parsed.operation, inputs=inputs))
+
+        return replace(unfinished, finish=finish)
+
+    monkeypatch.setattr(GraphPipe, "parse_request", misread)
+    monkeypatch.setattr(run, "SPEAKERS", [each for each in SPEAKERS if each.name == GRAPHPIPE])
+    marks = {pair.backend: findings_of(pair)["FP32"] for pair in asyncio.run(run.matrix())}
+    assert marks == dict.fromkeys(BACKENDS, Mark.WRONG)
+
+
+def test_the_command_fails_where_a_model_is_misread(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    infer, asked = Echo.infer, Counter[str]()
 
     def other(self: Echo, request: InferRequest) -> InferResponse:
         answer = infer(self, request)
-        first, *rest = answer.outputs
-        data = bytes(first.data)
-        first = replace(first, data=bytes((data[0] ^ 1,)) + data[1:]) if data else first
-        self.answers = getattr(self, "answers", 0) + 1  # type: ignore[attr-defined]
+        asked[request.model] += 1
         # The first answer, the embedded backend's, is the one that others are compared with.
-        return answer if self.answers == 1 else replace(answer, outputs=(first, *rest))  # type: ignore[attr-defined]
+        if asked[request.model] == 1:
+            return answer
+        return replace(answer, outputs=flipped(answer.outputs))
 
     monkeypatch.setattr(Echo, "infer", other)
-
-
-def test_the_command_fails_where_anything_is_wrong(
-    spoilt: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+    monkeypatch.setattr(run, "SPEAKERS", [each for each in SPEAKERS if each.name == GRAPHPIPE])
     assert main(["matrix"]) == 1
     told = capsys.readouterr().out
-    assert all(name in told for name in (*BACKENDS, *(speaker.name for speaker in SPEAKERS)))
+    assert all(name in told for name in (*BACKENDS, GRAPHPIPE))
     assert "! wrong (pairs)" in told
     assert "other values in 'OUT0'" in told
+
+
+def findings_of(pair: run.Pair) -> dict[str, Mark]:
+    """The marks by the cases' names."""
+    named = zip(CASES, pair.findings, strict=True)
+    return {case.name: finding.mark for case, finding in named}

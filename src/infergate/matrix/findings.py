@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from infergate.core.classification import class_count
-from infergate.core.datatypes import FLOATS
+from infergate.core.datatypes import FLOATS, Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
 from infergate.core.tensor import Parameters, Tensor, unpack_bytes
@@ -117,10 +117,13 @@ def _as_asked(outputs: Sequence[Tensor], asked: Sequence[RequestedOutput]) -> Se
 
 
 def _of_classes(given: Sequence[Tensor], got: Sequence[Tensor]) -> Iterator[str]:
-    meant, seen = _classes(given), _classes(got)
-    if [(value, index) for value, index, _ in meant] != [
-        (value, index) for value, index, _ in seen
-    ]:
+    try:
+        meant, seen = _classes(given), _classes(got)
+    except ValueError:
+        yield _wrong("what comes is no classes")
+        return
+    values, others = ([each[:2] for each in classes] for classes in (meant, seen))
+    if values != others:
         yield _wrong(f"the classes are {seen} and were {meant}")
     elif meant != seen:
         yield "classes come without labels, which the server does not tell"
@@ -129,7 +132,9 @@ def _of_classes(given: Sequence[Tensor], got: Sequence[Tensor]) -> Iterator[str]
 
 
 def _classes(outputs: Sequence[Tensor]) -> list[tuple[float, str, str]]:
-    """Value, index and label of all."""
+    """Value, index and label of all. Raises ValueError where they are none."""
+    if any(output.datatype is not Datatype.BYTES for output in outputs):
+        raise ValueError("values")
     parts = (element.split(b":") for output in outputs for element in unpack_bytes(output.data))
     return [(float(value), str(index), str(label)) for value, index, *label in parts]
 

@@ -42,7 +42,8 @@ class _Outcome:
 
 
 Said = Sequence[Seen | None] | Finding
-"""What the embedded backend saw of a client's case, or why the client cannot ask it."""
+"""What the embedded backend saw of a client's case, or why nothing can be compared with that: the
+client cannot ask it, or was misread."""
 
 
 async def run() -> AsyncGenerator[Pair, None]:
@@ -106,6 +107,8 @@ def _said(case: Case, outcomes: Sequence[_Outcome]) -> Said:
             notes += findings.of_request(request, each.request)
             notes += _of_deadline(case, each)
     told = found(notes)
+    if told.mark is Mark.WRONG:  # misread: compared with that, nothing would be worth a thing
+        return told
     return Finding(Mark.UNSAID, told.note) if told.mark is Mark.CONVERTED else seen
 
 

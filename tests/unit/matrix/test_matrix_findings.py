@@ -137,12 +137,20 @@ def test_classes(elements: tuple[bytes, ...], finding: Finding) -> None:
     assert found([*of_answer(given, got, asked)]) == finding
 
 
-@pytest.mark.parametrize("elements", [(b"1.000000:3:x",), (b"2.000000:2:x",), ()])
+@pytest.mark.parametrize(
+    "elements", [(b"1.000000:3:x",), (b"2.000000:2:x",), (), (b"none",), (b"x:2:x",)]
+)
 def test_other_classes_are_wrong(elements: tuple[bytes, ...]) -> None:
     asked = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
     given = replace(GIVEN, outputs=(texts("A", b"1.000000:2:x"),))
     got = replace(given, outputs=(texts("A", *elements),))
     assert found([*of_answer(given, got, asked)]).mark is Mark.WRONG
+
+
+def test_values_where_classes_are_due_are_wrong() -> None:
+    asked = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
+    given = replace(GIVEN, outputs=(texts("A", b"1.000000:2:x"),))
+    assert found([*of_answer(given, replace(GIVEN, outputs=(ONE,)), asked)]).mark is Mark.WRONG
 
 
 BUSY = GatewayError(Kind.OVERLOADED, "busy", retry_after=3)
