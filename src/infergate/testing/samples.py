@@ -133,9 +133,9 @@ def hostile(honest: bytes) -> Iterator[bytes]:
     yield from (b"\xff\xff\xff\xff\x0f", b"\x80" * 64, b"\x3a\x00" * 3000, b"\x2a\x00" * 3000)
     yield honest + b"\x00"
     yield honest + honest
-    for cut in range(0, len(honest), max(1, len(honest) // 64)):
+    for cut in range(0, len(honest), max(1, len(honest) // 32)):
         yield honest[:cut]
         yield honest[cut:]
-    for place in range(0, len(honest), max(1, len(honest) // 64)):
+    for place in range(0, len(honest), max(1, len(honest) // 32)):
         for byte in (0x00, 0x7F, 0x80, 0xFF):
             yield honest[:place] + bytes((byte,)) + honest[place + 1 :]
