@@ -1,0 +1,43 @@
+"""Bounds on what one HTTP/2 peer may ask of us, beside :class:`~infergate.core.limits.Limits`.
+
+Where a bound is a budget, each frame of the kind costs one; it fills up with time, and with each
+frame of ours that gave the peer a reason to send some (docs/limits.md).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infergate.core.limits import KIB, MIB
+
+STREAM_WINDOW: Final = 1 * MIB
+"""What a peer may send on a stream before anybody has looked at it. A message that is announced
+longer is let in as far as the limits on bodies go."""
+CONNECTION_WINDOW: Final = 16 * MIB
+"""What a peer may send on all streams before it is read from the socket."""
+FRAME: Final = 256 * KIB
+"""The longest frame taken. DATA is handed on as it comes, so none is ever held whole."""
+BLOCK_TIMES: Final = 4
+"""How many times the limit on headers a header block may have: up to there the stream is refused,
+beyond it the connection ends."""
+CONTINUATIONS: Final = 32
+"""CONTINUATION frames of one header block."""
+SETTINGS_ENTRIES: Final = 64
+"""Settings in one frame."""
+LONGEST_GOAWAY: Final = 16 * KIB
+"""Bytes of a GOAWAY."""
+CALM: Final = 500.0
+"""Frames that serve nobody and are put up with at once: resets, settings, empty DATA, priorities,
+window updates that no DATA of ours asked for, refused streams, unknown frames (nghttp2: 1000)."""
+CALM_RATE: Final = 50.0
+"""How many more of them a second (nghttp2: 33)."""
+PINGS: Final = 5.0
+"""PINGs at once, without DATA or headers of ours between (grpc: 2)."""
+PINGS_RATE: Final = 2.0
+"""How many more of them a second: half of the shortest interval that clients sensibly choose."""
+REMEMBERED_RESETS: Final = 1024
+"""Streams that we reset, of which more may be on its way."""
+REMEMBERED_BLOCKS: Final = 512
+"""Header blocks of a connection whose meaning is remembered."""
+LONGEST_REMEMBERED: Final = 2 * KIB
+"""Bytes of such a block."""

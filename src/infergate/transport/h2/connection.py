@@ -1,0 +1,381 @@
+"""One HTTP/2 connection, whichever end of it we are (RFC 9113).
+
+*Strategy.* ``receive`` takes bytes and gives events; what is to be sent gathers until ``take``. The
+bytes are cut by ``reader``. What server and client do differently is the matter of ``roles``.
+
+*Rule 1.* The connection's receive window is filled up as DATA is read from the socket, a stream's
+when its owner says so (``release``): that is what makes a peer wait.
+*Rule 2.* Every frame that makes no request go on is paid for from a budget (``bounds``).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from infergate.core.tensor import Buffer
+from infergate.transport.h2 import bounds, frames
+from infergate.transport.h2.budget import Budget
+from infergate.transport.h2.events import (
+    Data,
+    Event,
+    Failed,
+    Goaway,
+    Ready,
+    Reset,
+    Sent,
+)
+from infergate.transport.h2.fields import BlockReader, Fields
+from infergate.transport.h2.frames import (
+    ACK,
+    END_STREAM,
+    WORD,
+    Code,
+    ConnectionFault,
+    StreamFault,
+)
+from infergate.transport.h2.outbox import Outbox
+from infergate.transport.h2.reader import PRIORITY_FIELDS, Reader
+from infergate.transport.h2.stream import Stream
+
+_REASON: Final = 200
+"""Characters of a reason that are told."""
+
+
+class Connection(Reader):
+    """See the module. ``streams`` are those open, by number."""
+
+    def __init__(self, header_bytes: int) -> None:
+        """``header_bytes``: what headers may come to; up to a few times that a stream can be
+        refused in good order."""
+        self.streams: dict[int, Stream] = {}
+        self.last_stream = 0
+        """The greatest number the peer has used for a stream (client: that we have)."""
+        self.is_over = False
+        self.most_streams = 2**31
+        """How many streams the peer lets us open at once."""
+        super().__init__(bounds.BLOCK_TIMES * header_bytes)
+        self._out = Outbox()
+        self._blocks = BlockReader(self._most_block)
+        self._calm = Budget(bounds.CALM, bounds.CALM_RATE)
+        self._pings = Budget(bounds.PINGS, bounds.PINGS_RATE)
+        self._earned_frames = 0
+        self._pinged_frames = 0
+        self._now = 0.0
+        self._events: list[Event] = []
+        self._acks_due = 1
+        self._window = frames.DEFAULT_WINDOW
+        self._unreleased = 0
+        self._ignored: OrderedDict[int, None] = OrderedDict()
+
+    # ---- what those derived from it say
+
+    def _on_headers(self, number: int, fields: Fields, *, end: bool) -> None:
+        """A header block has come. Raises ConnectionFault, StreamFault."""
+        raise NotImplementedError
+
+    def _is_idle(self, number: int) -> bool:
+        """Whether no such stream was ever opened."""
+        raise NotImplementedError
+
+    def _on_pong(self) -> None:
+        """Our PING was answered."""
+
+    # ---- receiving
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """What ``data`` makes happen. ``now``: seconds on any one clock."""
+        self._now = now
+        events = self._events = []
+        if not self.is_over:
+            try:
+                self._read(data)
+            except ConnectionFault as fault:
+                self.fail(fault.code, fault.reason)
+                events.append(Failed(fault.code, fault.reason))
+        return events
+
+    def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
+        match kind:
+            case frames.WINDOW_UPDATE:
+                self._on_window_update(stream, payload)
+            case frames.RST_STREAM:
+                self._on_reset(stream, payload)
+            case frames.PING:
+                self._on_ping(flags, payload)
+            case frames.SETTINGS:
+                self._on_settings(flags, payload)
+            case frames.GOAWAY:
+                self._on_goaway(payload)
+            case frames.PRIORITY:
+                self._charge("priorities")
+                if len(payload) != PRIORITY_FIELDS:
+                    raise StreamFault(stream, Code.FRAME_SIZE_ERROR)
+            case _:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "PUSH_PROMISE, which was switched off")
+
+    def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
+        self._on_headers(number, self._blocks.read(block), end=end)
+
+    def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
+        if length > self._window:
+            raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
+        self._window -= length
+        self._unreleased += length
+        if self._unreleased * 2 >= bounds.CONNECTION_WINDOW:
+            self._grow(self._unreleased)
+            self._unreleased = 0
+        stream = self.streams.get(number)
+        if stream is None:
+            if self._is_idle(number):
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on a stream never opened")
+            if number not in self._ignored:
+                raise ConnectionFault(Code.STREAM_CLOSED, "DATA on a stream that is closed")
+            return None
+        if not stream.remote_open:
+            raise StreamFault(number, Code.STREAM_CLOSED)
+        self._take_data(stream, flags, length, body)
+        return stream
+
+    def _take_data(self, stream: Stream, flags: int, length: int, body: int) -> None:
+        if length > stream.receive_window:
+            raise StreamFault(stream.id, Code.FLOW_CONTROL_ERROR)
+        if not stream.received_headers:
+            raise StreamFault(stream.id, Code.PROTOCOL_ERROR)
+        stream.receive_window -= length
+        stream.unreleased += length - body
+        if stream.due is not None:
+            stream.due -= body
+            if stream.due < 0 or (flags & END_STREAM and stream.due):
+                raise StreamFault(stream.id, Code.PROTOCOL_ERROR)
+
+    def _payload(self, stream: Stream, data: Buffer, *, end: bool) -> None:
+        self._events.append(Data(stream, data, end))
+        if end:
+            stream.remote_open = False
+            if not stream.local_open:
+                del self.streams[stream.id]
+
+    def _broken(self, fault: StreamFault) -> None:
+        self._charge("streams that break rules")
+        self._break(fault.stream, fault.code)
+
+    # ---- frames about streams
+
+    def _on_reset(self, number: int, payload: bytes) -> None:
+        if self._is_idle(number):
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "a stream that was never opened is reset")
+        self._charge("resets")
+        stream = self.streams.get(number)
+        if stream is not None:
+            code = WORD.unpack(payload)[0]
+            self._close(stream)
+            self._events.append(Reset(stream, code, untouched=code == Code.REFUSED_STREAM))
+
+    def _on_window_update(self, number: int, payload: bytes) -> None:
+        out = self._out
+        self._charge("window updates")
+        increment = WORD.unpack(payload)[0] & frames.LARGEST_WINDOW
+        if number == 0:
+            if not increment:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "a window grows by nothing")
+            for each in out.widen(increment):
+                self._sent(each)
+            return
+        stream = self.streams.get(number)
+        if stream is None:
+            if self._is_idle(number):
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "a window of a stream never opened")
+            return
+        if not increment:
+            raise StreamFault(number, Code.PROTOCOL_ERROR)
+        self._widened(stream, out.widen_stream(stream, increment))
+
+    def _widened(self, stream: Stream, sent: bool | None) -> None:  # noqa: FBT001
+        if sent is None:
+            raise StreamFault(stream.id, Code.FLOW_CONTROL_ERROR)
+        if sent:
+            self._sent(stream)
+
+    def _sent(self, stream: Stream) -> None:
+        self._events.append(Sent(stream))
+        self._finish_sending(stream)
+
+    # ---- frames about the connection
+
+    def _on_settings(self, flags: int, payload: bytes) -> None:
+        if flags & ACK:
+            if payload:
+                raise ConnectionFault(Code.FRAME_SIZE_ERROR, "an answer to SETTINGS says something")
+            if not self._is_greeted or not self._acks_due:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "an answer to no SETTINGS")
+            self._acks_due -= 1
+            self._blocks.acknowledged()
+            return
+        if len(payload) % frames.SETTING.size:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "SETTINGS are cut short")
+        self._charge("settings")
+        for identifier, value in frames.SETTING.iter_unpack(payload):
+            self._set(identifier, value)
+        self._out.parts.append(frames.SETTINGS_ACK)
+        if not self._is_greeted:
+            self._is_greeted = True
+            self._events.append(Ready())
+
+    def _set(self, identifier: int, value: int) -> None:
+        out = self._out
+        match identifier:
+            case frames.ENABLE_PUSH:
+                self._check_push(value)
+            case frames.MAX_CONCURRENT_STREAMS:
+                self.most_streams = value
+            case frames.INITIAL_WINDOW_SIZE:
+                if value > frames.LARGEST_WINDOW:
+                    raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a window is too large")
+                grown, out.initial = value - out.initial, value
+                for stream in tuple(self.streams.values()):
+                    sent = out.widen_stream(stream, grown)
+                    if sent is None:
+                        raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a window overflows")
+                    if sent:
+                        self._sent(stream)
+            case frames.MAX_FRAME_SIZE:
+                if not frames.LEAST_FRAME <= value <= frames.LARGEST_FRAME:
+                    raise ConnectionFault(Code.PROTOCOL_ERROR, "a frame size out of bounds")
+                out.frame_size = value
+
+    def _check_push(self, value: int) -> None:
+        if value > 1:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
+
+    def _on_ping(self, flags: int, payload: bytes) -> None:
+        if flags & ACK:
+            self._charge("answers to PING")
+            self._on_pong()
+            return
+        if self._out.sent_frames > self._pinged_frames:
+            self._pinged_frames = self._out.sent_frames
+            self._pings.fill()
+        if not self._pings.spend(self._now):
+            # The words by which grpc's clients know that they are to ping less (gRFC A8).
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too_many_pings")
+        self._out.parts.append(frames.frame(frames.PING, ACK, 0, payload))
+
+    def _on_goaway(self, payload: bytes) -> None:
+        self._charge("goodbyes")
+        last, code, reason = frames.read_goaway(payload)
+        self._gave_up_after(last, code)
+        self._events.append(Goaway(code, reason[:_REASON]))
+
+    def _gave_up_after(self, last: int, code: int) -> None:
+        """The peer will not look at streams of ours after ``last``."""
+
+    def _charge(self, what: str) -> None:
+        sent = self._out.sent_frames
+        if sent > self._earned_frames:  # each may be answered by two window updates
+            self._calm.earn(2.0 * (sent - self._earned_frames))
+            self._earned_frames = sent
+        if not self._calm.spend(self._now):
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, f"too many {what}")
+
+    # ---- sending
+
+    def take(self) -> list[Buffer]:
+        """What is to be sent, in order; it is not given again."""
+        parts, self._out.parts = self._out.parts, []
+        return parts
+
+    @property
+    def has_output(self) -> bool:
+        """Whether there is anything to be sent."""
+        return bool(self._out.parts)
+
+    def send_headers(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
+        """A header block (``fields.block``); ``end``: and nothing after it."""
+        if stream.local_open:
+            self._out.headers(stream, block, end=end)
+            if end:
+                self._finish_sending(stream)
+
+    def send_data(self, stream: Stream, parts: Sequence[Buffer], tail: bytes | None = None) -> bool:
+        """Some of a body, then, unless ``tail`` is None, its end: with the header block ``tail``
+        if that is not empty. False where it has to wait for the peer, which Sent will tell of.
+
+        Of a stream that was reset meanwhile nothing is sent.
+        """
+        if not stream.local_open:
+            return True
+        sent = self._out.data(stream, parts, tail)
+        if sent and tail is not None:
+            self._finish_sending(stream)
+        return sent
+
+    def _finish_sending(self, stream: Stream) -> None:
+        if not stream.local_open and not stream.remote_open:
+            self.streams.pop(stream.id, None)
+
+    def reset(self, stream: Stream, code: Code) -> None:
+        """Give ``stream`` up, if it is not over."""
+        if stream.id in self.streams:
+            self._cut(stream.id, code)
+            self._close(stream)
+
+    def release(self, stream: Stream, size: int) -> None:
+        """``size`` bytes of the stream's DATA have been dealt with: as many more may come."""
+        stream.unreleased += size
+        if stream.remote_open and stream.unreleased * 2 >= bounds.STREAM_WINDOW:
+            self._grow(stream.unreleased, stream)
+            stream.receive_window += stream.unreleased
+            stream.unreleased = 0
+
+    def invite(self, stream: Stream, size: int) -> None:
+        """``size`` bytes are to come on ``stream`` and will be taken: its window has to hold
+        them."""
+        lacking = size - stream.receive_window
+        if lacking > 0 and stream.remote_open:
+            self._grow(lacking, stream)
+            stream.receive_window += lacking
+
+    def _grow(self, size: int, stream: Stream | None = None) -> None:
+        if stream is None:
+            self._window += size
+        self._out.parts.append(frames.window_update(0 if stream is None else stream.id, size))
+
+    def _greet(self, values: Sequence[tuple[int, int]]) -> None:
+        self._out.parts.append(frames.settings(values))
+        self._grow(bounds.CONNECTION_WINDOW - self._window)
+
+    def _break(self, number: int, code: Code) -> None:
+        """Reset a stream, which may never have been one; tell its owner."""
+        self._cut(number, code)
+        stream = self.streams.get(number)
+        if stream is not None:
+            self._close(stream)
+            self._events.append(Reset(stream, code, untouched=False))
+
+    def _cut(self, number: int, code: Code) -> None:
+        """Tell the peer; what is on its way from there is ignored."""
+        self._ignored[number] = None
+        if len(self._ignored) > bounds.REMEMBERED_RESETS:
+            self._ignored.popitem(last=False)
+        self._out.parts.append(frames.reset(number, code))
+
+    def _close(self, stream: Stream) -> None:
+        del self.streams[stream.id]
+        self._out.forget(stream)
+        stream.remote_open = False
+
+    def fail(self, code: Code, reason: str) -> None:
+        """End the connection at once, telling the peer why."""
+        self.is_over = True
+        self._out.parts.append(frames.goaway(self._last_taken, code, reason[:_REASON]))
+        for stream in self.streams.values():
+            self._out.forget(stream)
+            stream.remote_open = False
+        self.streams.clear()
+
+    @property
+    def _last_taken(self) -> int:
+        """The last stream of the peer that was looked at."""
+        return 0

@@ -1,0 +1,181 @@
+"""Header blocks (RFC 7541) and what HTTP/2 allows in them (RFC 9113, 8.2 and 8.3).
+
+*Strategy.* We announce a dynamic table of no bytes. Once a peer's encoder keeps to that, a block
+means the same whenever it comes, so what it meant is remembered. Our own blocks use no
+table at all.
+
+*Rule.* Whatever a block says is looked at only after all of it was decoded: the decoder's state
+belongs to the connection, a mistake in it may belong to one stream.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from hpack import Decoder
+from hpack.exceptions import HPACKError, OversizedHeaderListError
+
+from infergate.transport.h2 import bounds
+from infergate.transport.h2.frames import Code, ConnectionFault
+
+_NAME = re.compile(rb"[!-9;-@\[-~]+")
+"""A field's name: visible ASCII, no upper case, no colon."""
+_VALUE = re.compile(rb"(?:[^\0\r\n\t ](?:[^\0\r\n]*[^\0\r\n\t ])?)?")
+_OF_A_CONNECTION: Final = frozenset(
+    {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
+)
+REQUEST: Final = frozenset({":method", ":scheme", ":path", ":authority"})
+RESPONSE: Final = frozenset({":status"})
+_PER_FIELD: Final = 32
+"""What a field costs beside its bytes (RFC 9113, 6.5.2)."""
+
+
+class Fields:
+    """What a header block says.
+
+    ``pseudo`` by name, with the colon; ``pairs`` in order; ``size`` as
+    SETTINGS_MAX_HEADER_LIST_SIZE counts. ``wrong``: HTTP/2 does not allow it anywhere. ``meaning``
+    is for whoever has to know what it says: it is remembered with the block.
+    """
+
+    __slots__ = ("length", "meaning", "pairs", "pseudo", "size", "wrong")
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self.pseudo: dict[str, str] = {}
+        pairs: list[tuple[str, str]] = []
+        self.size = 0
+        self.wrong = False
+        self.length: int | None = None
+        self.meaning: Any = None
+        for name, value in raw:
+            self.size += len(name) + len(value) + _PER_FIELD
+            if _VALUE.fullmatch(value) is None:
+                self.wrong = True
+            elif name[:1] == b":":
+                self._add_pseudo(name, value, late=bool(pairs))
+            elif _NAME.fullmatch(name) is None or name in _OF_A_CONNECTION:
+                self.wrong = True
+            else:
+                if name == b"te" and value != b"trailers":
+                    self.wrong = True
+                elif name == b"content-length":
+                    self._announce(value)
+                pairs.append((name.decode("ascii"), value.decode("latin-1")))
+        self.pairs: Final = tuple(pairs)
+
+    def _add_pseudo(self, name: bytes, value: bytes, *, late: bool) -> None:
+        text = name.decode("latin-1")
+        if late or text in self.pseudo:
+            self.wrong = True
+        self.pseudo[text] = value.decode("latin-1")
+
+    def _announce(self, value: bytes) -> None:
+        if not value.isdigit() or len(value) > 18 or self.length not in {None, int(value)}:
+            self.wrong = True
+        else:
+            self.length = int(value)
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it may begin one (RFC 9113, 8.3.1)."""
+        pseudo = self.pseudo
+        return (
+            not self.wrong
+            and pseudo.keys() <= REQUEST
+            and bool(pseudo.get(":path"))
+            and ":method" in pseudo
+            and ":scheme" in pseudo
+        )
+
+    @property
+    def status(self) -> int | None:
+        """Of a response; None where it is none (RFC 9113, 8.3.2)."""
+        said = self.pseudo.get(":status", "")
+        if self.wrong or len(self.pseudo) != 1 or len(said) != 3 or not said.isdecimal():
+            return None
+        return int(said)
+
+    @property
+    def is_trailers(self) -> bool:
+        """Whether it may end a body (RFC 9113, 8.1)."""
+        return not self.wrong and not self.pseudo
+
+
+class BlockReader:
+    """Decodes a connection's header blocks, of at most ``most`` bytes each when decoded."""
+
+    __slots__ = ("_decoder", "_known", "_stateless")
+
+    def __init__(self, most: int) -> None:
+        self._decoder: Final = Decoder(max_header_list_size=most)
+        self._stateless = False
+        self._known: dict[bytes, Fields] = {}
+
+    def acknowledged(self) -> None:
+        """The peer knows that our table has no bytes: its next block has to say so."""
+        self._decoder.max_allowed_table_size = 0
+
+    def read(self, block: bytes) -> Fields:
+        """What ``block`` says. Raises ConnectionFault where it cannot be decoded."""
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        try:
+            fields = Fields(self._decoder.decode(block, raw=True))
+        except OversizedHeaderListError:
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many headers") from None
+        except (HPACKError, IndexError, ValueError) as error:
+            raise ConnectionFault(Code.COMPRESSION_ERROR, "HPACK") from error
+        if self._stateless:
+            if len(block) <= bounds.LONGEST_REMEMBERED:
+                if len(self._known) >= bounds.REMEMBERED_BLOCKS:
+                    self._known.clear()
+                self._known[block] = fields
+        elif not self._decoder.max_allowed_table_size:
+            self._stateless = True  # else it would not have been decoded
+        return fields
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+_STATIC_NAMES: Final = {":authority": 1, "content-type": 31, "user-agent": 58}
+_STATIC_FIELDS: Final = {
+    (":method", "POST"): 3,
+    (":scheme", "http"): 6,
+    (":scheme", "https"): 7,
+    (":status", "200"): 8,
+}
+_FOUR_BITS: Final = 15
+_SEVEN_BITS: Final = 127
+
+
+def field(name: str, value: str) -> bytes:
+    """One field: by the static table where that has it, else a literal that enters no table (RFC
+    7541, 6.1 and 6.2.2)."""
+    if index := _STATIC_FIELDS.get((name, value)):
+        return bytes((0x80 | index,))
+    text = value.encode("latin-1")
+    if index := _STATIC_NAMES.get(name):
+        return _integer(index, _FOUR_BITS) + _integer(len(text), _SEVEN_BITS) + text
+    key = name.encode("ascii")
+    return b"\0" + _integer(len(key), _SEVEN_BITS) + key + _integer(len(text), _SEVEN_BITS) + text
+
+
+def block(*pairs: tuple[str, str]) -> bytes:
+    """A header block."""
+    return b"".join(field(name, value) for name, value in pairs)
+
+
+def _integer(value: int, most: int) -> bytes:
+    """RFC 7541, 5.1, after a prefix of which all other bits are 0."""
+    if value < most:
+        return bytes((value,))
+    written = bytearray((most,))
+    value -= most
+    while value >= 0x80:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)

@@ -1,0 +1,195 @@
+"""The two ends of an HTTP/2 connection, as gRPC uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from infergate.core.tensor import Buffer
+from infergate.transport.h2 import bounds, frames
+from infergate.transport.h2.connection import Connection
+from infergate.transport.h2.events import Headers, Reset, Trailers
+from infergate.transport.h2.fields import Fields
+from infergate.transport.h2.frames import Code, ConnectionFault, StreamFault
+from infergate.transport.h2.stream import Stream
+
+_DRAIN: Final = b"infergat"
+"""What a PING says whose answer tells that the peer has heard our first GOAWAY."""
+
+
+class _Peer(Connection):
+    def _end_body(self, stream: Stream, fields: Fields, *, end: bool) -> None:
+        """Trailers. Raises StreamFault."""
+        if not stream.remote_open:
+            raise StreamFault(stream.id, Code.STREAM_CLOSED)
+        if not end or not fields.is_trailers or stream.due:
+            raise StreamFault(stream.id, Code.PROTOCOL_ERROR)
+        stream.remote_open = False
+        if not stream.local_open:
+            del self.streams[stream.id]
+        self._events.append(Trailers(stream, fields))
+
+    def _for_nobody(self, number: int) -> None:
+        """Headers of a stream that is closed. Raises ConnectionFault."""
+        if number not in self._ignored:
+            raise ConnectionFault(Code.STREAM_CLOSED, "headers on a stream that is closed")
+        self._charge("headers after a reset")
+
+
+class ServerConnection(_Peer):
+    """The end that answers, at most ``most`` streams at a time."""
+
+    preface = frames.PREFACE
+
+    def __init__(self, header_bytes: int, most: int) -> None:
+        super().__init__(header_bytes)
+        self._most: Final = most
+        self._is_draining = False
+        self._is_last_known = False
+        self._greet(
+            (
+                (frames.HEADER_TABLE_SIZE, 0),
+                (frames.MAX_CONCURRENT_STREAMS, most),
+                (frames.INITIAL_WINDOW_SIZE, bounds.STREAM_WINDOW),
+                (frames.MAX_FRAME_SIZE, bounds.FRAME),
+                (frames.MAX_HEADER_LIST_SIZE, header_bytes),
+            )
+        )
+
+    def drain(self) -> None:
+        """Ask the peer to open no more streams. Those that it opens before it has heard that are
+        served (RFC 9113, 6.8)."""
+        if self._is_draining or self.is_over:
+            return
+        self._is_draining = True
+        self._out.parts.append(frames.goaway(frames.LAST_STREAM, Code.NO_ERROR, "draining"))
+        self._out.parts.append(frames.frame(frames.PING, 0, 0, _DRAIN))
+
+    def _on_pong(self) -> None:
+        if self._is_draining and not self._is_last_known:
+            self.refuse_more()
+
+    def refuse_more(self) -> None:
+        """Tell the peer which stream is the last; serve none after it."""
+        self._is_draining = self._is_last_known = True
+        self._out.parts.append(frames.goaway(self.last_stream, Code.NO_ERROR, "draining"))
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is under way and nothing more will be."""
+        return self._is_last_known and not self.streams
+
+    @property
+    def _last_taken(self) -> int:
+        return self.last_stream
+
+    def _is_idle(self, number: int) -> bool:
+        return number > self.last_stream or not number % 2
+
+    def _on_headers(self, number: int, fields: Fields, *, end: bool) -> None:
+        stream = self.streams.get(number)
+        if stream is not None:
+            self._end_body(stream, fields, end=end)
+            return
+        if not number % 2:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "a client's streams have odd numbers")
+        if number <= self.last_stream:
+            self._for_nobody(number)
+            return
+        if self._is_last_known:
+            raise StreamFault(number, Code.REFUSED_STREAM)
+        self.last_stream = number
+        if len(self.streams) >= self._most:
+            raise StreamFault(number, Code.REFUSED_STREAM)
+        if not fields.is_request or (end and fields.length):
+            raise StreamFault(number, Code.PROTOCOL_ERROR)
+        stream = Stream(number, self._out.initial, bounds.STREAM_WINDOW)
+        stream.received_headers = True
+        stream.remote_open = not end
+        stream.due = fields.length
+        self.streams[number] = stream
+        self._events.append(Headers(stream, fields, end))
+
+
+class ClientConnection(_Peer):
+    """The end that asks."""
+
+    preface = b""
+
+    def __init__(self, header_bytes: int) -> None:
+        super().__init__(header_bytes)
+        self.is_leaving = False
+        """Whether the peer takes no more streams, or no number is left for one."""
+        self._out.parts.append(frames.PREFACE)
+        self._greet(
+            (
+                (frames.HEADER_TABLE_SIZE, 0),
+                (frames.ENABLE_PUSH, 0),
+                (frames.INITIAL_WINDOW_SIZE, bounds.STREAM_WINDOW),
+                (frames.MAX_FRAME_SIZE, bounds.FRAME),
+                (frames.MAX_HEADER_LIST_SIZE, header_bytes),
+            )
+        )
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a stream may be opened."""
+        return (
+            self._is_greeted
+            and not self.is_leaving
+            and not self.is_over
+            and len(self.streams) < self.most_streams
+        )
+
+    def ask(self, block: bytes, parts: Sequence[Buffer]) -> Stream:
+        """Open a stream with the header block ``block`` and the whole body ``parts``. There has to
+        be room."""
+        number = self.last_stream + 2 if self.last_stream else 1
+        self.last_stream = number
+        self.is_leaving = self.is_leaving or number + 2 > frames.LAST_STREAM
+        stream = Stream(number, self._out.initial, bounds.STREAM_WINDOW)
+        self.streams[number] = stream
+        self._out.headers(stream, block, end=False)
+        self._out.data(stream, parts, b"")
+        return stream
+
+    def _is_idle(self, number: int) -> bool:
+        return number > self.last_stream or not number % 2
+
+    def _check_push(self, value: int) -> None:
+        if value:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "a server switches pushing on")
+
+    def _gave_up_after(self, last: int, code: int) -> None:
+        self.is_leaving = True
+        for stream in [each for each in self.streams.values() if each.id > last]:
+            self._close(stream)
+            self._events.append(Reset(stream, code, untouched=True))
+
+    def _on_headers(self, number: int, fields: Fields, *, end: bool) -> None:
+        stream = self.streams.get(number)
+        if stream is None:
+            if self._is_idle(number):
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "an answer to nothing")
+            self._for_nobody(number)
+            return
+        if stream.received_headers:
+            self._end_body(stream, fields, end=end)
+            return
+        if not stream.remote_open:
+            raise StreamFault(number, Code.STREAM_CLOSED)
+        status = fields.status
+        if status is None or (end and fields.length) or status == 101:
+            raise StreamFault(number, Code.PROTOCOL_ERROR)
+        if status < 200:
+            self._charge("provisional answers")
+            if end:
+                raise StreamFault(number, Code.PROTOCOL_ERROR)
+            return
+        stream.received_headers = True
+        stream.due = fields.length
+        if end:
+            stream.remote_open = False
+            if not stream.local_open:
+                del self.streams[number]
+        self._events.append(Headers(stream, fields, end))

@@ -1,0 +1,569 @@
+"""RFC 9113, rule by rule: what a peer may not do, and what it costs it."""
+
+from __future__ import annotations
+
+import pytest
+from h2_kit import (
+    ASKING,
+    HELLO,
+    MOST,
+    OK,
+    SETTINGS,
+    TRAILERS,
+    asked,
+    client,
+    data,
+    failure,
+    headers,
+    resets,
+    sent,
+    server,
+    told_of,
+)
+
+from infergate.transport.h2 import bounds, fields, frames
+from infergate.transport.h2.events import Data, Goaway, Headers, Ready, Reset, Sent, Trailers
+from infergate.transport.h2.frames import Code, frame, window_update
+from infergate.transport.h2.roles import ServerConnection
+
+MINIMAL = fields.block((":method", "GET"), (":scheme", "http"), (":path", "/"))
+END = frames.END_HEADERS | frames.END_STREAM
+OPEN = headers(1)
+
+
+def padded(kind: int, flags: int, number: int, payload: bytes, padding: int) -> bytes:
+    body = bytes([padding]) + payload + bytes(padding)
+    return frame(kind, flags | frames.PADDED, number, body)
+
+
+def setting(identifier: int, value: int) -> bytes:
+    return frames.settings([(identifier, value)])
+
+
+# ---- what a connection does not survive
+
+FATAL: dict[str, tuple[bytes, Code]] = {
+    "no frame before SETTINGS": (frames.PREFACE + OPEN, Code.PROTOCOL_ERROR),
+    "no DATA before SETTINGS": (frames.PREFACE + data(1), Code.PROTOCOL_ERROR),
+    "an ACK is no greeting": (frames.PREFACE + frames.SETTINGS_ACK, Code.PROTOCOL_ERROR),
+    "HTTP/1": (b"GET / HTTP/1.1\r\n\r\n", Code.PROTOCOL_ERROR),
+    "the preface, wrong at its end": (frames.PREFACE[:-1] + b"x", Code.PROTOCOL_ERROR),
+    "SETTINGS on a stream": (HELLO + frame(4, 0, 1), Code.PROTOCOL_ERROR),
+    "SETTINGS cut short": (HELLO + frame(4, 0, 0, bytes(5)), Code.FRAME_SIZE_ERROR),
+    "SETTINGS ACK with a payload": (HELLO + frame(4, 1, 0, bytes(6)), Code.FRAME_SIZE_ERROR),
+    "SETTINGS ACK twice": (HELLO + frames.SETTINGS_ACK * 2, Code.PROTOCOL_ERROR),
+    "too many settings": (HELLO + frame(4, 0, 0, bytes(6 * 65)), Code.FRAME_SIZE_ERROR),
+    "ENABLE_PUSH 2": (HELLO + setting(2, 2), Code.PROTOCOL_ERROR),
+    "a window of 2^31": (HELLO + setting(4, 2**31), Code.FLOW_CONTROL_ERROR),
+    "a frame size below": (HELLO + setting(5, 16_383), Code.PROTOCOL_ERROR),
+    "a frame size beyond": (HELLO + setting(5, 2**24), Code.PROTOCOL_ERROR),
+    "PING on a stream": (HELLO + frame(6, 0, 1, bytes(8)), Code.PROTOCOL_ERROR),
+    "PING of 7": (HELLO + frame(6, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
+    "GOAWAY on a stream": (HELLO + frame(7, 0, 1, bytes(8)), Code.PROTOCOL_ERROR),
+    "GOAWAY of 7": (HELLO + frame(7, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
+    "RST_STREAM on none": (HELLO + frame(3, 0, 0, bytes(4)), Code.PROTOCOL_ERROR),
+    "RST_STREAM of 3": (HELLO + OPEN + frame(3, 0, 1, bytes(3)), Code.FRAME_SIZE_ERROR),
+    "RST_STREAM of an idle one": (HELLO + frames.reset(1, 8), Code.PROTOCOL_ERROR),
+    "PRIORITY on none": (HELLO + frame(2, 0, 0, bytes(5)), Code.PROTOCOL_ERROR),
+    "PUSH_PROMISE": (HELLO + OPEN + frame(5, 4, 1, bytes(4)), Code.PROTOCOL_ERROR),
+    "WINDOW_UPDATE of 3": (HELLO + frame(8, 0, 0, bytes(3)), Code.FRAME_SIZE_ERROR),
+    "WINDOW_UPDATE by 0": (HELLO + window_update(0, 0), Code.PROTOCOL_ERROR),
+    "WINDOW_UPDATE too far": (HELLO + window_update(0, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
+    "WINDOW_UPDATE of an idle one": (HELLO + window_update(1, 1), Code.PROTOCOL_ERROR),
+    "DATA on none": (HELLO + data(0), Code.PROTOCOL_ERROR),
+    "DATA on an idle one": (HELLO + data(1), Code.PROTOCOL_ERROR),
+    "DATA, all padding": (HELLO + OPEN + frame(0, 8, 1, b"\x05abcd"), Code.PROTOCOL_ERROR),
+    "DATA without its padding's length": (HELLO + OPEN + frame(0, 8, 1) + b"x", Code.PROTOCOL_ERROR),  # noqa: E501
+    "DATA too long": (HELLO + OPEN + (bounds.FRAME + 1).to_bytes(3) + b"\0" * 6, Code.FRAME_SIZE_ERROR),  # noqa: E501
+    "a frame too long": (HELLO + b"\xff\xff\xff\x04" + b"\0" * 5, Code.FRAME_SIZE_ERROR),
+    "HEADERS on none": (HELLO + headers(0), Code.PROTOCOL_ERROR),
+    "HEADERS on an even one": (HELLO + headers(2), Code.PROTOCOL_ERROR),
+    "HEADERS, all padding": (HELLO + frame(1, 12, 1, b"\x05abcd"), Code.PROTOCOL_ERROR),
+    "HEADERS, empty, padded": (HELLO + frame(1, 12, 1), Code.PROTOCOL_ERROR),
+    "HEADERS without their priority": (HELLO + frame(1, 36, 1, b"abcd"), Code.PROTOCOL_ERROR),
+    "HEADERS too long": (HELLO + frame(1, 4, 1, bytes(16_385)), Code.ENHANCE_YOUR_CALM),
+    "HPACK: no such index": (HELLO + headers(1, b"\xff\x7f"), Code.COMPRESSION_ERROR),
+    "HPACK: cut short": (HELLO + headers(1, b"\x00\x05ab"), Code.COMPRESSION_ERROR),
+    "HPACK: a table too large": (HELLO + headers(1, b"\x3f\xff\x7f"), Code.COMPRESSION_ERROR),
+    "HPACK: a table, though we want none": (
+        HELLO + frames.SETTINGS_ACK + headers(1), Code.COMPRESSION_ERROR,
+    ),
+    "HPACK: a bomb": (
+        HELLO + headers(1, b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000 + b"\xbe" * 100),
+        Code.ENHANCE_YOUR_CALM,
+    ),
+    "CONTINUATION of nothing": (HELLO + frame(9, 4, 1), Code.PROTOCOL_ERROR),
+    "CONTINUATION of another": (HELLO + headers(1, flags=0) + frame(9, 4, 3), Code.PROTOCOL_ERROR),
+    "a PING inside a header block": (
+        HELLO + headers(1, flags=0) + frame(6, 0, 0, bytes(8)), Code.PROTOCOL_ERROR,
+    ),
+    "DATA inside a header block": (HELLO + headers(1, flags=0) + data(1), Code.PROTOCOL_ERROR),
+    "an unknown frame inside a header block": (
+        HELLO + headers(1, flags=0) + frame(99, 0, 1), Code.PROTOCOL_ERROR,
+    ),
+    "CONTINUATION without end": (
+        HELLO + headers(1, flags=0) + frame(9, 0, 1) * 33, Code.ENHANCE_YOUR_CALM,
+    ),
+    "CONTINUATION, much of it": (
+        HELLO + headers(1, flags=0) + frame(9, 0, 1, bytes(8000)) * 3, Code.ENHANCE_YOUR_CALM,
+    ),
+    "DATA beyond the connection's window": (
+        HELLO + OPEN + data(1, bytes(2**18)) * 65, Code.FLOW_CONTROL_ERROR,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", FATAL)
+@pytest.mark.parametrize("step", [1, 10_000_000])
+def test_what_ends_the_connection(wrong: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, code = FATAL[wrong]
+    if step == 1 and len(said) > 100_000:
+        step = 1000
+    if "beyond the connection's window" in wrong:
+        monkeypatch.setattr(ServerConnection, "_grow", lambda *_: None)
+    connection = ServerConnection(4096, MOST)
+    connection.take()
+    events = []
+    for at in range(0, len(said), step):
+        events += connection.receive(said[at : at + step], 0.0)
+    assert failure(events)[0] == code
+    kind, _, _, payload = sent(connection)[-1]
+    assert (kind, frames.read_goaway(payload)[1]) == (frames.GOAWAY, code)
+    assert connection.is_over
+    assert not connection.streams
+    assert connection.receive(HELLO, 0.0) == []
+    assert not connection.has_output
+
+
+# ---- what a stream does not survive
+
+BROKEN: dict[str, tuple[bytes, Code]] = {
+    "no path": (headers(1, fields.block((":method", "GET"), (":scheme", "http"))), Code.PROTOCOL_ERROR),  # noqa: E501
+    "an empty path": (
+        headers(1, fields.block((":method", "GET"), (":scheme", "http"), (":path", ""))),
+        Code.PROTOCOL_ERROR,
+    ),
+    "a pseudo-header that there is not": (headers(1, MINIMAL + fields.block((":x", "y"))), Code.PROTOCOL_ERROR),  # noqa: E501
+    "a response's": (headers(1, fields.block((":status", "200"))), Code.PROTOCOL_ERROR),
+    "a pseudo-header twice": (headers(1, fields.block((":method", "GET")) + ASKING), Code.PROTOCOL_ERROR),  # noqa: E501
+    "a pseudo-header late": (headers(1, fields.block(("a", "b")) + ASKING), Code.PROTOCOL_ERROR),
+    "upper case": (headers(1, ASKING + fields.block(("A", "b"))), Code.PROTOCOL_ERROR),
+    "a name with a space": (headers(1, ASKING + fields.block(("a b", "c"))), Code.PROTOCOL_ERROR),
+    "no name": (headers(1, ASKING + fields.block(("", "c"))), Code.PROTOCOL_ERROR),
+    "a line's end in a value": (headers(1, ASKING + fields.block(("a", "b\r\nc"))), Code.PROTOCOL_ERROR),  # noqa: E501
+    "a space before a value": (headers(1, ASKING + fields.block(("a", " b"))), Code.PROTOCOL_ERROR),
+    "connection": (headers(1, ASKING + fields.block(("connection", "close"))), Code.PROTOCOL_ERROR),
+    "te: gzip": (headers(1, ASKING + fields.block(("te", "gzip"))), Code.PROTOCOL_ERROR),
+    "a length that is none": (headers(1, ASKING + fields.block(("content-length", "+1"))), Code.PROTOCOL_ERROR),  # noqa: E501
+    "two lengths": (
+        headers(1, ASKING + fields.block(("content-length", "1"), ("content-length", "2"))),
+        Code.PROTOCOL_ERROR,
+    ),
+    "a length and no body": (
+        headers(1, ASKING + fields.block(("content-length", "1")), END), Code.PROTOCOL_ERROR,
+    ),
+    "less than the length": (
+        headers(1, ASKING + fields.block(("content-length", "2"))) + data(1, b"a", 1), Code.PROTOCOL_ERROR,  # noqa: E501
+    ),
+    "more than the length": (
+        headers(1, ASKING + fields.block(("content-length", "2"))) + data(1, b"abc"), Code.PROTOCOL_ERROR,  # noqa: E501
+    ),
+    "trailers before the length": (
+        headers(1, ASKING + fields.block(("content-length", "2"))) + headers(1, TRAILERS, END),
+        Code.PROTOCOL_ERROR,
+    ),
+    "trailers without an end": (OPEN + headers(1, TRAILERS), Code.PROTOCOL_ERROR),
+    "pseudo-headers in trailers": (OPEN + headers(1, flags=END), Code.PROTOCOL_ERROR),
+    "DATA after the end": (asked(1) + data(1, b"x"), Code.STREAM_CLOSED),
+    "HEADERS after the end": (asked(1) + headers(1, TRAILERS, END), Code.STREAM_CLOSED),
+    "a window grown by 0": (OPEN + window_update(1, 0), Code.PROTOCOL_ERROR),
+    "a window grown too far": (OPEN + window_update(1, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
+    "DATA beyond the stream's window": (OPEN + data(1, bytes(2**18)) * 5, Code.FLOW_CONTROL_ERROR),
+    "a PRIORITY of 4": (OPEN + frame(2, 0, 1, bytes(4)), Code.FRAME_SIZE_ERROR),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", BROKEN)
+def test_what_ends_a_stream(wrong: str) -> None:
+    said, code = BROKEN[wrong]
+    connection = server()
+    known = connection.receive(said, 0.0)
+    opened = [event.stream.id for event in known if isinstance(event, Headers)]
+    assert told_of(known) == ([(1, code)] if opened else [])
+    assert resets(connection) == [(1, code)]
+    assert not connection.streams
+    # What was on its way is ignored, and the connection goes on.
+    more = connection.receive(data(1, b"x") + headers(1, TRAILERS, END) + asked(3), 0.0)
+    assert [type(event) for event in more] == [Headers]
+    assert list(connection.streams) == [3]
+
+
+def test_streams_beyond_the_limit_are_refused() -> None:
+    connection = server()
+    connection.receive(b"".join(headers(2 * i + 1) for i in range(MOST + 2)), 0.0)
+    assert len(connection.streams) == MOST
+    assert resets(connection) == [(2 * MOST + 1, 7), (2 * MOST + 3, 7)]
+
+
+def test_numbers_only_grow() -> None:
+    connection = server()
+    connection.receive(asked(5), 0.0)
+    assert failure(connection.receive(headers(3), 0.0))[0] == Code.STREAM_CLOSED
+
+
+@pytest.mark.parametrize("what", ["data", "headers"])
+def test_a_stream_that_is_over_is_over(what: str) -> None:
+    connection = server()
+    connection.receive(asked(1), 0.0)
+    stream = connection.streams[1]
+    connection.send_headers(stream, OK, end=True)
+    assert not connection.streams
+    said = data(1, b"x") if what == "data" else headers(1)
+    assert failure(connection.receive(said, 0.0))[0] == Code.STREAM_CLOSED
+
+
+def test_window_updates_and_resets_of_what_is_over_are_ignored() -> None:
+    connection = server()
+    connection.receive(asked(1), 0.0)
+    connection.send_headers(connection.streams[1], OK, end=True)
+    assert connection.receive(window_update(1, 5) + frames.reset(1, 8), 0.0) == []
+
+
+# ---- what is allowed
+
+
+@pytest.mark.parametrize("step", [1, 7, 100_000])
+def test_a_request_however_it_comes(step: int) -> None:
+    said = (
+        HELLO
+        + frame(2, 0, 9, bytes(5))
+        + frame(200, 255, 0, b"unknown")
+        + frame(1, frames.WITH_PRIORITY, 1, bytes(5) + ASKING[:9])
+        + frame(9, 0, 1, ASKING[9:11])
+        + frame(9, 4, 1, ASKING[11:])
+        + data(1, b"abc")
+        + padded(0, 0, 1, b"de", 9)
+        + padded(0, 0, 1, b"", 3)
+        + data(1)
+        + headers(1, TRAILERS, END)
+        + padded(1, END, 3, ASKING, 255)
+    )
+    connection = ServerConnection(4096, MOST)
+    events = []
+    for at in range(0, len(said), step):
+        events += connection.receive(said[at : at + step], 0.0)
+    assert isinstance(events[0], Ready)
+    opened, *body, trailers, second = events[1:]
+    assert isinstance(opened, Headers)
+    assert opened.fields.pseudo[":path"] == "/t.T/Echo"
+    assert opened.fields.pairs == (("content-type", "application/grpc"), ("te", "trailers"))
+    assert b"".join(bytes(event.data) for event in body if isinstance(event, Data)) == b"abcde"
+    assert isinstance(trailers, Trailers)
+    assert trailers.fields.pairs == (("grpc-status", "0"),)
+    assert isinstance(second, Headers)
+    assert second.end
+    assert not connection.streams[3].remote_open
+
+
+def test_a_block_is_decoded_once_the_peer_uses_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = server()
+    decoded: list[object] = []
+    decode = fields.Fields
+    monkeypatch.setattr(fields, "Fields", lambda raw: decoded.append(1) or decode(raw))
+    for number in (1, 3):  # what stands for a field changes as long as there is a table
+        connection.receive(asked(number), 0.0)
+    connection.receive(frames.SETTINGS_ACK + headers(5, b"\x20" + ASKING, END), 0.0)
+    assert len(decoded) == 3
+    events = [connection.receive(asked(number), 0.0)[0] for number in (7, 9, 11)]
+    assert len(decoded) == 4
+    assert all(isinstance(event, Headers) and event.fields.is_request for event in events)
+
+
+def test_remembered_blocks_are_bounded() -> None:
+    connection = server(HELLO + frames.SETTINGS_ACK + headers(1, b"\x20" + ASKING, END))
+    connection.send_headers(connection.streams[1], OK, end=True)
+    for number in range(1, 3 * bounds.REMEMBERED_BLOCKS):
+        block = ASKING + fields.block(("n", str(number)))
+        (event,) = connection.receive(headers(2 * number + 1, block, END), 0.0)
+        assert isinstance(event, Headers)
+        assert event.fields.pairs[-1] == ("n", str(number))
+        connection.send_headers(event.stream, OK, end=True)
+    assert len(connection._blocks._known) <= bounds.REMEMBERED_BLOCKS
+
+
+# ---- windows
+
+
+def open_stream(connection: ServerConnection) -> Headers:
+    (event,) = connection.receive(asked(1), 0.0)
+    assert isinstance(event, Headers)
+    return event
+
+
+def test_an_answer_waits_for_the_peers_windows() -> None:
+    connection = server(frames.PREFACE + setting(4, 10))
+    stream = open_stream(connection).stream
+    body = bytes(range(200))
+    assert not connection.send_data(stream, [body[:5], body[5:]], TRAILERS)
+    assert [each[3] for each in sent(connection)] == [body[:10]]
+    assert connection.receive(window_update(1, 20), 0.0) == []
+    assert connection.receive(setting(4, 0), 0.0) == []  # the window is -10 less than it was
+    got = b"".join(payload for kind, _, _, payload in sent(connection) if kind == 0)
+    assert got == body[10:30]
+    assert connection.receive(window_update(1, 10), 0.0) == []
+    assert not [each for each in sent(connection) if each[0] == 0]
+    (event,) = connection.receive(setting(4, 65_535), 0.0)
+    assert isinstance(event, Sent)
+    frames_sent = sent(connection)
+    assert b"".join(payload for kind, _, _, payload in frames_sent if kind == 0) == body[30:]
+    assert frames_sent[-2][:3] == (frames.HEADERS, END, 1)
+    assert not connection.streams
+
+
+def test_the_connections_window_is_shared_in_turn() -> None:
+    connection = server(frames.PREFACE + setting(4, 2**20))
+    connection.receive(asked(1) + asked(3), 0.0)
+    first, second = connection.streams.values()
+    assert not connection.send_data(first, [bytes(65_536)], b"")
+    assert not connection.send_data(second, [b"ab"], b"")
+    total = sum(len(payload) for kind, _, _, payload in sent(connection) if kind == 0)
+    assert total == 65_535
+    events = connection.receive(window_update(0, 2), 0.0)
+    assert [event.stream.id for event in events if isinstance(event, Sent)] == [1]
+    events = connection.receive(window_update(0, 100), 0.0)
+    assert [event.stream.id for event in events if isinstance(event, Sent)] == [3]
+    assert sent(connection)[-1] == (0, 1, 3, b"b")
+
+
+def test_frames_are_as_long_as_the_peer_takes() -> None:
+    connection = server(frames.PREFACE + frames.settings([(4, 2**20), (5, 20_000)]))
+    connection.receive(window_update(0, 2**20), 0.0)
+    stream = open_stream(connection).stream
+    assert connection.send_data(stream, [bytes(50_000)], b"")
+    assert [(len(p), flags) for _, flags, _, p in sent(connection)] == [
+        (20_000, 0), (20_000, 0), (10_000, 1),
+    ]  # fmt: skip
+
+
+def test_long_headers_are_continued() -> None:
+    connection = server()
+    stream = open_stream(connection).stream
+    block = fields.block((":status", "200"), ("a", "x" * 40_000))
+    connection.send_headers(stream, block, end=True)
+    found = sent(connection)
+    assert [each[:3] for each in found] == [(1, 1, 1), (9, 0, 1), (9, 4, 1)]
+    assert b"".join(each[3] for each in found) == block
+
+
+def test_a_stream_may_send_on_when_its_data_was_dealt_with() -> None:
+    connection = server()
+    (event,) = connection.receive(OPEN, 0.0)
+    assert isinstance(event, Headers)
+    connection.receive(data(1, bytes(2**18)) * 4, 0.0)
+    assert not connection.has_output
+    connection.release(event.stream, 2**19 - 1)
+    assert not connection.has_output
+    connection.release(event.stream, 1)
+    assert sent(connection) == [(8, 0, 1, (2**19).to_bytes(4))]
+    connection.invite(event.stream, 2**21)
+    assert sent(connection) == [(8, 0, 1, (2**21 - 2**19).to_bytes(4))]
+
+
+def test_the_connections_window_fills_up_by_itself() -> None:
+    connection = server()
+    for number in range(1, 17, 2):
+        connection.receive(headers(number) + data(number, bytes(2**18)) * 4, 0.0)
+    updates = [each for each in sent(connection) if each[0] == 8]
+    assert updates == [(8, 0, 0, (2**23).to_bytes(4))]
+
+
+# ---- floods
+
+FLOODS = {
+    "resets": lambda i: headers(2 * i + 1) + frames.reset(2 * i + 1, 8),
+    "settings": lambda i: SETTINGS,
+    "empty DATA": lambda i: data(1) if i else OPEN,
+    "priorities": lambda i: frame(2, 0, 1, bytes(5)),
+    "window updates": lambda i: window_update(0, 1),
+    "frames of unknown kinds": lambda i: frame(77, 0, 0),
+    "streams that break rules": lambda i: headers(2 * i + 1, OK),
+    "goodbyes": lambda i: frame(7, 0, 0, bytes(8)),
+    "answers to PING": lambda i: frame(6, 1, 0, bytes(8)),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_floods_end_the_connection(flood: str) -> None:
+    connection = server()
+    count = 0
+    while not connection.is_over:
+        events = connection.receive(FLOODS[flood](count), 0.0)
+        connection.take()
+        count += 1
+    assert failure(events) == (Code.ENHANCE_YOUR_CALM, f"too many {flood}")
+    assert bounds.CALM - 2 <= count <= bounds.CALM + 2
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_a_few_a_second_are_none(flood: str) -> None:
+    connection = server()
+    for count in range(3000):
+        connection.receive(FLOODS[flood](count), count / bounds.CALM_RATE)
+        assert not connection.is_over
+
+
+def test_pings_are_answered_until_they_are_too_many() -> None:
+    connection = server()
+    ping = frame(6, 0, 0, b"whatever")
+    for _ in range(5):
+        assert connection.receive(ping, 0.0) == []
+        assert sent(connection) == [(6, 1, 0, b"whatever")]
+    assert connection.receive(ping, 0.5) == []
+    assert failure(connection.receive(ping, 0.5)) == (Code.ENHANCE_YOUR_CALM, "too_many_pings")
+
+
+def test_pings_while_we_answer_are_none_too_many() -> None:
+    connection = server()
+    for number in range(1, 200, 2):
+        connection.receive(asked(number) + frame(6, 0, 0, bytes(8)), 0.0)
+        connection.send_headers(connection.streams[number], OK, end=True)
+    assert not connection.is_over
+
+
+def test_window_updates_that_our_data_asks_for_are_none_too_many() -> None:
+    connection = server(frames.PREFACE + setting(4, 1))
+    stream = open_stream(connection).stream
+    connection.send_data(stream, [bytes(2000)], b"")
+    for _ in range(1999):
+        connection.receive(window_update(1, 1) + window_update(0, 1), 0.0)
+    assert not connection.is_over
+    assert not connection.streams
+
+
+# ---- the end
+
+
+def test_a_drain() -> None:
+    connection = server()
+    connection.receive(asked(1), 0.0)
+    connection.take()
+    connection.drain()
+    connection.drain()
+    (goaway, ping) = sent(connection)
+    assert frames.read_goaway(goaway[3])[:2] == (frames.LAST_STREAM, 0)
+    connection.receive(asked(3), 0.0)  # was on its way
+    assert sorted(connection.streams) == [1, 3]
+    connection.receive(frame(6, 1, 0, ping[3]) + asked(5), 0.0)
+    goaway, refused = sent(connection)
+    assert frames.read_goaway(goaway[3])[:2] == (3, 0)
+    assert refused[:3] == (3, 0, 5)
+    assert not connection.is_drained
+    for stream in tuple(connection.streams.values()):
+        connection.send_headers(stream, OK, end=True)
+    assert connection.is_drained
+
+
+# ---- the client's end
+
+
+def ask(number: int = 1) -> tuple[object, object]:
+    connection = client()
+    for _ in range(number):
+        stream = connection.ask(ASKING, [b"x"])
+    connection.take()
+    return connection, stream
+
+
+def test_a_client_asks() -> None:
+    connection = client()
+    stream = connection.ask(ASKING, [b"a", b"b"])
+    assert sent(connection) == [(1, 4, 1, ASKING), (0, 1, 1, b"ab")]
+    block = fields.block((":status", "103"))
+    events = connection.receive(headers(1, block) + headers(1, OK) + data(1, b"hi"), 0.0)
+    events += connection.receive(headers(1, TRAILERS, END), 0.0)
+    assert [type(event) for event in events] == [Headers, Data, Trailers]
+    assert not connection.streams
+    assert connection.ask(ASKING, []).id == stream.id + 2
+    assert sent(connection) == [(1, 4, 3, ASKING), (0, 1, 3, b"")]
+
+
+CLIENT_FATAL = {
+    "an answer to nothing": (headers(3, OK), Code.PROTOCOL_ERROR),
+    "a stream of the server": (headers(2, OK), Code.PROTOCOL_ERROR),
+    "a push": (frame(5, 4, 1, bytes(4)), Code.PROTOCOL_ERROR),
+    "pushing switched on": (setting(2, 1), Code.PROTOCOL_ERROR),
+    "provisional answers": (
+        headers(1, fields.block((":status", "103"))) * 501, Code.ENHANCE_YOUR_CALM,
+    ),
+    "an answer after the end": (headers(1, OK, END) + headers(1, OK), Code.STREAM_CLOSED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", CLIENT_FATAL)
+def test_what_ends_a_clients_connection(wrong: str) -> None:
+    said, code = CLIENT_FATAL[wrong]
+    connection = client()
+    connection.ask(ASKING, [b"x"])
+    assert failure(connection.receive(said, 0.0))[0] == code
+
+
+CLIENT_BROKEN = {
+    "no status": headers(1, TRAILERS),
+    "a status that is none": headers(1, fields.block((":status", "2OO"))),
+    "a request": headers(1),
+    "101": headers(1, fields.block((":status", "101"))),
+    "a provisional end": headers(1, fields.block((":status", "100")), END),
+    "DATA before headers": data(1, b"x"),
+    "a length and no body": headers(1, OK + fields.block(("content-length", "1")), END),
+}
+
+
+@pytest.mark.parametrize("wrong", CLIENT_BROKEN)
+def test_what_ends_a_clients_stream(wrong: str) -> None:
+    connection = client()
+    connection.ask(ASKING, [b"x"])
+    connection.take()
+    assert told_of(connection.receive(CLIENT_BROKEN[wrong], 0.0)) == [(1, Code.PROTOCOL_ERROR)]
+    assert resets(connection) == [(1, Code.PROTOCOL_ERROR)]
+
+
+def test_a_server_that_leaves() -> None:
+    connection = client()
+    first, second = connection.ask(ASKING, [b"x"]), connection.ask(ASKING, [b"x"])
+    events = connection.receive(frames.goaway(1, 0, "bye") + headers(1, OK), 0.0)
+    reset, goaway, answer = events
+    assert reset == Reset(second, 0, untouched=True)
+    assert goaway == Goaway(0, b"bye")
+    assert isinstance(answer, Headers)
+    assert answer.stream is first
+    assert not connection.has_room
+
+
+def test_a_refused_stream_was_not_touched() -> None:
+    connection = client()
+    stream = connection.ask(ASKING, [b"x"])
+    (reset,) = connection.receive(frames.reset(1, 7), 0.0)
+    assert reset == Reset(stream, 7, untouched=True)
+
+
+def test_room_is_what_the_server_gives() -> None:
+    connection = client()
+    assert connection.has_room
+    connection.receive(setting(3, 1), 0.0)
+    stream = connection.ask(ASKING, [b"x"])
+    assert not connection.has_room
+    connection.reset(stream, Code.CANCEL)
+    assert connection.has_room
+    assert resets(connection) == [(1, 8)]
+
+
+def test_nothing_is_sent_on_what_was_reset() -> None:
+    connection = server()
+    stream = open_stream(connection).stream
+    connection.receive(frames.reset(1, 8), 0.0)
+    connection.take()
+    connection.send_headers(stream, OK)
+    assert connection.send_data(stream, [b"x"], TRAILERS)
+    connection.reset(stream, Code.CANCEL)
+    connection.release(stream, 2**20)
+    assert not connection.has_output
