@@ -38,15 +38,21 @@ listeners:
 """On three ports: the admin's, which is asked for readiness, and then the others."""
 
 
+ENGINE = os.environ.get("INFERGATE_ENGINE", "compat")
+"""What speaks gRPC in all tests that do not say it themselves."""
+
+
 @contextmanager
-def started_infergate(config: str, listeners: str = LISTENERS) -> Iterator[Infergate]:
+def started_infergate(
+    config: str, listeners: str = LISTENERS, engine: str = ENGINE
+) -> Iterator[Infergate]:
     """``infergate --config`` on free ports; ``config`` holds backends, routes and the rest."""
 
     def prepare(folder: Path) -> Launch:
         ports = free_ports(3)
         file = folder / "routes.yaml"
         drain = "" if "drain:" in config else "drain: {delay: 0s}\n"
-        file.write_text(listeners.format(*ports) + drain + config)
+        file.write_text(f"engine: {engine}\n" + listeners.format(*ports) + drain + config)
         argv = [sys.executable, "-m", "infergate", "--config", str(file), "--log-format", "json"]
         return Launch("infergate", argv, dict(os.environ), ports, ready="/healthz")
 

@@ -339,6 +339,11 @@ class Config(Section):
         description="Processes that read and write long JSON, so that it keeps no other request "
         "waiting; each starts when it is first needed. 0: the serving process does it.",
     )
+    engine: Literal["own", "compat"] = Field(
+        default="compat",
+        description="What speaks gRPC to clients and backends: `own` is infergate's HTTP/2, for a "
+        "fraction of the CPU, on uvloop where that is installed; `compat` the gRPC library.",
+    )
     drain: DrainConfig = Field(default=DrainConfig(), description="How the process ends.")
     log: LogConfig = Field(default=LogConfig(), description="How the log is written.")
 

@@ -17,7 +17,7 @@ from infergate.codecs.profiles import BY_NAME as PROFILES
 from infergate.codecs.protos import SCHEMA
 from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
-from infergate.config.schema import BackendConfig, Config
+from infergate.config.schema import Config
 from infergate.core.call import Call
 from infergate.core.limits import Limits
 from infergate.gateway.control import Allowed
@@ -31,15 +31,25 @@ from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.metrics import Metrics
 from infergate.runtime.admin import Admin
 from infergate.runtime.aside import Pool
-from infergate.transport.base import HttpStreamUpstream, Server
+from infergate.transport.base import Address, HttpStreamUpstream, RpcApp, RpcUpstream, Server
 from infergate.transport.frame_client import EitherUpstream
 from infergate.transport.frame_server import FrameServer
 from infergate.transport.grpc_client import GrpcUpstream
 from infergate.transport.grpc_server import GrpcServer
 from infergate.transport.guard import Admission
+from infergate.transport.h2_client import H2Upstream
+from infergate.transport.h2_server import H2Server
 from infergate.transport.http_server import AiohttpServer
 from infergate.transport.turns import Turns
 
+_GRPC_SERVERS: Final[Mapping[str, Callable[[Address, RpcApp, Limits, Admission], Server]]] = {
+    "own": H2Server,
+    "compat": GrpcServer,
+}
+_GRPC_UPSTREAMS: Final[Mapping[str, Callable[[Limits], RpcUpstream]]] = {
+    "own": H2Upstream,
+    "compat": GrpcUpstream,
+}
 _COMBINE: Final = {"strict": all, "lenient": any}
 
 
@@ -94,8 +104,8 @@ def assemble(config: Config, builtin: Callable[[str], Backend] = BuiltinBackend)
     limits = compiled.limits(config)
     shares = compiled.sharing_backends(config)
     backends = {
-        name: _backend(name, each, limits, builtin, shares=name in shares)
-        for name, each in config.backends.items()
+        name: _backend(name, config, limits, builtin, shares=name in shares)
+        for name in config.backends
     }
     gateway = Gateway(
         compiled.routing_table(config),
@@ -126,7 +136,8 @@ def assemble(config: Config, builtin: Callable[[str], Backend] = BuiltinBackend)
         frontends = _frontends(Carrier.GRPC, config, gateway, limits, aside)
         own = own_services(SCHEMA, tuple(frontends), gateway.readiness)
         rpc = RpcDispatch(frontends, own.unary, own.streams, record)
-        listeners["grpc"] = GrpcServer(addresses["grpc"], rpc, limits, admission)
+        serve = _GRPC_SERVERS[config.engine]
+        listeners["grpc"] = serve(addresses["grpc"], rpc, limits, admission)
     if "admin" in addresses:
         # Not admitted with the rest: a full gateway must still tell that it is full.
         admin = Admin(metrics, gateway.readiness.ready)
@@ -167,12 +178,13 @@ def _bound_listener(
 
 def _backend(
     name: str,
-    config: BackendConfig,
+    whole: Config,
     limits: Limits,
     builtin: Callable[[str], Backend],
     *,
     shares: bool,
 ) -> Backend:
+    config = whole.backends[name]
     plugin = plugins().get(config.protocol)
     if plugin is None:  # the one protocol without a wire
         return builtin(name)
@@ -193,7 +205,8 @@ def _backend(
                 upstream = Turns(upstream, config.connections)
             return RemoteBackend(server, codec, upstream, HTTP_HEADERS, limits)
         case Carrier.GRPC:
-            return RemoteBackend(server, codec, GrpcUpstream(limits), RPC_HEADERS, limits)
+            ask = _GRPC_UPSTREAMS[whole.engine]
+            return RemoteBackend(server, codec, ask(limits), RPC_HEADERS, limits)
 
 
 def _recorder(metrics: Metrics, figures: Figures, log: AccessLog | None) -> Callable[[Call], None]:

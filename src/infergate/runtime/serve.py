@@ -10,6 +10,7 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +34,19 @@ def serve(config: Config, source: Path | None) -> int:
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    return asyncio.run(_serve(config, source))
+    with asyncio.Runner(loop_factory=_loop_of(config.engine)) as runner:
+        return runner.run(_serve(config, source))
+
+
+def _loop_of(engine: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the event loop of ``engine``; None: asyncio does."""
+    if engine != "own":
+        return None
+    try:
+        import uvloop  # noqa: PLC0415 - there is none for Windows
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 async def _serve(config: Config, source: Path | None) -> int:

@@ -20,6 +20,8 @@ _CONNECTION: Final = frozenset(
     {"user-agent", "te", "content-type", "content-length", "connection", "host", "accept-encoding"}
 )
 """Names that concern one connection or one encoding, so are not passed on."""
+_WIRE: Final = frozenset({"te", "content-type", "content-length"})
+"""Names that grpc's own library keeps to itself."""
 _ADDRESSED: Final = frozenset({"ipv4", "ipv6"})
 _NAME = re.compile("[0-9a-z_.-]+")
 _VALUE = re.compile("[\x20-\x7e]*")
@@ -53,6 +55,25 @@ def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
         except (binascii.Error, ValueError):
             continue
     return tuple(pairs)
+
+
+def from_wire(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Like ``read``, of values as they are on the wire, where base64 may be padded."""
+    return read(
+        (name, ", ".join(piece.strip().rstrip("=") for piece in value.split(",")))
+        if name.endswith(_BINARY)
+        else (name, value)
+        for name, value in pairs
+        if name not in _WIRE
+    )
+
+
+def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Like ``write``, as it is on the wire."""
+    return [
+        (name, value if isinstance(value, str) else _to_text(value))
+        for name, value in write(metadata)
+    ]
 
 
 def read_peer(told: str) -> str:

@@ -33,8 +33,8 @@ class Accepted(Protocol):
         ...
 
 
-class Listener:
-    """A :class:`~infergate.transport.base.Server` of an HttpApp, on TCP or on a unix socket.
+class Sockets:
+    """A :class:`~infergate.transport.base.Server`, on TCP or on a unix socket.
 
     ``accept`` makes the asyncio protocol of one connection.
     """
@@ -42,7 +42,6 @@ class Listener:
     def __init__(
         self,
         address: Address,
-        app: HttpApp,
         limits: Limits,
         admission: Admission,
         accept: Callable[[], asyncio.BaseProtocol],
@@ -51,7 +50,6 @@ class Listener:
         self._bound = address
         self._accept: Final = accept
         self._file = SocketFile(address.unix, address.mode)
-        self.app = app
         self.limits = limits
         self.admission = admission
         self.stopping = False
@@ -116,3 +114,18 @@ class Listener:
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
+
+
+class Listener(Sockets):
+    """Those of an HttpApp."""
+
+    def __init__(
+        self,
+        address: Address,
+        app: HttpApp,
+        limits: Limits,
+        admission: Admission,
+        accept: Callable[[], asyncio.BaseProtocol],
+    ) -> None:
+        super().__init__(address, limits, admission, accept)
+        self.app = app

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import Limits
@@ -21,12 +21,11 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpResponse
 from infergate.transport import tls
 from infergate.transport.base import Endpoint
+from infergate.transport.connecting import connected
 
 _IDLE: Final = 4.0
 """Seconds an idle connection is kept: less than servers do (uvicorn, so MLServer and KServe: 5 s),
 lest a POST meet a connection that is just being closed."""
-_EYEBALLS: Final = 0.25
-"""Seconds before the next address of a name is tried beside the first (RFC 8305)."""
 
 
 class StaleError(GatewayError):
@@ -88,8 +87,7 @@ class Pooled(asyncio.BaseProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by name
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The backend closed, or we did."""
@@ -196,18 +194,7 @@ class Pool(Generic[Made]):
         return connection
 
     async def _connected(self) -> Made:
-        endpoint = self._endpoint
-        if endpoint.unix:
-            _, connection = await self._loop.create_unix_connection(self._new, endpoint.unix)
-        else:
-            _, connection = await self._loop.create_connection(
-                self._new,
-                endpoint.host,
-                endpoint.port,
-                ssl=self._tls,
-                happy_eyeballs_delay=_EYEBALLS,
-            )
-        return connection
+        return await connected(self._loop, self._new, self._endpoint, self._tls)
 
     def _new(self) -> Made:
         return self._make(self._limits, self._endpoint, self)

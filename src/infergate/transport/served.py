@@ -21,7 +21,7 @@ import enum
 import logging
 import time
 from collections.abc import Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar, cast
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
@@ -121,13 +121,12 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accepted."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by name
         peer = transport.get_extra_info("peername")
         self._peer = str(Address(*peer[:2])) if isinstance(peer, tuple) else "unix"
         self._host.opened(self)
         if self._host.stopping:  # accepted in the moment the listener closed
-            transport.abort()
+            self._transport.abort()
             return
         self._timer.set(self._host.limits.header_time)
 

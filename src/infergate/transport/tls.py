@@ -21,10 +21,11 @@ _HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 """The files that OpenSSL looks for in a directory (openssl-rehash)."""
 
 
-def context() -> ssl.SSLContext:
-    """How an HTTPS connection is made: certificate and host name are checked."""
+def context(protocol: str = "http/1.1") -> ssl.SSLContext:
+    """How a connection is made that is to speak ``protocol`` (ALPN): certificate and host name are
+    checked."""
     made = ssl.create_default_context()
-    made.set_alpn_protocols(["http/1.1"])
+    made.set_alpn_protocols([protocol])
     return made
 
 

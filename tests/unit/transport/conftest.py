@@ -7,10 +7,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 from transport_kit import (
+    ENGINES,
     LIMITS,
     LOCAL,
     QUICK,
     RPC_LIMITS,
+    Engine,
     HttpEcho,
     HttpServe,
     HttpSite,
@@ -20,8 +22,7 @@ from transport_kit import (
 )
 
 from infergate.core.limits import Limits
-from infergate.transport.grpc_client import GrpcUpstream
-from infergate.transport.grpc_server import GrpcServer
+from infergate.transport.base import RpcUpstream
 from infergate.transport.guard import Admission
 from infergate.transport.http_client import AiohttpUpstream
 from infergate.transport.http_server import AiohttpServer
@@ -67,15 +68,21 @@ async def http_upstream() -> AsyncIterator[AiohttpUpstream]:
     await upstream.close()
 
 
+@pytest.fixture(params=ENGINES, ids=str)
+def engine(request: pytest.FixtureRequest) -> Engine:
+    made: Engine = request.param
+    return made
+
+
 @pytest.fixture
-async def serve_grpc() -> AsyncIterator[RpcServe]:
+async def serve_grpc(engine: Engine) -> AsyncIterator[RpcServe]:
     """Start gRPC servers with given limits; afterwards nothing may be left admitted."""
     async with AsyncExitStack() as stack:
 
         async def serve(limits: Limits) -> RpcSite:
             admission = Admission(limits)
             app = RpcEcho()
-            server = GrpcServer(LOCAL, app, limits, admission)
+            server = engine.server(LOCAL, app, limits, admission)
             await server.start()
 
             async def stop() -> None:
@@ -94,7 +101,7 @@ async def rpc_site(serve_grpc: RpcServe) -> RpcSite:
 
 
 @pytest.fixture
-async def rpc_upstream() -> AsyncIterator[GrpcUpstream]:
-    upstream = GrpcUpstream(RPC_LIMITS)
+async def rpc_upstream(engine: Engine) -> AsyncIterator[RpcUpstream]:
+    upstream = engine.upstream(RPC_LIMITS)
     yield upstream
     await upstream.close()

@@ -15,13 +15,12 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from transport_kit import RPC_LIMITS, RpcEcho, RpcServe, RpcSite, fake_backend, until
+from transport_kit import RPC_LIMITS, Engine, RpcEcho, RpcServe, RpcSite, fake_backend, until
 
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.wire import RpcRequest, joined
 from infergate.transport import guard
-from infergate.transport.base import Address, Endpoint
-from infergate.transport.grpc_client import GrpcUpstream
+from infergate.transport.base import Address, Endpoint, RpcUpstream
 from infergate.transport.grpc_server import GrpcServer
 from infergate.transport.guard import Admission
 
@@ -34,7 +33,7 @@ def ask(method: str, message: bytes = b"", **metadata: str) -> RpcRequest:
     return RpcRequest(f"/t.T/{method}", (message,), metadata)
 
 
-async def kind_of(upstream: GrpcUpstream, endpoint: Endpoint, wire: RpcRequest) -> Kind:
+async def kind_of(upstream: RpcUpstream, endpoint: Endpoint, wire: RpcRequest) -> Kind:
     with pytest.raises(GatewayError) as caught:
         await upstream.exchange(wire, endpoint, 5)
     assert caught.value.origin is Origin.BACKEND
@@ -43,7 +42,7 @@ async def kind_of(upstream: GrpcUpstream, endpoint: Endpoint, wire: RpcRequest) 
     return caught.value.kind
 
 
-async def test_there_and_back(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+async def test_there_and_back(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
     before = time.monotonic()
     wire = RpcRequest("/t.T/Echo", (b"a", memoryview(b"b")), {"x-a": "1", "x-b-bin": "AP8"})
     answer = await rpc_upstream.exchange(wire, rpc_site.endpoint, 5)
@@ -54,7 +53,7 @@ async def test_there_and_back(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> 
     assert call.bytes_in == 2
     assert re.fullmatch(r"127\.0\.0\.1:\d+", call.peer)
     headers = dict(call.headers)
-    assert headers.pop("user-agent").startswith("grpc-python-asyncio/")
+    assert headers.pop("user-agent").startswith(("grpc-python-asyncio/", "infergate/"))
     assert headers == {"x-a": "1", "x-b-bin": "AP8"}
 
 
@@ -72,7 +71,7 @@ async def test_without_a_deadline(rpc_site: RpcSite) -> None:
 
 @pytest.mark.parametrize(("method", "expected"), [("Parts", b"abcd"), ("View", b"view")])
 async def test_answers_in_parts(
-    rpc_site: RpcSite, rpc_upstream: GrpcUpstream, method: str, expected: bytes
+    rpc_site: RpcSite, rpc_upstream: RpcUpstream, method: str, expected: bytes
 ) -> None:
     answer = await rpc_upstream.exchange(ask(method), rpc_site.endpoint, 5)
     assert joined(answer.message) == expected
@@ -80,7 +79,7 @@ async def test_answers_in_parts(
 
 @pytest.mark.parametrize("code", [*range(1, 4), *range(5, 17)])
 async def test_every_status_of_the_server_is_an_answer(
-    rpc_site: RpcSite, rpc_upstream: GrpcUpstream, code: int
+    rpc_site: RpcSite, rpc_upstream: RpcUpstream, code: int
 ) -> None:
     answer = await rpc_upstream.exchange(ask("Fail", b"%d" % code), rpc_site.endpoint, 5)
     assert (answer.code, answer.details) == (code, "näh\nso")
@@ -88,26 +87,26 @@ async def test_every_status_of_the_server_is_an_answer(
 
 
 async def test_the_servers_own_deadline_is_its_answer(
-    rpc_site: RpcSite, rpc_upstream: GrpcUpstream
+    rpc_site: RpcSite, rpc_upstream: RpcUpstream
 ) -> None:
     answer = await rpc_upstream.exchange(ask("Fail", b"4"), rpc_site.endpoint, 5)
     assert answer.code == 4
 
 
-async def test_a_code_that_is_none(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+async def test_a_code_that_is_none(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
     answer = await rpc_upstream.exchange(ask("Fail", b"99"), rpc_site.endpoint, 5)
     assert answer.code == grpc.StatusCode.UNKNOWN.value[0]
 
 
 async def test_unknown_methods_are_the_applications(
-    rpc_site: RpcSite, rpc_upstream: GrpcUpstream
+    rpc_site: RpcSite, rpc_upstream: RpcUpstream
 ) -> None:
     answer = await rpc_upstream.exchange(RpcRequest("/no.such/Unknown"), rpc_site.endpoint, 5)
     assert (answer.code, answer.details) == (12, "no such method")
 
 
 async def test_a_bug(
-    rpc_site: RpcSite, rpc_upstream: GrpcUpstream, caplog: pytest.LogCaptureFixture
+    rpc_site: RpcSite, rpc_upstream: RpcUpstream, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = await rpc_upstream.exchange(ask("Bug"), rpc_site.endpoint, 5)
     assert (answer.code, answer.details) == (13, "internal error")
@@ -115,7 +114,7 @@ async def test_a_bug(
     assert (await rpc_upstream.exchange(ask("Echo"), rpc_site.endpoint, 5)).code == 0
 
 
-async def test_cancelling_travels(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+async def test_cancelling_travels(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
     asking = asyncio.ensure_future(
         rpc_upstream.exchange(ask("Wait", b"abc"), rpc_site.endpoint, 30)
     )
@@ -130,13 +129,13 @@ async def test_cancelling_travels(rpc_site: RpcSite, rpc_upstream: GrpcUpstream)
     assert (await rpc_upstream.exchange(ask("Echo"), rpc_site.endpoint, 5)).code == 0
 
 
-async def test_a_deadline_that_passes(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+async def test_a_deadline_that_passes(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
     with pytest.raises(GatewayError) as caught:
         await rpc_upstream.exchange(ask("Wait"), rpc_site.endpoint, 0.1)
     assert caught.value.kind is Kind.TIMEOUT
 
 
-async def test_fifty_at_once(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+async def test_fifty_at_once(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
     answers = await asyncio.gather(
         *(rpc_upstream.exchange(ask("Echo", b"%d" % i), rpc_site.endpoint, 30) for i in range(50))
     )
@@ -144,7 +143,7 @@ async def test_fifty_at_once(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> N
     assert len({call.peer for call in rpc_site.app.calls}) == 1
 
 
-async def test_a_big_message_is_refused(serve_grpc: RpcServe, rpc_upstream: GrpcUpstream) -> None:
+async def test_a_big_message_is_refused(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None:
     site = await serve_grpc(dataclasses.replace(RPC_LIMITS, body=1000))
     answer = await rpc_upstream.exchange(ask("Echo", b"x" * 1000), site.endpoint, 5)
     assert answer.code == 0
@@ -153,20 +152,20 @@ async def test_a_big_message_is_refused(serve_grpc: RpcServe, rpc_upstream: Grpc
     assert len(site.app.calls) == 1
 
 
-async def test_a_message_too_big_to_send(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+async def test_a_message_too_big_to_send(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
     with pytest.raises(GatewayError) as caught:
         await rpc_upstream.exchange(ask("Echo", b"x" * 2_000_000), rpc_site.endpoint, 5)
     assert caught.value.kind is Kind.TOO_LARGE
     assert not rpc_site.app.calls
 
 
-async def test_an_answer_too_big_to_take(rpc_site: RpcSite) -> None:
-    upstream = GrpcUpstream(dataclasses.replace(RPC_LIMITS, body=1000))
+async def test_an_answer_too_big_to_take(engine: Engine, rpc_site: RpcSite) -> None:
+    upstream = engine.upstream(dataclasses.replace(RPC_LIMITS, body=1000))
     assert await kind_of(upstream, rpc_site.endpoint, ask("Large")) is Kind.TOO_LARGE
     await upstream.close()
 
 
-async def test_metadata_over_the_limit(serve_grpc: RpcServe, rpc_upstream: GrpcUpstream) -> None:
+async def test_metadata_over_the_limit(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None:
     site = await serve_grpc(dataclasses.replace(RPC_LIMITS, headers=4096))
     for _ in range(5):
         answer = await rpc_upstream.exchange(ask("Echo", a="x" * 3000), site.endpoint, 5)
@@ -175,7 +174,7 @@ async def test_metadata_over_the_limit(serve_grpc: RpcServe, rpc_upstream: GrpcU
         assert answer.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 
 
-async def test_overload(serve_grpc: RpcServe, rpc_upstream: GrpcUpstream) -> None:
+async def test_overload(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None:
     site = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
     first = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait"), site.endpoint, 30))
     await site.app.entered.wait()
@@ -186,23 +185,23 @@ async def test_overload(serve_grpc: RpcServe, rpc_upstream: GrpcUpstream) -> Non
     assert (await rpc_upstream.exchange(ask("Echo"), site.endpoint, 5)).code == 0
 
 
-async def test_a_taken_port(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
-    other = GrpcServer(rpc_site.server.address, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
+async def test_a_taken_port(engine: Engine, rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
+    other = engine.server(rpc_site.server.address, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
     with pytest.raises(OSError, match="in use"):
         await other.start()
     await other.stop(0)
     assert (await rpc_upstream.exchange(ask("Echo"), rpc_site.endpoint, 5)).code == 0
 
 
-async def test_an_address_of_another_machine() -> None:
-    other = GrpcServer(Address("192.0.2.1", 0), RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
-    with pytest.raises(OSError, match=r"Cannot assign requested address: 192\.0\.2\.1:0") as caught:
+async def test_an_address_of_another_machine(engine: Engine) -> None:
+    other = engine.server(Address("192.0.2.1", 0), RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
+    with pytest.raises(OSError, match=r"(?i)cannot assign requested address") as caught:
         await other.start()
     assert caught.value.errno == errno.EADDRNOTAVAIL
 
 
 async def test_an_address_that_is_free_by_the_time_it_is_asked_about(
-    rpc_site: RpcSite, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(address: Address) -> None:
         raise RuntimeError(f"Failed to bind to address {address}")
@@ -358,7 +357,7 @@ async def test_requests_of_a_stream_are_turned_away_one_by_one(serve_grpc: RpcSe
 
 
 async def test_a_stream_is_pulled_from_the_server(
-    rpc_site: RpcSite, rpc_upstream: GrpcUpstream
+    rpc_site: RpcSite, rpc_upstream: RpcUpstream
 ) -> None:
     size = 100_000
     answers = rpc_upstream.stream(ask("Talk", b"x" * size + b" 1000"), rpc_site.endpoint, 30)
@@ -371,7 +370,7 @@ async def test_a_stream_is_pulled_from_the_server(
     assert len([answer async for answer in answers]) == 999
 
 
-async def test_a_stream_without_answers(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+async def test_a_stream_without_answers(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
     for count in (0, 3):
         wire = ask("Talk", b"a %d" % count, **{"x-b": "2"})
         answers = [each async for each in rpc_upstream.stream(wire, rpc_site.endpoint, None)]
@@ -426,7 +425,7 @@ async def test_metadata_before_the_first_message_comes_with_it(rpc_upstream: Grp
 
 
 async def test_a_streams_bad_end_is_its_last_answer(
-    rpc_site: RpcSite, rpc_upstream: GrpcUpstream
+    rpc_site: RpcSite, rpc_upstream: RpcUpstream
 ) -> None:
     answers = [
         each async for each in rpc_upstream.stream(ask("Talk", b"fail"), rpc_site.endpoint, 30)
@@ -434,7 +433,7 @@ async def test_a_streams_bad_end_is_its_last_answer(
     assert [(answer.code, answer.details) for answer in answers] == [(3, "enough")]
 
 
-async def test_closing_a_stream_cancels_it(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+async def test_closing_a_stream_cancels_it(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
     answers = rpc_upstream.stream(ask("Talk", b"a 1000000"), rpc_site.endpoint, 30)
     await anext(answers)
     await answers.aclose()
@@ -442,7 +441,7 @@ async def test_closing_a_stream_cancels_it(rpc_site: RpcSite, rpc_upstream: Grpc
 
 
 async def test_cancelling_a_pull_cancels_the_stream(
-    rpc_site: RpcSite, rpc_upstream: GrpcUpstream
+    rpc_site: RpcSite, rpc_upstream: RpcUpstream
 ) -> None:
     answers = rpc_upstream.stream(ask("Talk", b"wait"), rpc_site.endpoint, 30)
     with pytest.raises(TimeoutError):
@@ -451,20 +450,20 @@ async def test_cancelling_a_pull_cancels_the_stream(
     await until(lambda: not rpc_site.app.serving)
 
 
-async def test_a_streams_deadline(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+async def test_a_streams_deadline(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
     with pytest.raises(GatewayError) as caught:
         await anext(rpc_upstream.stream(ask("Talk", b"wait"), rpc_site.endpoint, 0.2))
     assert caught.value.kind is Kind.TIMEOUT
     await until(lambda: not rpc_site.app.serving)
 
 
-async def test_a_stream_from_nobody(rpc_upstream: GrpcUpstream, unused_tcp_port: int) -> None:
+async def test_a_stream_from_nobody(rpc_upstream: RpcUpstream, unused_tcp_port: int) -> None:
     with pytest.raises(GatewayError) as caught:
         await anext(rpc_upstream.stream(ask("Talk"), Endpoint("127.0.0.1", unused_tcp_port), 5))
     assert caught.value.kind is Kind.CONNECT
 
 
-async def test_a_request_too_big_to_stream(rpc_site: RpcSite, rpc_upstream: GrpcUpstream) -> None:
+async def test_a_request_too_big_to_stream(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
     with pytest.raises(GatewayError) as caught:
         await anext(rpc_upstream.stream(ask("Talk", b"x" * 2_000_000), rpc_site.endpoint, 5))
     assert caught.value.kind is Kind.TOO_LARGE
@@ -482,7 +481,7 @@ async def test_a_stream_whose_client_leaves(rpc_site: RpcSite) -> None:
 
 
 async def test_streams_have_a_bound_of_their_own(
-    serve_grpc: RpcServe, rpc_upstream: GrpcUpstream, monkeypatch: pytest.MonkeyPatch
+    serve_grpc: RpcServe, rpc_upstream: RpcUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guard, "MOST_STREAMS", 1)
     site = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
@@ -503,7 +502,7 @@ async def test_streams_have_a_bound_of_their_own(
 
 
 async def test_streams_that_wait_for_their_clients_do_not_hold_the_drain(
-    serve_grpc: RpcServe, rpc_upstream: GrpcUpstream
+    serve_grpc: RpcServe, rpc_upstream: RpcUpstream
 ) -> None:
     site = await serve_grpc(RPC_LIMITS)
     async with grpc.aio.insecure_channel(site.endpoint.authority) as channel:
@@ -526,15 +525,17 @@ async def test_streams_that_wait_for_their_clients_do_not_hold_the_drain(
 # ---- backends that misbehave
 
 
-async def test_refused(rpc_upstream: GrpcUpstream, unused_tcp_port: int) -> None:
+async def test_refused(rpc_upstream: RpcUpstream, unused_tcp_port: int) -> None:
     endpoint = Endpoint("127.0.0.1", unused_tcp_port)
     assert await kind_of(rpc_upstream, endpoint, ask("Echo")) is Kind.CONNECT
 
 
-async def test_a_backend_that_comes_back(rpc_upstream: GrpcUpstream, unused_tcp_port: int) -> None:
+async def test_a_backend_that_comes_back(
+    engine: Engine, rpc_upstream: RpcUpstream, unused_tcp_port: int
+) -> None:
     endpoint = Endpoint("127.0.0.1", unused_tcp_port)
     assert await kind_of(rpc_upstream, endpoint, ask("Echo")) is Kind.CONNECT
-    server = GrpcServer(
+    server = engine.server(
         _local(unused_tcp_port),
         RpcEcho(),
         RPC_LIMITS,
@@ -553,14 +554,14 @@ async def test_a_backend_that_comes_back(rpc_upstream: GrpcUpstream, unused_tcp_
 
 
 async def test_the_servers_unavailable_is_not_connect(
-    rpc_site: RpcSite, rpc_upstream: GrpcUpstream
+    rpc_site: RpcSite, rpc_upstream: RpcUpstream
 ) -> None:
     answer = await rpc_upstream.exchange(ask("Fail", b"14"), rpc_site.endpoint, 5)
     assert answer.code == 14
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\0\0\0\4\0\0\0\0"])
-async def test_not_grpc_at_all(rpc_upstream: GrpcUpstream, said: bytes) -> None:
+async def test_not_grpc_at_all(rpc_upstream: RpcUpstream, said: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         writer.write(said)
@@ -570,7 +571,7 @@ async def test_not_grpc_at_all(rpc_upstream: GrpcUpstream, said: bytes) -> None:
         await rpc_upstream.close()  # before the backend, lest it connect once more
 
 
-async def test_silence_before_the_handshake(rpc_upstream: GrpcUpstream) -> None:
+async def test_silence_before_the_handshake(rpc_upstream: RpcUpstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -579,7 +580,7 @@ async def test_silence_before_the_handshake(rpc_upstream: GrpcUpstream) -> None:
         await rpc_upstream.close()  # before the backend, lest it connect once more
 
 
-async def test_a_connection_that_breaks_under_a_call(rpc_upstream: GrpcUpstream) -> None:
+async def test_a_connection_that_breaks_under_a_call(rpc_upstream: RpcUpstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"\0\0\0\4\0\0\0\0\0")  # SETTINGS: the handshake is done
         seen = b""
@@ -593,9 +594,9 @@ async def test_a_connection_that_breaks_under_a_call(rpc_upstream: GrpcUpstream)
         await rpc_upstream.close()  # before the backend, lest it connect once more
 
 
-async def test_stop_waits_for_what_is_served(rpc_upstream: GrpcUpstream) -> None:
+async def test_stop_waits_for_what_is_served(engine: Engine, rpc_upstream: RpcUpstream) -> None:
     app, admission = RpcEcho(), Admission(RPC_LIMITS)
-    server = GrpcServer(_local(0), app, RPC_LIMITS, admission)
+    server = engine.server(_local(0), app, RPC_LIMITS, admission)
     await server.start()
     endpoint = Endpoint("127.0.0.1", server.address.port)
     asking = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait", b"x"), endpoint, 30))
@@ -609,9 +610,9 @@ async def test_stop_waits_for_what_is_served(rpc_upstream: GrpcUpstream) -> None
     assert await kind_of(rpc_upstream, endpoint, ask("Echo")) in gone
 
 
-async def test_stop_cancels_after_the_grace(rpc_upstream: GrpcUpstream) -> None:
+async def test_stop_cancels_after_the_grace(engine: Engine, rpc_upstream: RpcUpstream) -> None:
     app, admission = RpcEcho(), Admission(RPC_LIMITS)
-    server = GrpcServer(_local(0), app, RPC_LIMITS, admission)
+    server = engine.server(_local(0), app, RPC_LIMITS, admission)
     await server.start()
     endpoint = Endpoint("127.0.0.1", server.address.port)
     asking = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait"), endpoint, 30))
@@ -624,9 +625,9 @@ async def test_stop_cancels_after_the_grace(rpc_upstream: GrpcUpstream) -> None:
     assert caught.value.kind is Kind.BACKEND_GARBAGE
 
 
-async def test_what_a_client_is_told_after_the_grace() -> None:
+async def test_what_a_client_is_told_after_the_grace(engine: Engine) -> None:
     app, admission = RpcEcho(), Admission(RPC_LIMITS)
-    server = GrpcServer(_local(0), app, RPC_LIMITS, admission)
+    server = engine.server(_local(0), app, RPC_LIMITS, admission)
     await server.start()
     async with grpc.aio.insecure_channel(str(server.address)) as channel:
         asking = channel.unary_unary("/t.T/Wait")(b"")
@@ -645,13 +646,13 @@ async def test_what_a_client_is_told_after_the_grace() -> None:
         await until(lambda: not admission.requests)
 
 
-async def test_the_port_is_free_after_stop(rpc_upstream: GrpcUpstream) -> None:
-    first = GrpcServer(_local(0), RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
+async def test_the_port_is_free_after_stop(engine: Engine, rpc_upstream: RpcUpstream) -> None:
+    first = engine.server(_local(0), RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
     await first.start()
     endpoint = Endpoint("127.0.0.1", first.address.port)
     assert (await rpc_upstream.exchange(ask("Echo"), endpoint, 5)).code == 0
     await first.stop(0)
-    second = GrpcServer(first.address, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
+    second = engine.server(first.address, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
     await second.start()
     assert second.address == first.address
     await second.stop(0)
@@ -683,7 +684,7 @@ _OK = _frame(1, 5, 1, _block((b"grpc-status", b"0")))
     ],
     ids=["no message", "half a message", "no status", "compressed without encoding"],
 )
-async def test_an_answer_that_is_no_grpc(rpc_upstream: GrpcUpstream, frames: bytes) -> None:
+async def test_an_answer_that_is_no_grpc(rpc_upstream: RpcUpstream, frames: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(_frame(4, 0, 0))
         await reader.readuntil(b"/t.T/Echo")

@@ -13,9 +13,20 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
-from infergate.transport.base import Address, Conversation, Endpoint, StreamHandler
+from infergate.transport.base import (
+    Address,
+    Conversation,
+    Endpoint,
+    RpcApp,
+    RpcUpstream,
+    Server,
+    StreamHandler,
+)
+from infergate.transport.grpc_client import GrpcUpstream
 from infergate.transport.grpc_server import GrpcServer
 from infergate.transport.guard import Admission
+from infergate.transport.h2_client import H2Upstream
+from infergate.transport.h2_server import H2Server
 from infergate.transport.http_server import AiohttpServer
 
 LOCAL = Address("127.0.0.1", 0)
@@ -317,11 +328,29 @@ class Repeating:
             self.app.left.set()
 
 
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """What speaks gRPC."""
+
+    name: str
+    server: Callable[[Address, RpcApp, Limits, Admission], Server]
+    upstream: Callable[[Limits], RpcUpstream]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ENGINES = (
+    Engine("compat", GrpcServer, GrpcUpstream),
+    Engine("own", H2Server, H2Upstream),
+)
+
+
 @dataclasses.dataclass
 class RpcSite:
     """A listening gRPC server and its application."""
 
-    server: GrpcServer
+    server: Server
     app: RpcEcho
     admission: Admission
 

@@ -55,6 +55,8 @@ class Connection(Reader):
         self.is_over = False
         self.most_streams = 2**31
         """How many streams the peer lets us open at once."""
+        self.blocks = 0
+        """How many header blocks have come."""
         super().__init__(bounds.BLOCK_TIMES * header_bytes)
         self._out = Outbox()
         self._blocks = BlockReader(self._most_block)
@@ -96,6 +98,16 @@ class Connection(Reader):
                 events.append(Failed(fault.code, fault.reason))
         return events
 
+    @property
+    def heard_at(self) -> float:
+        """When something was received the last time."""
+        return self._now
+
+    @property
+    def is_inside_headers(self) -> bool:
+        """Whether a header block, or any frame that is held, has begun and is not complete."""
+        return self._block is not None or bool(self._rest)
+
     def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
         match kind:
             case frames.WINDOW_UPDATE:
@@ -116,6 +128,7 @@ class Connection(Reader):
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "PUSH_PROMISE, which was switched off")
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
+        self.blocks += 1
         self._on_headers(number, self._blocks.read(block), end=end)
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:

@@ -147,6 +147,9 @@ _STATIC_FIELDS: Final = {
     (":scheme", "https"): 7,
     (":status", "200"): 8,
 }
+NO_TABLE: Final = b"\x20"
+"""What our first block begins with: our table has, from now on, no bytes (RFC 7541, 6.3). A peer
+that takes a smaller table than the usual one has to be told before anything else."""
 _FOUR_BITS: Final = 15
 _SEVEN_BITS: Final = 127
 

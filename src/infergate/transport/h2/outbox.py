@@ -14,6 +14,7 @@ from typing import Final
 
 from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
+from infergate.transport.h2.fields import NO_TABLE
 from infergate.transport.h2.frames import (
     CONTINUATION,
     DATA,
@@ -37,7 +38,15 @@ class Outbox:
     """``window`` is the connection's, ``initial`` that of a new stream, ``frame_size`` the longest
     payload the peer takes."""
 
-    __slots__ = ("_waiting", "frame_size", "initial", "parts", "sent_frames", "window")
+    __slots__ = (
+        "_has_spoken",
+        "_waiting",
+        "frame_size",
+        "initial",
+        "parts",
+        "sent_frames",
+        "window",
+    )
 
     def __init__(self) -> None:
         self.parts: list[Buffer] = []
@@ -46,11 +55,15 @@ class Outbox:
         self.frame_size = LEAST_FRAME
         self.sent_frames = 0
         """Frames of headers and DATA so far."""
+        self._has_spoken = False
         self._waiting: dict[Stream, None] = {}
 
     def headers(self, stream: Stream, block: bytes, *, end: bool) -> None:
         """A header block, in as many frames as it needs."""
         self.sent_frames += 1
+        if not self._has_spoken:
+            self._has_spoken = True
+            block = NO_TABLE + block
         if end:
             stream.local_open = False
         flags = END_STREAM if end else 0

@@ -1,0 +1,32 @@
+"""How a connection to an endpoint is made, on whichever loop runs."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from infergate.transport.base import Endpoint
+
+_EYEBALLS: Final = 0.25
+"""Seconds before the next address of a name is tried beside the first (RFC 8305)."""
+
+AnyProtocol = TypeVar("AnyProtocol", bound=asyncio.BaseProtocol)
+
+
+async def connected(
+    loop: asyncio.AbstractEventLoop,
+    make: Callable[[], AnyProtocol],
+    endpoint: Endpoint,
+    context: ssl.SSLContext | None,
+) -> AnyProtocol:
+    """What ``make`` made, connected. Raises OSError."""
+    if endpoint.unix:
+        _, connection = await loop.create_unix_connection(make, endpoint.unix)
+        return connection
+    options: dict[str, Any] = {"ssl": context}
+    if isinstance(loop, asyncio.BaseEventLoop):  # uvloop tries addresses one after the other
+        options["happy_eyeballs_delay"] = _EYEBALLS
+    _, connection = await loop.create_connection(make, endpoint.host, endpoint.port, **options)
+    return connection

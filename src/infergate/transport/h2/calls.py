@@ -1,0 +1,166 @@
+"""gRPC's calls in the headers of a stream, both ways.
+
+Source: gRPC over HTTP/2 (PROTOCOL-HTTP2.md) and "HTTP to gRPC Status Code Mapping". What it leaves
+open is as grpc-core does: a timeout that cannot be read sets no deadline.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote, unquote
+
+from infergate.core.limits import Limits
+from infergate.transport import grpc_metadata
+from infergate.transport.h2 import fields
+from infergate.transport.h2.fields import Fields
+from infergate.transport.h2.messages import ACCEPTED
+
+OK: Final = 0
+CANCELLED: Final = 1
+UNKNOWN: Final = 2
+DEADLINE_EXCEEDED: Final = 4
+RESOURCE_EXHAUSTED: Final = 8
+UNIMPLEMENTED: Final = 12
+INTERNAL: Final = 13
+UNAVAILABLE: Final = 14
+_CODES: Final = range(17)
+_OF_HTTP: Final = {400: 13, 401: 16, 403: 7, 404: 12, 429: 14, 502: 14, 503: 14, 504: 14}
+_TIMEOUT: Final = re.compile("([0-9]{1,8})([HMSmun])", re.ASCII)
+_SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_MOST_DIGITS: Final = 99_999_999
+_CONTENT: Final = "application/grpc"
+_SPELT: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+"""What stands for itself in grpc-message."""
+_LONGEST_DETAILS: Final = 4096
+_OF_HTTP_WORDS: Final = "Received http2 header with status: "
+
+
+class Asked:
+    """What a request's headers say. ``refusal``: why there can be no call, as a gRPC code and
+    words; ``status`` is the HTTP status to tell it by."""
+
+    __slots__ = ("encoding", "headers", "method", "refusal", "status", "timeout")
+
+    def __init__(self, told: Fields, limits: Limits) -> None:
+        self.method: Final = told.pseudo[":path"]
+        self.headers: Final[Mapping[str, str]] = grpc_metadata.from_wire(told.pairs)
+        protocol = dict(told.pairs)
+        self.timeout: Final = read_timeout(protocol.get("grpc-timeout", ""))
+        self.encoding: Final = protocol.get("grpc-encoding", "")
+        self.status = 200
+        self.refusal: tuple[int, str] | None = None
+        if told.size > limits.headers:
+            self.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.headers} bytes"
+        elif len(told.pairs) > limits.header_count:
+            self.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.header_count} entries"
+        elif not is_grpc(protocol.get("content-type", "")):
+            self.status, self.refusal = 415, (UNKNOWN, "the content-type is not application/grpc")
+        elif told.pseudo[":method"] != "POST":
+            self.status, self.refusal = 405, (INTERNAL, "gRPC is spoken by POST")
+        elif "te" not in protocol:
+            self.status, self.refusal = 400, (INTERNAL, "te: trailers is missing")
+
+
+def is_grpc(content_type: str) -> bool:
+    """Whether a body is gRPC's."""
+    return content_type.startswith(_CONTENT) and content_type[len(_CONTENT) :][:1] in {"", "+", ";"}
+
+
+def read_timeout(value: str) -> float | None:
+    """Seconds; None where it cannot be read."""
+    found = _TIMEOUT.fullmatch(value)
+    return int(found[1]) * _SECONDS[found[2]] if found else None
+
+
+def write_timeout(seconds: float) -> str:
+    """At most eight digits, rounded up."""
+    for unit in ("u", "m", "S"):
+        count = math.ceil(max(0.0, seconds) / _SECONDS[unit])
+        if count <= _MOST_DIGITS:
+            return f"{count}{unit}"
+    return f"{_MOST_DIGITS}S"
+
+
+# ---- answering
+
+HEADERS: Final = fields.block(
+    (":status", "200"), ("content-type", _CONTENT), ("grpc-accept-encoding", ACCEPTED)
+)
+"""What begins every answer that has a message."""
+GOOD_END: Final = fields.block(("grpc-status", "0"))
+
+
+def ending(code: int, details: str, metadata: Mapping[str, str]) -> bytes:
+    """The trailers of an answer."""
+    if not code and not metadata:
+        return GOOD_END
+    pairs = [("grpc-status", str(code if code in _CODES else UNKNOWN))]
+    if details:
+        pairs.append(("grpc-message", quote(details[:_LONGEST_DETAILS], safe=_SPELT)))
+    return fields.block(*pairs, *grpc_metadata.to_wire(metadata))
+
+
+def refusing(status: int, code: int, details: str, metadata: Mapping[str, str]) -> bytes:
+    """An answer that is nothing but its end."""
+    head = fields.block((":status", str(status)), ("content-type", _CONTENT))
+    return head + ending(code, details, metadata)
+
+
+# ---- being answered
+
+
+class Answered:
+    """What the headers or the trailers of an answer say; trailers where ``status`` is 0.
+
+    ``code`` is None where they tell none that could be read.
+    """
+
+    __slots__ = ("code", "details", "encoding", "is_grpc", "metadata", "status")
+
+    def __init__(self, told: Fields) -> None:
+        said = dict(told.pairs)
+        self.status: Final = told.status or 0
+        self.is_grpc: Final = self.status == 200 and is_grpc(said.get("content-type", ""))
+        self.encoding: Final = said.get("grpc-encoding", "")
+        self.code: Final = self._code(said.get("grpc-status"))
+        if said.get("grpc-status") is None and self.status and self.status != 200:
+            self.details = f"{_OF_HTTP_WORDS}{self.status}"
+        else:
+            self.details = unquote(said.get("grpc-message", ""))
+        self.metadata: Final = grpc_metadata.from_wire(told.pairs)
+
+    def _code(self, said: str | None) -> int | None:
+        if said is None:
+            if self.status in {0, 200}:
+                return None
+            return _OF_HTTP.get(self.status, UNKNOWN)
+        if not said.isascii() or not said.isdecimal() or len(said) > 9:
+            return None
+        return int(said) if int(said) in _CODES else UNKNOWN
+
+
+def asking(method: str, authority: str, scheme: str, agent: str) -> bytes:
+    """The beginning of a request's headers, which all calls of a method share."""
+    return fields.block(
+        (":method", "POST"),
+        (":scheme", scheme),
+        (":path", method),
+        (":authority", authority),
+        ("te", "trailers"),
+        ("content-type", _CONTENT),
+        ("grpc-accept-encoding", ACCEPTED),
+        ("user-agent", agent),
+    )
+
+
+def rest_of_asking(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
+    """What each call says for itself."""
+    block = b""
+    if timeout is not None:
+        block = fields.field("grpc-timeout", write_timeout(timeout))
+    if metadata:
+        block += fields.block(*grpc_metadata.to_wire(metadata))
+    return block

@@ -1,0 +1,164 @@
+"""gRPC's messages in the body of a stream: a flag, a length, as many bytes.
+
+Source: gRPC over HTTP/2, "Length-Prefixed-Message" and "Message-Encoding".
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+import numpy as np
+
+from infergate.core.tensor import Buffer
+
+PREFIX: Final = struct.Struct(">BI")
+_SIZE: Final = PREFIX.size
+ENCODINGS: Final = {"gzip": 31, "deflate": 15}
+"""What a message may be compressed by, and how zlib calls it; deflate is zlib's format."""
+ACCEPTED: Final = "identity, deflate, gzip"
+
+
+class TooLong(Exception):  # noqa: N818 - it is what the peer sent
+    """A message is, or inflates to, more than is taken."""
+
+
+class NoMessage(Exception):  # noqa: N818
+    """What came is no message."""
+
+
+def prefix(length: int) -> bytes:
+    """What stands before a message that is not compressed."""
+    return PREFIX.pack(0, length)
+
+
+def too_long(length: int, most: int) -> TooLong:
+    """In grpc's words."""
+    return TooLong(f"Received message larger than max ({length} vs. {most})")
+
+
+def _checked(flag: int, length: int, most: int, encoding: str) -> None:
+    if length > most:
+        raise too_long(length, most)
+    if flag > 1:
+        raise NoMessage(f"a message with flag {flag}")
+    if flag and encoding not in ENCODINGS:
+        raise NoMessage("a message is compressed, but not said how")
+
+
+def _inflated(data: Buffer, most: int, encoding: str) -> bytes:
+    machine = zlib.decompressobj(ENCODINGS[encoding])
+    try:
+        message = machine.decompress(data, most + 1)
+    except zlib.error as error:
+        raise NoMessage(f"a message is no {encoding}") from error
+    if len(message) > most:
+        raise TooLong(f"Received message larger than max (compressed, vs. {most})")
+    if not machine.eof or machine.unused_data:
+        raise NoMessage(f"a message is cut short, or goes on after its {encoding}")
+    return message
+
+
+class OneMessage:
+    """A body that is to be one message of at most ``most`` bytes.
+
+    ``length`` is what it announced, None until it has. A short message is ``bytes``; one that comes
+    in pieces goes to where it will stay.
+    """
+
+    __slots__ = ("_encoding", "_filled", "_flag", "_head", "_most", "_room", "length", "message")
+
+    def __init__(self, most: int, encoding: str) -> None:
+        self._most: Final = most
+        self._encoding: Final = encoding
+        self._head = b""
+        self._flag = 0
+        self._room: memoryview | None = None
+        self._filled = 0
+        self.length: int | None = None
+        self.message: Buffer | None = None
+
+    def add(self, data: Buffer) -> None:
+        """Some of the body. Raises TooLong, NoMessage."""
+        if self._room is None:
+            if self.message is None:
+                self._begin(data)
+            elif len(data):
+                raise NoMessage("more than one message")
+            return
+        self._fill(data)
+
+    def _begin(self, data: Buffer) -> None:
+        if self._head:
+            data = self._head + data
+        if len(data) < _SIZE:
+            self._head = bytes(data)
+            return
+        self._head = b""
+        self._flag, length = PREFIX.unpack_from(data)
+        self.length = length
+        _checked(self._flag, length, self._most, self._encoding)
+        if len(data) == _SIZE + length:
+            self._finish(bytes(data[_SIZE:]))
+            return
+        self._room = np.empty(length, np.uint8).data  # touched only as bytes come
+        self._fill(data[_SIZE:])
+
+    def _fill(self, data: Buffer) -> None:
+        room, end = self._room, self._filled + len(data)
+        assert room is not None
+        if end > len(room):
+            raise NoMessage("more than one message")
+        room[self._filled : end] = data
+        self._filled = end
+        if end == len(room):
+            self._room = None
+            self._finish(room)
+
+    def _finish(self, data: Buffer) -> None:
+        self.message = _inflated(data, self._most, self._encoding) if self._flag else data
+
+
+class Messages:
+    """A body of any number of messages, each of at most ``most`` bytes; cut when asked for."""
+
+    __slots__ = ("_body", "_encoding", "_most")
+
+    def __init__(self, most: int, encoding: str) -> None:
+        self._body = bytearray()  # not the pieces: those cost far more than their bytes
+        self._most: Final = most
+        self._encoding: Final = encoding
+
+    def add(self, data: Buffer) -> None:
+        """Some of the body."""
+        self._body += data
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is here, not even of a message that is not complete."""
+        return not self._body
+
+    @property
+    def lacking(self) -> int:
+        """How many bytes are to come of the message that has begun."""
+        body = self._body
+        if len(body) < _SIZE:
+            return 0
+        return int(PREFIX.unpack_from(body)[1]) + _SIZE - len(body)
+
+    def take(self) -> tuple[bytes, int] | None:
+        """The next message, and how many bytes of the body it was; None as long as it is not
+        here. Raises TooLong, NoMessage."""
+        body = self._body
+        if len(body) < _SIZE:
+            return None
+        flag, length = PREFIX.unpack_from(body)
+        _checked(flag, length, self._most, self._encoding)
+        end = _SIZE + length
+        if len(body) < end:
+            return None
+        with memoryview(body) as view:
+            data = bytes(view[_SIZE:end])
+        del body[:end]
+        return (_inflated(data, self._most, self._encoding) if flag else data), end

@@ -1,0 +1,396 @@
+"""gRPC calls on streams of a connection to a backend, as the client sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from infergate import __version__
+from infergate.core.errors import GatewayError, Kind, Origin, garbage
+from infergate.core.limits import KIB, Limits
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcRequest, RpcResponse, size
+from infergate.transport.base import Endpoint
+from infergate.transport.h2 import calls
+from infergate.transport.h2.calls import Answered
+from infergate.transport.h2.events import Failed, Goaway, Headers, Reset
+from infergate.transport.h2.fields import Fields
+from infergate.transport.h2.frames import Code
+from infergate.transport.h2.messages import Messages, NoMessage, OneMessage, TooLong, prefix
+from infergate.transport.h2.roles import ClientConnection
+from infergate.transport.h2.stream import Stream
+from infergate.transport.h2_calls import ROOM
+from infergate.transport.h2_link import Link
+
+_HEADER_BYTES: Final = 64 * KIB
+"""What a backend's headers may come to."""
+_AGENT: Final = f"infergate/{__version__}"
+_METHODS: Final = 256
+"""How many methods' headers are kept made."""
+_EARLY: Final = 0.005
+"""Seconds by which a server's clock may be ahead of ours."""
+
+
+class Untouched(Exception):  # noqa: N818 - it is what the server said
+    """The server did not look at the call."""
+
+
+class ClientLink(Link):
+    """One connection to ``endpoint``. ``opened`` is told when it may be used, ``changed`` when it
+    has room again, or, with the link, that it is over."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        endpoint: Endpoint,
+        limits: Limits,
+        opened: Callable[[ClientLink], None],
+        changed: Callable[[ClientLink | None], None],
+    ) -> None:
+        core = ClientConnection(_HEADER_BYTES)
+        super().__init__(loop, core)
+        self.core: Final = core
+        self.endpoint: Final = endpoint
+        self.most: Final = limits.body + ROOM
+        self._opened: Final = opened
+        self._changed: Final = changed
+        self._ready: asyncio.Future[None] = loop.create_future()
+        self.over: asyncio.Future[None] = loop.create_future()
+        self._is_lost = False
+        self._calls: set[Asked] = set()
+        self._beginnings: dict[str, bytes] = {}
+
+    async def ready(self, protocol: str) -> None:
+        """Wait for the server's settings, where it agreed on ``protocol`` in its TLS handshake, if
+        one is given. Raises OSError."""
+        if protocol:
+            made = self._transport.get_extra_info("ssl_object")
+            if made is None or made.selected_alpn_protocol() != protocol:
+                raise ssl.SSLError("the server does not speak HTTP/2")
+        await self._ready
+
+    def abort(self) -> None:
+        """Close now."""
+        self._transport.abort()
+
+    def beginning(self, method: str) -> bytes:
+        """The headers that all calls of ``method`` share."""
+        made = self._beginnings.get(method)
+        if made is None:
+            if len(self._beginnings) >= _METHODS:
+                self._beginnings.clear()
+            scheme = "https" if self.endpoint.tls else "http"
+            made = calls.asking(method, self.endpoint.authority, scheme, _AGENT)
+            self._beginnings[method] = made
+        return made
+
+    def distrust(self) -> None:
+        """Nothing is heard of the server: let it finish what it has, ask it nothing more."""
+        self.core.is_leaving = True
+        self._changed(self)
+
+    def began(self, call: Asked) -> None:
+        """``call`` is on its way."""
+        self._calls.add(call)
+        self.flush_soon()
+
+    def ended(self, call: Asked) -> None:
+        """``call`` is over."""
+        self._calls.discard(call)
+        if self.core.has_room:
+            self._changed(None)
+        elif self.core.is_leaving and not self._calls:
+            self._transport.close()
+
+    # ---- what asyncio and the core tell
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The server closed, or we did."""
+        self._is_lost = True
+        self.core.is_leaving = True
+        self._wake()
+        reason = OSError(f"{self.endpoint}: closed before it was ready: {exc!r}")
+        if not self._ready.done():
+            self._ready.set_exception(reason)
+        self._changed(self)
+        for each in tuple(self._calls):
+            each.lost(exc)
+        self.over.set_result(None)
+
+    def _on_ready(self) -> None:
+        if not self._ready.done():
+            self._opened(self)
+            self._ready.set_result(None)
+
+    def _on_headers(self, event: Headers) -> None:
+        event.stream.owner.headers(event.fields, event.end)
+
+    def _on_goaway(self, event: Goaway) -> None:  # noqa: ARG002
+        self._changed(self)
+        if not self._calls:
+            self._transport.close()
+
+    def _on_failed(self, event: Failed) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(OSError(f"{self.endpoint}: {event.reason}"))
+        self.flush()
+        self._transport.close()
+        for each in tuple(self._calls):
+            each.fail(garbage("the backend's answer is not HTTP/2", f"{self.endpoint}: {event}"))
+
+
+class Asked:
+    """A call. ``headers``, ``add``, ``end``, ``sent`` and ``gone`` are told what happens on its
+    stream."""
+
+    def __init__(self, link: ClientLink, wire: RpcRequest, deadline: float | None) -> None:
+        """Sends it. ``deadline``: loop time."""
+        loop = link.loop
+        self._began: Final = loop.time()
+        left = None if deadline is None else deadline - self._began
+        block = link.beginning(wire.method) + calls.rest_of_asking(left, wire.metadata)
+        message = wire.message
+        self._link: Final = link
+        self._deadline: Final = deadline
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: BaseException | None = None
+        self._is_over = False
+        self._heard = False
+        self._ending: Answered | None = None
+        self._stream: Final[Stream] = link.core.ask(block, (prefix(size(message)), *message))
+        self._stream.owner = self
+        self._alarm = None if deadline is None else loop.call_at(deadline, self._expire)
+        link.began(self)
+
+    # ---- what those derived from it say
+
+    def _expect(self, answered: Answered) -> None:
+        """Messages follow."""
+        raise NotImplementedError
+
+    def _take(self, data: Buffer) -> None:
+        """Some of them. Raises TooLong, NoMessage."""
+        raise NotImplementedError
+
+    # ---- what happens
+
+    def headers(self, fields: Fields, end: bool) -> None:  # noqa: FBT001
+        """The answer begins; ``end``: and that is all of it."""
+        self._heard = True
+        answered: Answered | None = fields.meaning
+        if answered is None:
+            answered = fields.meaning = Answered(fields)
+        if end:
+            self._conclude(answered)
+        elif answered.is_grpc:
+            self._expect(answered)
+        elif answered.status != 200:
+            self._link.core.reset(self._stream, Code.CANCEL)
+            self._conclude(answered)
+        else:
+            self.fail(garbage("the backend's answer is not gRPC", self._said("a content-type")))
+
+    def add(self, data: Buffer, end: bool) -> None:  # noqa: FBT001
+        """Some of the answer."""
+        if self._is_over:
+            return
+        try:
+            self._take(data)
+        except TooLong as error:
+            self.fail(
+                GatewayError(
+                    Kind.TOO_LARGE,
+                    "the backend's answer is too large",
+                    origin=Origin.BACKEND,
+                    detail=self._said(error),
+                )
+            )
+        except NoMessage as error:
+            self.fail(garbage("the backend's answer broke off", self._said(error)))
+        else:
+            if end:
+                self.fail(garbage("the backend's answer broke off", self._said("no status")))
+
+    def end(self, fields: Fields) -> None:
+        """The answer's trailers."""
+        answered: Answered | None = fields.meaning
+        if answered is None:
+            answered = fields.meaning = Answered(fields)
+        self._conclude(answered)
+
+    def sent(self) -> None:
+        """All of the request is on its way."""
+
+    def gone(self, event: Reset) -> None:
+        """The server gave the call up, or broke a rule of the stream."""
+        said = f"reset: {event.code}"
+        if event.untouched:
+            self.fail(Untouched(self._said(said)))
+        elif self._deadline is not None and self._link.loop.time() >= self._deadline - _EARLY:
+            self._expire()
+        else:
+            self.fail(garbage("the backend's answer broke off", self._said(said)))
+
+    def lost(self, error: BaseException | None) -> None:
+        """The connection is over."""
+        said = self._said(repr(error))
+        if self._heard:
+            self.fail(garbage("the backend's answer broke off", said))
+        else:
+            self.fail(garbage("the backend closed the connection before answering", said))
+
+    def fail(self, error: BaseException) -> None:
+        """``error`` is what comes of it."""
+        if not self._is_over:
+            self._error = error
+            self._finish()
+
+    def _conclude(self, answered: Answered) -> None:
+        if self._is_over:
+            return
+        self._ending = answered
+        if answered.code is None:
+            self._error = garbage("the backend's answer broke off", self._said("no grpc-status"))
+        self._finish()
+
+    def _finish(self) -> None:
+        self._is_over = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        link, stream = self._link, self._stream
+        if stream.local_open or stream.remote_open:
+            link.core.reset(stream, Code.CANCEL)
+            link.flush_soon()
+        link.ended(self)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _expire(self) -> None:
+        if self._link.core.heard_at < self._began:
+            self._link.distrust()
+        self.fail(
+            GatewayError(
+                Kind.TIMEOUT,
+                "the backend did not answer in time",
+                origin=Origin.BACKEND,
+                detail=str(self._link.endpoint),
+            )
+        )
+
+    async def _wait(self) -> None:
+        waiter = self._waiter = self._link.loop.create_future()
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+
+    def _said(self, what: object) -> str:
+        return f"{self._link.endpoint}: {what}"
+
+    def close(self) -> None:
+        """Nobody waits for it any more."""
+        if not self._is_over:
+            self._finish()
+
+
+class AskedOnce(Asked):
+    """One answer is expected."""
+
+    def __init__(self, link: ClientLink, wire: RpcRequest, deadline: float) -> None:
+        self._reader: OneMessage | None = None
+        super().__init__(link, wire, deadline)
+
+    def _expect(self, answered: Answered) -> None:
+        self._reader = OneMessage(self._link.most, answered.encoding)
+
+    def _take(self, data: Buffer) -> None:
+        reader = self._reader
+        assert reader is not None
+        known = reader.length
+        reader.add(data)
+        if known is None and reader.length is not None and reader.message is None:
+            self._link.core.invite(self._stream, reader.length)
+
+    async def answer(self) -> RpcResponse:
+        """Wait for it. Raises Untouched, GatewayError."""
+        try:
+            if not self._is_over:
+                await self._wait()
+        finally:
+            self.close()
+        if self._error is not None:
+            raise self._error
+        ending = self._ending
+        assert ending is not None
+        assert ending.code is not None
+        if ending.code:
+            return RpcResponse(code=ending.code, details=ending.details, metadata=ending.metadata)
+        message = None if self._reader is None else self._reader.message
+        if message is None:
+            said = self._said("status OK")
+            raise garbage("the backend's answer holds no message", said)
+        return RpcResponse((message,), metadata=ending.metadata)
+
+
+class AskedStream(Asked):
+    """Any number of answers are expected, which are taken as they are asked for."""
+
+    def __init__(self, link: ClientLink, wire: RpcRequest, deadline: float | None) -> None:
+        self._messages: Messages | None = None
+        super().__init__(link, wire, deadline)
+
+    def _expect(self, answered: Answered) -> None:
+        self._messages = Messages(self._link.most, answered.encoding)
+
+    def _take(self, data: Buffer) -> None:
+        assert self._messages is not None
+        self._messages.add(data)
+        self._wake()
+
+    async def next(self) -> RpcResponse | None:
+        """The next one; None at a good end. Raises Untouched, GatewayError."""
+        link = self._link
+        while True:
+            messages = self._messages
+            try:
+                taken = None if messages is None else messages.take()
+                if taken is None and self._is_over and messages and not messages.is_empty:
+                    raise NoMessage("cut short")  # noqa: TRY301
+            except TooLong as error:
+                raise GatewayError(
+                    Kind.TOO_LARGE,
+                    "the backend's answer is too large",
+                    origin=Origin.BACKEND,
+                    detail=self._said(error),
+                ) from None
+            except NoMessage as error:
+                if self._error is None:
+                    said = self._said(error)
+                    raise garbage("the backend's answer broke off", said) from None
+                taken = None
+            if taken is not None:
+                message, length = taken
+                link.core.release(self._stream, length)
+                link.flush_soon()
+                return RpcResponse((message,))
+            if self._is_over:
+                return self._end()
+            if messages is not None and (lacking := messages.lacking) > 0:
+                link.core.invite(self._stream, lacking)
+                link.flush_soon()
+            await self._wait()
+
+    def _end(self) -> RpcResponse | None:
+        if self._error is not None:
+            raise self._error
+        ending = self._ending
+        assert ending is not None
+        assert ending.code is not None
+        if not ending.code:
+            return None
+        return RpcResponse(code=ending.code, details=ending.details, metadata=ending.metadata)

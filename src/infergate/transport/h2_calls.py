@@ -1,0 +1,402 @@
+"""gRPC calls on streams of a client's HTTP/2 connection, as the server sees them.
+
+*Rule 1.* A unary call's message is admitted when it is announced; only then its window grows to
+hold it.
+*Rule 2.* Of a stream, the next message is let in when the application asks for it; before that, not
+more than the stream's first window.
+*Rule 3.* An answer before the end of the request ends that too (RFC 9113, 8.1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import TYPE_CHECKING, Any, Final
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import KIB, Limits
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcRequest, RpcResponse, size
+from infergate.transport.base import StreamHandler
+from infergate.transport.guard import Share
+from infergate.transport.h2 import calls
+from infergate.transport.h2.calls import Asked
+from infergate.transport.h2.events import Reset
+from infergate.transport.h2.fields import Fields
+from infergate.transport.h2.frames import Code
+from infergate.transport.h2.messages import PREFIX, Messages, NoMessage, OneMessage, TooLong, prefix
+from infergate.transport.h2.stream import Stream
+from infergate.transport.timer import body_due
+
+if TYPE_CHECKING:
+    from infergate.transport.h2_server import ServerLink
+
+log = logging.getLogger(__name__)
+
+ROOM: Final = 64 * KIB
+"""A message is a tensor's bytes and a few fields around them."""
+_LATE: Final = 0.1
+"""Seconds after a client's deadline in which the application may still say so itself."""
+_LATE_WORDS: Final = "Deadline Exceeded"
+
+
+class Served:
+    """A call. ``add``, ``end``, ``sent`` and ``gone`` are told what happens on its stream."""
+
+    __slots__ = (
+        "_alarm",
+        "_asked",
+        "_has_ended",
+        "_has_headers",
+        "_link",
+        "_most",
+        "_stream",
+        "_task",
+        "call",
+    )
+
+    def __init__(self, link: ServerLink, stream: Stream, asked: Asked) -> None:
+        now = time.monotonic()
+        timeout = asked.timeout
+        self._link: Final = link
+        self._stream: Final = stream
+        self._asked: Final = asked
+        self._most: Final = link.host.limits.body + ROOM
+        self._has_headers = False  # told the client
+        self._has_ended = False  # told it how it ends
+        self._task: asyncio.Task[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self.call: Final = Call(
+            link.peer, now, None if timeout is None else now + timeout, headers=asked.headers
+        )
+        if timeout is not None:
+            self._alarm = link.loop.call_later(timeout + _LATE, self._expire)
+
+    def add(self, data: Buffer, end: bool) -> None:  # noqa: FBT001
+        """Some of the body."""
+        raise NotImplementedError
+
+    def end(self, fields: Fields) -> None:
+        """The body ended with trailers, in which gRPC says nothing."""
+        raise NotImplementedError
+
+    def sent(self) -> None:
+        """Nothing of the answer waits for the client's windows any more."""
+
+    def gone(self, event: Reset) -> None:  # noqa: ARG002
+        """The client gave the call up."""
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more."""
+        task = self._task
+        if task is None or task.done():
+            self._close()
+        else:
+            task.add_done_callback(lambda _: self._close())
+            task.cancel()
+
+    def overdue(self, now: float, limits: Limits) -> bool:
+        """Whether the client has let us wait too long."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        """Its answer is known, or not wanted."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._link.closed(self)
+
+    def _expire(self) -> None:
+        self._alarm = None
+        self.give_up(_LATE_WORDS)
+
+    def give_up(self, why: str) -> None:
+        """End it without the application, or without the client where that does not take the
+        answer."""
+        if self._has_ended:
+            self._link.core.reset(self._stream, Code.CANCEL)
+        else:
+            self.finish(RpcResponse(code=calls.DEADLINE_EXCEEDED, details=why))
+        self.cancel()
+
+    def refused(self, error: GatewayError) -> RpcResponse:
+        """How the application tells ``error``."""
+        wire = RpcRequest(self._asked.method, metadata=self._asked.headers)
+        try:
+            return self._link.host.app.refuse(error, wire, self.call)
+        except Exception:
+            log.exception("refusing %s failed", self._asked.method)
+            return RpcResponse(code=calls.INTERNAL, details="internal error")
+
+    def finish(self, response: RpcResponse) -> None:
+        """Send the end of the answer: all of it, where it is unary."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        core, stream = self._link.core, self._stream
+        code, length = response.code, size(response.message)
+        if not code and length > self._most:
+            code = calls.RESOURCE_EXHAUSTED
+            response = RpcResponse(
+                code=code, details=f"Sent message larger than max ({length} vs. {self._most})"
+            )
+        ending = calls.ending(code, response.details, response.metadata)
+        if code and not self._has_headers:
+            block = calls.refusing(200, code, response.details, response.metadata)
+            core.send_headers(stream, block, end=True)
+        elif code or self._is_stream:
+            if not self._has_headers:
+                core.send_headers(stream, calls.HEADERS)
+            core.send_data(stream, (), ending)
+        else:
+            core.send_headers(stream, calls.HEADERS)
+            core.send_data(stream, (prefix(length), *response.message), ending)
+        if stream.remote_open:
+            core.reset(stream, Code.NO_ERROR)
+        self._link.flush_soon()
+
+    _is_stream: bool = False
+
+    def _bug(self) -> RpcResponse:
+        """To be called where one was caught."""
+        log.exception("answering %s failed", self._asked.method)  # noqa: LOG004
+        return self.refused(GatewayError(Kind.INTERNAL, "internal error"))
+
+
+class UnaryCall(Served):
+    """One message, one answer."""
+
+    __slots__ = ("_admitted", "_last", "_reader", "_received", "_share", "_since", "_unsent")
+
+    def __init__(self, link: ServerLink, stream: Stream, asked: Asked) -> None:
+        super().__init__(link, stream, asked)
+        self._reader: Final = OneMessage(self._most, asked.encoding)
+        self._share: Final = Share(link.host.admission)
+        self._since = self._last = link.loop.time()
+        self._received = 0
+        self._admitted = False
+        self._unsent = -1
+
+    def add(self, data: Buffer, end: bool) -> None:  # noqa: FBT001
+        """Some of the message."""
+        if self._task is not None or self._has_ended:
+            return
+        reader = self._reader
+        try:
+            reader.add(data)
+            if reader.length is not None:
+                self._admit(reader.length, len(data))
+        except TooLong as error:
+            self._turn_away(RpcResponse(code=calls.RESOURCE_EXHAUSTED, details=str(error)))
+        except NoMessage as error:
+            self._turn_away(RpcResponse(code=calls.INTERNAL, details=str(error)))
+        except GatewayError as error:
+            self._turn_away(self.refused(error))
+        else:
+            if end:
+                self._start()
+            else:
+                self._received += len(data)
+                self._last = self._link.loop.time()
+
+    def end(self, fields: Fields) -> None:  # noqa: ARG002
+        """The message has come."""
+        if self._task is None and not self._has_ended:
+            self._start()
+
+    def _admit(self, length: int, here: int) -> None:
+        """Rule 1. ``here``: bytes of the body that came just now."""
+        message = self._reader.message
+        if not self._admitted:
+            self._share.take(length)
+            self._admitted = True
+            if message is None:
+                self._link.core.invite(self._stream, length + PREFIX.size - here)
+        if message is not None and len(message) > length:  # it was compressed
+            self._share.grow(len(message) - length)
+
+    def _turn_away(self, response: RpcResponse) -> None:
+        self.finish(response)
+        self._close()
+
+    def _start(self) -> None:
+        message = self._reader.message
+        if message is None:
+            told = "the call ended before its message did"
+            self._turn_away(RpcResponse(code=calls.INTERNAL, details=told))
+            return
+        self.call.bytes_in = len(message)
+        wire = RpcRequest(self._asked.method, (message,), self._asked.headers)
+        self._task = self._link.loop.create_task(self._answer(wire))
+
+    async def _answer(self, wire: RpcRequest) -> None:
+        try:
+            response = await self._link.host.app.respond(wire, self.call)
+        except GatewayError as error:
+            response = self.refused(error)
+        except Exception:  # noqa: BLE001 - a bug costs one call
+            response = self._bug()
+        self._share.release()
+        self.finish(response)
+        if self._stream.queue is None:
+            self._close()
+
+    def sent(self) -> None:
+        """Nothing of the answer waits any more."""
+        self._close()
+
+    def _close(self) -> None:
+        self._share.release()
+        super()._close()
+
+    def overdue(self, now: float, limits: Limits) -> bool:
+        """While the message comes: by pauses, and on the whole. While the answer goes: where none
+        of it went since the last look ``limits.idle_body_time`` ago."""
+        if self._stream.remote_open and self._task is None:
+            due = body_due(limits, self._since, self._received, self._last)
+            return now >= due
+        queue = self._stream.queue
+        if queue is None:
+            return False
+        unsent = size(queue)
+        if unsent != self._unsent:
+            self._unsent, self._last = unsent, now
+        return now >= self._last + limits.idle_body_time
+
+
+class StreamCall(Served):
+    """Any number of messages, any number of answers."""
+
+    __slots__ = ("_body", "_ended", "_room", "_waiter")
+
+    _is_stream = True
+
+    def __init__(self, link: ServerLink, stream: Stream, asked: Asked) -> None:
+        super().__init__(link, stream, asked)
+        self._body = Messages(self._most, asked.encoding)
+        self._ended = not stream.remote_open
+        self._waiter: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+
+    def start(self, handler: StreamHandler) -> None:
+        """Serve it."""
+        self._task = self._link.loop.create_task(self._serve(handler))
+
+    def add(self, data: Buffer, end: bool) -> None:  # noqa: FBT001
+        """Some of the messages."""
+        self._body.add(data)
+        if end:
+            self._ended = True
+        self._wake()
+
+    def end(self, fields: Fields) -> None:  # noqa: ARG002
+        """No more messages come."""
+        self._ended = True
+        self._wake()
+
+    def wind_up(self) -> None:
+        """The server stops: to the application it looks as if the client had said all it wanted,
+        so that the stream ends in good order and does not hold the drain."""
+        self._ended = True
+        self._body = Messages(self._most, "")
+        self._wake()
+
+    def sent(self) -> None:
+        """There is room for more answers."""
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def overdue(self, now: float, limits: Limits) -> bool:  # noqa: ARG002
+        """A stream may be silent for hours."""
+        return False
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _messages(self) -> AsyncGenerator[bytes, None]:
+        link = self._link
+        while True:
+            try:
+                taken = self._body.take()
+                if taken is None and self._ended and not self._body.is_empty:
+                    raise NoMessage("the call ended before its message did")  # noqa: TRY301
+            except TooLong as error:
+                self._fail(calls.RESOURCE_EXHAUSTED, str(error))
+                taken = None
+            except NoMessage as error:
+                self._fail(calls.INTERNAL, str(error))
+                taken = None
+            if taken is not None:
+                message, length = taken
+                link.core.release(self._stream, length)
+                link.flush_soon()
+                yield message
+                del message, taken  # the next may be hours away
+                continue
+            if self._ended:
+                return
+            if (lacking := self._body.lacking) > 0:
+                link.core.invite(self._stream, lacking)
+                link.flush_soon()
+            self._waiter = link.loop.create_future()
+            await self._waiter
+
+    def _fail(self, code: int, details: str) -> None:
+        self._ended = True
+        self.finish(RpcResponse(code=code, details=details))
+        self.cancel()
+
+    async def _serve(self, handler: StreamHandler) -> None:
+        admission = self._link.host.admission
+        try:
+            admission.admit_stream()
+        except GatewayError as error:
+            await self._turn_away(error)
+            return
+        messages = self._messages()
+        responses: AsyncIterator[RpcResponse] | None = None
+        try:
+            responses = handler(messages, self.call)
+            async for response in responses:
+                if response.code:
+                    self.finish(response)
+                    return
+                await self._write(response)
+            self.finish(RpcResponse())
+        except GatewayError as error:
+            self.finish(self.refused(error))
+        except Exception:  # noqa: BLE001 - a bug costs one stream
+            self.finish(self._bug())
+        finally:
+            admission.release_stream()
+            if isinstance(responses, AsyncGenerator):
+                await responses.aclose()
+            await messages.aclose()
+            self._close()
+
+    async def _turn_away(self, error: GatewayError) -> None:
+        refusal = self.refused(error)
+        if not refusal.code:  # a protocol that tells errors in its messages
+            await self._write(refusal)
+            refusal = RpcResponse()
+        self.finish(refusal)
+        self._close()
+
+    async def _write(self, response: RpcResponse) -> None:
+        """Send one answer; wait until there is room for another."""
+        core, stream, link = self._link.core, self._stream, self._link
+        if not self._has_headers:
+            self._has_headers = True
+            core.send_headers(stream, calls.HEADERS)
+        parts: tuple[Any, ...] = (prefix(size(response.message)), *response.message)
+        if not core.send_data(stream, parts):
+            self._room = link.loop.create_future()
+            link.flush_soon()
+            await self._room
+        link.flush()
+        await link.writable()

@@ -1,0 +1,233 @@
+"""A gRPC listener on an HTTP/2 engine of our own: every method's messages pass as bytes.
+
+*Strategy.* Calls to methods in ``app.streams`` and ``app.conversations`` are streams both ways
+(which on the wire serves unary-stream too), all others unary: ``h2_calls``. Each has one task,
+which starts when there is something for the application to do.
+
+*Rule.* Every limit in time is looked at a few times in its length: a connection has one alarm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from infergate.core.call import Call
+from infergate.core.limits import Limits
+from infergate.core.wire import RpcResponse
+from infergate.transport.base import Address, RpcApp, StreamHandler
+from infergate.transport.grpc_conversation import held
+from infergate.transport.guard import Admission
+from infergate.transport.h2 import calls
+from infergate.transport.h2.calls import Asked
+from infergate.transport.h2.events import Failed, Headers
+from infergate.transport.h2.frames import Code
+from infergate.transport.h2.roles import ServerConnection
+from infergate.transport.h2_calls import Served, StreamCall, UnaryCall
+from infergate.transport.h2_link import Link
+from infergate.transport.listener import Sockets
+
+_LOOKS: Final = 4
+"""How many times in the length of a limit it is looked at."""
+_GOODBYE: Final = 1.0
+"""Seconds that a client has to tell that it has heard that we stop."""
+
+
+class H2Server(Sockets):
+    """A :class:`~infergate.transport.base.Server` for gRPC."""
+
+    def __init__(self, address: Address, app: RpcApp, limits: Limits, admission: Admission) -> None:
+        super().__init__(address, limits, admission, lambda: ServerLink(self))
+        self.app: Final = app
+        self.period: Final = (
+            min(limits.header_time, limits.idle_body_time, limits.keepalive_time) / _LOOKS
+        )
+
+    def stream_handler(self, method: str) -> StreamHandler | None:
+        """What serves a streaming method; None: it is none."""
+        begin = self.app.conversations.get(method)
+        if begin is None:
+            return self.app.streams.get(method)
+
+        def answer(messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[RpcResponse]:
+            return held(begin(call), messages, self.admission)
+
+        return answer
+
+
+class ServerLink(Link):
+    """One client's connection."""
+
+    def __init__(self, host: H2Server) -> None:
+        limits = host.limits
+        core = ServerConnection(limits.headers, limits.streams)
+        super().__init__(host.loop, core)
+        self.core: Final = core
+        self.host: Final = host
+        self.peer = ""
+        self._calls: set[Served] = set()
+        self._is_lost = False
+        self._is_greeted = False
+        self._busy_until = 0.0
+        self._headers_read = 0
+        self._headers_since = 0.0
+        self._unwritten = 0
+        self._unwritten_since = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
+
+    # ---- what asyncio tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accepted."""
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self.peer = str(Address(*peer[:2])) if isinstance(peer, tuple) else "unix"
+        self.host.opened(self)
+        if self.host.stopping:  # accepted in the moment the listener closed
+            self.abort()
+            return
+        self._busy_until = self._headers_since = self.loop.time()
+        self._alarm = self.loop.call_later(self.host.period, self._look)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the client."""
+        super().data_received(data)
+        self._busy_until = self.loop.time()
+
+    def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
+        """The client went away, or we closed."""
+        self._is_lost = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._wake()
+        for each in tuple(self._calls):
+            each.cancel()
+        self._check_over()
+
+    def _check_over(self) -> None:
+        if self._is_lost and not self._calls:
+            self.host.closed(self)
+
+    # ---- what the core tells
+
+    def _on_ready(self) -> None:
+        self._is_greeted = True
+
+    def _on_headers(self, event: Headers) -> None:
+        stream, fields = event.stream, event.fields
+        asked: Asked | None = fields.meaning
+        if asked is None:
+            asked = fields.meaning = Asked(fields, self.host.limits)
+        if asked.refusal is not None:
+            code, details = asked.refusal
+            self.core.send_headers(
+                stream, calls.refusing(asked.status, code, details, {}), end=True
+            )
+            self.core.reset(stream, Code.NO_ERROR)
+            stream.owner = _NOBODY
+            return
+        handler = self.host.stream_handler(asked.method)
+        if handler is not None:
+            streaming = StreamCall(self, stream, asked)
+            stream.owner = streaming
+            self._calls.add(streaming)
+            streaming.start(handler)
+            return
+        unary = UnaryCall(self, stream, asked)
+        stream.owner = unary
+        self._calls.add(unary)
+        if event.end:
+            unary.end(fields)
+
+    def _on_failed(self, event: Failed) -> None:  # noqa: ARG002
+        for each in tuple(self._calls):
+            each.cancel()
+        self.flush()
+        # Closing at once would reset the connection and might destroy what tells the client why.
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self.loop.call_later(_GOODBYE, self.abort)
+
+    def closed(self, call: Served) -> None:
+        """``call`` needs nothing more of the connection."""
+        self._calls.discard(call)
+        if self._is_lost:
+            self._check_over()
+        elif self.host.stopping:
+            self.flush_soon()
+
+    def flush(self) -> None:
+        """Write what is to be sent; close where that was the last."""
+        super().flush()
+        if self.core.is_drained and not self._calls:
+            self._transport.close()
+
+    # ---- time, and the end of the server
+
+    def _look(self) -> None:
+        now, limits = self.loop.time(), self.host.limits
+        self._alarm = self.loop.call_later(self.host.period, self._look)
+        if self._is_stuck(now, limits):
+            self._transport.abort()
+            return
+        for each in tuple(self._calls):
+            if each.overdue(now, limits):
+                each.give_up("the message did not come in time")
+        if (
+            not self.core.streams
+            and not self._calls
+            and now >= self._busy_until + limits.keepalive_time
+        ):
+            self._leave()
+
+    def _is_stuck(self, now: float, limits: Limits) -> bool:
+        """Whether nothing is heard inside what must not pause, or nothing taken of what was
+        written."""
+        core = self.core
+        if core.is_over:
+            return False
+        if self._is_greeted and not (core.is_inside_headers and core.blocks == self._headers_read):
+            self._headers_read, self._headers_since = core.blocks, now
+        if now >= self._headers_since + limits.header_time:
+            return True
+        unwritten = self._transport.get_write_buffer_size()
+        if not unwritten or unwritten != self._unwritten:
+            self._unwritten, self._unwritten_since = unwritten, now
+        return now >= self._unwritten_since + limits.idle_body_time
+
+    def _leave(self) -> None:
+        """Say goodbye to a client that has nothing under way."""
+        self.core.drain()
+        self.core.refuse_more()
+        self.flush()
+
+    def finish(self) -> None:
+        """Close when all calls are done; now where there is none."""
+        self.core.drain()
+        for each in tuple(self._calls):
+            if isinstance(each, StreamCall):
+                each.wind_up()
+        self.flush()
+        self.loop.call_later(_GOODBYE, self._last_words)
+
+    def _last_words(self) -> None:
+        if not self._is_lost and not self.core.is_over:
+            self.core.refuse_more()
+            self.flush()
+
+    def abort(self) -> None:
+        """Close now, cancelling what is under way."""
+        self._transport.abort()
+
+
+class _Nobody:
+    """Owns streams whose calls were refused."""
+
+    def add(self, *_: object) -> None:
+        """Throw it away."""
+
+    end = sent = gone = add
+
+
+_NOBODY: Final = _Nobody()
