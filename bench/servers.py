@@ -35,6 +35,7 @@ def infergate(routes: dict[str, str], folder: Path) -> Iterator[Proxy]:
         names = ("http", "grpc", "admin")
         addresses = [f"127.0.0.1:{port}" for port in ports]
         config = {
+            "engine": os.environ.get("INFERGATE_ENGINE", "compat"),
             "listeners": {n: {"address": a} for n, a in zip(names, addresses, strict=True)},
             "backends": {
                 f"to-{model}": {

@@ -228,10 +228,15 @@ class Asked:
         said = f"reset: {event.code}"
         if event.untouched:
             self.fail(Untouched(self._said(said)))
-        elif self._deadline is not None and self._link.loop.time() >= self._deadline - _EARLY:
+        elif self._is_late:
             self._expire()
         else:
             self.fail(garbage("the backend's answer broke off", self._said(said)))
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether it is the deadline that a server which gives up means."""
+        return self._deadline is not None and self._link.loop.time() >= self._deadline - _EARLY
 
     def lost(self, error: BaseException | None) -> None:
         """The connection is over."""
@@ -249,6 +254,9 @@ class Asked:
 
     def _conclude(self, answered: Answered) -> None:
         if self._is_over:
+            return
+        if answered.code == calls.DEADLINE_EXCEEDED and self._is_late:
+            self._expire()
             return
         self._ending = answered
         if answered.code is None:

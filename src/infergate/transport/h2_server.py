@@ -70,6 +70,7 @@ class ServerLink(Link):
         self._is_lost = False
         self._is_greeted = False
         self._busy_until = 0.0
+        self._is_asked = False  # whether it is still there
         self._headers_read = 0
         self._headers_since = 0.0
         self._unwritten = 0
@@ -93,7 +94,8 @@ class ServerLink(Link):
     def data_received(self, data: bytes) -> None:
         """Bytes of the client."""
         super().data_received(data)
-        self._busy_until = self.loop.time()
+        self._busy_until = self.core.heard_at
+        self._is_asked = False
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
         """The client went away, or we closed."""
@@ -174,12 +176,19 @@ class ServerLink(Link):
         for each in tuple(self._calls):
             if each.overdue(now, limits):
                 each.give_up("the message did not come in time")
-        if (
-            not self.core.streams
-            and not self._calls
-            and now >= self._busy_until + limits.keepalive_time
-        ):
-            self._leave()
+        if not self._calls:
+            self._look_at_idle(now, limits)
+
+    def _look_at_idle(self, now: float, limits: Limits) -> None:
+        """A client that has nothing under way may stay as long as it answers: gRPC's do not expect
+        to be sent away, and a call of theirs may be about to come."""
+        silent = now - self._busy_until
+        if silent >= limits.keepalive_time and not self._is_asked:
+            self._is_asked = True
+            self.core.ping()
+            self.flush()
+        elif silent >= limits.keepalive_time + limits.header_time:
+            self.abort()
 
     def _is_stuck(self, now: float, limits: Limits) -> bool:
         """Whether nothing is heard inside what must not pause, or nothing taken of what was
@@ -196,20 +205,19 @@ class ServerLink(Link):
             self._unwritten, self._unwritten_since = unwritten, now
         return now >= self._unwritten_since + limits.idle_body_time
 
-    def _leave(self) -> None:
-        """Say goodbye to a client that has nothing under way."""
-        self.core.drain()
-        self.core.refuse_more()
-        self.flush()
+    def _say_goodbye(self) -> None:
+        """Close when all calls are done, with those that are on their way."""
+        if not self.core.is_draining:
+            self.core.drain()
+            self.flush()
+            self.loop.call_later(_GOODBYE, self._last_words)
 
     def finish(self) -> None:
-        """Close when all calls are done; now where there is none."""
-        self.core.drain()
+        """Close when all calls are done."""
         for each in tuple(self._calls):
             if isinstance(each, StreamCall):
                 each.wind_up()
-        self.flush()
-        self.loop.call_later(_GOODBYE, self._last_words)
+        self._say_goodbye()
 
     def _last_words(self) -> None:
         if not self._is_lost and not self.core.is_over:

@@ -152,14 +152,13 @@ class _Process(asyncio.SubprocessProtocol):
         self.lost: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._transport = transport
+        # uvloop's is none by name
+        self._transport = cast("asyncio.SubprocessTransport", transport)
 
     def send(self, job: Any, taken: Callable[[], None]) -> asyncio.Future[Any]:
         """The answer to ``job``. ``taken`` is called when it is here, or will never be."""
         pickled, end = pack(job, self._arena)
-        jobs = self._transport.get_pipe_transport(0)
-        assert isinstance(jobs, asyncio.WriteTransport)
+        jobs = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
         jobs.write(HEAD.pack(len(pickled), self._arena.size, end) + pickled)
         loop = asyncio.get_running_loop()
         self._answer = loop.create_future()

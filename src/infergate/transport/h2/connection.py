@@ -81,7 +81,7 @@ class Connection(Reader):
         """Whether no such stream was ever opened."""
         raise NotImplementedError
 
-    def _on_pong(self) -> None:
+    def _on_pong(self, payload: bytes) -> None:
         """Our PING was answered."""
 
     # ---- receiving
@@ -224,7 +224,6 @@ class Connection(Reader):
             if not self._is_greeted or not self._acks_due:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "an answer to no SETTINGS")
             self._acks_due -= 1
-            self._blocks.acknowledged()
             return
         if len(payload) % frames.SETTING.size:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "SETTINGS are cut short")
@@ -265,7 +264,7 @@ class Connection(Reader):
     def _on_ping(self, flags: int, payload: bytes) -> None:
         if flags & ACK:
             self._charge("answers to PING")
-            self._on_pong()
+            self._on_pong(payload)
             return
         if self._out.sent_frames > self._pinged_frames:
             self._pinged_frames = self._out.sent_frames

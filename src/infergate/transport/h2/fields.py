@@ -1,11 +1,13 @@
 """Header blocks (RFC 7541) and what HTTP/2 allows in them (RFC 9113, 8.2 and 8.3).
 
-*Strategy.* We announce a dynamic table of no bytes. Once a peer's encoder keeps to that, a block
-means the same whenever it comes, so what it meant is remembered. Our own blocks use no
-table at all.
+*Strategy.* We announce a dynamic table of no bytes. A block that finds the table empty and leaves
+it so means the same whenever it comes, so what it meant is remembered. Our own blocks use no table.
 
 *Rule.* Whatever a block says is looked at only after all of it was decoded: the decoder's state
 belongs to the connection, a mistake in it may belong to one stream.
+
+A peer that has heard of our table should say so at the head of its next block (RFC 7541, 4.2). Some
+that never use a table do not; as that changes no meaning, they are let be.
 """
 
 from __future__ import annotations
@@ -106,36 +108,35 @@ class Fields:
 class BlockReader:
     """Decodes a connection's header blocks, of at most ``most`` bytes each when decoded."""
 
-    __slots__ = ("_decoder", "_known", "_stateless")
+    __slots__ = ("_decoder", "_known")
 
     def __init__(self, most: int) -> None:
         self._decoder: Final = Decoder(max_header_list_size=most)
-        self._stateless = False
         self._known: dict[bytes, Fields] = {}
-
-    def acknowledged(self) -> None:
-        """The peer knows that our table has no bytes: its next block has to say so."""
-        self._decoder.max_allowed_table_size = 0
 
     def read(self, block: bytes) -> Fields:
         """What ``block`` says. Raises ConnectionFault where it cannot be decoded."""
         known = self._known.get(block)
         if known is not None:
             return known
+        table = self._decoder.header_table
+        before = len(table.dynamic_entries), table.maxsize
         try:
             fields = Fields(self._decoder.decode(block, raw=True))
         except OversizedHeaderListError:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many headers") from None
         except (HPACKError, IndexError, ValueError) as error:
             raise ConnectionFault(Code.COMPRESSION_ERROR, "HPACK") from error
-        if self._stateless:
-            if len(block) <= bounds.LONGEST_REMEMBERED:
-                if len(self._known) >= bounds.REMEMBERED_BLOCKS:
-                    self._known.clear()
-                self._known[block] = fields
-        elif not self._decoder.max_allowed_table_size:
-            self._stateless = True  # else it would not have been decoded
+        # There was nothing in the table that it could mean, and it left nothing there.
+        if before == (0, table.maxsize) and not table.dynamic_entries:
+            self._remember(block, fields)
         return fields
+
+    def _remember(self, block: bytes, fields: Fields) -> None:
+        if len(block) <= bounds.LONGEST_REMEMBERED:
+            if len(self._known) >= bounds.REMEMBERED_BLOCKS:
+                self._known.clear()
+            self._known[block] = fields
 
 
 # ---- writing ------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from infergate.transport.h2.fields import Fields
 from infergate.transport.h2.frames import Code, ConnectionFault, StreamFault
 from infergate.transport.h2.stream import Stream
 
-_DRAIN: Final = b"infergat"
+_STILL_THERE: Final = b"there? \0"
+_DRAIN: Final = b"draining"
 """What a PING says whose answer tells that the peer has heard our first GOAWAY."""
 
 
@@ -44,7 +45,8 @@ class ServerConnection(_Peer):
     def __init__(self, header_bytes: int, most: int) -> None:
         super().__init__(header_bytes)
         self._most: Final = most
-        self._is_draining = False
+        self.is_draining = False
+        """Whether the peer was asked to open no more streams."""
         self._is_last_known = False
         self._greet(
             (
@@ -59,19 +61,25 @@ class ServerConnection(_Peer):
     def drain(self) -> None:
         """Ask the peer to open no more streams. Those that it opens before it has heard that are
         served (RFC 9113, 6.8)."""
-        if self._is_draining or self.is_over:
+        if self.is_draining or self.is_over:
             return
-        self._is_draining = True
+        self.is_draining = True
         self._out.parts.append(frames.goaway(frames.LAST_STREAM, Code.NO_ERROR, "draining"))
         self._out.parts.append(frames.frame(frames.PING, 0, 0, _DRAIN))
 
-    def _on_pong(self) -> None:
-        if self._is_draining and not self._is_last_known:
+    def ping(self) -> None:
+        """Ask whether the peer is still there; whatever is received tells so."""
+        self._out.parts.append(frames.frame(frames.PING, 0, 0, _STILL_THERE))
+
+    def _on_pong(self, payload: bytes) -> None:
+        if self.is_draining and payload == _DRAIN:
             self.refuse_more()
 
     def refuse_more(self) -> None:
         """Tell the peer which stream is the last; serve none after it."""
-        self._is_draining = self._is_last_known = True
+        if self._is_last_known:
+            return
+        self.is_draining = self._is_last_known = True
         self._out.parts.append(frames.goaway(self.last_stream, Code.NO_ERROR, "draining"))
 
     @property

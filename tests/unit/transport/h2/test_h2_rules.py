@@ -85,9 +85,6 @@ FATAL: dict[str, tuple[bytes, Code]] = {
     "HPACK: no such index": (HELLO + headers(1, b"\xff\x7f"), Code.COMPRESSION_ERROR),
     "HPACK: cut short": (HELLO + headers(1, b"\x00\x05ab"), Code.COMPRESSION_ERROR),
     "HPACK: a table too large": (HELLO + headers(1, b"\x3f\xff\x7f"), Code.COMPRESSION_ERROR),
-    "HPACK: a table, though we want none": (
-        HELLO + frames.SETTINGS_ACK + headers(1), Code.COMPRESSION_ERROR,
-    ),
     "HPACK: a bomb": (
         HELLO + headers(1, b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000 + b"\xbe" * 100),
         Code.ENHANCE_YOUR_CALM,
@@ -265,22 +262,33 @@ def test_a_request_however_it_comes(step: int) -> None:
     assert not connection.streams[3].remote_open
 
 
-def test_a_block_is_decoded_once_the_peer_uses_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_is_decoded_once_where_there_is_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = server()
     decoded: list[object] = []
     decode = fields.Fields
     monkeypatch.setattr(fields, "Fields", lambda raw: decoded.append(1) or decode(raw))
-    for number in (1, 3):  # what stands for a field changes as long as there is a table
-        connection.receive(asked(number), 0.0)
-    connection.receive(frames.SETTINGS_ACK + headers(5, b"\x20" + ASKING, END), 0.0)
+
+    def read(block: bytes) -> tuple[tuple[str, str], ...]:
+        number = connection.last_stream + 2 if connection.last_stream else 1
+        (event,) = connection.receive(headers(number, block, END), 0.0)
+        assert isinstance(event, Headers)
+        connection.send_headers(event.stream, OK, end=True)
+        return event.fields.pairs
+
+    entering = ASKING + b"\x40\x01a\x01b"
+    for _ in range(3):
+        assert read(ASKING) == read(ASKING)
+    assert len(decoded) == 1
+    assert read(entering)[-1] == ("a", "b")
+    assert read(entering)[-1] == ("a", "b")
     assert len(decoded) == 3
-    events = [connection.receive(asked(number), 0.0)[0] for number in (7, 9, 11)]
-    assert len(decoded) == 4
-    assert all(isinstance(event, Headers) and event.fields.is_request for event in events)
+    assert read(ASKING + b"\xbe")[-1] == ("a", "b")  # by the table
+    assert read(b"\x20" + ASKING + b"\x40\x01a\x01c")[-1] == ("a", "c")  # which has no room
+    assert failure(connection.receive(headers(99, ASKING + b"\xbe"), 0.0))[0] == 9
 
 
 def test_remembered_blocks_are_bounded() -> None:
-    connection = server(HELLO + frames.SETTINGS_ACK + headers(1, b"\x20" + ASKING, END))
+    connection = server(HELLO + headers(1, flags=END))
     connection.send_headers(connection.streams[1], OK, end=True)
     for number in range(1, 3 * bounds.REMEMBERED_BLOCKS):
         block = ASKING + fields.block(("n", str(number)))
@@ -352,7 +360,7 @@ def test_long_headers_are_continued() -> None:
     connection.send_headers(stream, block, end=True)
     found = sent(connection)
     assert [each[:3] for each in found] == [(1, 1, 1), (9, 0, 1), (9, 4, 1)]
-    assert b"".join(each[3] for each in found) == block
+    assert b"".join(each[3] for each in found) == fields.NO_TABLE + block
 
 
 def test_a_stream_may_send_on_when_its_data_was_dealt_with() -> None:
@@ -477,7 +485,7 @@ def ask(number: int = 1) -> tuple[object, object]:
 def test_a_client_asks() -> None:
     connection = client()
     stream = connection.ask(ASKING, [b"a", b"b"])
-    assert sent(connection) == [(1, 4, 1, ASKING), (0, 1, 1, b"ab")]
+    assert sent(connection) == [(1, 4, 1, fields.NO_TABLE + ASKING), (0, 1, 1, b"ab")]
     block = fields.block((":status", "103"))
     events = connection.receive(headers(1, block) + headers(1, OK) + data(1, b"hi"), 0.0)
     events += connection.receive(headers(1, TRAILERS, END), 0.0)
