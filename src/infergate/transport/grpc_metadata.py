@@ -71,7 +71,7 @@ def from_wire(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
     """Like ``write``, as it is on the wire."""
     return [
-        (name, value if isinstance(value, str) else _to_text(value))
+        (name, value.strip(" ") if isinstance(value, str) else _to_text(value))
         for name, value in write(metadata)
     ]
 

@@ -167,12 +167,13 @@ class _Site:
     def _connect_over(self, task: asyncio.Task[None]) -> None:
         self._connecting = None
         error = None if task.cancelled() else task.exception()
-        if error is None:
-            self.changed()
-            return
         waiting, self._waiting = self._waiting, deque()
-        for each in waiting:  # each gets an error of its own: who catches one may change it
-            if not each.done():
+        for each in waiting:
+            if each.done():
+                continue
+            if error is None:  # some find room, and the first that does not makes one more
+                each.set_result(None)
+            else:  # each gets an error of its own: who catches one may change it
                 each.set_exception(_unreached(self._endpoint, error))
 
     def opened(self, link: ClientLink) -> None:

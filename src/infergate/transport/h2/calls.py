@@ -47,20 +47,20 @@ class Asked:
     def __init__(self, told: Fields, limits: Limits) -> None:
         self.method: Final = told.pseudo[":path"]
         self.headers: Final[Mapping[str, str]] = grpc_metadata.from_wire(told.pairs)
-        protocol = dict(told.pairs)
-        self.timeout: Final = read_timeout(protocol.get("grpc-timeout", ""))
-        self.encoding: Final = protocol.get("grpc-encoding", "")
+        said = dict(told.pairs)
+        self.timeout: Final = read_timeout(said.get("grpc-timeout", ""))
+        self.encoding: Final = said.get("grpc-encoding", "")
         self.status = 200
         self.refusal: tuple[int, str] | None = None
         if told.size > limits.headers:
             self.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.headers} bytes"
         elif len(told.pairs) > limits.header_count:
             self.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.header_count} entries"
-        elif not is_grpc(protocol.get("content-type", "")):
+        elif not is_grpc(said.get("content-type", "")):
             self.status, self.refusal = 415, (UNKNOWN, "the content-type is not application/grpc")
         elif told.pseudo[":method"] != "POST":
             self.status, self.refusal = 405, (INTERNAL, "gRPC is spoken by POST")
-        elif "te" not in protocol:
+        elif "te" not in said:
             self.status, self.refusal = 400, (INTERNAL, "te: trailers is missing")
 
 
@@ -99,8 +99,16 @@ def ending(code: int, details: str, metadata: Mapping[str, str]) -> bytes:
         return GOOD_END
     pairs = [("grpc-status", str(code if code in _CODES else UNKNOWN))]
     if details:
-        pairs.append(("grpc-message", quote(details[:_LONGEST_DETAILS], safe=_SPELT)))
+        pairs.append(("grpc-message", _spelt(details[:_LONGEST_DETAILS])))
     return fields.block(*pairs, *grpc_metadata.to_wire(metadata))
+
+
+def _spelt(details: str) -> str:
+    """Percent-encoded; also spaces at its ends, where HTTP/2 allows none."""
+    text = quote(details, safe=_SPELT)
+    bare = text.strip(" ")
+    before = len(text) - len(text.lstrip(" "))
+    return "%20" * before + bare + "%20" * (len(text) - before - len(bare))
 
 
 def refusing(status: int, code: int, details: str, metadata: Mapping[str, str]) -> bytes:

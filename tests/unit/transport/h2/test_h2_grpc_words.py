@@ -1,0 +1,213 @@
+"""gRPC in HTTP/2's bodies and headers: messages, timeouts, statuses, metadata."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.core.limits import Limits
+from infergate.transport import grpc_metadata
+from infergate.transport.h2 import calls, fields
+from infergate.transport.h2.calls import Answered, Asked
+from infergate.transport.h2.fields import BlockReader, Fields
+from infergate.transport.h2.messages import Messages, NoMessage, OneMessage, TooLong, prefix
+
+MOST = 100_000
+
+
+def told(*pairs: tuple[str, str]) -> Fields:
+    return BlockReader(100_000).read(fields.block(*pairs))
+
+
+def asked(*more: tuple[str, str], limits: Limits | None = None, **instead: str) -> Asked:
+    known = {
+        ":method": "POST", ":scheme": "http", ":path": "/a/b",
+        "content-type": "application/grpc", "te": "trailers", **instead,
+    }  # fmt: skip
+    pairs = [(name, value) for name, value in known.items() if value]
+    return Asked(told(*pairs, *more), limits or Limits())
+
+
+# ---- messages
+
+
+def framed(data: bytes, flag: int = 0) -> bytes:
+    return bytes([flag]) + len(data).to_bytes(4) + data
+
+
+@given(data=st.binary(max_size=3000), cuts=st.lists(st.integers(1, 700), max_size=12))
+def test_one_message_however_it_comes(data: bytes, cuts: list[int]) -> None:
+    reader, body, at = OneMessage(MOST, ""), memoryview(framed(data)), 0
+    for cut in [*cuts, len(body)]:
+        assert reader.message is None or at >= len(body)
+        reader.add(body[at : at + cut])
+        at += cut
+    assert reader.message is not None
+    assert bytes(reader.message) == data
+    assert reader.length == len(data)
+
+
+@given(
+    parts=st.lists(st.binary(max_size=300), max_size=6),
+    cuts=st.lists(st.integers(1, 400), max_size=9),
+)
+def test_many_messages_however_they_come(parts: list[bytes], cuts: list[int]) -> None:
+    reader, body, at, found = Messages(MOST, ""), b"".join(map(framed, parts)), 0, []
+    for cut in [*cuts, len(body)]:
+        reader.add(body[at : at + cut])
+        at += cut
+        while (taken := reader.take()) is not None:
+            found.append(taken)
+    assert found == [(part, len(part) + 5) for part in parts]
+    assert reader.is_empty
+
+
+@pytest.mark.parametrize(("name", "packed"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_compressed_messages(name: str, packed: object) -> None:
+    assert callable(packed)
+    body = framed(packed(b"a" * 5000), 1)
+    reader = OneMessage(MOST, name)
+    reader.add(body)
+    assert reader.message == b"a" * 5000
+    many = Messages(MOST, name)
+    many.add(body + framed(b"plain"))
+    assert many.take() == (b"a" * 5000, len(body))
+    assert many.take() == (b"plain", 10)
+    assert many.take() is None
+
+
+WRONG = {
+    "flag 2": (b"\2\0\0\0\1a", "", NoMessage),
+    "two": (framed(b"a") + framed(b"b"), "", NoMessage),
+    "compressed without encoding": (framed(b"a", 1), "", NoMessage),
+    "compressed as identity": (framed(b"a", 1), "identity", NoMessage),
+    "compressed as snappy": (framed(b"a", 1), "snappy", NoMessage),
+    "not gzip": (framed(b"abc", 1), "gzip", NoMessage),
+    "gzip cut short": (framed(gzip.compress(b"abc")[:-1], 1), "gzip", NoMessage),
+    "gzip and more": (framed(gzip.compress(b"abc") + b"x", 1), "gzip", NoMessage),
+    "too long": (prefix(MOST + 1), "", TooLong),
+    "a bomb": (framed(zlib.compress(bytes(MOST + 1)), 1), "deflate", TooLong),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_no_message(wrong: str) -> None:
+    body, encoding, error = WRONG[wrong]
+    one = OneMessage(MOST, encoding)
+    with pytest.raises(error, match="larger than max" if error is TooLong else "message"):
+        one.add(body)
+    many = Messages(MOST, encoding)
+    many.add(body)
+    if wrong != "two":
+        with pytest.raises(error):
+            many.take()
+
+
+def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
+    bomb = framed(zlib.compress(bytes(300_000_000)), 1)
+    with pytest.raises(TooLong):
+        OneMessage(MOST, "deflate").add(bomb)
+
+
+# ---- requests
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("1H", 3600), ("2M", 120), ("3S", 3), ("4m", 0.004), ("5u", 5e-6), ("6n", 6e-9),
+        ("99999999S", 99_999_999), ("", None), ("5", None), ("-5S", None), ("1e3S", None),
+        ("999999999S", None), ("5s", None), ("٣S", None), ("5S\n", None),
+    ],
+)  # fmt: skip
+def test_timeouts(said: str, seconds: float | None) -> None:
+    assert calls.read_timeout(said) == (None if seconds is None else pytest.approx(seconds))
+
+
+@given(st.floats(0, 1e9))
+def test_a_timeout_is_read_as_it_was_written_rounded_up(seconds: float) -> None:
+    read = calls.read_timeout(calls.write_timeout(seconds))
+    assert read is not None
+    if seconds <= 99_999_999:
+        assert seconds * (1 - 1e-9) <= read <= seconds * 1.001 + 1e-6
+
+
+def test_a_request() -> None:
+    found = asked(
+        ("grpc-timeout", "1S"), ("grpc-encoding", "gzip"), ("x-a", "1"), ("x-a", "2"),
+        ("r-bin", "AP8="),
+    )  # fmt: skip
+    assert (found.method, found.timeout, found.encoding) == ("/a/b", 1.0, "gzip")
+    assert dict(found.headers) == {"x-a": "1, 2", "r-bin": "AP8"}
+    assert found.refusal is None
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "code"),
+    [
+        (asked(**{"content-type": "text/html"}), 415, 2),
+        (asked(**{"content-type": ""}), 415, 2),
+        (asked(**{"content-type": "application/grpcweb"}), 415, 2),
+        (asked(**{":method": "GET"}), 405, 13),
+        (asked(te=""), 400, 13),
+        (asked(("a", "x" * 500), limits=Limits(headers=600)), 200, 8),
+        (asked(("a", "b"), ("c", "d"), limits=Limits(header_count=3)), 200, 8),
+    ],
+)
+def test_requests_that_are_refused(found: Asked, status: int, code: int) -> None:
+    assert found.refusal is not None
+    assert (found.status, found.refusal[0]) == (status, code)
+
+
+@pytest.mark.parametrize("more", ["", "+proto", ";x"])
+def test_kinds_of_content(more: str) -> None:
+    assert asked(**{"content-type": f"application/grpc{more}"}).refusal is None
+
+
+# ---- answers
+
+
+@given(details=st.text(max_size=60), code=st.integers(0, 20))
+def test_what_is_said_at_the_end_is_understood(details: str, code: int) -> None:
+    details = details.encode("utf-8", "replace").decode()
+    found = Answered(
+        BlockReader(9999).read(calls.ending(code, details, {"x-b": "1", "c-bin": "AP8"}))
+    )
+    assert (found.code, found.details) == (code if code <= 16 else 2, details)
+    assert dict(found.metadata) == {"x-b": "1", "c-bin": "AP8"}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "code"),
+    [
+        ([(":status", "200")], None),
+        ([(":status", "404")], 12),
+        ([(":status", "503")], 14),
+        ([(":status", "418")], 2),
+        ([(":status", "503"), ("grpc-status", "5")], 5),
+        ([("grpc-status", "fine")], None),
+        ([("grpc-status", "-1")], None),
+        ([("grpc-status", "9" * 5000)], None),
+        ([("grpc-status", "99")], 2),
+        ([("x", "y")], None),
+    ],
+)
+def test_codes(pairs: list[tuple[str, str]], code: int | None) -> None:
+    assert Answered(told(*pairs)).code == code
+
+
+def test_metadata_on_the_wire() -> None:
+    told_of = {
+        "a": "1",
+        "b-bin": "AP8, AQ",
+        "te": "x",
+        "grpc-x": "1",
+        "C": "1",
+        "d": "ä",
+        "e-bin": "!",
+    }
+    assert grpc_metadata.to_wire(told_of) == [("a", "1"), ("b-bin", "AP8"), ("b-bin", "AQ")]

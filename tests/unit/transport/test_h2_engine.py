@@ -1,0 +1,354 @@
+"""The HTTP/2 engine on real sockets: its limits in time, and what servers say that gRPC's own
+client hides."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import grpc.aio
+import pytest
+from transport_kit import LOCAL, RPC_LIMITS, RpcEcho, RpcSite, fake_backend, until
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.wire import RpcRequest, joined
+from infergate.transport.base import Endpoint
+from infergate.transport.guard import Admission
+from infergate.transport.h2 import bounds, calls, fields, frames
+from infergate.transport.h2.frames import frame
+from infergate.transport.h2_client import H2Upstream
+from infergate.transport.h2_server import H2Server
+
+QUICK = dataclasses.replace(
+    RPC_LIMITS, header_time=0.2, idle_body_time=0.2, keepalive_time=0.2, body=10_000_000
+)
+HELLO = frames.PREFACE + frames.settings([])
+END = frames.END_HEADERS | frames.END_STREAM
+
+
+def asking(method: str, *more: tuple[str, str]) -> bytes:
+    return calls.asking(f"/t.T/{method}", "x", "http", "test") + fields.block(*more)
+
+
+def opened(number: int, method: str, *more: tuple[str, str]) -> bytes:
+    return frame(frames.HEADERS, frames.END_HEADERS, number, asking(method, *more))
+
+
+def message(number: int, data: bytes, flags: int = frames.END_STREAM) -> bytes:
+    return frame(frames.DATA, flags, number, b"\0" + len(data).to_bytes(4) + data)
+
+
+Said = tuple[int, int, int, bytes]
+
+
+@dataclasses.dataclass
+class Peer:
+    """A raw client."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, said: bytes) -> None:
+        self.writer.write(said)
+
+    async def frame(self) -> Said:
+        async with asyncio.timeout(10):
+            head = await self.reader.readexactly(9)
+            first, flags, stream = frames.HEAD.unpack(head)
+            return first & 255, flags, stream, await self.reader.readexactly(first >> 8)
+
+    async def until(self, wanted: Callable[[Said], bool]) -> Said:
+        while not wanted(said := await self.frame()):
+            pass
+        return said
+
+    async def ended(self) -> list[Said]:
+        """What is said until the connection closes."""
+        found = []
+        try:
+            while True:
+                found.append(await self.frame())
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return found
+
+
+Connect = Callable[..., Awaitable[tuple[RpcSite, Peer]]]
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """A client of a server with given limits; afterwards nothing may be left admitted."""
+    made: list[tuple[RpcSite, Peer]] = []
+
+    async def begin(limits: Limits = QUICK, said: bytes = HELLO) -> tuple[RpcSite, Peer]:
+        admission = Admission(limits)
+        app = RpcEcho()
+        server = H2Server(LOCAL, app, limits, admission)
+        await server.start()
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", server.address.port))
+        peer.send(said)
+        made.append((RpcSite(server, app, admission), peer))
+        return made[-1]
+
+    yield begin
+    for site, peer in made:
+        peer.writer.close()
+        await site.server.stop(0)
+        await until(lambda: not site.admission.requests)  # noqa: B023
+        assert (site.admission.bytes, site.admission.streams) == (0, 0)
+
+
+def status(said: Said) -> tuple[int, str]:
+    """Code and words of an answer's end."""
+    kind, flags, _, payload = said
+    assert (kind, flags) == (frames.HEADERS, END)
+    found = calls.Answered(fields.BlockReader(9999).read(payload))
+    assert found.code is not None
+    return found.code, found.details
+
+
+def is_end(said: Said) -> bool:
+    return said[:2] == (frames.HEADERS, END)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", frames.PREFACE, HELLO[:10], HELLO + frame(1, 0, 1, b"\x83"), HELLO + b"\0\0\x09\1"],
+    ids=["nothing", "no settings", "half a preface", "half a block", "half a frame"],
+)  # fmt: skip
+async def test_headers_that_do_not_come(connect: Connect, said: bytes) -> None:
+    _, peer = await connect(said=said)
+    await peer.ended()
+
+
+async def test_a_message_that_does_not_come(connect: Connect) -> None:
+    site, peer = await connect()
+    peer.send(opened(1, "Echo") + frame(frames.DATA, 0, 1, b"\0\0\0\0\x64" + b"x" * 50))
+    peer.send(opened(3, "Echo"))
+    codes = [status(await peer.until(is_end))[0] for _ in range(2)]
+    assert codes == [calls.DEADLINE_EXCEEDED] * 2
+    assert site.admission.requests == 0
+    peer.send(opened(5, "Echo") + message(5, b"x"))  # the connection goes on
+    assert status(await peer.until(is_end))[0] == 0
+
+
+async def test_an_answer_that_is_not_taken(connect: Connect) -> None:
+    _, peer = await connect()
+    peer.send(opened(1, "Large") + message(1, b""))
+    said = await peer.until(lambda said: said[0] == frames.RST_STREAM)
+    assert said[2:] == (1, (8).to_bytes(4))
+
+
+async def test_a_silent_client_is_asked_whether_it_is_there(connect: Connect) -> None:
+    _, peer = await connect()
+    for _ in range(3):
+        ping = await peer.until(lambda said: said[0] == frames.PING)
+        peer.send(frame(frames.PING, frames.ACK, 0, ping[3]))
+    assert (await peer.ended())[-1][0] == frames.PING
+
+
+async def test_a_deadline_is_kept_for_the_application(connect: Connect) -> None:
+    site, peer = await connect(RPC_LIMITS)
+    peer.send(opened(1, "Wait", ("grpc-timeout", "50m")) + message(1, b"x"))
+    assert status(await peer.until(is_end)) == (calls.DEADLINE_EXCEEDED, "Deadline Exceeded")
+    await site.app.cancelled.wait()
+    await until(lambda: not site.admission.requests)
+
+
+async def test_an_early_refusal_ends_the_request(connect: Connect) -> None:
+    site, peer = await connect(dataclasses.replace(RPC_LIMITS, in_flight_bytes=1000))
+    peer.send(opened(1, "Echo") + frame(0, 0, 1, b"\0\0\0\4\0" + b"x" * 100) * 2)
+    code, words = status(await peer.until(is_end))
+    assert (code, "limit of 1000 bytes" in words) == (14, True)
+    assert (await peer.until(lambda said: said[0] == 3))[2:] == (1, bytes(4))
+    assert not site.app.calls
+
+
+async def test_nothing_is_admitted_beyond_the_streams_of_a_connection(connect: Connect) -> None:
+    site, peer = await connect(dataclasses.replace(RPC_LIMITS, streams=2))
+    peer.send(b"".join(opened(n, "Wait") + message(n, b"x") for n in (1, 3, 5)))
+    assert (await peer.until(lambda said: said[0] == 3))[2:] == (5, (7).to_bytes(4))
+    assert site.admission.requests == 2
+    peer.send(frames.reset(1, 8) + frames.reset(3, 8))
+    await until(lambda: not site.admission.requests)
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+async def test_compressed_calls(connect: Connect, compression: grpc.Compression) -> None:
+    site, _ = await connect(RPC_LIMITS)
+    async with grpc.aio.insecure_channel(site.endpoint.authority, compression=compression) as made:
+        data = b"abc" * 10_000
+        assert await made.unary_unary("/t.T/Echo")(data) == data
+        stream = made.stream_stream("/t.T/Stream")(timeout=30)
+        await stream.write(data)
+        assert await stream.read() == data + b"!"
+        await stream.done_writing()
+
+
+async def test_big_messages_both_ways() -> None:
+    limits = Limits()
+    admission, app = Admission(limits), RpcEcho()
+    server = H2Server(LOCAL, app, limits, admission)
+    await server.start()
+    upstream = H2Upstream(limits)
+    endpoint = Endpoint("127.0.0.1", server.address.port)
+    data = bytes(range(256)) * (64 * 4096)  # 64 MiB
+    answer = await upstream.exchange(RpcRequest("/t.T/Echo", (data,)), endpoint, 60)
+    assert joined(answer.message) == data
+    async with grpc.aio.insecure_channel(
+        endpoint.authority, [("grpc.max_receive_message_length", -1)]
+    ) as made:
+        assert await made.unary_unary("/t.T/Echo")(data, timeout=60) == data
+    await upstream.close()
+    await server.stop(0)
+    assert (admission.requests, admission.bytes) == (0, 0)
+
+
+# ---- the client's end
+
+OK = frame(1, 4, 1, calls.HEADERS)
+
+
+def answer(number: int, data: bytes = b"hi") -> bytes:
+    head = frame(frames.HEADERS, frames.END_HEADERS, number, calls.HEADERS)
+    return head + message(number, data, 0) + frame(frames.HEADERS, END, number, calls.GOOD_END)
+
+
+@asynccontextmanager
+async def served(
+    script: Callable[[Peer, int], Awaitable[None]], settings: bytes = frames.settings([])
+) -> AsyncIterator[tuple[H2Upstream, Endpoint]]:
+    """``script`` is told which connection it has."""
+    count = 0
+
+    async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        count += 1
+        peer = Peer(reader, writer)
+        await reader.readexactly(len(frames.PREFACE))
+        peer.send(settings)
+        await script(peer, count)
+
+    upstream = H2Upstream(RPC_LIMITS)
+    async with fake_backend(begin) as fake:
+        yield upstream, fake.endpoint
+        await upstream.close()
+
+
+def is_asked(said: Said) -> bool:
+    return said[0] == frames.DATA and bool(said[1] & frames.END_STREAM)
+
+
+WIRE = RpcRequest("/t.T/Echo", (b"x",))
+
+
+@pytest.mark.parametrize(
+    "refusal", [frames.reset(1, 7), frames.goaway(0, 0, "")], ids=["REFUSED_STREAM", "GOAWAY"]
+)
+async def test_what_was_not_looked_at_is_asked_again(refusal: bytes) -> None:
+    async def script(peer: Peer, number: int) -> None:
+        said = await peer.until(is_asked)
+        if number == 1 and said[2] == 1:
+            peer.send(refusal)
+            said = await peer.until(is_asked)
+        peer.send(answer(said[2]))
+        await peer.ended()
+
+    async with served(script) as (upstream, endpoint):
+        told = await upstream.exchange(WIRE, endpoint, 10)
+        assert joined(told.message) == b"hi"
+
+
+async def test_what_is_not_looked_at_twice_was_not_sent() -> None:
+    async def script(peer: Peer, number: int) -> None:
+        while True:
+            said = await peer.until(is_asked)
+            peer.send(frames.reset(said[2], 7))
+
+    async with served(script) as (upstream, endpoint):
+        with pytest.raises(GatewayError) as caught:
+            await upstream.exchange(WIRE, endpoint, 10)
+        assert caught.value.kind is Kind.CONNECT
+
+
+async def test_calls_wait_for_room_and_connections_are_bounded() -> None:
+    connections = 0
+
+    async def script(peer: Peer, number: int) -> None:
+        nonlocal connections
+        connections = number
+        while True:
+            said = await peer.until(is_asked)
+            await asyncio.sleep(0.01)
+            peer.send(answer(said[2]))
+
+    async with served(script, frames.settings([(3, 1)])) as (upstream, endpoint):
+        told = await asyncio.gather(*(upstream.exchange(WIRE, endpoint, 20) for _ in range(40)))
+        assert len(told) == 40
+        assert 1 < connections <= 8
+
+
+async def test_a_call_that_finds_no_room_in_time() -> None:
+    async def script(peer: Peer, number: int) -> None:
+        await peer.ended()
+
+    async with served(script, frames.settings([(3, 0)])) as (upstream, endpoint):
+        with pytest.raises(GatewayError) as caught:
+            await upstream.exchange(WIRE, endpoint, 0.3)
+        assert caught.value.kind is Kind.TIMEOUT
+
+
+async def test_a_server_that_says_nothing_is_asked_nothing_more() -> None:
+    seen: list[int] = []
+
+    async def script(peer: Peer, number: int) -> None:
+        seen.append(number)
+        if number == 1:
+            await peer.ended()
+        said = await peer.until(is_asked)
+        peer.send(answer(said[2]))
+        await peer.ended()
+
+    async with served(script) as (upstream, endpoint):
+        with pytest.raises(GatewayError) as caught:
+            await upstream.exchange(WIRE, endpoint, 0.2)
+        assert caught.value.kind is Kind.TIMEOUT
+        assert (await upstream.exchange(WIRE, endpoint, 10)).code == 0
+        assert seen == [1, 2]
+
+
+async def test_a_late_status_is_a_timeout() -> None:
+    async def script(peer: Peer, number: int) -> None:
+        said = await peer.until(is_asked)
+        await asyncio.sleep(0.197)
+        peer.send(frame(1, END, said[2], calls.refusing(200, 4, "Deadline Exceeded", {})))
+        await peer.ended()
+
+    async with served(script) as (upstream, endpoint):
+        with pytest.raises(GatewayError) as caught:
+            await upstream.exchange(WIRE, endpoint, 0.2)
+        assert caught.value.kind is Kind.TIMEOUT
+
+
+async def test_a_request_larger_than_the_servers_windows() -> None:
+    got = bytearray()
+
+    async def script(peer: Peer, number: int) -> None:
+        while True:
+            kind, flags, stream, payload = await peer.frame()
+            if kind == frames.DATA:
+                got.extend(payload)
+                if flags & frames.END_STREAM:
+                    peer.send(answer(stream))
+                elif payload:
+                    peer.send(frames.window_update(stream, len(payload)))
+                    peer.send(frames.window_update(0, len(payload)))
+
+    async with served(script, frames.settings([(4, 1000)])) as (upstream, endpoint):
+        wire = RpcRequest("/t.T/Echo", (b"a" * 3, memoryview(b"b" * 500_000)))
+        assert (await upstream.exchange(wire, endpoint, 20)).code == 0
+    assert bytes(got[5:]) == b"aaa" + b"b" * 500_000
+    assert bounds.STREAM_WINDOW > 1000
