@@ -18,8 +18,9 @@ from transport_kit import HttpSite, RpcSite, fake_backend, read_request
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.wire import HttpRequest, RpcRequest, joined
 from infergate.transport import tls
-from infergate.transport.base import Endpoint
+from infergate.transport.base import Endpoint, RpcUpstream
 from infergate.transport.grpc_client import GrpcUpstream
+from infergate.transport.h2_client import H2Upstream
 from infergate.transport.http_client import AiohttpUpstream
 
 FILES = Path(__file__).parents[2] / "data" / "tls"
@@ -93,10 +94,16 @@ async def ask_https() -> AsyncIterator[Ask]:
         await upstream.close()
 
 
-@asynccontextmanager
-async def ask_grpcs() -> AsyncIterator[Ask]:
-    upstream = GrpcUpstream(LIMITS)
+def ask_grpcs() -> AbstractAsyncContextManager[Ask]:
+    return asking(GrpcUpstream(LIMITS))
 
+
+def ask_own_grpcs() -> AbstractAsyncContextManager[Ask]:
+    return asking(H2Upstream(LIMITS))
+
+
+@asynccontextmanager
+async def asking(upstream: RpcUpstream) -> AsyncIterator[Ask]:
     async def ask(endpoint: Endpoint) -> bytes:
         answer = await upstream.exchange(RpcRequest("/t.T/Echo", (b"ok",)), endpoint, 10)
         return bytes(joined(answer.message))
@@ -108,8 +115,13 @@ async def ask_grpcs() -> AsyncIterator[Ask]:
 
 
 CARRIERS = pytest.mark.parametrize(
-    ("serve", "client"), [(https, ask_https), (grpcs, ask_grpcs)], ids=["https", "grpcs"]
+    ("serve", "client"),
+    [(https, ask_https), (grpcs, ask_grpcs), (grpcs, ask_own_grpcs)],
+    ids=["https", "grpcs", "grpcs by the own engine"],
 )
+
+
+OF_GRPCS = pytest.mark.parametrize("client", [ask_grpcs, ask_own_grpcs])
 
 
 async def refused(ask: Ask, endpoint: Endpoint) -> GatewayError:
@@ -163,21 +175,23 @@ async def test_https_to_a_server_without_tls(site: HttpSite, trust: Trust) -> No
     assert "SSLError" in error.detail
 
 
+@OF_GRPCS
 async def test_grpcs_to_a_server_without_tls(
-    site: HttpSite, rpc_site: RpcSite, trust: Trust
+    client: Client, site: HttpSite, rpc_site: RpcSite, trust: Trust
 ) -> None:
     trust(AUTHORITY)
-    async with ask_grpcs() as ask:
+    async with client() as ask:
         error = await refused(ask, dataclasses.replace(site.endpoint, tls=True))
-        assert "handshake failed" in error.detail
+        assert "handshake failed" in error.detail or "SSLError" in error.detail
         with pytest.raises(GatewayError) as caught:
             await ask(dataclasses.replace(rpc_site.endpoint, tls=True))
         assert caught.value.kind is Kind.CONNECT
 
 
-async def test_grpcs_to_a_tls_server_without_http2(trust: Trust) -> None:
+@OF_GRPCS
+async def test_grpcs_to_a_tls_server_without_http2(client: Client, trust: Trust) -> None:
     trust(AUTHORITY)
-    async with https("server") as endpoint, ask_grpcs() as ask:
+    async with https("server") as endpoint, client() as ask:
         await refused(ask, endpoint)
 
 
