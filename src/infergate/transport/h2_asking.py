@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from infergate import __version__
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
-from infergate.core.wire import RpcRequest, RpcResponse, size
+from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse, size
 from infergate.transport.base import Endpoint
 from infergate.transport.h2 import calls
 from infergate.transport.h2.calls import Answered
@@ -350,10 +350,13 @@ class AskedStream(Asked):
 
     def __init__(self, link: ClientLink, wire: RpcRequest, deadline: float | None) -> None:
         self._messages: Messages | None = None
+        self._first: Mapping[str, str] = NO_HEADERS
+        self._has_ended = False
         super().__init__(link, wire, deadline)
 
     def _expect(self, answered: Answered) -> None:
         self._messages = Messages(self._link.most, answered.encoding)
+        self._first = answered.metadata
 
     def _take(self, data: Buffer) -> None:
         assert self._messages is not None
@@ -361,7 +364,8 @@ class AskedStream(Asked):
         self._wake()
 
     async def next(self) -> RpcResponse | None:
-        """The next one; None at a good end. Raises Untouched, GatewayError."""
+        """The next one, with the metadata that came before it; the end, where that tells a code or
+        metadata; then None. Raises Untouched, GatewayError."""
         link = self._link
         while True:
             messages = self._messages
@@ -385,7 +389,8 @@ class AskedStream(Asked):
                 message, length = taken
                 link.core.release(self._stream, length)
                 link.flush_soon()
-                return RpcResponse((message,))
+                first, self._first = self._first, NO_HEADERS
+                return RpcResponse((message,), metadata=first)
             if self._is_over:
                 return self._end()
             if messages is not None and (lacking := messages.lacking) > 0:
@@ -399,6 +404,7 @@ class AskedStream(Asked):
         ending = self._ending
         assert ending is not None
         assert ending.code is not None
-        if not ending.code:
+        if self._has_ended or not (ending.code or ending.metadata):
             return None
+        self._has_ended = True
         return RpcResponse(code=ending.code, details=ending.details, metadata=ending.metadata)

@@ -364,10 +364,11 @@ class StreamCall(Served):
             responses = handler(messages, self.call)
             async for response in responses:
                 if response.code:
+                    response.metadata = {**self.call.returned, **response.metadata}
                     self.finish(response)
                     return
                 await self._write(response)
-            self.finish(RpcResponse())
+            self.finish(RpcResponse(metadata=self.call.returned))
         except GatewayError as error:
             self.finish(self.refused(error))
         except Exception:  # noqa: BLE001 - a bug costs one stream

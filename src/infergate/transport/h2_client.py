@@ -62,7 +62,8 @@ class H2Upstream:
         """Send one message and no other, give each that comes. See
         :class:`~infergate.transport.base.StreamUpstream`.
 
-        A status of the server other than OK is the last :class:`RpcResponse`.
+        A status of the server other than OK is the last :class:`RpcResponse`. Metadata comes with
+        the first message and, where there is any, with a last one that holds none.
         """
         self._check(wire)
         site = self._sites.get(endpoint) or self._open(endpoint)
@@ -73,8 +74,6 @@ class H2Upstream:
             try:
                 while (answer := await asked.next()) is not None:
                     yield answer
-                    if answer.code:
-                        return
             except Untouched as untouched:
                 reason = untouched
             else:

@@ -380,7 +380,7 @@ async def test_a_stream_without_answers(rpc_site: RpcSite, rpc_upstream: RpcUpst
 
 
 async def test_what_a_conversation_returns_is_told_at_its_end(
-    rpc_site: RpcSite, rpc_upstream: GrpcUpstream
+    rpc_site: RpcSite, rpc_upstream: RpcUpstream
 ) -> None:
     answers = [
         each async for each in rpc_upstream.stream(ask("Talk", b"told 7"), rpc_site.endpoint, 30)
@@ -399,7 +399,7 @@ async def test_what_a_conversation_returns_is_told_at_its_end(
     assert told == {"x-told": "8", "x-b-bin": b"\0\xff", "x-why": "because"}
 
 
-async def test_metadata_before_the_first_message_comes_with_it(rpc_upstream: GrpcUpstream) -> None:
+async def test_metadata_before_the_first_message_comes_with_it(rpc_upstream: RpcUpstream) -> None:
     async def serve(message: bytes, context: Any) -> None:
         await context.send_initial_metadata((("x-first", "1"),))
         for _ in range(int(message)):
