@@ -2,9 +2,6 @@
 
 *Strategy.* Bytes go into the core, its events to the methods of those derived from this; what the
 core wants sent is written once a turn of the loop, all of it together.
-
-*Rule.* While the peer does not read what we write, we do not read what it writes: whatever it asks
-for would only make that more.
 """
 
 from __future__ import annotations
@@ -97,14 +94,10 @@ class Link(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The peer does not keep up."""
         self.paused = True
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """It does again."""
         self.paused = False
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
         self._wake()
 
     def _wake(self) -> None:

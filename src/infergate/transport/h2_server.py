@@ -4,7 +4,10 @@
 (which on the wire serves unary-stream too), all others unary: ``h2_calls``. Each has one task,
 which starts when there is something for the application to do.
 
-*Rule.* Every limit in time is looked at a few times in its length: a connection has one alarm.
+*Rule 1.* Every limit in time is looked at a few times in its length: a connection has one alarm.
+*Rule 2.* While a client does not read what we write, we do not read what it writes: whatever it
+asks for would only make that more. (Clients always read: two ends that both did this might wait for
+each other.)
 """
 
 from __future__ import annotations
@@ -96,6 +99,18 @@ class ServerLink(Link):
         super().data_received(data)
         self._busy_until = self.core.heard_at
         self._is_asked = False
+
+    def pause_writing(self) -> None:
+        """Rule 2."""
+        super().pause_writing()
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
         """The client went away, or we closed."""

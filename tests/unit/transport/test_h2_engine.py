@@ -352,3 +352,20 @@ async def test_a_request_larger_than_the_servers_windows() -> None:
         assert (await upstream.exchange(wire, endpoint, 20)).code == 0
     assert bytes(got[5:]) == b"aaa" + b"b" * 500_000
     assert bounds.STREAM_WINDOW > 1000
+
+
+async def test_big_messages_both_ways_at_once_do_not_wait_for_each_other() -> None:
+    limits = Limits()
+    admission = Admission(limits)
+    server = H2Server(LOCAL, RpcEcho(), limits, admission)
+    await server.start()
+    upstream = H2Upstream(limits)
+    endpoint = Endpoint("127.0.0.1", server.address.port)
+    wire = RpcRequest("/t.T/Echo", (bytes(4_000_000),))
+    async with asyncio.timeout(25):  # idle_body_time would end it after 30 s
+        for _ in range(3):
+            told = await asyncio.gather(*(upstream.exchange(wire, endpoint, 60) for _ in range(12)))
+            assert all(len(joined(each.message)) == 4_000_000 for each in told)
+    await upstream.close()
+    await server.stop(0)
+    assert (admission.requests, admission.bytes) == (0, 0)
