@@ -219,6 +219,8 @@ OPERATIONS: Final[dict[type, str]] = {
     InferRequest: "infer",
 }
 """How metrics and logs call each operation."""
+STREAMED: Final = "stream_infer"
+"""How they call an inference that is answered by a stream."""
 
 # ---- answers ----------------------------------------------------------------------------------
 

@@ -15,13 +15,11 @@ from typing import Any, Final
 from infergate.codecs.base import Parsed, Streaming
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.messages import STREAMED, InferRequest, InferResponse
 from infergate.core.tensor import Buffer
 from infergate.gateway.gateway import Gateway
 from infergate.gateway.labour import Labour
 
-OPERATION: Final = "stream_infer"
-"""How metrics and logs call an inference that is answered by a stream."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,7 +45,7 @@ async def opened(
 ) -> Any:
     """The answer over HTTP to ``parsed``, which is ``wire``: the first of all answers, and the
     others as its rest. Raises what comes instead of the first."""
-    call.operation = OPERATION
+    call.operation = STREAMED
     call.messages = 0
     answers = _asked(gateway, parsed, call)
     body = _Body(answers, labour, parsed, wire, call)

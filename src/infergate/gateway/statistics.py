@@ -3,8 +3,8 @@
 *Rule 1.* Clients choose names: no more than ``MOST`` models are counted, the least asked for is
 forgotten first, and one that no route names and nobody declared is counted from its first success.
 *Rule 2.* The gateway counts requests, whatever their batch, and all versions of a model together:
-its time is the client's, from the request's head to the answer's making; ``compute_infer`` is what
-of it was the backend's.
+its time is the client's, from the request's head to the answer's making (of a stream's answers, the
+last's); ``compute_infer`` is what of it was the backend's.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from infergate.core.call import Call
-from infergate.core.messages import OPERATIONS, InferRequest, ModelStatistics
+from infergate.core.messages import OPERATIONS, STREAMED, InferRequest, ModelStatistics
 from infergate.core.tensor import Parameters
 
 MOST: Final = 1024
-_INFER: Final = OPERATIONS[InferRequest]
+_INFERENCES: Final = frozenset({OPERATIONS[InferRequest], STREAMED})
 _OK: Final = "ok"
 _LATEST: Final = "last_inference"
 _BATCHES: Final = "batch_stats"
@@ -46,7 +46,7 @@ class Figures:
 
     def record(self, call: Call, seconds: float, now: float) -> None:
         """Count a finished request, which took ``seconds``. ``now`` is the wall clock."""
-        if call.operation != _INFER or not call.route:
+        if call.operation not in _INFERENCES or not call.route:
             return
         figures = self._of.get(call.model)
         if figures is None:

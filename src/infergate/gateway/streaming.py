@@ -23,10 +23,9 @@ from typing import Final
 from infergate.codecs.base import Codec, Parsed, Streaming
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.messages import STREAMED, InferRequest, InferResponse
 from infergate.core.sequences import SequenceName, sequence_of
 from infergate.core.wire import RpcRequest, RpcResponse, size
-from infergate.gateway.answers import OPERATION
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Bound
 
@@ -109,7 +108,7 @@ class Stream:
             self._call,
             started=time.monotonic(),
             whole=self._call.deadline,
-            operation=OPERATION,
+            operation=STREAMED,
             protocol=self._frontend.codec.name,
             messages=0,
             bytes_in=len(message),

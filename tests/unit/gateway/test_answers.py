@@ -60,10 +60,14 @@ class Site:
     def __init__(self, timeout: float | None = None) -> None:
         self.backend = Acting()
         route = Route("m", "acting", rewrite=Rewrite("real"), timeout=timeout)
-        gateway = Gateway(RouteTable([route]), {"acting": self.backend}, {})
-        frontend: Any = Frontend(plugins()["v2-rest"].make({}), gateway, DEFAULT_LIMITS)
+        self.gateway = Gateway(RouteTable([route]), {"acting": self.backend}, {})
+        frontend: Any = Frontend(plugins()["v2-rest"].make({}), self.gateway, DEFAULT_LIMITS)
         self.records: list[Call] = []
-        self.app = HttpDispatch({"v2": frontend}, self.records.append)
+        self.app = HttpDispatch({"v2": frontend}, self.record)
+
+    def record(self, call: Call) -> None:
+        self.records.append(call)
+        self.gateway.figures.record(call, 0.5, 1)
 
     async def ask(self, do: str, verb: str = "generate_stream", **more: Any) -> HttpResponse:
         body = json.dumps({"id": "i", "do": do, **more}).encode()
@@ -217,6 +221,22 @@ async def test_a_streamed_infer_is_translated() -> None:
     assert isinstance(asked, InferRequest)
     assert (asked.model, asked.parameters) == ("real", {"do": "more last"})
     assert site.told == ("stream_infer", "ok", 2)
+
+
+@pytest.mark.parametrize("verb", ["generate", "generate_stream", "infer_stream", "infer"])
+async def test_the_models_figures_count_each_stream(verb: str) -> None:
+    site = Site()
+    for do in ("last", "fail", "more"):
+        told = {"do": do} | ({"stream": True} if verb == "infer" else {})
+        more = {"parameters": told, "inputs": []} if verb.startswith("infer") else {}
+        body = json.dumps(more or told).encode()
+        wire = HttpRequest("POST", f"/v2/models/m/{verb}", body=(body,))
+        answer = await site.app.respond(wire, call())
+        if answer.rest is not None:
+            await all_of(answer)
+    (figures,) = site.gateway.figures.of("m", "").models
+    assert figures["inference_count"] == 2
+    assert figures["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
 
 
 async def test_a_model_that_is_not_there() -> None:

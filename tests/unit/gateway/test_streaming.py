@@ -106,14 +106,18 @@ class Site:
     def __init__(self, *, in_turn: bool = False, timeout: float | None = None) -> None:
         self.backend = Acting()
         route = Route("*", "acting", timeout=timeout)
-        gateway = Gateway(RouteTable([route]), {"acting": self.backend}, {})
+        self.gateway = gateway = Gateway(RouteTable([route]), {"acting": self.backend}, {})
         self.codec = StreamCodec()
         frontend = Frontend(self.codec, gateway, DEFAULT_LIMITS)
         self.records: list[Call] = []
         codec: Any = InTurn(self.codec, "/t.T/Stream") if in_turn else self.codec
         self.names = 0
         self.call = call(deadline=None)
-        self.stream = Stream(frontend, codec, self.name, self.records.append, self.call)
+        self.stream = Stream(frontend, codec, self.name, self.record, self.call)
+
+    def record(self, call: Call) -> None:
+        self.records.append(call)
+        self.gateway.figures.record(call, 0.5, 1)
 
     def name(self, call: Call) -> None:
         self.names += 1
@@ -165,6 +169,17 @@ async def test_an_error_costs_one_request(text: str, answer: str, outcome: str) 
     assert await site.ask(text) == [answer]
     assert [record.outcome for record in site.records] == [outcome]
     assert await site.ask("infer m one b") == ["b last"]
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+async def test_the_models_figures_count_each_request(in_turn: bool) -> None:
+    site = Site(in_turn=in_turn)
+    for text in ("infer m one a", "infer m 3 b", "infer m fail c"):
+        await site.ask(text)
+    (told,) = site.gateway.figures.of("m", "").models
+    assert told["inference_count"] == 2
+    assert told["inference_stats"]["success"] == {"count": 2, "ns": 1_000_000_000}
+    assert told["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
 
 
 async def test_what_the_transport_refuses_is_told() -> None:
