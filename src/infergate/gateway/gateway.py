@@ -272,13 +272,29 @@ class Gateway:
         """What the servers of a model have counted, together, or what the gateway has."""
         bound = self.bind(operation.model, operation.version, call)
         if not (await bound.backend.kind(call)).tells_statistics:
-            return self.figures.of(operation.model, operation.version)
+            version = await self._counted_version(operation, bound, call)
+            return self.figures.of(operation.model, version)
         theirs = to_backend(operation, bound.route)
         answers = await bound.backend.everywhere(theirs, call)
         told = together([each for each in answers if isinstance(each, ModelStatistics)])
         answer = to_client(told, operation, bound.route)
         assert isinstance(answer, ModelStatistics)
         return answer
+
+    async def _counted_version(
+        self, operation: ModelStatisticsRequest, bound: Bound, call: Call
+    ) -> str:
+        """The version that the gateway's figures are told of: the one asked for, else the model's
+        only one, as far as that can be had. Raises NOT_FOUND for a model that is not there."""
+        try:
+            model = await self._described(operation.model, operation.version, bound, call)
+        except GatewayError as error:
+            if error.kind is Kind.NOT_FOUND:
+                raise
+            return operation.version  # a server that is down has been counted all the same
+        if operation.version or len(model.versions) != 1:
+            return operation.version
+        return model.versions[0]
 
     async def _carried(self, operation: ModelOperation, bound: Bound, call: Call) -> Answer:
         answer = await bound.backend.perform(to_backend(operation, bound.route), call)

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from fakes import Memory, call
 
+from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.profiles import TRITON
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
     ModelIndex,
     ModelIndexEntry,
     ModelIndexRequest,
+    ModelMetadata,
     ModelStatistics,
     ModelStatisticsRequest,
     Operation,
@@ -152,6 +154,37 @@ async def test_of_other_servers_the_gateways_figures_are_told() -> None:
     assert not memory.asked
 
 
+@pytest.mark.parametrize(
+    ("versions", "told_of"), [(("7",), "7"), ((), ""), (("1", "2"), "")], ids=str
+)
+async def test_the_gateways_figures_are_of_the_only_version(
+    versions: tuple[str, ...], told_of: str
+) -> None:
+    memory = Memory("b")
+    memory.description = ModelMetadata("m", versions)
+    told = await made(memory, routes=[Route("m", "b")]).perform(ModelStatisticsRequest("m"), call())
+    assert isinstance(told, ModelStatistics)
+    assert [each["version"] for each in told.models] == [told_of]
+
+
+@pytest.mark.parametrize("asked", [("nope", ""), ("simple", "abc"), ("simple", "2")])
+async def test_what_is_not_there_has_no_statistics(asked: tuple[str, str]) -> None:
+    gateway = made(BuiltinBackend("b"), routes=[Route("*", "b")])
+    with pytest.raises(GatewayError) as caught:
+        await gateway.perform(ModelStatisticsRequest(*asked), call())
+    assert caught.value.kind is Kind.NOT_FOUND
+
+
+async def test_a_server_that_is_down_has_been_counted() -> None:
+    memory = Memory("b")
+    memory.description = GatewayError(Kind.CONNECT, "down")
+    gateway = made(memory, routes=[Route("m", "b")])
+    record(gateway.figures, "m")
+    told = await gateway.perform(ModelStatisticsRequest("m"), call())
+    assert isinstance(told, ModelStatistics)
+    assert [(each["version"], each["inference_count"]) for each in told.models] == [("", 1)]
+
+
 async def test_all_models_are_those_of_the_index_as_far_as_they_can_be_had() -> None:
     class Counting(Memory):
         async def perform(self, operation: Operation, asked: Any) -> Any:
@@ -170,7 +203,7 @@ async def test_all_models_are_those_of_the_index_as_far_as_they_can_be_had() -> 
     told = await gateway.perform(ModelStatisticsRequest(), call())
     assert isinstance(told, ModelStatistics)
     assert [(each["name"], each["version"]) for each in told.models] == [
-        ("m", ""),
+        ("m", "1"),
         ("n", ""),
         ("x", ""),
     ]
