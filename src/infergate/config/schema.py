@@ -55,7 +55,9 @@ class BackendConfig(Section):
         "sequence to one, always the same (docs/decisions/0013).",
     )
     timeout: PositiveDuration = Field(
-        default=30.0, description="For one request, where its route says nothing else."
+        default=30.0,
+        description="For one request, and each answer of a stream, where its route says nothing "
+        "else.",
     )
     connections: Annotated[int, Field(ge=0)] = Field(
         default=0,
@@ -150,7 +152,8 @@ class RouteConfig(Section):
     )
     timeout: PositiveDuration | None = Field(
         default=None,
-        description="For one request; left out: the backend's. A client's shorter deadline wins.",
+        description="For one request, and each answer of a stream; left out: the backend's. A "
+        "client's shorter deadline wins.",
     )
     validate_: bool = Field(
         default=True,

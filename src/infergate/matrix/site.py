@@ -84,7 +84,7 @@ async def site() -> AsyncGenerator[Site, None]:
 
 
 async def _running(config: dict[str, Any], witness: Witness, stack: AsyncExitStack) -> Running:
-    running = assemble(Config.model_validate({**_QUIET, **config}), lambda _: witness)
+    running = assemble(Config.model_validate({**_QUIET, **config}), lambda _name, _timeout: witness)
     await running.start()
     stack.push_async_callback(running.stop, 0)
     return running

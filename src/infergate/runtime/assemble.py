@@ -98,9 +98,13 @@ class Running:
         await asyncio.gather(*(backend.close() for backend in self.gateway.backends))
 
 
-def assemble(config: Config, builtin: Callable[[str], Backend] = BuiltinBackend) -> Running:
+def _embedded(name: str, timeout: float) -> Backend:
+    return BuiltinBackend(name, timeout=timeout)
+
+
+def assemble(config: Config, builtin: Callable[[str, float], Backend] = _embedded) -> Running:
     """Build, but do not start, what ``config`` describes. Needs a running event loop. ``builtin``
-    makes the backend of a name that has no wire."""
+    makes the backend that has no wire, of a name and a timeout in seconds."""
     limits = compiled.limits(config)
     shares = compiled.sharing_backends(config)
     backends = {
@@ -180,14 +184,14 @@ def _backend(
     name: str,
     whole: Config,
     limits: Limits,
-    builtin: Callable[[str], Backend],
+    builtin: Callable[[str, float], Backend],
     *,
     shares: bool,
 ) -> Backend:
     config = whole.backends[name]
     plugin = plugins().get(config.protocol)
     if plugin is None:  # the one protocol without a wire
-        return builtin(name)
+        return builtin(name, config.timeout)
     server = RemoteServer(
         name,
         compiled.endpoints(config),

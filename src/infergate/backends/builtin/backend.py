@@ -50,19 +50,25 @@ def embedded_models() -> tuple[Model, ...]:
 
 
 class BuiltinBackend:
-    """Implements :class:`infergate.backends.base.Backend` with ``models``, by default all."""
+    """Implements :class:`infergate.backends.base.Backend` with ``models``, by default all.
+
+    ``timeout``: seconds for each answer of an inference, where its route says nothing else.
+    """
 
     protocol = "builtin"
     datatypes = frozenset(Datatype)
     sequences = True
 
-    def __init__(self, name: str, models: Iterable[Model] | None = None) -> None:
+    def __init__(
+        self, name: str, models: Iterable[Model] | None = None, *, timeout: float = 30.0
+    ) -> None:
         self.name = name
+        self._timeout: Final = timeout
         served = embedded_models() if models is None else models
         self._models: Final = {model.metadata.name: model for model in served}
 
-    async def perform(self, operation: Operation, call: Call) -> Answer:  # noqa: ARG002 - instant
-        """See Backend. Raises NOT_FOUND, BAD_REQUEST, UNSUPPORTED, OVERLOADED."""
+    async def perform(self, operation: Operation, call: Call) -> Answer:
+        """See Backend. Raises NOT_FOUND, BAD_REQUEST, UNSUPPORTED, OVERLOADED, TIMEOUT."""
         match operation:
             case ServerLiveRequest() | ServerReadyRequest():
                 return Health(ok=True)
@@ -77,8 +83,8 @@ class BuiltinBackend:
                 return Health(ok=True)
             case ModelMetadataRequest(model, version):
                 return self._find(model, version).metadata
-            case InferRequest(model, version):
-                return self._find(model, version).infer(operation)
+            case InferRequest():
+                return self._infer(operation, call)
             case ModelLoadRequest(model) | ModelUnloadRequest(model):
                 raise GatewayError(
                     Kind.UNSUPPORTED,
@@ -91,6 +97,20 @@ class BuiltinBackend:
                     f"embedded models know nothing of {OPERATIONS[type(operation)]}",
                     origin=Origin.BACKEND,
                 )
+
+    def _infer(self, request: InferRequest, call: Call) -> InferResponse:
+        """The one answer to ``request``. Nothing interrupts a model, but a late answer is none."""
+        deadline = self._deadline(call)
+        answer = self._find(request.model, request.version).infer(request)
+        if time.monotonic() >= deadline:
+            raise _late(request)
+        return answer
+
+    def _deadline(self, call: Call) -> float:
+        """When an answer is late that is asked for now."""
+        allowed = self._timeout if call.timeout is None else call.timeout
+        end = time.monotonic() + allowed
+        return end if call.deadline is None else min(end, call.deadline)
 
     async def describe(
         self,
@@ -118,7 +138,7 @@ class BuiltinBackend:
     async def stream(
         self, operation: InferRequest, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
-        """All responses to ``operation``, each made when it is pulled, before ``call.deadline``.
+        """All responses to ``operation``, each made when it is pulled, in its time.
 
         A model with one answer gives that. Raises like ``perform``, and TIMEOUT.
         """
@@ -128,14 +148,10 @@ class BuiltinBackend:
                 # Around each pull and not around the loop: between two pulls the caller's own
                 # code runs, and a timeout would cancel that.
                 try:
-                    async with asyncio.timeout(_left(call)):
+                    async with asyncio.timeout(self._deadline(call) - time.monotonic()):
                         response = await anext(pulled, None)
                 except TimeoutError:
-                    raise GatewayError(
-                        Kind.TIMEOUT,
-                        f"model '{operation.model}' did not answer before the deadline",
-                        origin=Origin.BACKEND,
-                    ) from None
+                    raise _late(operation) from None
                 if response is None:
                     return
                 yield response
@@ -156,5 +172,9 @@ class BuiltinBackend:
         return model
 
 
-def _left(call: Call) -> float | None:
-    return None if call.deadline is None else call.deadline - time.monotonic()
+def _late(request: InferRequest) -> GatewayError:
+    return GatewayError(
+        Kind.TIMEOUT,
+        f"model '{request.model}' did not answer before the deadline",
+        origin=Origin.BACKEND,
+    )

@@ -11,11 +11,13 @@ from builtin_asking import CALL, ask, fp32, int32, refusal, strings, wanted
 import infergate
 from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend, Model
+from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import (
     Health,
     InferRequest,
+    InferResponse,
     ModelConfigRequest,
     ModelIndex,
     ModelIndexRequest,
@@ -240,6 +242,21 @@ async def test_streams_refuse_like_unary_calls(backend: BuiltinBackend) -> None:
         with pytest.raises(GatewayError) as caught:
             await anext(backend.stream(request, CALL))
         assert caught.value.kind is kind
+
+
+@pytest.mark.parametrize("route", [None, 1e-9, 30.0])
+@pytest.mark.parametrize("own", [1e-9, 30.0])
+async def test_a_late_answer_is_none(own: float, route: float | None) -> None:
+    """As with other backends, a route's timeout stands for the backend's."""
+    backend = BuiltinBackend("demo", timeout=own)
+    request = InferRequest("simple", inputs=GOOD)
+    call = Call(peer="test", started=0.0, timeout=route)
+    if (route or own) == 30.0:
+        assert isinstance(await backend.perform(request, call), InferResponse)
+        return
+    with pytest.raises(GatewayError) as caught:
+        await backend.perform(request, call)
+    assert caught.value.kind is Kind.TIMEOUT
 
 
 async def test_serves_the_models_it_is_given() -> None:

@@ -76,6 +76,16 @@ async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
     assert caught.value.kind is Kind.TIMEOUT
 
 
+@pytest.mark.parametrize(("own", "route"), [(0.05, None), (3600.0, 0.05)])
+async def test_an_answer_that_takes_too_long(own: float, route: float | None) -> None:
+    backend = BuiltinBackend("demo", timeout=own)
+    call = Call(peer="test", started=0.0, timeout=route)
+    stream = backend.stream(asking([1], [4_000_000_000]), call)
+    with pytest.raises(GatewayError) as caught:
+        await anext(stream)
+    assert caught.value.kind is Kind.TIMEOUT
+
+
 async def test_closing_the_stream_ends_the_model() -> None:
     asleep, woken = asyncio.Event(), asyncio.Event()
 
