@@ -79,6 +79,12 @@ def lines(gateway: Infergate, wanted: int, mark: str) -> list[dict[str, object]]
         time.sleep(0.02)
 
 
+def test_what_is_told_besides_requests_is_json_too(gateway: Infergate) -> None:
+    os.kill(gateway.pid, signal.SIGHUP)
+    (line,) = lines(gateway, 1, "SIGHUP")
+    assert (line["event"], line["level"], line["logger"]) == ("log", "WARNING", "infergate")
+
+
 def test_health_and_readiness(gateway: Infergate) -> None:
     assert get(gateway.admin, "/healthz")[0] == 200
     assert get(gateway.admin, "/readyz")[0] == 200

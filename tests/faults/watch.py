@@ -65,14 +65,16 @@ def descriptors_come_back(pid: int) -> Iterator[None]:
 
 
 def complaints(gateway: Infergate) -> str:
-    """What the log tells of bugs: nothing, one hopes. (Lines of the access log, which are JSON, may
-    tell of a backend's.)"""
+    """What the log tells of bugs: nothing, one hopes. (Lines of requests may tell of a
+    backend's.)"""
     log = gateway.log.read_text(errors="replace")
-    lines = [line for line in log.splitlines() if not line.startswith("{")]
+    lines = [
+        line for line in log.splitlines() if not line.startswith("{") or '"event":"log"' in line
+    ]
     return "\n".join(
         line
         for line in lines
-        if "Traceback" in line or " ERROR " in line or "never retrieved" in line
+        if "Traceback" in line or '"level":"ERROR"' in line or "never retrieved" in line
     )
 
 

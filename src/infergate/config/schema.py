@@ -308,7 +308,9 @@ class LogConfig(Section):
     """What is written to the terminal."""
 
     format: Literal["text", "json"] = Field(
-        default="text", description="For a person or for a machine. `--log-format` goes before it."
+        default="text",
+        description="For a person or for a machine: requests (standard output), and the audit, "
+        "warnings and errors (standard error). `--log-format` goes before it.",
     )
     access: bool = Field(default=True, description="Whether each request is a line.")
 

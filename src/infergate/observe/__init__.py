@@ -1,1 +1,1 @@
-"""Metrics and the access log."""
+"""Metrics, the access log, and the form of other lines."""

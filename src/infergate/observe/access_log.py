@@ -27,10 +27,15 @@ _LONGEST: Final = 256  # characters of a client's string that are kept
 _LONGEST_ERROR: Final = 1024  # an error repeats what a client or a backend sent
 
 
+def iso(now: float) -> str:
+    """The wall clock's ``now`` as lines tell it: in UTC, to the millisecond."""
+    return datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
+
+
 def fields(call: Call, seconds: float, now: float) -> dict[str, object]:
     """What a line tells. ``seconds`` is the request's duration, ``now`` the wall clock."""
     line: dict[str, object] = {
-        "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
+        "time": iso(now),
         "event": "request",
         "request_id": call.request_id[:_LONGEST],
         "peer": call.peer,

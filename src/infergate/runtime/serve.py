@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from infergate.config.schema import Config
+from infergate.observe.log_lines import FORMATTERS
 from infergate.runtime.assemble import Running, assemble
 from infergate.runtime.banner import banner
 from infergate.runtime.memory import keep_freed_memory
@@ -29,11 +30,9 @@ def serve(config: Config, source: Path | None) -> int:
     Returns 0 after a clean stop. Raises OSError where an address is taken.
     """
     keep_freed_memory()
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(FORMATTERS[config.log.format]())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     with asyncio.Runner(loop_factory=_loop_of(config.engine)) as runner:
         return runner.run(_serve(config, source))
 
