@@ -62,6 +62,13 @@ class Region:
         if self.told.offset + place.offset + place.size > os.fstat(self._file).st_size:
             raise _cut(place)
 
+    def span(self, place: Place) -> tuple[tuple[int, int], int, int]:
+        """What tells the file from others, and where in it ``place`` begins and ends: places of
+        regions with different names may be the same memory."""
+        found = os.fstat(self._file)
+        begin = self.told.offset + place.offset
+        return (found.st_dev, found.st_ino), begin, begin + place.size
+
     def read(self, place: Place) -> Buffer:
         """A copy of what ``place`` holds. Raises as :meth:`check`."""
         self.check(place)

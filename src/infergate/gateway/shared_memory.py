@@ -6,13 +6,14 @@ that reads regions itself is told of each registration, and is asked by the regi
 
 *Rule 1.* What requests hold in copies is bounded: each by ``limits.body``, all of them by
 ``limits.in_flight_bytes``, as if it had been in their messages.
-*Rule 2.* An output is written only after all outputs were found to fit.
+*Rule 2.* An output is written only after all outputs were found to fit, and none over another.
 *Rule 3.* Each registration, and the end of one, is told to the log ``infergate.audit``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -223,6 +224,7 @@ class SharedMemory:
             if output.place is not None:
                 regions[output.place.region].check(output.place)
                 places[output.name] = output.place
+        _check_apart(places, regions)
         size = sum(tensor.place.size for tensor in request.inputs if tensor.place is not None)
         with self._holding(size):
             inputs = await _moved(size, _read, request.inputs, regions)
@@ -269,6 +271,21 @@ class SharedMemory:
             yield
         finally:
             self._held -= size
+
+
+def _check_apart(places: Mapping[str, Place], regions: Mapping[str, Region]) -> None:
+    """Raises BAD_REQUEST naming two outputs whose ``places`` overlap."""
+    if len(places) < 2:
+        return
+    spans = sorted(
+        (regions[place.region].span(place), name) for name, place in places.items() if place.size
+    )
+    for ((file, _, end), one), ((next_file, begin, _), other) in itertools.pairwise(spans):
+        if file == next_file and begin < end:
+            raise bad_request(
+                f"outputs '{one}' and '{other}' are to be written to the same bytes of shared "
+                "memory"
+            )
 
 
 def _read(inputs: tuple[Tensor, ...], regions: Mapping[str, Region]) -> tuple[Tensor, ...]:

@@ -200,6 +200,34 @@ async def test_no_output_is_written_where_one_does_not_fit() -> None:
     assert FILE.read_bytes()[:4] == b"\0\1\2\3"
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        (Place("r", 0, 4), Place("r", 0, 4), False),
+        (Place("r", 0, 4), Place("r", 3, 4), False),
+        (Place("r", 0, 40), Place("r", 8, 4), False),
+        (Place("r", 8, 4), Place("alias", 0, 4), False),
+        (Place("r", 0, 4), Place("r", 4, 4), True),
+        (Place("r", 4, 4), Place("alias", 0, 4), True),
+        (Place("r", 2, 0), Place("r", 0, 4), True),
+    ],
+    ids=str,
+)
+async def test_no_output_is_written_over_another(one: Place, other: Place, *, apart: bool) -> None:
+    memory = await on()
+    await memory.perform(replace(REGISTER, name="alias", offset=8, size=8), call())
+    outputs = tuple(RequestedOutput(*each) for each in (("A", {}, one), ("B", {}, other)))
+    for order in (outputs, outputs[::-1]):
+        request = InferRequest("m", outputs=(*order, RequestedOutput("C", {}, Place("r", 99, 9))))
+        if apart:
+            async with memory.lent(request, BACKEND):
+                continue
+        error = await refused(memory, request)
+        assert error.kind is Kind.BAD_REQUEST
+        assert "'A'" in error.public
+        assert "'B'" in error.public
+
+
 async def test_data_is_checked_once_it_is_copied() -> None:
     memory = await on()
     wrong = lying(Place("r", 0, 8), Datatype.FP32, (3,))
