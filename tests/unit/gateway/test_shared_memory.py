@@ -256,6 +256,29 @@ async def test_much_is_moved_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     assert FILE.read_bytes()[:66] == bytes(65) + b"\x41"
 
 
+@pytest.mark.parametrize(("most", "aside"), [(63, 1), (64, 0)])
+async def test_many_short_elements_are_much(
+    most: int, aside: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two tensors, and not of what lies elsewhere."""
+    moved: list[Any] = []
+
+    async def to_thread(function: Any, *arguments: Any) -> Any:
+        moved.append(function)
+        return function(*arguments)
+
+    monkeypatch.setattr(shared_memory, "_INLINE_ELEMENTS", most)
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    FILE.write_bytes(bytes(SIZE))
+    memory = await on()
+    half = lying(Place("r", 0, 128), Datatype.BYTES, (4, 8))
+    here = Tensor("H", Datatype.BYTES, (2,), bytes(8))
+    inputs = (half, replace(half, name="Y"), here, replace(lying(Place("r", 0, 99)), name="Z"))
+    async with memory.lent(InferRequest("m", inputs=inputs), BACKEND) as loan:
+        assert loan.request.inputs[0].data == bytes(128)
+    assert len(moved) == aside
+
+
 # ---- bounds
 
 
