@@ -184,8 +184,57 @@ def test_a_legacy_status_tells_what_was_counted(
 
 
 def test_statistics_of_all_models(asked: Client) -> None:
-    """A route that rewrites lists nothing: there is no telling what clients call such models."""
-    assert counted(asked) == {}
+    """Under the names that clients have for them, behind routes that rewrite."""
+    models = [f"{backend}.simple" for backend in ("rest", "grpc", "plain", "inside")]
+    for model in models:
+        infer(asked, model)
+    told = counted(asked)
+    assert all(told[model] >= 1 for model in models)
+
+
+@pytest.fixture(scope="module")
+def named(triton: Triton) -> Iterator[dict[str, Client]]:
+    """Routes to one model each, and a tensor that the client calls otherwise."""
+    text = f"""
+backends:
+  rest: {{protocol: v2-rest, endpoints: ["http://{triton.http}"]}}
+  grpc: {{protocol: v2-grpc, endpoints: ["grpc://{triton.grpc}"]}}
+routes:
+  - {{model: mine-rest, backend: rest, rewrite: {{model: simple_int8, inputs: {{A: INPUT0}}}}}}
+  - {{model: mine-grpc, backend: grpc, rewrite: {{model: simple_int8, inputs: {{A: INPUT0}}}}}}
+  - {{model: gone, backend: grpc}}
+{ON}"""
+    with started_infergate(text) as running, clients_of(running) as clients:
+        yield clients
+
+
+def listed(asked: Client) -> dict[str, tuple[str, str, str]]:
+    """Version, state and reason of each model of the index."""
+    answer = plain(asked, asked.get_model_repository_index())
+    entries = answer if asked.http else answer["models"]
+    return {
+        each["name"]: tuple(each.get(key, "") for key in ("version", "state", "reason"))
+        for each in entries
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+@both
+def test_the_index_tells_of_routed_models(
+    named: dict[str, Client], form: str, backend: str
+) -> None:
+    asked, model = named[form], f"mine-{backend}"
+    gone = ("", "UNAVAILABLE", "not in the repository of backend 'grpc'")
+    asked.load_model(model)
+    before = listed(asked)
+    assert set(before) == {"mine-rest", "mine-grpc", "gone"}
+    assert (before[model], before["gone"]) == (("1", "READY", ""), gone)
+    try:
+        asked.unload_model(model)
+        assert listed(asked)[model] == ("1", "UNAVAILABLE", "unloaded")
+    finally:
+        asked.load_model(model)
+    assert listed(asked)[model] == ("1", "READY", "")
 
 
 @both

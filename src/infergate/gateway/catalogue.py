@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from infergate.backends.base import Backend
 from infergate.core.call import Call
-from infergate.core.errors import GatewayError
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
     Answer,
     Health,
@@ -31,7 +31,7 @@ from infergate.core.messages import (
 from infergate.core.tensor import Parameters
 from infergate.gateway.bound import Bound
 from infergate.gateway.rename import to_backend
-from infergate.routing.table import RouteTable
+from infergate.routing.table import Route, RouteTable
 
 _ANSWER_TIME: Final = 2.0
 """Seconds a backend has to say that it is ready, or what it serves."""
@@ -39,6 +39,8 @@ _STATUS_TIME: Final = 5.0
 """Seconds for all models of a status."""
 _AT_ONCE: Final = 16
 """Models of one status that are asked about at once."""
+_AWAY: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
+"""What a backend fails with that is not there to be asked anything."""
 READY: Final = Health(ok=True)
 
 
@@ -49,12 +51,39 @@ def _brief(call: Call) -> Call:
     return own
 
 
+def _together(call: Call) -> tuple[Call, asyncio.Semaphore]:
+    """``call`` for many questions, and what lets some of them through at once."""
+    all_told = replace(call, returned={})
+    all_told.tighten(time.monotonic() + _STATUS_TIME)
+    return all_told, asyncio.Semaphore(_AT_ONCE)
+
+
 async def asked(backend: Backend, question: Operation, call: Call) -> Answer | None:
     """What ``backend`` answers in a short time; None where it fails or does not."""
     try:
         return await backend.perform(question, _brief(call))
     except GatewayError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What a backend lists, and what is to be said of a model that is not there."""
+
+    models: tuple[ModelIndexEntry, ...]
+    absent: ModelIndexEntry
+
+
+async def _index_of(backend: Backend, operation: ModelIndexRequest, call: Call) -> _Listed:
+    try:
+        answer = await backend.perform(operation, _brief(call))
+    except GatewayError as error:
+        away = "UNAVAILABLE" if error.kind in _AWAY else ""
+        return _Listed((), ModelIndexEntry("", "", away, error.public if away else ""))
+    if not isinstance(answer, ModelIndex):
+        return _Listed((), ModelIndexEntry(""))
+    missing = f"not in the repository of backend '{backend.name}'"
+    return _Listed(answer.models, ModelIndexEntry("", reason=missing))
 
 
 class Describing(Protocol):
@@ -82,39 +111,82 @@ class Catalogue:
         self._gateway: Final = gateway
 
     async def index(self, operation: ModelIndexRequest, call: Call) -> ModelIndex:
-        """The models clients can name: routes to one model, and what backends list behind
-        patterns (a server without an index serves models all the same)."""
-        exact = [bound for bound in self._bound if bound.route.is_exact]
-        open_to = {
-            bound.backend.name: bound.backend
-            for bound in self._bound
-            if not (bound.route.is_exact or bound.route.rewrite.model)
-        }
-        served, listed = await asyncio.gather(
-            asyncio.gather(*(self._serves(bound, operation, call) for bound in exact)),
-            asyncio.gather(*(asked(each, operation, call) for each in open_to.values())),
-        )
-        entries = {
-            (bound.route.pattern, bound.route.version): ModelIndexEntry(
-                bound.route.pattern, bound.route.version
-            )
-            for bound, serves in zip(exact, served, strict=True)
-            if serves
-        }
-        for name, answer in zip(open_to, listed, strict=True):
-            for entry in answer.models if isinstance(answer, ModelIndex) else ():
-                route = self._table.find(entry.name, entry.version)
-                if route is not None and route.backend == name and not route.is_exact:
-                    entries.setdefault((entry.name, entry.version), entry)
-        return ModelIndex(tuple(entries.values()))
+        """The models clients can name: each of the routes to one model, whether its server lists it
+        or not, and what servers list behind patterns.
 
-    async def _serves(self, bound: Bound, operation: ModelIndexRequest, call: Call) -> bool:
-        """Whether a route to one model belongs in the index."""
-        if not operation.ready_only:
-            return True
-        route = bound.route
-        question = to_backend(ModelReadyRequest(route.pattern, route.version), route)
-        return await asked(bound.backend, question, call) == READY
+        A server's word stands. Where there is none on the state of a model with a route of its own,
+        or on that of any with ``ready_only``, the model is asked whether it is ready: servers have
+        no index, or list names alone, or not all that they serve.
+        """
+        entries = await self._entries(operation, call)
+        all_told, gate = _together(call)
+        found = await asyncio.gather(
+            *(
+                self._stated(entry, bound, all_told, gate)
+                for entry, bound in entries
+                if not entry.state and (bound.route.is_exact or operation.ready_only)
+            )
+        )
+        stated = {(each.name, each.version): each for each in found}
+        told = (stated.get((each.name, each.version), each) for each, _ in entries)
+        return ModelIndex(
+            tuple(each for each in told if each.state == "READY" or not operation.ready_only)
+        )
+
+    async def _entries(
+        self, operation: ModelIndexRequest, call: Call
+    ) -> list[tuple[ModelIndexEntry, Bound]]:
+        """What servers list in the client's names, with the route of each; routes to one model come
+        first. Each backend is asked once."""
+        backends = {bound.backend.name: bound.backend for bound in self._bound}
+        answers = await asyncio.gather(*(_index_of(b, operation, call) for b in backends.values()))
+        of_backend = dict(zip(backends, answers, strict=True))
+        by_name: dict[tuple[str, str], list[ModelIndexEntry]] = {}
+        for name, listed in of_backend.items():
+            for entry in listed.models:
+                by_name.setdefault((name, entry.name), []).append(entry)
+        entries: dict[tuple[str, str], tuple[ModelIndexEntry, Bound]] = {}
+        for bound in sorted(self._bound, key=lambda bound: not bound.route.is_exact):
+            route, backend = bound.route, bound.backend.name
+            there: Sequence[ModelIndexEntry] = of_backend[backend].models
+            if route.is_exact:
+                there = by_name.get((backend, route.backend_model(route.pattern)), ())
+            listed_here = list(self._in_clients_names(there, route))
+            if route.is_exact and not listed_here:
+                listed_here = [
+                    replace(of_backend[backend].absent, name=route.pattern, version=route.version)
+                ]
+            for entry in listed_here:
+                if self._table.find(entry.name, entry.version) is route:
+                    entries.setdefault((entry.name, entry.version), (entry, bound))
+        return list(entries.values())
+
+    def _in_clients_names(
+        self, entries: Iterable[ModelIndexEntry], route: Route
+    ) -> Iterator[ModelIndexEntry]:
+        """Those of ``entries`` that clients may reach along ``route``."""
+        client_model = route.client_models()
+        wanted = route.backend_version(route.version)
+        for entry in entries:
+            name = client_model(entry.name)
+            if name is None or (wanted and entry.version not in ("", wanted)):
+                continue
+            version = route.client_version(route.version, entry.version) or route.version
+            yield replace(entry, name=name, version=version)
+
+    async def _stated(
+        self, entry: ModelIndexEntry, bound: Bound, call: Call, gate: asyncio.Semaphore
+    ) -> ModelIndexEntry:
+        """``entry`` with the state that the model itself tells."""
+        question = to_backend(ModelReadyRequest(entry.name, entry.version), bound.route)
+        async with gate:
+            try:
+                ready = await bound.backend.perform(question, _brief(call)) == READY
+            except GatewayError as error:
+                return replace(entry, state="UNAVAILABLE", reason=entry.reason or error.public)
+        if ready:
+            return replace(entry, state="READY", reason="")
+        return replace(entry, state="UNAVAILABLE")
 
     async def status(self, model: str, call: Call) -> ModelStatus:
         """What ``model`` is, whether each of its versions is ready (those that routes name, and
@@ -185,13 +257,10 @@ class Catalogue:
     ) -> tuple[dict[str, list[ModelIndexEntry]], Call, asyncio.Semaphore]:
         """The entries of the index by name; the call that all questions about them share, and what
         lets some of them through at once."""
-        index = await self.index(ModelIndexRequest(), call)
         listed: dict[str, list[ModelIndexEntry]] = {}
-        for entry in index.models:
+        for entry, _ in await self._entries(ModelIndexRequest(), call):
             listed.setdefault(entry.name, []).append(entry)
-        all_told = replace(call, returned={})
-        all_told.tighten(time.monotonic() + _STATUS_TIME)
-        return listed, all_told, asyncio.Semaphore(_AT_ONCE)
+        return listed, *_together(call)
 
     async def _status_of(
         self, model: str, listed: Sequence[ModelIndexEntry], call: Call, gate: asyncio.Semaphore

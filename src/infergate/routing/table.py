@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from infergate.core.datatypes import Datatype
+from infergate.routing.inverse import inverse
 
 _REMEMBERED: Final = 4096
 """Names matched by pattern that are remembered, so that a pattern costs once a name."""
@@ -67,6 +68,19 @@ class Route:
         if is_regex(self.pattern) and (match := compiled(self.pattern).fullmatch(model)):
             return match.expand(self.rewrite.model)
         return self.rewrite.model
+
+    def client_models(self) -> Callable[[str], str | None]:
+        """What tells how clients may call what the backend calls so: None where they cannot, or
+        where that cannot be told. It is so only if the name is found to take this route."""
+        if self.is_exact:
+            theirs = self.backend_model(self.pattern)
+            return lambda told: self.pattern if told == theirs else None
+        if not self.rewrite.model:
+            return lambda told: told
+        undo = inverse(self.pattern[1:-1], self.rewrite.model) if is_regex(self.pattern) else None
+        if undo is None:
+            return lambda _: None
+        return undo
 
     def backend_version(self, version: str) -> str:
         """The version to ask the backend for."""

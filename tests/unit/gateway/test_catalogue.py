@@ -287,3 +287,142 @@ async def test_a_clients_shorter_deadline_holds() -> None:
     soon = time.monotonic() + 0.5
     await status(gateway(Route("m", "b"), backends=[Remembering()]), deadline=soon)
     assert set(deadlines) == {soon}
+
+
+# ---- the index
+
+
+class Indexed(Memory):
+    """A backend with an index, or that fails to give one; models in ``ready`` are."""
+
+    def __init__(self, index: Any, name: str = "b", ready: Any = ()) -> None:
+        super().__init__(name)
+        self.index = index
+        self.ready = ready
+
+    async def perform(self, operation: Operation, call: Call) -> Answer:
+        self.asked.append(operation)
+        match operation:
+            case ModelReadyRequest(model, version):
+                if isinstance(self.ready, GatewayError):
+                    raise self.ready
+                return Health(ok=(model, version) in self.ready)
+            case ModelIndexRequest() if isinstance(self.index, GatewayError):
+                raise self.index
+            case _:
+                return ModelIndex(tuple(self.index))
+
+
+async def index(made: Gateway, *, ready_only: bool = False) -> list[ModelIndexEntry]:
+    told = await made.perform(ModelIndexRequest(ready_only), call())
+    assert isinstance(told, ModelIndex)
+    return list(told.models)
+
+
+async def test_a_route_to_one_model_is_told_of_as_its_server_does() -> None:
+    there = Indexed(
+        [
+            ModelIndexEntry("real", "1", "READY"),
+            ModelIndexEntry("real", "4", "UNAVAILABLE", "unloaded"),
+            ModelIndexEntry("other", "1", "READY"),
+        ]
+    )
+    made = gateway(
+        Route("mine", "b", rewrite=Rewrite("real")),
+        Route("pinned", "b", "9", Rewrite("real", "4")),
+        Route("other", "b"),
+        backends=[there],
+    )
+    assert await index(made) == [
+        ModelIndexEntry("mine", "1", "READY"),
+        ModelIndexEntry("mine", "4", "UNAVAILABLE", "unloaded"),
+        ModelIndexEntry("pinned", "9", "UNAVAILABLE", "unloaded"),
+        ModelIndexEntry("other", "1", "READY"),
+    ]
+    assert there.asked == [ModelIndexRequest()]
+    assert [(e.name, e.version) for e in await index(made, ready_only=True)] == [
+        ("mine", "1"),
+        ("other", "1"),
+    ]
+
+
+async def test_a_version_is_that_of_its_own_route() -> None:
+    one = Indexed([ModelIndexEntry("m", v, "READY") for v in "123"], "one")
+    other = Indexed([ModelIndexEntry("m", "2", "UNAVAILABLE")], "other")
+    made = gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
+    assert [(e.version, e.state) for e in await index(made)] == [
+        ("2", "UNAVAILABLE"),
+        ("1", "READY"),
+        ("3", "READY"),
+    ]
+
+
+async def test_a_model_that_its_server_does_not_have_is_told_so() -> None:
+    made = gateway(Route("gone", "b"), Route("lost", "b", "2"), backends=[Indexed([])])
+    missing = "not in the repository of backend 'b'"
+    assert await index(made) == [
+        ModelIndexEntry("gone", "", "UNAVAILABLE", missing),
+        ModelIndexEntry("lost", "2", "UNAVAILABLE", missing),
+    ]
+    assert await index(made, ready_only=True) == []
+
+
+async def test_a_model_that_is_served_and_not_listed_is_ready() -> None:
+    """By a gateway whose patterns cannot be listed, for one."""
+    made = gateway(Route("m", "b", "2"), backends=[Indexed([], ready={("m", "2")})])
+    for ready_only in (False, True):
+        assert await index(made, ready_only=ready_only) == [ModelIndexEntry("m", "2", "READY")]
+
+
+async def test_where_names_alone_are_listed_a_model_is_asked_itself() -> None:
+    """Behind a pattern only where the answer depends on it: there may be many."""
+    names = Indexed(
+        [ModelIndexEntry(name) for name in ("m", "x", "y")], ready={("m", ""), ("x", "")}
+    )
+    made = gateway(Route("m", "b"), Route("*", "b"), backends=[names])
+    states = [("m", "READY"), ("x", ""), ("y", "")]
+    assert [(e.name, e.state) for e in await index(made)] == states
+    assert names.asked == [ModelIndexRequest(), ModelReadyRequest("m")]
+    ready = await index(made, ready_only=True)
+    assert [(e.name, e.state) for e in ready] == [("m", "READY"), ("x", "READY")]
+
+
+async def test_where_there_is_no_index_a_model_is_asked_itself() -> None:
+    none = GatewayError(Kind.UNSUPPORTED, "no index")
+    made = gateway(
+        Route("up", "b"),
+        Route("down", "b"),
+        Route("*", "b"),
+        backends=[Indexed(none, ready={("up", "")})],
+    )
+    assert [(e.name, e.state) for e in await index(made)] == [
+        ("up", "READY"),
+        ("down", "UNAVAILABLE"),
+    ]
+    broken = Indexed(none, ready=GatewayError(Kind.BACKEND_ERROR, "boom"))
+    (entry,) = await index(gateway(Route("m", "b"), backends=[broken]))
+    assert entry == ModelIndexEntry("m", "", "UNAVAILABLE", "boom")
+
+
+async def test_a_backend_that_is_away_is_asked_once() -> None:
+    away = Indexed(GatewayError(Kind.CONNECT, "backend 'b': cannot connect"))
+    made = gateway(Route("m", "b"), backends=[away])
+    told = ModelIndexEntry("m", "", "UNAVAILABLE", "backend 'b': cannot connect")
+    assert await index(made) == [told]
+    assert away.asked == [ModelIndexRequest()]
+
+
+async def test_names_behind_a_rewriting_pattern_are_told_where_they_can_be() -> None:
+    there = Indexed([ModelIndexEntry(name, "1", "READY") for name in ("v2-a", "v2-B", "b")])
+    made = gateway(
+        Route("taken-a", "other"),
+        Route(r"/prod\.([a-z]+)/", "b", rewrite=Rewrite(r"v2-\1")),
+        Route(r"/(taken)-(.+)/", "b", rewrite=Rewrite(r"v2-\2")),
+        Route(r"/taken-(.+)/", "b", rewrite=Rewrite(r"v2-\1")),
+        Route("glob-*", "b", rewrite=Rewrite("b")),
+        backends=[there, Indexed([], "other")],
+    )
+    assert [(e.name, e.state) for e in await index(made)] == [
+        ("taken-a", "UNAVAILABLE"),  # there, where its own route leads
+        ("prod.a", "READY"),
+    ]

@@ -1,0 +1,58 @@
+"""Clients' names of what backends call otherwise."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.routing.table import Rewrite, Route
+
+
+@pytest.mark.parametrize(
+    ("pattern", "template", "theirs", "ours"),
+    [
+        (r"/x\.(.+)/", r"\1", "simple", "x.simple"),
+        (r"/^x-(.*)-y$/", r"a\g<1>b", "asimpleb", "x-simple-y"),
+        (r"/(bert|gpt)\-v2/", r"\1", "bert", "bert-v2"),
+        (r"/x-(.+)/", r"ab\1ba", "aba", None),
+        (r"/x-(.+)/", r"a\1", "b", None),
+        ("exact", "real", "real", "exact"),
+        ("exact", "real", "exact", None),
+        ("exact", "", "exact", "exact"),
+        ("glob-*", "", "glob-1", "glob-1"),
+        # of these it cannot be told
+        (r"/x-(.+)/", r"\1\1", "aa", None),
+        (r"/x-(.+)/", r"\g<0>", "x-a", None),
+        (r"/x-(.+)-(.+)/", r"\1", "a", None),
+        (r"/x-?(.+)/", r"\1", "a", None),
+        (r"/[xy](.+)/", r"\1", "a", None),
+        (r"/x|y(.+)/", r"\1", "a", None),
+        (r"/x(.)+/", r"\1", "a", None),
+        (r"/\dx(.+)/", r"\1", "a", None),
+        (r"/x(?:a)(.+)/", r"\1", "a", None),
+        (r"/x(?P<n>.+)/", r"\g<n>", "a", None),
+        (r"/x-.+/", "real", "real", None),
+        ("glob-*", "real", "real", None),
+    ],
+)
+def test_names(pattern: str, template: str, theirs: str, ours: str | None) -> None:
+    route = Route(pattern, "b", rewrite=Rewrite(template))
+    assert route.client_models()(theirs) == ours
+    if ours is not None:
+        assert route.backend_model(ours) == theirs
+
+
+TEXT = st.text(st.characters(blacklist_characters="\\", blacklist_categories=("Cs",)), max_size=4)
+
+
+@given(TEXT, TEXT, TEXT, TEXT, st.text("ab.-", min_size=1, max_size=4))
+def test_what_is_told_is_what_the_backend_calls_so(
+    before: str, after: str, prefix: str, suffix: str, group: str
+) -> None:
+    """Text of any kind on both sides: nothing is told, or what leads back."""
+    pattern = rf"/{before}([ab.-]+){after}/"
+    route = Route(pattern, "b", rewrite=Rewrite(rf"{prefix}\1{suffix}"))
+    told = route.client_models()(prefix + group + suffix)
+    if told is not None:
+        assert route.backend_model(told) == prefix + group + suffix
