@@ -237,6 +237,26 @@ def test_the_index_tells_of_routed_models(
     assert listed(asked)[model] == ("1", "READY", "")
 
 
+@pytest.mark.parametrize("form", FORMS)
+@both
+def test_a_configuration_is_loaded_as_it_was_told(
+    named: dict[str, Client], form: str, backend: str
+) -> None:
+    asked, model = named[form], f"mine-{backend}"
+    answer = plain(asked, asked.get_model_config(model))
+    settings = answer if asked.http else answer["config"]
+    assert (settings["name"], settings["input"][0]["name"]) == (model, "A")
+    try:
+        asked.load_model(model, config=json.dumps({**settings, "max_batch_size": 4}))
+        changed = plain(asked, asked.get_model_config(model))
+        told = changed if asked.http else changed["config"]
+        assert (told["name"], told["max_batch_size"]) == (model, 4)
+        assert told["input"][0]["name"] == "A"
+    finally:
+        asked.unload_model(model)  # Triton holds on to what it was given for as long
+        asked.load_model(model)
+
+
 @both
 def test_a_model_is_unloaded_and_loaded_with_another_configuration(
     asked: Client, backend: str
@@ -247,7 +267,7 @@ def test_a_model_is_unloaded_and_loaded_with_another_configuration(
     try:
         asked.unload_model(model)
         assert not ready(asked, model)
-        settings = {**settings, "name": "simple_int8", "max_batch_size": 4}
+        settings = {**settings, "max_batch_size": 4}
         asked.load_model(model, config=json.dumps(settings))
         assert ready(asked, model)
         changed = plain(asked, asked.get_model_config(model))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+import orjson
 
 from infergate.core.errors import bad_request
 from infergate.core.messages import (
@@ -27,6 +29,9 @@ from infergate.routing.table import Route
 Named = TypeVar("Named", Tensor, TensorMetadata, RequestedOutput)
 OfModel = TypeVar("OfModel", bound=ModelLoadRequest | ModelUnloadRequest | TraceSettingsRequest)
 
+_CONFIG: Final = "config"
+"""The parameter of a load that is a configuration as JSON text."""
+
 
 def to_backend(operation: ModelOperation, route: Route) -> ModelOperation:
     """``operation`` in the backend's names."""
@@ -48,8 +53,31 @@ def to_backend(operation: ModelOperation, route: Route) -> ModelOperation:
 
 
 def model_to_backend(operation: OfModel, route: Route) -> OfModel:
-    """``operation``, which names a model and no version, in the backend's names."""
-    return replace(operation, model=route.backend_model(operation.model))
+    """``operation``, which names a model and no version, in the backend's names. So is the
+    configuration that a model is loaded with, as far as :func:`to_client` renames what it tells."""
+    theirs = replace(operation, model=route.backend_model(operation.model))
+    if isinstance(theirs, ModelLoadRequest) and _CONFIG in theirs.parameters:
+        config = _config_to_backend(theirs.parameters[_CONFIG], operation.model, route)
+        return replace(theirs, parameters={**theirs.parameters, _CONFIG: config})
+    return theirs
+
+
+def _config_to_backend(config: Any, model: str, route: Route) -> Any:
+    """JSON text with the backend's names in it; what is no JSON object, or has no name of the
+    client's, as it is."""
+    try:
+        settings = orjson.loads(config)
+    except orjson.JSONDecodeError:
+        return config
+    if not isinstance(settings, dict):
+        return config
+    renamed = dict(settings)
+    if settings.get("name") == model:
+        renamed["name"] = route.backend_model(model)
+    for side, names in (("input", route.rewrite.inputs), ("output", route.rewrite.outputs)):
+        if isinstance(settings.get(side), list):
+            renamed[side] = _entries_renamed(settings[side], names)
+    return config if renamed == settings else orjson.dumps(renamed).decode()
 
 
 def metadata_to_backend(

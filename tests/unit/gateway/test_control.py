@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -88,6 +89,52 @@ async def test_a_change_goes_along_the_models_route_to_every_server() -> None:
     assert await made.perform(ModelUnloadRequest("x-y"), call()) == Done()
     assert here.asked[3:] == [ModelUnloadRequest("y")] * 3
     assert not there.asked
+
+
+TOLD = {
+    "name": "m",
+    "input": [{"name": "A", "dims": [1]}, {"name": "B"}, {"name": ["A"]}, "A"],
+    "output": [{"name": "A"}, {"name": "OUT"}],
+    "cc": {"é": 0.1, "name": "m"},
+}
+THEIRS = {
+    "name": "real",
+    "input": [{"name": "INPUT0", "dims": [1]}, {"name": "B"}, {"name": ["A"]}, "A"],
+    "output": [{"name": "A"}, {"name": "OUTPUT0"}],
+    "cc": {"é": 0.1, "name": "m"},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "theirs"),
+    [
+        (json.dumps(TOLD), THEIRS),
+        ('{"input": [{"name": "A"}]}', {"input": [{"name": "INPUT0"}]}),
+        ('{"name": "m", "input": "A"}', {"name": "real", "input": "A"}),
+        # as it is, to the letter
+        ('{ "name": "real" , "input":[{"name":"INPUT0"}]}', None),
+        ('{ "name": "another" }', None),
+        ('{ "name": ["m"] }', None),
+        ('["m"]', None),
+        ('{"name": "m"', None),
+        ("[" * 100_000, None),
+        ("\udc80", None),
+        (7, None),
+        (True, None),
+        (b"\xff", None),
+    ],
+)
+async def test_a_configuration_to_load_has_the_backends_names(config: Any, theirs: Any) -> None:
+    memory = Memory("b", Done())
+    rewrite = Rewrite("real", inputs={"A": "INPUT0"}, outputs={"OUT": "OUTPUT0"})
+    made = gateway(memory, routes=(Route("m", "b", rewrite=rewrite),), repository=True)
+    files = {"file:1/model.py": b"x"}
+    await made.perform(ModelLoadRequest("m", "", {"config": config, **files}), call())
+    (load,) = memory.asked
+    assert isinstance(load, ModelLoadRequest)
+    sent = load.parameters["config"]
+    assert (sent == config) if theirs is None else (json.loads(sent) == theirs)
+    assert {key: load.parameters[key] for key in files} == files
 
 
 async def test_a_model_without_route_is_not_changed() -> None:
