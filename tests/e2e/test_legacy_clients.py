@@ -239,6 +239,14 @@ def test_the_status_of_a_model(old: Old, where: str) -> None:
     assert {number: each.ready_state for number, each in model.version_status.items()} == {1: 1}
 
 
+@everywhere
+def test_the_status_tells_which_models_have_sequences(old: Old, where: str) -> None:
+    for model, expected in (("accumulate", True), ("simple", False)):
+        _, told = old.status(f"{where}{model}")
+        config = told.model_status[f"{where}{model}"].config
+        assert config.HasField("sequence_batching") == expected
+
+
 @over_triton
 def test_the_status_of_other_models(old: Old, where: str) -> None:
     _, told = old.status(f"{where}versions")
@@ -253,11 +261,12 @@ def test_the_status_of_other_models(old: Old, where: str) -> None:
 
 
 def test_the_status_of_all(old: Old) -> None:
-    """Of what the backends list under the names that clients use: infergate's own."""
+    """Of what the backends list, under the names that clients use."""
     status, told = old.status()
     assert code_name(status) == "SUCCESS"
     assert told.ready_state == 2
     assert {"simple", "simple_string", "identity"} <= set(told.model_status)
+    assert {"rest.simple", "grpc.simple"} <= set(told.model_status)
 
 
 @over_triton

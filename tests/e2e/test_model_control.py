@@ -115,6 +115,17 @@ def test_a_configuration_made_of_metadata(asked: Client) -> None:
         assert dims == ([16] if model == "inside.simple" else [-1, 16])
 
 
+@pytest.mark.parametrize("backend", ["rest", "grpc", "inside"])
+def test_what_clients_branch_on(asked: Client, backend: str) -> None:
+    def settings(model: str) -> Any:
+        answer = plain(asked, asked.get_model_config(f"{backend}.{model}"))
+        return answer if asked.http else answer["config"]
+
+    assert settings("repeat")["model_transaction_policy"]["decoupled"] is True
+    assert "sequence_batching" in settings("accumulate")
+    assert "sequence_batching" not in settings("simple")
+
+
 def infer(asked: Client, model: str, value: int = 1) -> Any:
     array = np.array([[value] * 16], np.int32)
     tensors = [asked.input(f"INPUT{number}", array, "INT32") for number in range(2)]
@@ -417,6 +428,7 @@ def test_a_legacy_model_is_loaded_on_every_endpoint(
     answer = plain(asked, asked.get_model_config(model))
     settings = answer if asked.http else answer["config"]
     assert (settings["max_batch_size"], settings["input"][0]["name"]) == (8, "INPUT0")
+    assert settings["instance_group"]  # the status tells more than metadata would
     assert infer(asked, model).as_numpy("OUTPUT0")[0, 0] == 2
     asked.unload_model(model)
     assert changes() == [count + 2 for count in before]

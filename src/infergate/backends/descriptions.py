@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -18,6 +19,7 @@ from infergate.backends.remembered import Remembered
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.messages import ModelMetadata
+from infergate.core.tensor import Parameters
 
 MOST: Final = 1024
 LIFETIME: Final = 60.0
@@ -67,3 +69,16 @@ class Descriptions:
         one = self._of.get((model, version))
         if one is not None:
             one.doubt()
+
+
+def configured(told: ModelMetadata, settings: Parameters) -> ModelMetadata:
+    """``told`` and what is known by a model's configuration alone."""
+    size = settings.get("max_batch_size", 0)  # Triton's default
+    policy = settings.get("model_transaction_policy")
+    batching = settings.get("sequence_batching")
+    return replace(
+        told,
+        max_batch_size=size if type(size) is int and size >= 0 else None,
+        decoupled=isinstance(policy, Mapping) and policy.get("decoupled") is True,
+        sequence_batching=batching if isinstance(batching, Mapping) else None,
+    )

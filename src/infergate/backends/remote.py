@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from infergate.backends.base import named, read_wrong
-from infergate.backends.descriptions import LIFETIME, Descriptions
+from infergate.backends.descriptions import LIFETIME, Descriptions, configured
 from infergate.backends.detection import Detection
 from infergate.backends.headers import HeaderRule
 from infergate.backends.remembered import DOUBTFUL
@@ -432,12 +432,13 @@ class RemoteBackend(Generic[Req, Resp]):
         return replace(known, shared_memory=True) if self._shares else known
 
     async def kind(self, call: Call) -> Profile:
-        """See Backend: declared, or asked for."""
+        """See Backend: declared, or asked for; what every server of a protocol does is added."""
         call.tighten(time.monotonic() + self._allowed(call))
         try:
-            return await self._detection.profile(call)
+            told = await self._detection.profile(call)
         except TimeoutError:
             raise self._late() from None
+        return replace(told, tells_config=True) if self.codec.caps.tells_config else told
 
     async def _ask_profile(self, call: Call) -> Profile:
         question = ServerMetadataRequest()
@@ -482,13 +483,7 @@ class RemoteBackend(Generic[Req, Resp]):
             return told
         config = await self.perform(ModelConfigRequest(model, version), call)
         assert isinstance(config, ModelConfig)
-        size = config.settings.get("max_batch_size", 0)  # Triton's default
-        policy = config.settings.get("model_transaction_policy")
-        return replace(
-            told,
-            max_batch_size=size if type(size) is int and size >= 0 else None,
-            decoupled=isinstance(policy, Mapping) and policy.get("decoupled") is True,
-        )
+        return configured(told, config.settings)
 
     async def close(self) -> None:
         """Close the connections to all endpoints."""

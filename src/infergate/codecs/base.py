@@ -128,6 +128,8 @@ class Capabilities:
     classifies: bool = False
     """Every server of the protocol answers with classes where an output asks for them; else it is
     its :class:`Profile` that tells."""
+    tells_config: bool = False
+    """Every server of the protocol tells a model's configuration; else as above."""
 
 
 class Codec(Protocol[Req, Resp]):

@@ -24,6 +24,10 @@ def config_of(model: ModelMetadata) -> ModelConfig:
         "input": [_tensor(each, model) for each in model.inputs],
         "output": [_tensor(each, model) for each in model.outputs],
     }
+    if model.decoupled:
+        settings["model_transaction_policy"] = {"decoupled": True}
+    if model.sequence_batching is not None:
+        settings["sequence_batching"] = model.sequence_batching
     versions = [int(each) for each in model.versions if _is_number(each)]
     if versions:
         settings["version_policy"] = {"specific": {"versions": versions}}

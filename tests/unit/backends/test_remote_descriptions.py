@@ -287,6 +287,23 @@ async def test_an_answer_that_does_not_fit_has_the_next_request_ask_again(
     assert (await made.describe("m", "", call()) == new) is doubted
 
 
+@pytest.mark.parametrize(
+    ("batching", "told"), [({"direct": {}}, {"direct": {}}), ({}, {}), (5, None), (None, None)]
+)
+async def test_what_a_configuration_says_of_sequences(batching: Any, told: Any) -> None:
+    codec = FakeCodec()
+    settings = {"max_batch_size": 0, "sequence_batching": batching}
+    codec.answers[ModelConfigRequest] = ModelConfig("m", settings)
+    assert (await backend(codec, TRITON).describe("m", "", call())).sequence_batching == told
+
+
+async def test_a_protocol_may_have_configurations_whatever_the_server() -> None:
+    codec = FakeCodec()
+    assert not (await backend(codec, GENERIC).kind(call())).tells_config
+    codec.caps = Capabilities(frozenset(), tells_config=True)
+    assert (await backend(codec, GENERIC).kind(call())).tells_config
+
+
 # ---- classes ------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,6 +46,15 @@ def test_dimensions_are_without_the_batch() -> None:
             "version_policy": {"specific": {"versions": [1, 2]}},
         },
     )
+
+
+def test_what_clients_branch_on_is_told() -> None:
+    settings = config_of(MODEL).settings
+    assert not {"model_transaction_policy", "sequence_batching"} & set(settings)
+    batching = {"direct": {}}
+    settings = config_of(replace(MODEL, decoupled=True, sequence_batching=batching)).settings
+    assert settings["model_transaction_policy"] == {"decoupled": True}
+    assert settings["sequence_batching"] == batching
 
 
 @pytest.mark.parametrize("size", [None, 0])
@@ -106,3 +116,12 @@ async def test_embedded_models_have_one() -> None:
     assert isinstance(told, ModelConfig)
     assert told.settings["max_batch_size"] == 8
     assert told.settings["input"][0] == {"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [16]}
+    told = await gateway.perform(ModelConfigRequest("repeat"), call())
+    assert isinstance(told, ModelConfig)
+    assert told.settings["model_transaction_policy"] == {"decoupled": True}
+    told = await gateway.perform(ModelConfigRequest("accumulate"), call())
+    assert isinstance(told, ModelConfig)
+    assert told.settings["sequence_batching"] == {
+        "max_sequence_idle_microseconds": 60_000_000,
+        "oldest": {"max_candidate_sequences": 1024},
+    }

@@ -50,6 +50,10 @@ class Accumulate(UnaryModel):
         _MODEL,
         (TensorMetadata("INPUT", "INT32", (1,)),),
         (TensorMetadata("OUTPUT", "INT32", (1,)),),
+        sequence_batching={
+            "max_sequence_idle_microseconds": int(IDLE_SECONDS * 1_000_000),
+            "oldest": {"max_candidate_sequences": MOST_SEQUENCES},
+        },
     )
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

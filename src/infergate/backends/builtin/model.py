@@ -65,7 +65,7 @@ class Signature:
     """What a model takes and gives.
 
     Where ``max_batch_size`` is not 0 the first dimension of every shape is the batch.
-    ``labels`` name the classes of an output.
+    ``labels`` name the classes of an output. The last two as in :class:`ModelMetadata`.
     """
 
     model: str
@@ -74,6 +74,8 @@ class Signature:
     max_batch_size: int = 0
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     properties: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    decoupled: bool = False
+    sequence_batching: Parameters | None = None
 
     @property
     def metadata(self) -> ModelMetadata:
@@ -86,6 +88,8 @@ class Signature:
             outputs=self.outputs,
             properties={"max_batch_size": str(self.max_batch_size), **self.properties},
             max_batch_size=self.max_batch_size,
+            decoupled=self.decoupled,
+            sequence_batching=self.sequence_batching,
         )
 
     def accept(self, request: InferRequest) -> dict[str, Tensor]:

@@ -28,6 +28,7 @@ class Repeat:
         "repeat",
         (TensorMetadata("IN", "INT32", (-1,)), TensorMetadata("DELAY", "UINT32", (-1,))),
         (TensorMetadata("OUT", "INT32", (1,)), TensorMetadata("IDX", "UINT32", (1,))),
+        decoupled=True,
     )
 
     def __init__(self, sleep: Sleep = asyncio.sleep) -> None:

@@ -21,7 +21,7 @@ from infergate.codecs.trtis.methods import (
     SHARED_MEMORY,
     STATUS,
 )
-from infergate.codecs.trtis.status import IN_STATUS, as_asked, parse_status, read_status
+from infergate.codecs.trtis.status import IN_STATUS, as_asked, parse_status
 from infergate.codecs.trtis.statuses import check_status
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
 from infergate.core.limits import Limits
@@ -30,6 +30,7 @@ from infergate.core.messages import (
     Done,
     Health,
     InferRequest,
+    ModelConfigRequest,
     ModelIndexRequest,
     ModelLoadRequest,
     ModelMetadata,
@@ -72,9 +73,16 @@ def _asked(operation: Operation) -> tuple[str, Any]:
             return HEALTH, pb.HealthRequest(mode="ready")
         case ServerMetadataRequest() | ModelIndexRequest():
             return STATUS, pb.StatusRequest()
-        case ModelMetadataRequest("") | ModelReadyRequest(""):  # would ask for all models
+        case (
+            ModelMetadataRequest("") | ModelReadyRequest("") | ModelConfigRequest("")
+        ):  # would ask for all models
             raise GatewayError(Kind.NOT_FOUND, "no model has the name ''")
-        case ModelMetadataRequest(model) | ModelReadyRequest(model) | ServerStatusRequest(model):
+        case (
+            ModelMetadataRequest(model)
+            | ModelReadyRequest(model)
+            | ModelConfigRequest(model)
+            | ServerStatusRequest(model)
+        ):
             return STATUS, pb.StatusRequest(model_name=model)
         case ModelLoadRequest():
             name = name_alone(operation).model
@@ -147,7 +155,7 @@ def parse_response(
             return Done()
     response = parse_status(pb.StatusResponse, joined(wire.message), _IN_RESPONSE)
     check_status(response.request_status, wire.metadata)
-    return as_asked(read_status(response.server_status), operation)
+    return as_asked(response.server_status, operation)
 
 
 def _read(kind: Any, wire: RpcResponse) -> Any:

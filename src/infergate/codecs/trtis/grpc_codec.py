@@ -56,7 +56,9 @@ class TrtisGrpc:
     """The codec."""
 
     name: str = "trtis-grpc"
-    caps: Capabilities = Capabilities(datatypes=frozenset(NUMBERS), classifies=True)
+    caps: Capabilities = Capabilities(
+        datatypes=frozenset(NUMBERS), classifies=True, tells_config=True
+    )
     profiled: bool = False
     described: bool = True
     streams: frozenset[str] = frozenset({STREAM_INFER})

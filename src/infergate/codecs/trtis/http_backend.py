@@ -22,7 +22,7 @@ from infergate.codecs.trtis.infer_response import Allot, read_response
 from infergate.codecs.trtis.messages import InferResponseHeader, RequestStatus, ServerStatus
 from infergate.codecs.trtis.paths import LIVE, READY, memory_path, model_path
 from infergate.codecs.trtis.paths import STATUS as STATUS_PATH
-from infergate.codecs.trtis.status import IN_STATUS, as_asked, parse_status, read_status
+from infergate.codecs.trtis.status import IN_STATUS, as_asked, parse_status
 from infergate.codecs.trtis.statuses import check_status
 from infergate.core.errors import GatewayError, Kind, Origin, garbage, retry_seconds
 from infergate.core.limits import Limits
@@ -32,6 +32,7 @@ from infergate.core.messages import (
     Health,
     InferRequest,
     InferResponse,
+    ModelConfigRequest,
     ModelIndexRequest,
     ModelLoadRequest,
     ModelMetadata,
@@ -80,7 +81,12 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
             return HttpRequest("GET", READY)
         case ServerMetadataRequest() | ModelIndexRequest() | ServerStatusRequest(""):
             return HttpRequest("GET", STATUS_PATH, _BINARY)
-        case ModelMetadataRequest() | ModelReadyRequest() | ServerStatusRequest():
+        case (
+            ModelMetadataRequest()
+            | ModelReadyRequest()
+            | ModelConfigRequest()
+            | ServerStatusRequest()
+        ):
             return HttpRequest("GET", model_path(STATUS_PATH, operation.model), _BINARY)
         case ModelLoadRequest():
             name = name_alone(operation).model
@@ -144,7 +150,7 @@ def parse_response(
         ):
             return Done()
     status = parse_status(ServerStatus, joined(wire.body), IN_STATUS)
-    return as_asked(read_status(status), operation)
+    return as_asked(status, operation)
 
 
 def _health(wire: HttpResponse, headers: dict[str, str]) -> Health:

@@ -47,7 +47,9 @@ class TrtisHttp:
     """The codec."""
 
     name: str = "trtis-http"
-    caps: Capabilities = Capabilities(datatypes=frozenset(NUMBERS), classifies=True)
+    caps: Capabilities = Capabilities(
+        datatypes=frozenset(NUMBERS), classifies=True, tells_config=True
+    )
     profiled: bool = False
     described: bool = True
     streams: frozenset[str] = frozenset()

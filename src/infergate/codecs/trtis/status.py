@@ -1,8 +1,8 @@
 """ServerStatus, which tells everything about a server and its models, ⇄ canonical answers.
 
 *Rule 1.* A client of the API looks at ``max_batch_size``, ``input`` and ``output`` of a model's
-configuration, at the state of its versions and of the server. What else servers tell (policies,
-instances, uptime) is theirs alone and left out.
+configuration and whether it has ``sequence_batching``, at the state of its versions and of the
+server. What else servers tell (policies, instances, uptime) is theirs alone and left out.
 *Rule 2.* Counters are told to clients, as far as V2 counts the same. The API has them by the batch
 size of requests, V2 tells none of that: all are told under size 1.
 *Rule 3.* What was counted of no version in particular is told of the greatest alone.
@@ -11,10 +11,12 @@ size of requests, V2 tells none of that: all are told under size 1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from infergate.codecs.protos import plain
 from infergate.codecs.protos.scan import Allowance, Malformed, count_along
 from infergate.codecs.trtis.checks import dims_of
 from infergate.codecs.trtis.datatypes import BY_NUMBER, INVALID, NUMBERS
@@ -26,6 +28,8 @@ from infergate.core.limits import MIB
 from infergate.core.messages import (
     Answer,
     Health,
+    ModelConfig,
+    ModelConfigRequest,
     ModelIndex,
     ModelIndexEntry,
     ModelIndexRequest,
@@ -39,7 +43,7 @@ from infergate.core.messages import (
     ServerStatus,
     TensorMetadata,
 )
-from infergate.core.tensor import Buffer
+from infergate.core.tensor import Buffer, Parameters
 
 _READY: Final = 2
 _INITIALIZING: Final = 1
@@ -72,6 +76,8 @@ def _write_model(message: Any, status: ModelStatus) -> None:
     for add, tensors in ((config.input.add, model.inputs), (config.output.add, model.outputs)):
         for told in tensors:
             add(name=told.name, data_type=_number(told.datatype), dims=dims_of(told, model))
+    if model.sequence_batching is not None:
+        _write_sequence_batching(config.sequence_batching, model.sequence_batching)
     told = message.version_status
     for entry in status.versions:
         number = _version(entry.version)
@@ -85,6 +91,15 @@ def _write_model(message: Any, status: ModelStatus) -> None:
         number = _version(of) if isinstance(of, str) and of else max(told, default=None)
         if number is not None and number in told:
             write_statistics(told[number], counted)
+
+
+def _write_sequence_batching(message: Any, settings: Parameters) -> None:
+    """As far as the API has it. That there is any is told in any case: it may be a server's."""
+    message.SetInParent()
+    try:
+        message.CopyFrom(plain.written(type(message), settings))
+    except ValueError:
+        return
 
 
 def _number(datatype: str) -> int:
@@ -107,6 +122,8 @@ MOST_BYTES: Final = 8 * MIB
 """Of a status: a model takes 1 to 4 KiB with all its counters."""
 MOST_FIELDS: Final = 262144
 """Of a status: fields on the way to, and of, the models' configurations. A model has about 30."""
+MOST_CONFIG: Final = MIB // 4
+"""Bytes of one model's configuration: of plain values it makes several hundred times its size."""
 IN_STATUS: Final = (4, 2, 1)
 """ServerStatus.model_status, a model's, its config; its inputs are among the fields in there."""
 
@@ -175,22 +192,40 @@ def _read_tensors(tensors: Iterable[Any], batch: tuple[int, ...]) -> tuple[Tenso
     )
 
 
-def as_asked(status: ServerStatus, operation: Operation) -> Answer:
-    """What ``status`` answers to ``operation``, which is any that it was asked for.
+def as_asked(message: Any, operation: Operation) -> Answer:
+    """What the status in ``message`` answers to ``operation``, which is any that it was asked for.
 
     Raises NOT_FOUND for a version that a model has not, BACKEND_GARBAGE.
     """
+    status = read_status(message)
     match operation:
         case ServerMetadataRequest():
             return ServerMetadata(status.name, status.version)
         case ModelIndexRequest(ready_only):
             return _index(status, ready_only=ready_only)
         case ModelMetadataRequest(model, version):
-            return _one(status, model, version).metadata
+            metadata = _one(status, model, version).metadata
+            config = message.model_status[model].config
+            if config.HasField("sequence_batching"):
+                return replace(metadata, sequence_batching=_told(config.sequence_batching, model))
+            return metadata
+        case ModelConfigRequest(model, version):
+            _one(status, model, version)
+            return ModelConfig(model, _told(message.model_status[model].config, model))
         case ModelReadyRequest(model, version):
             ready = _one(status, model, version).metadata.versions
             return Health(ok=version in ready if version else bool(ready))
     return status
+
+
+def _told(config: Any, model: str) -> dict[str, Any]:
+    """``config``, of ``model``, or a part of it."""
+    if config.ByteSize() > MOST_CONFIG:
+        raise garbage(
+            f"the backend's configuration of model '{model}' is of {config.ByteSize()} bytes, "
+            f"the limit is {MOST_CONFIG}"
+        )
+    return plain.told(config)
 
 
 def _index(status: ServerStatus, *, ready_only: bool) -> ModelIndex:

@@ -12,7 +12,7 @@ from infergate.codecs.protos.scan import prefix
 from infergate.codecs.trtis import GRPC, HTTP
 from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis.http_backend import LONGEST_HEADER
-from infergate.codecs.trtis.status import MOST_BYTES, MOST_FIELDS
+from infergate.codecs.trtis.status import MOST_BYTES, MOST_CONFIG, MOST_FIELDS
 from infergate.codecs.trtis.text import line
 from infergate.core.classification import MOST_CLASSES
 from infergate.core.datatypes import Datatype
@@ -22,6 +22,8 @@ from infergate.core.messages import (
     Health,
     InferRequest,
     InferResponse,
+    LogSettingsRequest,
+    ModelConfig,
     ModelConfigRequest,
     ModelIndex,
     ModelIndexEntry,
@@ -197,7 +199,9 @@ def test_names_that_no_path_can_hold(model: str, kind: Kind) -> None:
 
 
 @PLUGINS
-@pytest.mark.parametrize("operation", [ModelMetadataRequest(""), ModelReadyRequest("")])
+@pytest.mark.parametrize(
+    "operation", [ModelMetadataRequest(""), ModelReadyRequest(""), ModelConfigRequest("")]
+)
 def test_no_name_is_no_models(plugin: CodecPlugin, operation: Operation) -> None:
     with pytest.raises(GatewayError, match="no model has the name ''") as caught:
         plugin.make({}).build_request(operation, GENERIC)
@@ -212,7 +216,7 @@ def test_names_go_as_they_are() -> None:
 
 
 @PLUGINS
-@pytest.mark.parametrize("operation", [ModelConfigRequest("m"), SharedMemoryStatusRequest()])
+@pytest.mark.parametrize("operation", [LogSettingsRequest(), SharedMemoryStatusRequest()])
 def test_what_the_api_lacks(plugin: Any, operation: Any) -> None:
     with pytest.raises(GatewayError, match=type(operation).__name__) as caught:
         plugin.make({}).build_request(operation, GENERIC)
@@ -583,6 +587,8 @@ def test_status_as_what_was_asked() -> None:
     [
         (ModelMetadataRequest("m", "1"), Kind.NOT_FOUND, "model 'm' has no version 1"),
         (ModelReadyRequest("m", "-1"), Kind.NOT_FOUND, "model 'm' has no version -1"),
+        (ModelConfigRequest("m", "1"), Kind.NOT_FOUND, "model 'm' has no version 1"),
+        (ModelConfigRequest("x"), Kind.BACKEND_GARBAGE, "does not tell of model 'x'"),
         (ModelReadyRequest("x"), Kind.BACKEND_GARBAGE, "does not tell of model 'x'"),
     ],
 )
@@ -590,6 +596,49 @@ def test_status_of_what_there_is_not(operation: Any, kind: Kind, told: str) -> N
     with pytest.raises(GatewayError, match=told) as caught:
         asked_of_status(operation)
     assert caught.value.kind is kind
+
+
+STATEFUL = pb.ServerStatus(id="s")
+STATEFUL_CONFIG = STATEFUL.model_status["m"].config
+STATEFUL_CONFIG.name = "m"
+STATEFUL_CONFIG.platform = "custom"
+STATEFUL_CONFIG.input.add(name="I", data_type=8, dims=[2**40])
+STATEFUL_CONFIG.instance_group.add(count=3)
+STATEFUL_CONFIG.sequence_batching.max_sequence_idle_microseconds = 5
+STATEFUL_CONFIG.sequence_batching.direct.SetInParent()
+
+
+def test_a_models_configuration_is_that_of_its_status() -> None:
+    for plugin, wire in zip((HTTP, GRPC), status_of(STATEFUL), strict=True):
+        codec = plugin.make({})
+        told = codec.parse_response(wire, ModelConfigRequest("m"), DEFAULT_LIMITS)
+        assert isinstance(told, ModelConfig)
+        settings = dict(told.settings)
+        assert (told.name, settings["name"], settings["platform"]) == ("m", "m", "custom")
+        assert settings["input"][0]["data_type"] == "TYPE_INT32"
+        assert settings["input"][0]["dims"] == [2**40]
+        assert settings["instance_group"][0]["count"] == 3
+        batching = settings["sequence_batching"]
+        assert (batching["max_sequence_idle_microseconds"], batching["direct"]) == (5, {})
+        model = codec.parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
+        assert isinstance(model, ModelMetadata)
+        assert model.sequence_batching == batching
+    codec = GRPC.make({})
+    asked = codec.build_request(ModelConfigRequest("m", "1"), GENERIC)
+    assert asked == codec.build_request(ModelMetadataRequest("m"), GENERIC)
+
+
+def test_a_configuration_that_is_dear_to_tell_is_not() -> None:
+    """Two bytes an input of the sequencer: plain values of each take hundreds."""
+    status = pb.ServerStatus()
+    batching = status.model_status["m"].config.sequence_batching
+    for _ in range(MOST_CONFIG // 2 + 1):
+        batching.control_input.add()
+    for plugin, wire in zip((HTTP, GRPC), status_of(status), strict=True):
+        for operation in (ModelConfigRequest("m"), ModelMetadataRequest("m")):
+            with pytest.raises(GatewayError, match="configuration of model 'm' is of") as caught:
+                plugin.make({}).parse_response(wire, operation, DEFAULT_LIMITS)
+            assert caught.value.kind is Kind.BACKEND_GARBAGE
 
 
 def test_a_status_that_is_none() -> None:

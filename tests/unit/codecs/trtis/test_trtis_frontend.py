@@ -485,6 +485,36 @@ def test_versions_are_numbers(version: str, told: list[int]) -> None:
         assert each.ready_state_reason.message == "because"
 
 
+@pytest.mark.parametrize(
+    ("batching", "told"),
+    [
+        (None, None),
+        ({}, ""),
+        (
+            {
+                "oldest": {"max_candidate_sequences": 3, "preserve_ordering": True},
+                "control_input": [{"name": "S"}],
+                "state": [{"input_name": "S"}],
+            },
+            'control_input { name: "S" } oldest { max_candidate_sequences: 3 }',
+        ),
+        ({"max_sequence_idle_microseconds": "x"}, ""),  # a server's: that it is there is told
+        ({"oldest": 5, "direct": {}}, ""),
+    ],
+)
+def test_a_model_with_sequences_is_told_to_be_one(batching: Any, told: str | None) -> None:
+    status = ServerStatus(
+        "", "", ready=True, models=(ModelStatus(ModelMetadata("m", sequence_batching=batching)),)
+    )
+    codec = HTTP.make({})
+    wire = codec.build_response(
+        status, codec.parse_request(get("/api/status", "format=binary"), DEFAULT_LIMITS)
+    )
+    config = pb.ServerStatus.FromString(bytes(joined(wire.body))).model_status["m"].config
+    assert config.HasField("sequence_batching") == (told is not None)
+    assert text.line(config.sequence_batching) == (told or "")
+
+
 def duration(count: int, ns: int) -> dict[str, int]:
     return {"count": count, "ns": ns}
 
