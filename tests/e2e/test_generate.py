@@ -39,6 +39,8 @@ routes:
   - {{model: '*', backend: triton}}
 """
 STREAM = "text/event-stream; charset=utf-8"
+ROUTES = ["", "grpc."]
+"""To Triton over V2 REST and over V2 gRPC."""
 REPEAT = ["repeat_int32", "grpc.repeat_int32", "inside.repeat"]
 
 
@@ -76,6 +78,11 @@ def repeated(model: str, count: int, delay: int = 0, **more: Any) -> dict[str, A
     return {"IN": list(range(count)), "DELAY": [delay] * count, **waits, **more}
 
 
+def count(number: int, name: str = "INPUT0") -> dict[str, Any]:
+    tensor = {"name": name, "datatype": "INT32", "shape": [1], "data": [number]}
+    return {"id": "q", "inputs": [tensor]}
+
+
 SAME: list[tuple[str, Any]] = [
     ("id_BYTES", {"INPUT0": "hi"}),
     ("id_BYTES", {"INPUT0": ["a", "b"], "id": "7"}),
@@ -98,15 +105,23 @@ SAME: list[tuple[str, Any]] = [
     ("slow", {"INPUT0": [1, 2], "SECONDS": 0.01}),
     ("nosuch", {"INPUT0": "a"}),
     ("repeat_int32", repeated("repeat_int32", 1, id="r")),
+    ("repeat_int32", {"IN": [1], "DELAY": [0]}),
 ]
 
 
+def named(told: tuple[int, str, bytes]) -> tuple[int, str, bytes]:
+    """With the name of the model that the backend has for it."""
+    return *told[:2], told[2].replace(b"grpc.", b"")
+
+
 @pytest.mark.parametrize("verb", ["generate", "generate_stream"])
+@pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize(("model", "body"), SAME)
 def test_the_same_as_triton_itself(
-    gateway: Infergate, triton: Triton, verb: str, model: str, body: Any
+    gateway: Infergate, triton: Triton, *, route: str, verb: str, model: str, body: Any
 ) -> None:
-    assert ask(gateway.http, model, verb, body) == ask(triton.http, model, verb, body)
+    ours = named(ask(gateway.http, route + model, verb, body))
+    assert ours == ask(triton.http, model, verb, body)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -119,6 +134,7 @@ def test_all_answers_as_triton_gives_them(gateway: Infergate, triton: Triton, co
     assert over_grpc[2].replace(b"grpc.", b"") == straight[2]
 
 
+@pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize(
     ("model", "body", "status"),
     [
@@ -128,10 +144,43 @@ def test_all_answers_as_triton_gives_them(gateway: Infergate, triton: Triton, co
     ],
 )
 def test_errors_of_generate_with_tritons_words_and_a_status_that_fits(
-    gateway: Infergate, triton: Triton, model: str, body: Any, status: int
+    gateway: Infergate, triton: Triton, *, route: str, model: str, body: Any, status: int
 ) -> None:
     straight = ask(triton.http, model, "generate", body)
-    assert ask(gateway.http, model, "generate", body) == (status, straight[1], straight[2])
+    ours = named(ask(gateway.http, route + model, "generate", body))
+    assert ours == (status, straight[1], straight[2])
+
+
+def wrong(*names: str) -> dict[str, Any]:
+    data = list(range(16))
+    return {
+        "id": "w",
+        "inputs": [
+            {"name": name, "datatype": "INT32", "shape": [1, 16], "data": data} for name in names
+        ],
+    }
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize(
+    ("model", "body", "status"),
+    [
+        ("simple", wrong("INPUT0"), 400),
+        ("simple", wrong("INPUT0", "OTHER"), 400),
+        ("nosuch", wrong("INPUT0"), 404),
+        ("versions/versions/9", wrong("INPUT0"), 404),
+        ("accumulate", count(1, "INPUT"), 400),
+        ("accumulate", {**count(1, "INPUT"), "parameters": {"sequence_id": 77}}, 400),
+    ],
+)
+def test_a_streamed_inference_is_refused_like_any(
+    gateway: Infergate, triton: Triton, *, route: str, model: str, body: Any, status: int
+) -> None:
+    straight = ask(triton.http, model, "infer", body)
+    assert straight[0] == status
+    for verb in ("infer", "infer_stream"):
+        ours = named(ask(gateway.http, route + model, verb, body))
+        assert ours == (status, "application/json", straight[2])
 
 
 @pytest.mark.parametrize("model", REPEAT)
@@ -179,11 +228,6 @@ def test_a_streamed_inference(gateway: Infergate, model: str, verb: str) -> None
         }
         for value in (7, 8)
     ]
-
-
-def count(number: int) -> dict[str, Any]:
-    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [number]}
-    return {"id": "q", "inputs": [tensor]}
 
 
 def test_infer_stream_as_mlserver_gives_it(gateway: Infergate, mlserver: MLServer) -> None:

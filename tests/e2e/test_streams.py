@@ -227,6 +227,35 @@ def test_an_error_becomes_a_status_where_the_client_wants_that(gateway: Infergat
         assert caught.value.status() == "StatusCode.NOT_FOUND"
 
 
+@pytest.mark.parametrize(
+    ("model", "name", "parameters"),
+    [
+        ("simple", "INPUT0", {}),
+        ("repeat", "IN", {}),
+        ("accumulate", "INPUT", {"sequence_id": 4711}),
+    ],
+)
+def test_a_clients_mistake_has_its_status(
+    gateway: Infergate, model: str, name: str, parameters: dict[str, Any]
+) -> None:
+    """An input is missing, also of a decoupled model; a sequence was not begun."""
+    inputs = [tensor(name, np.ones((1, 16) if model == "simple" else 1, np.int32))]
+    with streaming(gateway, headers={"triton_grpc_error": "true"}) as stream:
+        stream.client.async_stream_infer(model, inputs, request_id="i", **parameters)
+        with pytest.raises(InferenceServerException) as caught:
+            stream.next()
+        assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("route", ["triton", "rest"])
+def test_what_a_server_does_not_know_has_its_status(before_triton: Infergate, route: str) -> None:
+    with streaming(before_triton, headers={"triton_grpc_error": "true"}) as stream:
+        stream.client.async_stream_infer(f"{route}.nosuch", [])
+        with pytest.raises(InferenceServerException) as caught:
+            stream.next()
+        assert caught.value.status() == "StatusCode.NOT_FOUND"
+
+
 def test_a_route_bounds_the_wait_for_each_answer(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
         stream.repeat(4, delay=150, model="quick")  # more than 300 ms in all

@@ -82,6 +82,20 @@ def named(error: GatewayError, backend: str) -> GatewayError:
     )
 
 
+def several(errors: Sequence[GatewayError], count: int, backend: str) -> GatewayError:
+    """The first of ``errors``, telling how many of ``count`` endpoints of ``backend`` failed."""
+    first = errors[0]
+    if count == 1:
+        return first
+    return GatewayError(
+        first.kind,
+        f"{len(errors)} of {count} endpoints of backend '{backend}' failed: {first.public}",
+        origin=first.origin,
+        detail="; ".join(f"{each.public} {each.detail}" for each in errors),
+        retry_after=first.retry_after,
+    )
+
+
 def read_wrong(error: GatewayError, backend: str) -> GatewayError:
     """What was raised while reading an answer of ``backend``: named if it is about the answer,
     as it is if it is what the backend said."""

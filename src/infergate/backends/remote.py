@@ -24,7 +24,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
-from infergate.backends.base import named, read_wrong
+from infergate.backends.base import named, read_wrong, several
 from infergate.backends.descriptions import LIFETIME, Descriptions, configured
 from infergate.backends.detection import Detection
 from infergate.backends.headers import HeaderRule
@@ -240,7 +240,12 @@ class RemoteBackend(Generic[Req, Resp]):
                     raise
             else:
                 return
-        answered = await self.perform(request, call)
+        try:
+            answered = await self.perform(request, call)
+        except GatewayError as error:
+            if error.kind is Kind.UNSUPPORTED:  # it may have become a decoupled model
+                self._descriptions.doubt(request.model, request.version)
+            raise
         assert isinstance(answered, InferResponse)
         yield replace(answered, last=True)
 
@@ -252,6 +257,7 @@ class RemoteBackend(Generic[Req, Resp]):
         codec = self.codec
         if not (isinstance(codec, Streaming) and isinstance(self._upstream, StreamUpstream)):
             return None, None
+        await self.kind(call)  # streams depend on it, whatever the rest does
         profile = await self.profile(call)
         model = None
         if codec.describes_streams(profile):
@@ -378,7 +384,7 @@ class RemoteBackend(Generic[Req, Resp]):
                 self._descriptions.forget(operation.model)
         failed = [each for each in outcomes if isinstance(each, GatewayError)]
         if failed:
-            raise self._failed(failed, len(outcomes))
+            raise several(failed, len(outcomes), self.name)
         return [each for each in outcomes if not isinstance(each, GatewayError)]
 
     async def _one(
@@ -388,19 +394,6 @@ class RemoteBackend(Generic[Req, Resp]):
             return self._read(await self._send(wire, call, (endpoint,) * _ATTEMPTS), operation)
         except GatewayError as error:
             return error
-
-    def _failed(self, errors: Sequence[GatewayError], count: int) -> GatewayError:
-        """The first of ``errors``, telling how many of ``count`` endpoints failed."""
-        first = errors[0]
-        if count == 1:
-            return first
-        return GatewayError(
-            first.kind,
-            f"{len(errors)} of {count} endpoints of backend '{self.name}' failed: {first.public}",
-            origin=first.origin,
-            detail="; ".join(f"{each.public} {each.detail}" for each in errors),
-            retry_after=first.retry_after,
-        )
 
     async def _send(self, wire: Req, call: Call, endpoints: Sequence[Endpoint]) -> Resp:
         refused: GatewayError | None = None

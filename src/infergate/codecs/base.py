@@ -114,6 +114,9 @@ class Profile:
     """V2 REST: gives all answers of a decoupled model by ``generate_stream``, and only by that."""
     streams_infer: bool = False
     """V2 REST: gives all answers to an inference by ``infer_stream``."""
+    tells_decoupled: bool = False
+    """V2: its configuration tells of every model whether it is decoupled. One that is not gives one
+    answer, which a unary inference gives too, and its errors with a code."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ TRITON: Final = Profile(
     traces=True,
     logs=True,
     generates=True,
+    tells_decoupled=True,
 )
 # What else a gateway behind this one does depends on its release and configuration: it lists it.
 INFERGATE: Final = Profile("infergate", binary=True, classifies=True)

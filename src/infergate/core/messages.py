@@ -258,8 +258,9 @@ class ModelMetadata:
     ``parameters`` (MLServer) and ``properties`` (Open Inference Protocol) share a field number
     on the wire and are kept apart here. Where ``max_batch_size`` is over 0 the first dimension of
     every shape is the batch; 0 means that shapes are the whole; None that it was not told.
-    ``decoupled``: it was told to give any number of answers to a request. ``sequence_batching`` is
-    that of Triton's configuration; None where the model was not told to have sequences.
+    ``decoupled``: whether it gives any number of answers to a request; None: it was not told.
+    ``sequence_batching`` is that of Triton's configuration; None where the model was not told to
+    have sequences.
     """
 
     name: str
@@ -270,7 +271,7 @@ class ModelMetadata:
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
     properties: Parameters = field(default_factory=lambda: NO_PARAMETERS)
     max_batch_size: int | None = None
-    decoupled: bool = False
+    decoupled: bool | None = None
     sequence_batching: Parameters | None = None
 
 

@@ -109,7 +109,7 @@ def backend(codec: FakeCodec, profile: Profile | None = None) -> RemoteBackend[A
 async def test_a_server_that_tells_its_configuration_tells_the_largest_batch() -> None:
     codec = FakeCodec()
     made = backend(codec)
-    described = replace(MODEL, max_batch_size=8)
+    described = replace(MODEL, max_batch_size=8, decoupled=False)
     waiting = [made.describe("m", "1", call()) for _ in range(5)]
     assert await asyncio.gather(*waiting) == [described] * 5
     assert codec.asked == [
@@ -202,7 +202,7 @@ async def test_only_codecs_that_need_descriptions_are_given_them() -> None:
     for described in (False, True):
         codec = FakeCodec(described=described)
         await backend(codec, TRITON).perform(InferRequest("m", "1"), call())
-        model = replace(MODEL, max_batch_size=8) if described else None
+        model = replace(MODEL, max_batch_size=8, decoupled=False) if described else None
         assert codec.given == [("triton", model), model]
 
 

@@ -9,9 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 
+from infergate.backends import remembered
 from infergate.backends.remote import RPC_HEADERS, RemoteBackend, Server
-from infergate.codecs.profiles import GENERIC
+from infergate.codecs.base import Profile
+from infergate.codecs.profiles import GENERIC, INFERGATE, TRITON
 from infergate.codecs.v2_grpc.codec import V2Grpc
 from infergate.codecs.v2_grpc.infer_response import write_raw
 from infergate.codecs.v2_grpc.methods import INFER, STREAM
@@ -33,16 +36,18 @@ def answer(number: str) -> RpcResponse:
 
 
 class Upstream:
-    """Gives each call the next of ``scripts``: what to give, raise, or (a number) wait for."""
+    """Gives each call the next of ``scripts``: what to give, raise, or (a number) wait for. Unary
+    calls are answered by method, as ``told`` says."""
 
-    def __init__(self, *scripts: list[Any]) -> None:
+    def __init__(self, *scripts: list[Any], told: dict[str, RpcResponse] | None = None) -> None:
         self.scripts = list(scripts)
+        self.told = told or {}
         self.sent: list[tuple[RpcRequest, Endpoint, float | None]] = []
         self.closed = 0
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
         self.sent.append((wire, endpoint, timeout))
-        return answer("unary")
+        return self.told.get(wire.method.rpartition("/")[2], answer("unary"))
 
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
@@ -73,8 +78,10 @@ class UnaryUpstream:
         pass
 
 
-def backend(upstream: Any, timeout: float = 5) -> RemoteBackend[RpcRequest, RpcResponse]:
-    server = Server("b", (A, B), timeout, GENERIC, ("x-*",), ("x-*",))
+def backend(
+    upstream: Any, timeout: float = 5, profile: Profile = GENERIC
+) -> RemoteBackend[RpcRequest, RpcResponse]:
+    server = Server("b", (A, B), timeout, profile, ("x-*",), ("x-*",))
     return RemoteBackend(server, V2Grpc(), upstream, RPC_HEADERS, DEFAULT_LIMITS)
 
 
@@ -146,6 +153,69 @@ async def test_a_server_without_the_method_is_asked_for_one_answer() -> None:
     upstream = Upstream([UNIMPLEMENTED])
     assert await ids(upstream) == [("unary", True)]
     assert [wire.method for wire, _, _ in upstream.sent] == [STREAM, INFER]
+
+
+def triton(**policy: bool) -> dict[str, RpcResponse]:
+    """What it tells of its model."""
+    config = pb.ModelConfigResponse()
+    config.config.name = "m"
+    if policy:
+        config.config.model_transaction_policy.decoupled = policy["decoupled"]
+    metadata = pb.ModelMetadataResponse(name="m")
+    return {
+        "ModelMetadata": RpcResponse((metadata.SerializeToString(),)),
+        "ModelConfig": RpcResponse((config.SerializeToString(),)),
+    }
+
+
+def methods(upstream: Upstream) -> list[str]:
+    return [wire.method.rpartition("/")[2] for wire, _, _ in upstream.sent]
+
+
+@pytest.mark.parametrize("policy", [{}, {"decoupled": False}])
+async def test_a_model_with_one_answer_is_asked_for_that(policy: dict[str, bool]) -> None:
+    upstream = Upstream(told=triton(**policy))
+    assert await ids(upstream, profile=TRITON) == [("unary", True)]
+    assert methods(upstream) == ["ModelMetadata", "ModelConfig", "ModelInfer"]
+
+
+async def test_a_decoupled_model_is_asked_for_a_stream() -> None:
+    upstream = Upstream([answer("0"), answer("1")], told=triton(decoupled=True))
+    assert await ids(upstream, profile=TRITON) == [("0", False), ("1", False)]
+    assert methods(upstream) == ["ModelMetadata", "ModelConfig", "ModelStreamInfer"]
+
+
+async def test_a_model_of_which_that_is_not_told_is_asked_for_a_stream() -> None:
+    told = {**triton(), "ModelConfig": RpcResponse(code=14, details="not now")}
+    upstream = Upstream([answer("0")], told=told)
+    assert await ids(upstream, profile=TRITON) == [("0", False)]
+    assert methods(upstream) == ["ModelMetadata", "ModelConfig", "ModelStreamInfer"]
+
+
+async def test_what_a_gateway_makes_up_of_a_model_is_not_believed() -> None:
+    upstream = Upstream([answer("0")], told=triton())
+    assert await ids(upstream, profile=replace(INFERGATE, tells_config=True)) == [("0", False)]
+    assert methods(upstream) == ["ModelStreamInfer"]
+
+
+async def test_an_unknown_model_is_one() -> None:
+    upstream = Upstream(told={"ModelMetadata": RpcResponse(code=5, details="no model 'm'")})
+    with pytest.raises(GatewayError, match="no model 'm'") as caught:
+        await ids(upstream, profile=TRITON)
+    assert caught.value.kind is Kind.NOT_FOUND
+
+
+async def test_a_model_that_has_become_decoupled_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remembered, "DOUBTFUL", 0.0)
+    told = {**triton(), "ModelInfer": RpcResponse(code=12, details="it is decoupled")}
+    upstream = Upstream([answer("0")], told=told)
+    made = backend(upstream, profile=TRITON)
+    with pytest.raises(GatewayError, match="it is decoupled"):
+        await anext(made.stream(ASKED, call()))
+    upstream.told |= triton(decoupled=True)
+    assert [each.id async for each in made.stream(ASKED, call())] == ["0"]
 
 
 async def test_a_refusal_after_an_answer_stays_one() -> None:

@@ -239,15 +239,16 @@ class V2Grpc:
             return errors.build_error(error)
         return streams.build_error(error, wire)
 
-    def describes_streams(self, profile: Profile) -> bool:  # noqa: ARG002 - of any server
-        """See Streaming."""
-        return False
+    def describes_streams(self, profile: Profile) -> bool:
+        """Triton's configuration tells whether a model is decoupled."""
+        return profile.tells_decoupled
 
     def build_stream_request(
         self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None
-    ) -> RpcRequest:
-        """The same message as that of a unary inference."""
-        del model
+    ) -> RpcRequest | None:
+        """The same message as that of a unary inference; None where that does as well."""
+        if profile.tells_decoupled and model is not None and model.decoupled is False:
+            return None
         return RpcRequest(STREAM, self.build_request(operation, profile).message)
 
     def parse_stream_response(

@@ -8,6 +8,8 @@ the server is called.
 *Rule 1.* A parameter tells of each answer in Triton's form whether it is the last of its request.
 It is true of the one answer of a model that gives one. Decoupled models know only afterwards: a
 request that sets another parameter gets an empty answer then.
+*Rule 2.* ``error_message`` is a text without a code: what kind of error it is, its words tell
+(``wording``).
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from infergate.codecs.protos.scan import (
     prefix,
     strings,
 )
-from infergate.codecs.v2_grpc import infer_response
+from infergate.codecs.v2_grpc import infer_response, wording
 from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, most_fields
 from infergate.codecs.v2_grpc.messages import ModelInferResponse, ModelStreamInferResponse
-from infergate.core.errors import GatewayError, Kind, Origin, garbage
+from infergate.core.errors import GatewayError, Origin, garbage
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.tensor import Buffer
@@ -115,7 +117,7 @@ def read_response(message: Buffer, limits: Limits, asked: InferRequest) -> Infer
     Raises the backend's error, or BACKEND_GARBAGE.
     """
     try:
-        inner = _unwrapped(message, limits)
+        inner = _unwrapped(message, limits, asked)
     except Malformed as error:
         raise garbage("the backend's ModelStreamInferResponse cannot be read", str(error)) from None
     answer = infer_response.read_response((inner,), limits, asked)
@@ -128,14 +130,14 @@ def read_response(message: Buffer, limits: Limits, asked: InferRequest) -> Infer
     return replace(answer, parameters=parameters, last=last)
 
 
-def _unwrapped(message: Buffer, limits: Limits) -> Buffer:
+def _unwrapped(message: Buffer, limits: Limits, asked: InferRequest) -> Buffer:
     """The ModelInferResponse in ``message``, or all of it. Raises Malformed, and the error told."""
     found = {field.number: field for field in fields(message, most_fields(limits))}
     if max(found, default=0) > _ANSWER:
         return message
     error = strings(message, frozenset({_ERROR}), MOST_FIELDS).get(_ERROR, "")
     if error:
-        raise GatewayError(Kind.BACKEND_ERROR, error, origin=Origin.BACKEND)
+        raise GatewayError(wording.kind_of(error, asked.id), error, origin=Origin.BACKEND)
     field = found.get(_ANSWER)
     if field is None or field.wire_type != DELIMITED:
         raise Malformed(UNDECODABLE)

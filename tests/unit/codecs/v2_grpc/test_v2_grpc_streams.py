@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
+from infergate.codecs import profiles
 from infergate.codecs.base import Parsed, Streaming
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.v2_grpc.codec import V2Grpc
@@ -18,7 +19,7 @@ from infergate.codecs.v2_grpc.methods import INFER, STREAM
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.tensor import tensor_of
 from infergate.core.wire import RpcRequest, RpcResponse, joined
 
@@ -128,8 +129,21 @@ def test_any_message_has_its_error(garbled: bytes) -> None:
 
 def test_a_request_is_that_of_a_unary_inference() -> None:
     wire = TRITON.build_stream_request(ASKED, GENERIC)
+    assert wire is not None
     assert wire.method == STREAM
     assert wire.message == TRITON.build_request(ASKED, GENERIC).message
+
+
+@pytest.mark.parametrize("decoupled", [True, False, None])
+def test_a_model_that_is_known_to_have_one_answer_is_asked_for_no_stream(
+    decoupled: bool | None,
+) -> None:
+    assert TRITON.describes_streams(profiles.TRITON)
+    assert not TRITON.describes_streams(GENERIC)
+    model = ModelMetadata("m", decoupled=decoupled)
+    wire = TRITON.build_stream_request(ASKED, profiles.TRITON, model)
+    assert (wire is None) is (decoupled is False)
+    assert TRITON.build_stream_request(ASKED, profiles.INFERGATE, model) is not None
 
 
 @pytest.mark.parametrize("final", [True, False, None])
@@ -173,6 +187,10 @@ def test_a_backends_error() -> None:
         error = kind_of(RpcResponse((made.SerializeToString(),)))
         assert (error.kind, error.origin) == (Kind.BACKEND_ERROR, Origin.BACKEND)
         assert error.public == "no œufs"
+    said = "[request id: i] unexpected shape for input 'IN' for model 'm'. Expected [1], got [2]. "
+    made = pb.ModelStreamInferResponse(error_message=said)
+    error = kind_of(RpcResponse((made.SerializeToString(),)))
+    assert (error.kind, error.origin, error.public) == (Kind.BAD_REQUEST, Origin.BACKEND, said)
     error = kind_of(RpcResponse(code=5, details="gone"))
     assert (error.kind, error.public) == (Kind.NOT_FOUND, "gone")
 
