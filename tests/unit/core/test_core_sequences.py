@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest
 from infergate.core.sequences import sequence_id, sequence_of
 
@@ -14,7 +15,16 @@ def test_a_sequence(value: Any) -> None:
     assert sequence_of(InferRequest("m", "2", parameters={"sequence_id": value})) == ("m", value)
 
 
-@pytest.mark.parametrize("value", [0, "", None, True, 1.5, [1], {"a": 1}])
+@pytest.mark.parametrize("value", [None, True, False, 1.5, 0.0, [], [1], {"a": 1}])
+def test_what_is_refused(value: Any) -> None:
+    with pytest.raises(
+        GatewayError, match="'sequence_id' must be an integer or a string"
+    ) as caught:
+        sequence_id({"sequence_id": value})
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+@pytest.mark.parametrize("value", [0, ""])
 def test_what_is_none(value: Any) -> None:
     assert sequence_id({"sequence_id": value}) is None
     assert sequence_of(InferRequest("m", parameters={"sequence_id": value})) is None

@@ -93,12 +93,14 @@ def _read(
     _check_names("output", [output.name for output in outputs], limits)
     for output in outputs:
         class_count(output)
+    parameters = read_parameters(head.parameters)
+    sequence_id(parameters)
     datas = _datas(head.inputs, raw, typed)
     return InferRequest(
         model=head.model_name,
         version=head.model_version,
         id=head.id,
-        parameters=read_parameters(head.parameters),
+        parameters=parameters,
         inputs=read_tensors(
             (
                 (message, read_datatype(message.name, message.datatype), data)

@@ -33,6 +33,7 @@ from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.sequences import sequence_id
 from infergate.core.tensor import Buffer, Tensor, add_bytes_elements
 from infergate.core.wire import HttpRequest
 
@@ -77,6 +78,7 @@ def _finish(
     for path, members in (("", top), (f"{NESTED}.", nested)):
         for name, node in members.items():
             told.add(name, node, path)
+    sequence_id(told.parameters)
     request = InferRequest(model, version, identity, told.parameters, tuple(told.tensors.values()))
     return Parsed(request, Flat(), streamed, "" if streamed else ONE_ANSWER)
 

@@ -36,8 +36,16 @@ def test_of_any_kind(size: int) -> None:
     assert told(message(size, int64_param=5).SerializeToString()) == 5
     assert told(message(size, uint64_param=2**64 - 1).SerializeToString()) == 2**64 - 1
     assert told(message(size, string_param="five").SerializeToString()) == "five"
-    assert told(message(size, bool_param=True).SerializeToString()) is None
     assert told(message(size).SerializeToString()) is None
+
+
+@pytest.mark.parametrize("wrong", [{"bool_param": True}, {"double_param": 1.0}], ids=str)
+def test_of_no_kind_that_there_is(wrong: dict[str, Any]) -> None:
+    wire = RpcRequest(INFER, (message(1, **wrong).SerializeToString(),))
+    for way in (CODEC.parse_request, CODEC.shield, CODEC.sequence):
+        with pytest.raises(GatewayError, match="'sequence_id' must be an integer") as caught:
+            way(wire, DEFAULT_LIMITS)
+        assert caught.value.kind is Kind.BAD_REQUEST
 
 
 def test_of_two_the_last_is_meant_as_protobuf_has_it() -> None:

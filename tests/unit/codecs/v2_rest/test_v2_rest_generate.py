@@ -123,6 +123,13 @@ def test_what_is_wrong(body: Any, said: str) -> None:
     assert caught.value.kind is Kind.BAD_REQUEST
 
 
+@pytest.mark.parametrize("body", [{"sequence_id": 1.5}, {"parameters": {"sequence_id": True}}])
+def test_a_sequence_is_a_number_or_a_text(body: Any) -> None:
+    with pytest.raises(GatewayError, match="'sequence_id' must be an integer") as caught:
+        asked(body)
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
 def test_what_is_too_much() -> None:
     with pytest.raises(GatewayError) as caught:
         asked({str(number): 1 for number in range(2000)})

@@ -39,6 +39,15 @@ def test_json(parameters: str, number: object) -> None:
     assert both(packed) == [number, number]
 
 
+@pytest.mark.parametrize("wrong", ['{"a":1}', "null", "[1]", "true", "1.5"])
+def test_what_is_neither_a_number_nor_a_text(wrong: str) -> None:
+    wire = post(f'{{"parameters":{{"sequence_id":{wrong},"sequence_start":true}},{INPUTS}}}')
+    for way in (CODEC.parse_request, CODEC.shield, CODEC.sequence):
+        with pytest.raises(GatewayError, match="'sequence_id' must be an integer") as caught:
+            way(wire, DEFAULT_LIMITS)
+        assert caught.value.kind is Kind.BAD_REQUEST
+
+
 def test_binary_data_is_not_looked_at() -> None:
     head = (
         b'{"inputs":[{"name":"X","datatype":"UINT8","shape":[20],'
