@@ -15,6 +15,7 @@ from infergate.core import classification, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
 from infergate.gateway import regions, streaming
 from infergate.transport import frames, guard
+from infergate.transport.h2 import bounds
 
 PAGE = (Path(__file__).parents[3] / "docs" / "limits.md").read_text(encoding="utf-8")
 ROWS = {
@@ -37,6 +38,8 @@ def test_bounds_that_are_not_configured() -> None:
         "codecs.v2_grpc.heads.HEAVIEST": heads.HEAVIEST,
         "transport.frames.AHEAD": frames.AHEAD,
         "transport.guard.MOST_STREAMS": guard.MOST_STREAMS,
+        "transport.h2.bounds.STREAM_WINDOW": bounds.STREAM_WINDOW,
+        "transport.h2.bounds.FRAME": bounds.FRAME,
         "gateway.regions.LONGEST_NAME": regions.LONGEST_NAME,
         "gateway.streaming.AT_ONCE": streaming.AT_ONCE,
         "codecs.v2_rest.document.DEEPEST": document.DEEPEST,

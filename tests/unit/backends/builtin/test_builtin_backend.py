@@ -85,6 +85,7 @@ async def test_metadata_of_simple(backend: BuiltinBackend) -> None:
         ),
         properties={"max_batch_size": "8"},
         max_batch_size=8,
+        decoupled=False,
     )
 
 
