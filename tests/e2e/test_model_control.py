@@ -22,6 +22,7 @@ from tritonclient.utils import InferenceServerException
 from e2e.clients import FORMS, Client, client
 from e2e.running import Infergate, started_infergate
 from faults.rpc import call, channel
+from faults.watch import until
 from infergate.codecs.v2_grpc import messages as pb
 from legacy.messages import SERVICE, Messages
 from legacy.running import LegacyServer, started_legacy
@@ -121,7 +122,8 @@ def test_what_clients_branch_on(asked: Client, backend: str) -> None:
         answer = plain(asked, asked.get_model_config(f"{backend}.{model}"))
         return answer if asked.http else answer["config"]
 
-    assert settings("repeat")["model_transaction_policy"]["decoupled"] is True
+    several = "repeat" if backend == "inside" else "repeat_int32"
+    assert settings(several)["model_transaction_policy"]["decoupled"] is True
     assert "sequence_batching" in settings("accumulate")
     assert "sequence_batching" not in settings("simple")
 
@@ -242,7 +244,8 @@ def test_the_index_tells_of_routed_models(
     assert (before[model], before["gone"]) == (("1", "READY", ""), gone)
     try:
         asked.unload_model(model)
-        assert listed(asked)[model] == ("1", "UNAVAILABLE", "unloaded")
+        unloaded = ("1", "UNAVAILABLE", "unloaded")  # UNLOADING comes before it
+        until(lambda: listed(asked)[model] == unloaded, f"{model} to be {unloaded}")
     finally:
         asked.load_model(model)
     assert listed(asked)[model] == ("1", "READY", "")
