@@ -91,7 +91,7 @@ def test_any_bytes(end: str, said: bytes, steps: list[int]) -> None:
     whole, cut = made(), made()
     began = time.process_time()
     events = fed(whole, [said])
-    assert time.process_time() - began < 1.0 + len(said) / 100_000
+    assert time.process_time() - began < 10 + len(said) / 10_000
     # It does not matter how the bytes come.
     assert fed(cut, pieces(said, steps)) == events
     assert b"".join(map(bytes, cut.take())) == b"".join(map(bytes, whole.take()))
@@ -293,7 +293,7 @@ def test_a_frame_that_drips_costs_little() -> None:
     began = time.process_time()
     for at in range(len(said)):
         connection.receive(said[at : at + 1], 0.0)
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < 10
     assert list(connection.streams) == [1]
 
 
