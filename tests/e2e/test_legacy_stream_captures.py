@@ -1,0 +1,61 @@
+"""Every captured stream of the legacy API, asked anew as a stream: the answers are the server's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from faults.legacy import OLD
+from faults.rpc import channel
+from faults.watch import SECONDS
+from legacy.captures import Call, calls
+from legacy.messages import SERVICE
+
+LISTENERS = """
+listeners:
+  http: {{address: "127.0.0.1:{2}"}}
+  grpc: {{address: "127.0.0.1:{1}", trtis: {{server_id: trtis-gold}}}}
+  admin: {{address: "127.0.0.1:{0}"}}
+"""
+# The captured models are ours under other names: "slow" gives back what it is given, later.
+CONFIG = """
+backends: {ours: {protocol: builtin}}
+routes:
+  - {model: sequence, backend: ours, rewrite: {model: accumulate}}
+  - {model: slow, backend: ours, rewrite: {model: identity}}
+  - {model: "*", backend: ours}
+models:
+  slow:
+    max_batch_size: 8
+    inputs: [{name: INPUT0, datatype: INT32, shape: [-1, 1]}]
+    outputs: [{name: OUTPUT0, datatype: INT32, shape: [-1, 1]}]
+"""
+STREAMS = [call for call in calls() if call.method == "StreamInfer"]
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Infergate]:
+    with started_infergate(CONFIG, LISTENERS) as running:
+        yield running
+
+
+def read(answer: bytes) -> Any:
+    """Without the number that servers give to each request."""
+    message = OLD.InferResponse.FromString(answer)
+    message.request_status.ClearField("request_id")
+    return message
+
+
+def test_there_are_streams() -> None:
+    assert [len(call.requests) for call in STREAMS] == [3, 4, 0]
+
+
+@pytest.mark.parametrize("captured", STREAMS, ids=str)
+def test_a_stream_is_answered_as_it_was(gateway: Infergate, captured: Call) -> None:
+    with channel(gateway.grpc) as made:
+        asked = made.stream_stream(f"/{SERVICE}/StreamInfer")
+        answers = list(asked(iter(captured.requests), timeout=SECONDS))
+    assert [*map(read, answers)] == [*map(read, captured.responses)]
