@@ -545,7 +545,7 @@ async def test_a_backend_that_comes_back(
     try:
         async with asyncio.timeout(20):
             # What fails while grpcio connects may be told as the server's words: Rule 1.
-            while not await _answers(rpc_upstream, endpoint):
+            while not await _answers(rpc_upstream, endpoint):  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.05)
     finally:
         await server.stop(0)
