@@ -26,8 +26,8 @@ run: .venv/installed  ## serve the embedded demo models (ARGS="--config routes.y
 	@exec $(BIN)/infergate $(ARGS)
 
 test: lint types  ## lint, types, tests with a real Triton, branch coverage
-	@PYTHONPATH=tests $(BIN)/pytest -n 4 --dist loadfile -m "not peers" --cov --cov-report= \
-	    -p branch_floor --branch-floor=$(BRANCH_FLOOR)
+	@PYTHONPATH=tests $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not peers" \
+	    --cov --cov-report= -p branch_floor --branch-floor=$(BRANCH_FLOOR)
 
 test-peers: .venv/tested  ## the tests that need MLServer, KServe and legacy clients (large downloads)
 	@$(BIN)/pytest -m peers

@@ -140,7 +140,9 @@ def test_curl(gateway: Infergate, tmp_path: object) -> None:
     for kind, status, code in kinds:
         headers = ["-H", f"content-type: {kind}", "-H", "te: trailers"]
         done = subprocess.run(
-            [*asked, *headers], input=bytes(5), check=True, capture_output=True, timeout=30
+            [*asked, *headers], input=bytes(5), check=False, capture_output=True, timeout=30
         )
+        # Refused before its message is read, curl may call the answer an early end.
+        assert done.returncode == 0 or code != "0", done.stderr
         assert done.stdout.startswith(f"HTTP/2 {status}".encode())
         assert f"grpc-status: {code}".encode() in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,15 @@ def until(met: Callable[[], bool], what: str) -> None:
     while not met():
         assert time.monotonic() < deadline, f"not within {SECONDS:g} s: {what}"
         time.sleep(0.01)
+
+
+def open_files(pid: int) -> list[str]:
+    """What each descriptor of a process stands for, but for those that close meanwhile."""
+    held = []
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            held.append(str(each.readlink()))
+    return held
 
 
 def descriptors(pid: int) -> int:
