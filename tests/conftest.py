@@ -68,10 +68,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _peers_of(item: pytest.Item) -> list[str]:
-    """Those that it names, as a fixture or as a parameter by which a fixture chooses."""
-    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    named = {*getattr(item, "fixturenames", ()), *(each for each in chosen if type(each) is str)}
-    return sorted(named & _PEERS.keys())
+    """Those that it names as fixtures; Triton also where it is marked for it, as a parameter is by
+    which a fixture chooses."""
+    named = {*getattr(item, "fixturenames", ())} & _PEERS.keys()
+    if item.get_closest_marker("triton"):
+        named.add("triton")
+    return sorted(named)
 
 
 @pytest.fixture(scope="session")

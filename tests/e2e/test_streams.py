@@ -84,7 +84,7 @@ def before_mlserver(mlserver: MLServer) -> Iterator[Infergate]:
         assert complaints(running) == ""
 
 
-@pytest.fixture(params=["inside", "triton"])
+@pytest.fixture(params=["inside", pytest.param("triton", marks=pytest.mark.triton)])
 def gateway(request: pytest.FixtureRequest) -> Infergate:
     """With models ``repeat``, ``quick``, ``simple`` and ``accumulate``, inside or in Triton."""
     name = "before_triton" if request.param == "triton" else request.param
