@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import ssl
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -26,7 +27,18 @@ async def connected(
         _, connection = await loop.create_unix_connection(make, endpoint.unix)
         return connection
     options: dict[str, Any] = {"ssl": context}
-    if isinstance(loop, asyncio.BaseEventLoop):  # uvloop tries addresses one after the other
+    # uvloop tries addresses one after the other. And asyncio, cancelled while it races them, may
+    # lose the socket that won: where there is nothing to race for, it does not.
+    if isinstance(loop, asyncio.BaseEventLoop) and _is_name(endpoint.host):
         options["happy_eyeballs_delay"] = _EYEBALLS
     _, connection = await loop.create_connection(make, endpoint.host, endpoint.port, **options)
     return connection
+
+
+def _is_name(host: str) -> bool:
+    """Whether ``host`` is to be looked up."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return False
