@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,6 +31,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
+_TESTS = Path(__file__).parent
 _absent: dict[str, str] = {}
 """Why a peer is not there whose tests are then skipped."""
 
@@ -54,10 +56,21 @@ _PEERS = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that uses a peer is marked so; ``-m`` then selects by it."""
+    """A test that uses a peer is marked so; ``-m`` then selects by it. Coverage is counted where it
+    tells something, for it makes Python several times slower."""
     for item in items:
         for name in _peers_of(item):
             item.add_marker(_PEERS[name][0])
+        if not _is_counted(item):
+            item.add_marker(pytest.mark.no_cover)
+
+
+def _is_counted(item: pytest.Item) -> bool:
+    """Whether what it takes counts as covered: what examples that somebody chose take does, of the
+    part that they are about; what a search comes upon may be otherwise the next time. A test that
+    goes the same ways thousands of times is itself marked ``no_cover``."""
+    of_a_part = item.path.relative_to(_TESTS).parts[0] in {"unit", "vectors"}
+    return of_a_part and item.get_closest_marker("hypothesis") is None
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

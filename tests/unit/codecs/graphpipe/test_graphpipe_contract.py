@@ -77,6 +77,7 @@ def answers(operation: Operation, answer: Answer) -> Answer:
     return answer
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("errors", ["status", "response"])
 def test_contract(errors: str) -> None:
     check_codec(PLUGIN, options={"model": "m", "errors": errors}, carries=carries, answers=answers)
@@ -219,6 +220,7 @@ def test_any_bytes(body: bytes) -> None:
         read_all(vector, body)
 
 
+@pytest.mark.no_cover
 def test_every_spoilt_byte_of_some_captures_within_bounds() -> None:
     """Each byte of some captures at four values: nothing escapes, nothing grows."""
     some = [vector for vector in SMALL if vector.error is None][::12]

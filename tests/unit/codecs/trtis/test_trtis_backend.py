@@ -370,6 +370,7 @@ def test_classes_that_are_none(entries: list[Any]) -> None:
     assert f"has classes for {len(entries)} entries, not for the batch" in told[0]
 
 
+@pytest.mark.no_cover
 def test_too_many_classes() -> None:
     batch = {"cls": [{}] * (MOST_CLASSES + 1)}
     _, call = answers([output(batch_classes=[batch])], b"")
@@ -651,6 +652,7 @@ def field(number: int, value: bytes) -> bytes:
     return prefix(number, len(value)) + value
 
 
+@pytest.mark.no_cover
 def test_a_status_that_is_dear_to_read_is_not() -> None:
     """Two bytes an input: protobuf and the canonical form would make two hundred of each."""
     inputs = b"\x2a\x00" * (MOST_FIELDS + 1)

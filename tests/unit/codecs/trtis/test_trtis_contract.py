@@ -96,11 +96,13 @@ def status(model: ModelMetadata, *versions: ModelIndexEntry) -> ServerStatus:
     return ServerStatus("", "", ready=True, models=(ModelStatus(model, versions),))
 
 
+@pytest.mark.no_cover
 @PLUGINS
 def test_contract(plugin: CodecPlugin) -> None:
     check_codec(plugin, carries=carries, answers=answers)
 
 
+@pytest.mark.no_cover
 @PLUGINS
 def test_contract_with_options(plugin: CodecPlugin) -> None:
     options = {"level": "1.15", "server_id": "inference:0", "data_type": True}

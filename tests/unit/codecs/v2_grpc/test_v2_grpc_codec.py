@@ -75,6 +75,7 @@ def refused(wire: RpcRequest | RpcResponse, act: Any, *arguments: Any) -> Gatewa
     return None
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("contents", ["raw", "typed"])
 def test_the_contract(contents: str) -> None:
     check_codec(PLUGIN, options={"contents": contents})

@@ -340,6 +340,7 @@ def outputs_with_parameters(number: int) -> Any:
     return message
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("head", "count"),
     [

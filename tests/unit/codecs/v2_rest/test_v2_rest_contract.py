@@ -41,11 +41,13 @@ SERVER_OPERATIONS = (
 BINARY = Wanted({}, otherwise=True, accept_encoding="")
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("profile", [GENERIC, TRITON], ids=lambda p: p.name)
 def test_contract(profile: Profile) -> None:
     check_codec(PLUGIN, profile=profile)
 
 
+@pytest.mark.no_cover
 def test_contract_with_options() -> None:
     check_codec(PLUGIN, options={"non_finite": "null", "compress_min": 0})
 
