@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import kept_records  # noqa: F401 - before the first record
 from peers.support.graphpipe import (
     prepare_graphpipe,
     prepare_graphpipe_js,

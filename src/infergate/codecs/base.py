@@ -24,6 +24,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.messages import Answer, InferRequest, InferResponse, ModelMetadata, Operation
+from infergate.core.records import record
 from infergate.core.sequences import SequenceId
 
 Req = TypeVar("Req")
@@ -39,7 +40,7 @@ class Carrier(enum.Enum):
     GRPC = "grpc"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Peek:
     """What a request is about, read without touching its tensors.
 
@@ -53,7 +54,7 @@ class Peek:
     """It may go on as it came to a server of the same protocol: most of them know this form."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Parsed:
     """An operation, and the codec's private notes on how this client wants its answer written."""
 
@@ -66,7 +67,7 @@ class Parsed:
     told."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unfinished:
     """An inference that only the model's metadata makes whole: its message leaves out names,
     datatypes or shapes.

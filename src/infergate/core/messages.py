@@ -5,38 +5,39 @@ Names follow the Open Inference Protocol. An empty ``version`` or ``id`` means t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from infergate.core.places import Place
+from infergate.core.records import record
 from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
 
 # ---- operations -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerLiveRequest:
     """Does the server run?"""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerReadyRequest:
     """Can the server serve its models?"""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerMetadataRequest:
     """Name, version and extensions of the server."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelIndexRequest:
     """Which models are there? With ``ready_only``, those that serve now."""
 
     ready_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelReadyRequest:
     """Can this model serve?"""
 
@@ -44,7 +45,7 @@ class ModelReadyRequest:
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelMetadataRequest:
     """Inputs, outputs, versions and platform of a model."""
 
@@ -52,7 +53,7 @@ class ModelMetadataRequest:
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestedOutput:
     """An output the client wants, with protocol-neutral parameters such as ``classification``, and
     the ``place`` in shared memory that it is to be written to, if any."""
@@ -62,7 +63,7 @@ class RequestedOutput:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InferRequest:
     """One inference. Empty ``outputs`` means all outputs of the model."""
 
@@ -74,7 +75,7 @@ class InferRequest:
     outputs: tuple[RequestedOutput, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelConfigRequest:
     """How a server is set up to serve a model (Triton's configuration of it)."""
 
@@ -82,7 +83,7 @@ class ModelConfigRequest:
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerStatusRequest:
     """Everything about the server and its models, or about one ``model``, in one answer (the
     legacy API's status)."""
@@ -90,7 +91,7 @@ class ServerStatusRequest:
     model: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelStatisticsRequest:
     """What has been counted and measured of a model; an empty ``model`` means all."""
 
@@ -98,7 +99,7 @@ class ModelStatisticsRequest:
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelLoadRequest:
     """Load a model, or load it again, from any of a server's repositories or the one named.
 
@@ -111,7 +112,7 @@ class ModelLoadRequest:
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelUnloadRequest:
     """Unload a model. Triton's only parameter is ``unload_dependents``, a bool."""
 
@@ -120,7 +121,7 @@ class ModelUnloadRequest:
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TraceSettingsRequest:
     """How requests (of ``model``, or all) are traced, once ``settings`` are changed. Each of these
     is a list of strings; an empty one takes a setting back to that of all models."""
@@ -129,14 +130,14 @@ class TraceSettingsRequest:
     settings: Parameters = field(default_factory=lambda: NO_PARAMETERS)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogSettingsRequest:
     """What a server logs, once ``settings`` (bool, int or str) are changed."""
 
     settings: Parameters = field(default_factory=lambda: NO_PARAMETERS)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SharedMemoryStatusRequest:
     """Which shared memory regions are registered? An empty ``name`` means all. ``cuda`` asks for
     those on GPUs alone or for those of the system alone; None for both."""
@@ -145,7 +146,7 @@ class SharedMemoryStatusRequest:
     cuda: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SharedMemoryRegisterRequest:
     """Register ``size`` bytes from ``offset`` of the region that the system calls ``key``.
 
@@ -160,7 +161,7 @@ class SharedMemoryRegisterRequest:
     handle: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SharedMemoryUnregisterRequest:
     """Forget a region; an empty ``name`` means all. ``cuda`` as for
     :class:`SharedMemoryStatusRequest`."""
@@ -225,14 +226,14 @@ STREAMED: Final = "stream_infer"
 # ---- answers ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Health:
     """The answer to live, ready and model ready."""
 
     ok: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerMetadata:
     """The answer to :class:`ServerMetadataRequest`."""
 
@@ -241,7 +242,7 @@ class ServerMetadata:
     extensions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorMetadata:
     """One input or output. ``datatype`` as the server spells it; -1 is a free dimension."""
 
@@ -251,7 +252,7 @@ class TensorMetadata:
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelMetadata:
     """The answer to :class:`ModelMetadataRequest`.
 
@@ -275,7 +276,7 @@ class ModelMetadata:
     sequence_batching: Parameters | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelConfig:
     """The answer to :class:`ModelConfigRequest`. ``settings`` are named and nested as in Triton's
     ``model_config.proto`` told as JSON. ``message`` is that message where a server sent it: it may
@@ -286,7 +287,7 @@ class ModelConfig:
     message: bytes | bytearray | memoryview = b""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelStatistics:
     """The answer to :class:`ModelStatisticsRequest`: an object for each model and version, named
     and nested as in Triton's extension told as JSON. Durations are in nanoseconds."""
@@ -294,7 +295,7 @@ class ModelStatistics:
     models: tuple[Parameters, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelIndexEntry:
     """One model (version) of the index. ``state`` is READY, UNAVAILABLE, ... or empty if untold."""
 
@@ -304,14 +305,14 @@ class ModelIndexEntry:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelIndex:
     """The answer to :class:`ModelIndexRequest`."""
 
     models: tuple[ModelIndexEntry, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InferResponse:
     """The answer to :class:`InferRequest`, or one of several that a stream of them gives.
 
@@ -326,7 +327,7 @@ class InferResponse:
     last: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelStatus:
     """One model of a :class:`ServerStatus`: what it is, each of its versions, and what has been
     counted of these, as in :class:`ModelStatistics`."""
@@ -336,7 +337,7 @@ class ModelStatus:
     statistics: tuple[Parameters, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerStatus:
     """The answer to :class:`ServerStatusRequest`."""
 
@@ -346,7 +347,7 @@ class ServerStatus:
     models: tuple[ModelStatus, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SharedMemoryRegion:
     """A registered region; see :class:`SharedMemoryRegisterRequest`."""
 
@@ -357,21 +358,21 @@ class SharedMemoryRegion:
     device: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SharedMemoryStatus:
     """The answer to :class:`SharedMemoryStatusRequest`."""
 
     regions: tuple[SharedMemoryRegion, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settings:
     """The answer to trace and log settings: all of them, as they are now."""
 
     values: Parameters = field(default_factory=lambda: NO_PARAMETERS)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Done:
     """The answer to an operation that changes something: it was done."""
 

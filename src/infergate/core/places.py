@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import bad_request
+from infergate.core.records import record
 
 REGION: Final = "shared_memory_region"
 _OFFSET: Final = "shared_memory_offset"
@@ -21,7 +22,7 @@ _KEYS: Final = frozenset({REGION, _OFFSET, _SIZE})
 _MOST: Final = 2**64 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """``size`` bytes from ``offset`` of the registered ``region``; both from 0 to 2^64-1, not yet
     compared with the region."""

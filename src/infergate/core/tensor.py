@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from infergate.core.datatypes import NUMPY, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.places import Place
+from infergate.core.records import record
 
 Parameters = Mapping[str, Any]
 """Request, tensor or output parameters: a JSON value each; most protocols carry scalars only."""
@@ -37,7 +38,7 @@ MOST_BYTES_ELEMENTS: Final = 1 << 20
 _LENGTH = struct.Struct("<I")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tensor:
     """``data`` holds ``math.prod(shape)`` elements of ``datatype`` in the canonical layout."""
 

@@ -13,8 +13,14 @@ def test_every_operation_has_a_name_for_metrics_and_logs() -> None:
 
 
 @pytest.mark.parametrize("noun", [*get_args(messages.Operation), *get_args(messages.Answer)])
-def test_nouns_are_frozen_and_slotted(noun: type) -> None:
-    assert noun.__dataclass_params__.frozen  # type: ignore[attr-defined]
+def test_nouns_are_records(noun: type) -> None:
+    told = {each.name: None for each in dataclasses.fields(noun)}
+    made = noun(**told)
+    for name in told:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(made, name, None)
+    assert made == noun(**told)
+    assert hash(made) == hash(noun(**told))
     assert hasattr(noun, "__slots__")
 
 

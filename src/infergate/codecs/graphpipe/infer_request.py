@@ -13,7 +13,7 @@ nodes: a server that ignores names would answer with another output.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from infergate.codecs.base import Parsed, Unfinished
 from infergate.codecs.graphpipe import layout
@@ -25,10 +25,11 @@ from infergate.codecs.graphpipe.tensors import read_tensors
 from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
+from infergate.core.records import record
 from infergate.core.tensor import Buffer
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reply:
     """The outputs a client wants, in order; if it ``asked`` for none, those that the model has."""
 

@@ -11,12 +11,12 @@ graphpipe-go's server.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ModelReadyRequest, Operation, ServerLiveRequest
 from infergate.core.paths import decoded
+from infergate.core.records import record
 
 CLAIM: Final = "graphpipe"
 _MODEL: Final = re.compile(rf"/{CLAIM}/([^/]+)(?:/versions/([^/]+))?")
@@ -27,7 +27,7 @@ _OTHERS: Final = ("client_count", "shutdown")
 _SHOWN: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """A model; or, where it is not None, the ``question`` that the path alone asks."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from infergate.codecs.trtis.datatypes import CLASSIFIED, NUMBERS, legacy_name
@@ -22,10 +21,11 @@ from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.places import Place
+from infergate.core.records import record
 from infergate.core.tensor import check_shape
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Input:
     """``size`` is in bytes, for the whole batch; ``dims`` are without the batch. One with a
     ``place`` is in shared memory, and 0 bytes of it are in the message."""
@@ -37,7 +37,7 @@ class Input:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Output:
     """An output as it was asked for. ``classes``: how many; 0 asks for its values. ``place``: where
     in shared memory they are to go."""

@@ -11,7 +11,7 @@ Sources: seed specification 004, and what servers and clients of the API put on 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from infergate.codecs.base import Capabilities, Parsed, Peek, Profile, Unfinished
@@ -40,6 +40,7 @@ from infergate.core.messages import (
     SharedMemoryRegisterRequest,
     SharedMemoryStatus,
 )
+from infergate.core.records import record
 from infergate.core.wire import HttpRequest, HttpResponse, joined
 
 
@@ -154,7 +155,7 @@ class TrtisHttp:
         return http_backend.parse_response(wire, operation, limits, model)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Reply:
     """How an inference is answered, and the form of the header after its data."""
 

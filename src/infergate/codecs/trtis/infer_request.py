@@ -13,7 +13,7 @@ does not tell: the server would take FP32 for INT32. The rest of the checks are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from infergate.codecs.base import Parsed, Unfinished
@@ -37,6 +37,7 @@ from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
 from infergate.core.places import Place
+from infergate.core.records import record
 from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 
 Allot = Callable[[Sequence[Input], str], Sequence[Buffer]]
@@ -44,7 +45,7 @@ Allot = Callable[[Sequence[Input], str], Sequence[Buffer]]
 too much."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reply:
     """How a client wants its inference answered. ``batch``: the first dimension of every shape, or
     nothing where the model does not batch."""

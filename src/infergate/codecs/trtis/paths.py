@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from infergate.core.errors import GatewayError, Kind
@@ -26,6 +25,7 @@ from infergate.core.messages import (
     SharedMemoryStatusRequest,
     SharedMemoryUnregisterRequest,
 )
+from infergate.core.records import record
 
 LIVE: Final = "/api/health/live"
 READY: Final = "/api/health/ready"
@@ -34,7 +34,7 @@ INDEX: Final = "/api/repository/index"
 _MEMORY: Final = "/api/sharedmemorycontrol"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """What a path asks for by its ``method``: ``operation`` holds what the path tells of it."""
 

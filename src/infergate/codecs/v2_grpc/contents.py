@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -37,6 +36,7 @@ from infergate.codecs.v2_grpc import varints
 from infergate.codecs.v2_grpc.messages import InferTensorContents
 from infergate.core.datatypes import NUMPY, Datatype
 from infergate.core.errors import bad_request
+from infergate.core.records import record
 from infergate.core.tensor import Buffer, unpack_bytes
 from infergate.core.wire import joined
 
@@ -73,7 +73,7 @@ _SHORT: Final = 0x80
 """Lengths below this are one byte."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Typed:
     """The typed contents of one tensor: an InferTensorContents in ``pieces``, for protobuf merges
     a message that is given twice. None: the tensor has no typed contents."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
@@ -29,6 +28,7 @@ from infergate.core.messages import (
     TraceSettingsRequest,
 )
 from infergate.core.paths import decoded
+from infergate.core.records import record
 
 INDEX: Final = "/v2/repository/index"
 NAMES: Final = "/v2/models"
@@ -37,7 +37,7 @@ LOGGING: Final = "/v2/logging"
 TRACE: Final = "/v2/trace/setting"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """What a path names. ``method`` is the one that it answers to; ``or_get``: GET as well.
     ``verb`` tells the ways to ask for an inference apart. ``repository`` is that of the path, where

@@ -33,6 +33,7 @@ from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.places import Place, read_place, without_place, write_place, written_place
+from infergate.core.records import record
 from infergate.core.tensor import (
     NO_PARAMETERS,
     Buffer,
@@ -60,7 +61,7 @@ goes from process to process."""
 # ---- the body: JSON, then tensors' bytes --------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Body:
     """A message's JSON, and what follows it: None where the header gave no length."""
 

@@ -1,0 +1,44 @@
+import copy
+import dataclasses
+import pickle
+
+import pytest
+
+from infergate.core.places import Place
+from infergate.core.records import record
+
+PLACE = Place("region", 1, 2)
+
+
+@record
+class Noted:
+    """What the tests below make."""
+
+    name: str
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+def test_records_are_equal_by_what_they_hold() -> None:
+    assert Place("region", 1, 2) == PLACE != Place("region", 1, 3)
+    assert hash(Place("region", 1, 2)) == hash(PLACE)
+    assert Noted("a").notes is not Noted("a").notes
+
+
+def test_a_record_has_no_room_for_more() -> None:
+    with pytest.raises((AttributeError, TypeError)):
+        PLACE.other = 1  # type: ignore[attr-defined]
+
+
+def test_a_record_is_replaced_copied_pickled_and_matched() -> None:
+    assert dataclasses.replace(PLACE, size=3) == Place("region", 1, 3)
+    assert copy.copy(PLACE) == pickle.loads(pickle.dumps(PLACE)) == PLACE
+    match PLACE:
+        case Place(region, offset, size):
+            assert (region, offset, size) == ("region", 1, 2)
+
+
+@pytest.mark.parametrize("name", ["region", "offset", "size"])
+def test_tests_see_what_assigns_to_a_record(name: str) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(PLACE, name, getattr(PLACE, name))
+    assert Place("region", 1, 2) == PLACE
