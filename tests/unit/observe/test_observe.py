@@ -3,11 +3,12 @@ from __future__ import annotations
 import io
 import json
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
 from infergate.core.call import Call
-from infergate.observe.access_log import FORMATS, AccessLog, fields
+from infergate.observe.access_log import FORMATS, AccessLog, iso
 from infergate.observe.metrics import Metrics
 
 
@@ -98,7 +99,7 @@ def test_a_reader_that_stops_reading_stops_no_request() -> None:
 
 
 def test_a_json_line_holds_every_field() -> None:
-    line = json.loads(FORMATS["json"](fields(finished(request_id="r1", way="forward"), 0.5, 0.0)))
+    line = json.loads(FORMATS["json"](finished(request_id="r1", way="forward"), 0.5, 0.0))
     assert line["time"] == "1970-01-01T00:00:00.000+00:00"
     assert line["request_id"] == "r1"
     assert line["model"] == "resnet"
@@ -110,18 +111,20 @@ def test_a_json_line_holds_every_field() -> None:
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_no_model_name_can_forge_a_line(form: str) -> None:
     forged = 'x outcome=ok\n2026-01-01 model="y"'
-    text = FORMATS[form](fields(finished(model=forged), 0.5, 0.0))
+    text = FORMATS[form](finished(model=forged), 0.5, 0.0)
     assert text.count(b"\n") == 1
     assert b'model="y"' not in text
 
 
 def test_a_long_name_is_cut() -> None:
-    assert len(str(fields(finished(model="m" * 5000), 0.5, 0.0)["model"])) == 256
+    line = json.loads(FORMATS["json"](finished(model="m" * 5000), 0.5, 0.0))
+    assert len(line["model"]) == 256
 
 
 def test_long_errors_are_cut() -> None:
-    line = fields(finished(error="e" * 5000, detail="d" * 5000), 0.5, 0.0)
-    assert len(str(line["error"])) == len(str(line["detail"])) == 1024
+    call = finished(error="e" * 5000, detail="d" * 5000)
+    line = json.loads(FORMATS["json"](call, 0.5, 0.0))
+    assert len(line["error"]) == len(line["detail"]) == 1024
 
 
 def test_a_closed_output_does_not_stop_the_gateway() -> None:
@@ -131,3 +134,35 @@ def test_a_closed_output_does_not_stop_the_gateway() -> None:
     log.record(finished(), 0.5, 0.0)
     log.close()
     log.record(finished(), 0.5, 0.0)
+
+
+TEXT = (
+    'request_id="a b" peer=127.0.0.1:5 protocol=v2-rest operation=infer model={} route=res* '
+    "backend=triton backend_protocol=v2-grpc outcome={} seconds=0.5 backend_seconds=0.25 "
+    "bytes_in=10 bytes_out=20"
+)
+
+
+def test_a_line_tells_its_own_request_whatever_was_told_before() -> None:
+    begin = "2001-09-09T01:46:39.999+00:00 event=request "
+    for model in ("resnet", '"bert x"', "resnet"):
+        for outcome in ("ok", "timeout"):
+            call = finished(request_id="a b", model=model.strip('"'), outcome=outcome)
+            text = FORMATS["text"](call, 0.5, 999999999.9996)
+            assert text.decode() == f"{begin}{TEXT.format(model, outcome)}\n"
+            line = json.loads(FORMATS["json"](call, 0.5, 999999999.9996))
+            assert (line["model"], line["outcome"]) == (call.model, outcome)
+
+
+def test_what_is_empty_is_left_out_of_text_and_told_in_json() -> None:
+    call = finished(peer="", messages=0, detail="why")
+    assert b"peer" not in FORMATS["text"](call, 0.5, 0.0)
+    assert FORMATS["text"](call, 0.5, 0.0).endswith(b"bytes_out=20 messages=0 detail=why\n")
+    line = json.loads(FORMATS["json"](call, 0.5, 0.0))
+    assert (line["peer"], line["messages"], line["detail"]) == ("", 0, "why")
+
+
+@pytest.mark.parametrize("now", [0.0, 0.9999996, 1.0005, 1763776403.9994, 1763776403.9996])
+def test_the_time_is_cut_to_milliseconds(now: float) -> None:
+    expected = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
+    assert iso(now) == expected
