@@ -94,7 +94,8 @@ def _add_http(wire: HttpRequest, headers: Mapping[str, str]) -> HttpRequest:
 
 
 def _add_rpc(wire: RpcRequest, headers: Mapping[str, str]) -> RpcRequest:
-    return RpcRequest(wire.method, wire.message, {**headers, **wire.metadata})
+    metadata = {**headers, **wire.metadata} if wire.metadata else headers
+    return RpcRequest(wire.method, wire.message, metadata)
 
 
 def _read_http(wire: HttpResponse) -> Mapping[str, str]:

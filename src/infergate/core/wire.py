@@ -85,4 +85,4 @@ def joined(parts: Sequence[Buffer]) -> Buffer:
 
 def size(parts: Sequence[Buffer]) -> int:
     """Bytes in all parts. Parts are byte buffers: ``len`` counts bytes."""
-    return sum(map(len, parts))
+    return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))

@@ -87,8 +87,11 @@ class _Body:
             self._is_over = True
             return None
         assert self._call.messages is not None
-        how = self._codec.build_stream_response
-        response = await self._labour.write(how, answer, self._parsed, self._call)
+        how, labour = self._codec.build_stream_response, self._labour
+        if labour.writes_here(answer, self._parsed):
+            response = how(answer, self._parsed)
+        else:
+            response = await labour.aside(self._call, how, answer, self._parsed)
         self._call.messages += 1
         return response
 

@@ -17,17 +17,21 @@ class Bound:
 
     route: Route
     backend: Backend
+    label: str = field(init=False)
+    """The route's."""
     lacks: frozenset[Datatype] = field(init=False)
     """Datatypes that the backend's protocol cannot carry."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.route.label)
         object.__setattr__(self, "lacks", frozenset(Datatype) - self.backend.datatypes)
 
     def note(self, call: Call) -> None:
         """Tell log and metrics, and bring the deadline forward to the route's."""
-        call.route = self.route.label
-        call.backend = self.backend.name
-        call.backend_protocol = self.backend.protocol
-        call.timeout = self.route.timeout
-        if self.route.timeout is not None:
-            call.tighten(time.monotonic() + self.route.timeout)
+        backend, timeout = self.backend, self.route.timeout
+        call.route = self.label
+        call.backend = backend.name
+        call.backend_protocol = backend.protocol
+        call.timeout = timeout
+        if timeout is not None:
+            call.tighten(time.monotonic() + timeout)

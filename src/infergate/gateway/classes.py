@@ -15,7 +15,10 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 
 def asks_for_classes(request: InferRequest) -> bool:
     """Whether an output is to be classified."""
-    return any(PARAMETER in output.parameters for output in request.outputs)
+    for output in request.outputs:  # noqa: SIM110 - asked of every request, and any() is dear
+        if PARAMETER in output.parameters:
+            return True
+    return False
 
 
 def asking_values(request: InferRequest) -> InferRequest:

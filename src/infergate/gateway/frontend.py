@@ -58,8 +58,8 @@ class Way(Protocol[Req_contra, Resp_co]):
         """What the access log calls it."""
         ...
 
-    async def infer(self, wire: Req_contra, peek: Peek, call: Call) -> Resp_co:
-        """The answer to the inference in ``wire``."""
+    async def infer(self, wire: Req_contra, peek: Peek, bound: Bound, call: Call) -> Resp_co:
+        """The answer to the inference in ``wire``, whose route is ``bound``."""
         ...
 
 
@@ -72,8 +72,8 @@ class Translate(Generic[Req, Resp]):
         self._labour: Final = labour
         self._gateway: Final = gateway
 
-    async def infer(self, wire: Req, peek: Peek, call: Call) -> Resp:
-        """Parse, perform, build."""
+    async def infer(self, wire: Req, peek: Peek, bound: Bound, call: Call) -> Resp:
+        """Parse, infer, build."""
         del peek
         parsed = await self.parse(wire, call)
         if parsed.streamed:
@@ -82,13 +82,29 @@ class Translate(Generic[Req, Resp]):
         if parsed.only:
             answer: Answer = await only(self._gateway, parsed, call)
         else:
-            answer = await self._gateway.perform(parsed.operation, call)
-        return await self._labour.build(answer, parsed, call)
+            assert isinstance(parsed.operation, InferRequest)
+            answer = await self._gateway.infer(parsed.operation, bound, call)
+        return await self._built(answer, parsed, call)
+
+    async def perform(self, wire: Req, call: Call) -> Resp:
+        """The answer to any other operation."""
+        parsed = await self.parse(wire, call)
+        return await self._built(await self._gateway.perform(parsed.operation, call), parsed, call)
 
     async def parse(self, wire: Req, call: Call) -> Parsed:
         """The whole of what ``wire`` asks for."""
-        parsed = await self._labour.parse(wire, call)
+        how, limits = self._labour.codec.parse_request, self._labour.limits
+        if self._labour.reads_here(wire):
+            parsed = how(wire, limits)
+        else:
+            parsed = await self._labour.aside(call, how, wire, limits)
         return await self._finished(parsed, call) if isinstance(parsed, Unfinished) else parsed
+
+    async def _built(self, answer: Answer, parsed: Parsed, call: Call) -> Resp:
+        how = self._labour.codec.build_response
+        if self._labour.writes_here(answer, parsed):
+            return how(answer, parsed)
+        return await self._labour.aside(call, how, answer, parsed)
 
     async def _finished(self, unfinished: Unfinished, call: Call) -> Parsed:
         """``unfinished`` made whole. What contradicts the metadata may contradict old metadata
@@ -113,22 +129,23 @@ class Forward(Generic[Req, Resp]):
         self,
         codec: Forwarding[Req, Resp],
         labour: Labour[Req, Resp],
-        bound: Bound,
         backend: Exchanging,
         otherwise: Translate[Req, Resp],
     ) -> None:
         self._codec: Final = codec
         self._labour: Final = labour
-        self._bound: Final = bound
         self._backend: Final = backend
         self._otherwise: Final = otherwise
 
-    async def infer(self, wire: Req, peek: Peek, call: Call) -> Resp:
+    async def infer(self, wire: Req, peek: Peek, bound: Bound, call: Call) -> Resp:
         """Check, readdress, exchange, relabel."""
-        route = self._bound.route
-        checked = wire
-        if route.validate:  # else the operator vouches for this route's clients
-            checked = await self._labour.read(self._codec.shield, wire, call)
+        route, limits = bound.route, self._labour.limits
+        if not route.validate:  # the operator vouches for this route's clients
+            checked = wire
+        elif self._labour.reads_here(wire):
+            checked = self._codec.shield(wire, limits)
+        else:
+            checked = await self._labour.aside(call, self._codec.shield, wire, limits)
         model = route.backend_model(peek.model)
         sequence = self._sequence(checked, model) if self._backend.spreads else None
         upstream = self._codec.readdress(
@@ -139,7 +156,7 @@ class Forward(Generic[Req, Resp]):
         )
         if upstream is None:  # this server does not take that form of the protocol
             call.way = self._otherwise.name
-            return await self._otherwise.infer(checked, peek, call)
+            return await self._otherwise.infer(checked, peek, bound, call)
         answer = await self._backend.exchange(upstream, call, sequence)
         try:
             return self._codec.relabel(
@@ -147,10 +164,10 @@ class Forward(Generic[Req, Resp]):
                 checked,
                 peek.model if route.rewrite.model else "",
                 (peek.version or route.version) if route.rewrite.version else "",
-                self._labour.limits,
+                limits,
             )
         except GatewayError as error:
-            raise read_wrong(error, self._bound.backend.name) from error
+            raise read_wrong(error, bound.backend.name) from error
 
     def _sequence(self, wire: Req, model: str) -> SequenceName | None:
         number = self._codec.sequence(wire, self._labour.limits)
@@ -186,7 +203,7 @@ class Frontend(Generic[Req, Resp]):
             and self.codec.forwards
             and not bound.route.rewrite.renames_tensors
         ):
-            return Forward(self.codec, self._labour, bound, backend, self._translate)
+            return Forward(self.codec, self._labour, backend, self._translate)
         return self._translate
 
     async def respond(self, wire: Req, call: Call) -> Resp:
@@ -198,12 +215,11 @@ class Frontend(Generic[Req, Resp]):
             call.operation = OPERATIONS[peek.operation]
             call.model = peek.model
             if peek.operation is not InferRequest:
-                return await self._translate.infer(wire, peek, call)
-            way = self._ways[self.gateway.bind(peek.model, peek.version, call)]
-            if not peek.forwards:
-                way = self._translate
+                return await self._translate.perform(wire, call)
+            bound = self.gateway.bind(peek.model, peek.version, call)
+            way = self._ways[bound] if peek.forwards else self._translate
             call.way = way.name
-            return await way.infer(wire, peek, call)
+            return await way.infer(wire, peek, bound, call)
         except GatewayError as error:
             return self.refuse(error, wire, call)
         except Exception:  # noqa: BLE001 - the last line: a bug costs one request, not the process

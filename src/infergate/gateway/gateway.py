@@ -7,7 +7,7 @@ names, performed, and answered in the client's names. An operation on the server
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
@@ -165,10 +165,11 @@ class Gateway:
             case _:
                 return await self._control.perform(operation, call)
 
-    async def infer(self, request: InferRequest, bound: Bound, call: Call) -> InferResponse:
+    def infer(self, request: InferRequest, bound: Bound, call: Call) -> Awaitable[InferResponse]:
         """``request`` along ``bound``, its route, which is noted on ``call``."""
-        if not in_shared_memory(request):
-            return await self._infer(request, bound, call)
+        return (self._lent if in_shared_memory(request) else self._infer)(request, bound, call)
+
+    async def _lent(self, request: InferRequest, bound: Bound, call: Call) -> InferResponse:
         by_name = not bound.route.cast
         async with self._memory.lent(request, bound.backend, by_name=by_name) as loan:
             return await loan.delivered(await self._infer(loan.request, bound, call))

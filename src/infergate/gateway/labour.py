@@ -38,32 +38,21 @@ class Labour(Generic[Req, Resp]):
         self._aside: Final = aside
         self._text: Final = codec if aside is not None and isinstance(codec, Textual) else None
 
-    async def parse(self, wire: Req, call: Call) -> Parsed | Unfinished:
-        """``Codec.parse_request``."""
-        return await self.read(self.codec.parse_request, wire, call)
+    def reads_here(self, wire: Req) -> bool:
+        """Whether ``wire`` is read here. Asked first, so that short messages await nothing."""
+        return self._text is None or self._text.text_in(wire) <= self.limits.json_inline
 
-    async def read(self, how: Callable[[Req, Limits], T], wire: Req, call: Call) -> T:
-        """``how``: a method of the codec that reads all of ``wire``."""
-        if self._text is None or self._text.text_in(wire) <= self.limits.json_inline:
-            return how(wire, self.limits)
+    def writes_here(self, answer: Answer, parsed: Parsed) -> bool:
+        """Whether ``answer`` to ``parsed`` is written here."""
+        return self._text is None or self._text.text_out(answer, parsed) <= self.limits.json_inline
+
+    async def aside(self, call: Call, how: Callable[..., T], *arguments: Any) -> T:
+        """``how(*arguments)``, a method of the codec, done aside."""
         assert self._aside is not None
-        return await self._aside.run(call.deadline, how, wire, self.limits)
+        return await self._aside.run(call.deadline, how, *arguments)
 
     async def finish(self, unfinished: Unfinished, model: ModelMetadata, call: Call) -> Parsed:
         """``Unfinished.finish``."""
         if self._aside is None or unfinished.text <= self.limits.json_inline:
             return unfinished.finish(model)
-        return await self._aside.run(call.deadline, unfinished.finish, model)
-
-    async def build(self, answer: Answer, parsed: Parsed, call: Call) -> Resp:
-        """``Codec.build_response``."""
-        return await self.write(self.codec.build_response, answer, parsed, call)
-
-    async def write(
-        self, how: Callable[[Any, Parsed], Resp], answer: Answer, parsed: Parsed, call: Call
-    ) -> Resp:
-        """``how``: a method of the codec that writes ``answer`` to ``parsed``."""
-        if self._text is None or self._text.text_out(answer, parsed) <= self.limits.json_inline:
-            return how(answer, parsed)
-        assert self._aside is not None
-        return await self._aside.run(call.deadline, how, answer, parsed)
+        return await self.aside(call, unfinished.finish, model)

@@ -35,13 +35,13 @@ _CONFIG: Final = "config"
 
 def to_backend(operation: ModelOperation, route: Route) -> ModelOperation:
     """``operation`` in the backend's names."""
+    if isinstance(operation, InferRequest) and not route.rewrite.renames:
+        return operation
     model = route.backend_model(operation.model)
     version = route.backend_version(operation.version)
     if not isinstance(operation, InferRequest):
         return replace(operation, model=model, version=version)
     if not route.rewrite.renames_tensors:
-        if model == operation.model and version == operation.version:
-            return operation
         return replace(operation, model=model, version=version)
     return replace(
         operation,
@@ -97,12 +97,13 @@ def to_client(answer: Answer, asked: ModelOperation, route: Route) -> Answer:
     servers invent one where none was given, or lose it."""
     if isinstance(answer, InferResponse):
         assert isinstance(asked, InferRequest)
+        outputs, names = answer.outputs, route.rewrite.outputs
         return InferResponse(
             asked.model,
             route.client_version(asked.version, answer.version),
             asked.id,
             answer.parameters,
-            _renamed(answer.outputs, _inverse(route.rewrite.outputs), "output"),
+            _renamed(outputs, _inverse(names), "output") if names else outputs,
             answer.last,
         )
     if isinstance(answer, ModelMetadata):

@@ -27,14 +27,14 @@ _BATCHES: Final = "batch_stats"
 
 @dataclass(slots=True)
 class _Figures:
-    """Of one model. Durations in nanoseconds, ``last`` in milliseconds since the epoch."""
+    """Of one model. In seconds, ``last`` since the epoch."""
 
-    last: int = 0
+    last: float = 0.0
     successes: int = 0
-    success_ns: int = 0
-    backend_ns: int = 0
+    success_seconds: float = 0.0
+    backend_seconds: float = 0.0
     failures: int = 0
-    failure_ns: int = 0
+    failure_seconds: float = 0.0
 
 
 class Figures:
@@ -57,33 +57,36 @@ class Figures:
                 self._of.popitem(last=False)
         else:
             self._of.move_to_end(call.model)
-        took = round(seconds * 1e9)
         if call.outcome == _OK:
-            figures.last = round(now * 1000)
+            figures.last = now
             figures.successes += 1
-            figures.success_ns += took
-            figures.backend_ns += round(call.backend_seconds * 1e9)
+            figures.success_seconds += seconds
+            figures.backend_seconds += call.backend_seconds
         else:
             figures.failures += 1
-            figures.failure_ns += took
+            figures.failure_seconds += seconds
 
     def of(self, model: str, version: str) -> ModelStatistics:
         """What has been counted of ``model``, told as of ``version``."""
         figures = self._of.get(model, _Figures())
         stats = {
-            "success": {"count": figures.successes, "ns": figures.success_ns},
-            "fail": {"count": figures.failures, "ns": figures.failure_ns},
-            "compute_infer": {"count": figures.successes, "ns": figures.backend_ns},
+            "success": _stat(figures.successes, figures.success_seconds),
+            "fail": _stat(figures.failures, figures.failure_seconds),
+            "compute_infer": _stat(figures.successes, figures.backend_seconds),
         }
         told = {
             "name": model,
             "version": version,
-            _LATEST: figures.last,
+            _LATEST: round(figures.last * 1000),
             "inference_count": figures.successes,
             "execution_count": figures.successes,
             "inference_stats": stats,
         }
         return ModelStatistics((told,))
+
+
+def _stat(count: int, seconds: float) -> Parameters:
+    return {"count": count, "ns": round(seconds * 1e9)}
 
 
 def together(answers: Sequence[ModelStatistics]) -> ModelStatistics:

@@ -27,6 +27,11 @@ class Rewrite:
     outputs: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def renames(self) -> bool:
+        """Whether anything is called otherwise."""
+        return bool(self.model or self.version or self.inputs or self.outputs)
+
+    @property
     def renames_tensors(self) -> bool:
         """Whether tensors must be decoded from their message to be renamed."""
         return bool(self.inputs or self.outputs)
