@@ -9,7 +9,6 @@ no server (old Tritons die of it).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -27,6 +26,7 @@ from infergate.codecs.v2_grpc.contents import Typed
 from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, cut_contents, most_fields
 from infergate.codecs.v2_grpc.messages import ModelInferRequest
 from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
+from infergate.codecs.v2_grpc.parts import plain_head
 from infergate.codecs.v2_grpc.tensors import (
     raw_parts,
     read_datatype,
@@ -38,6 +38,7 @@ from infergate.core.errors import bad_request
 from infergate.core.limits import KIB, Limits
 from infergate.core.messages import InferRequest, RequestedOutput
 from infergate.core.places import REGION, Place, read_place, write_place
+from infergate.core.records import record
 from infergate.core.sequences import PARAMETER as SEQUENCE
 from infergate.core.sequences import SequenceId, sequence_id
 from infergate.core.tensor import Buffer
@@ -59,7 +60,7 @@ _SHORT: Final = 16 * KIB
 """Bytes of a message that are searched faster than its fields are found."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Checked:
     """A request that passed, and its parts: the protobuf ``head``, the ``raw`` entries, and what
     there was of typed contents."""
@@ -226,9 +227,16 @@ def _is_classified(output: memoryview) -> bool:
 
 def write_request(request: InferRequest) -> Sequence[Buffer]:
     """``request`` with raw contents. Raises ValueError for what protobuf cannot hold."""
+    head = plain_head(request, request.inputs, request.outputs)
+    if head is not None:
+        return raw_parts(head, RAW, request.inputs)
+    head = _head(request).SerializeToString(deterministic=True)
+    return raw_parts(head, RAW, [tensor for tensor in request.inputs if tensor.place is None])
+
+
+def _head(request: InferRequest) -> Any:
     head = ModelInferRequest(model_name=request.model, model_version=request.version, id=request.id)
-    if request.parameters:
-        write_parameters(head.parameters, request.parameters)
+    write_parameters(head.parameters, request.parameters)
     for tensor in request.inputs:
         write_description(head.inputs, tensor)
     for output in request.outputs:
@@ -236,4 +244,4 @@ def write_request(request: InferRequest) -> Sequence[Buffer]:
         write_parameters(entries, output.parameters)
         if output.place is not None:
             write_parameters(entries, write_place(output.place))
-    return raw_parts(head, RAW, [tensor for tensor in request.inputs if tensor.place is None])
+    return head

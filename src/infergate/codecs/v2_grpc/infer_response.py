@@ -19,6 +19,7 @@ from infergate.codecs.v2_grpc.contents import Typed
 from infergate.codecs.v2_grpc.descriptions import cut_contents, most_fields
 from infergate.codecs.v2_grpc.messages import ModelInferResponse
 from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
+from infergate.codecs.v2_grpc.parts import plain_head
 from infergate.codecs.v2_grpc.tensors import (
     Described,
     can_be_typed,
@@ -107,7 +108,10 @@ def _head(response: InferResponse) -> Any:
 
 def write_raw(response: InferResponse) -> Sequence[Buffer]:
     """``response`` with raw contents. Raises ValueError for what protobuf cannot hold."""
-    return raw_parts(_head(response), RAW, response.outputs)
+    head = plain_head(response, response.outputs)
+    if head is None:
+        head = _head(response).SerializeToString(deterministic=True)
+    return raw_parts(head, RAW, response.outputs)
 
 
 def write_typed_where_possible(response: InferResponse) -> Sequence[Buffer]:

@@ -74,13 +74,16 @@ def write_description(messages: Any, tensor: Tensor) -> None:
         write_parameters(message.parameters, write_place(tensor.place))
 
 
-def raw_parts(head: Any, number: int, tensors: Iterable[Tensor]) -> Sequence[Buffer]:
+def raw_parts(head: bytes, number: int, tensors: Iterable[Tensor]) -> Sequence[Buffer]:
     """The message parts of ``head`` and one raw entry a tensor in field ``number``; no copy."""
-    parts: list[Buffer] = [head.SerializeToString(deterministic=True)]
+    parts: list[Buffer] = []
     for tensor in tensors:
-        parts.append(prefix(number, len(tensor.data)))
+        head += prefix(number, len(tensor.data))
         if len(tensor.data):
-            parts.append(tensor.data)
+            parts += (head, tensor.data)
+            head = b""
+    if head or not parts:
+        parts.append(head)
     return parts
 
 

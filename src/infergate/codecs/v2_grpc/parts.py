@@ -1,0 +1,87 @@
+"""Heads of messages put together from parts that were written before.
+
+*Why.* Requests and answers of one model differ in id and data, in little else: looking parts up
+costs a fraction of building a protobuf message (docs/decisions/0018).
+*Rule 1.* Each part is what the protobuf runtime writes of a message that holds nothing else, and
+they come in the order of their fields' numbers; so together they are what it writes of the whole.
+*Rule 2.* Only what is short is remembered: names come from clients.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Final
+
+from infergate.codecs.protos.scan import string_field
+from infergate.codecs.v2_grpc.messages import ModelInferRequest
+from infergate.core.datatypes import Datatype
+from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
+from infergate.core.tensor import Tensor
+
+_ID: Final = 3
+"""Of both messages, as are the numbers of the fields that the parts below are."""
+_LONGEST: Final = 128
+"""Characters of a name in a part that is remembered."""
+_DEEPEST: Final = 16
+"""Dimensions of a shape in one."""
+_MOST: Final = 512
+"""Parts of a kind that are remembered; all of them together take under 4 MB."""
+
+
+def plain_head(
+    message: InferRequest | InferResponse,
+    tensors: Sequence[Tensor],
+    asked: Sequence[RequestedOutput] = (),
+) -> bytes | None:
+    """All but the raw entries of ``message``, which holds ``tensors``; None where anything in it
+    has parameters or a place in shared memory. Raises ValueError for what protobuf cannot hold."""
+    if message.parameters:
+        return None
+    model, version = message.model, message.version
+    if len(model) <= _LONGEST and len(version) <= _LONGEST:
+        parts = [_remembered_names(model, version)]
+    else:
+        parts = [_names(model, version)]
+    if message.id:
+        parts.append(string_field(_ID, message.id))
+    for tensor in tensors:
+        name, shape = tensor.name, tensor.shape
+        if tensor.parameters or tensor.place is not None:
+            return None
+        if len(name) <= _LONGEST and len(shape) <= _DEEPEST:
+            parts.append(_remembered_description(name, tensor.datatype, shape))
+        else:
+            parts.append(_description(name, tensor.datatype, shape))
+    for output in asked:
+        if output.parameters or output.place is not None:
+            return None
+        short = len(output.name) <= _LONGEST
+        parts.append((_remembered_request if short else _request)(output.name))
+    return b"".join(parts)
+
+
+def _names(model: str, version: str) -> bytes:
+    part: bytes = ModelInferRequest(model_name=model, model_version=version).SerializeToString()
+    return part
+
+
+def _description(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes:
+    """An input of a request, which is written as an output of an answer is."""
+    message = ModelInferRequest()
+    message.inputs.add(name=name, datatype=datatype.value, shape=shape)
+    part: bytes = message.SerializeToString()
+    return part
+
+
+def _request(name: str) -> bytes:
+    """An output that is asked for."""
+    message = ModelInferRequest()
+    message.outputs.add(name=name)
+    part: bytes = message.SerializeToString()
+    return part
+
+
+_remembered_names: Final = functools.lru_cache(_MOST)(_names)
+_remembered_description: Final = functools.lru_cache(_MOST)(_description)
+_remembered_request: Final = functools.lru_cache(_MOST)(_request)

@@ -1,0 +1,119 @@
+"""Heads put together from parts: the same bytes as the protobuf runtime's."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.v2_grpc import PLUGIN, infer_request, infer_response, parts
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
+from infergate.core.places import Place
+from infergate.core.tensor import NO_PARAMETERS, Tensor
+from infergate.core.wire import joined
+from infergate.testing.strategies import infer_requests, infer_responses
+
+CODEC = PLUGIN.make({})
+X = Tensor("x", Datatype.FP32, (2,), bytes(8))
+Y = Tensor("y", Datatype.BYTES, (), b"\0\0\0\0")
+KNOWN = (
+    parts._remembered_names,
+    parts._remembered_description,
+    parts._remembered_request,
+)
+
+
+def plain(request: InferRequest) -> InferRequest:
+    """``request`` without what is told by protobuf messages."""
+    return replace(
+        request,
+        parameters=NO_PARAMETERS,
+        inputs=tuple(replace(each, parameters=NO_PARAMETERS) for each in request.inputs),
+        outputs=tuple(RequestedOutput(each.name) for each in request.outputs),
+    )
+
+
+@given(infer_requests(frozenset(Datatype)))
+def test_a_request_is_what_protobuf_writes(given: InferRequest) -> None:
+    for request in (given, plain(given), plain(given)):
+        head = infer_request._head(request)
+        for tensor in request.inputs:
+            head.raw_input_contents.append(bytes(tensor.data))
+        written = head.SerializeToString(deterministic=True)
+        assert joined(infer_request.write_request(request)) == written
+
+
+@given(infer_responses(frozenset(Datatype)))
+def test_an_answer_is_what_protobuf_writes(given: InferResponse) -> None:
+    outputs = tuple(replace(each, parameters=NO_PARAMETERS) for each in given.outputs)
+    simple = replace(given, parameters=NO_PARAMETERS, outputs=outputs)
+    for answer in (given, simple, simple):
+        head = infer_response._head(answer)
+        for tensor in answer.outputs:
+            head.raw_output_contents.append(bytes(tensor.data))
+        written = head.SerializeToString(deterministic=True)
+        assert joined(infer_response.write_raw(answer)) == written
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        InferRequest("m", parameters={"p": 1}, inputs=(X,)),
+        InferRequest("m", inputs=(replace(X, parameters={"p": 1}),)),
+        InferRequest("m", inputs=(X, replace(Y, data=b"", place=Place("r", 0, 8)))),
+        InferRequest("m", outputs=(RequestedOutput("o", {"classification": 1}),)),
+        InferRequest("m", outputs=(RequestedOutput("o", place=Place("r", 0, 8)),)),
+    ],
+)
+def test_what_is_not_plain_is_written_by_protobuf(request_: InferRequest) -> None:
+    infer_request.write_request(plain(request_))
+    head = infer_request._head(request_).SerializeToString(deterministic=True)
+    assert bytes(joined(infer_request.write_request(request_))).startswith(head)
+
+
+def test_data_is_not_copied() -> None:
+    found = infer_request.write_request(InferRequest("m", inputs=(X, Y, X)))
+    assert [part for part in found if part is X.data or part is Y.data] == [X.data, Y.data, X.data]
+
+
+def test_an_empty_answer_is_a_message_too() -> None:
+    assert list(infer_response.write_raw(InferResponse(""))) == [b""]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        InferRequest("\ud800"),
+        InferRequest("m", "\ud800"),
+        InferRequest("m", id="\ud800"),
+        InferRequest("m", inputs=(replace(X, name="\ud800"),)),
+        InferRequest("m", outputs=(RequestedOutput("\ud800"),)),
+    ],
+)
+def test_what_is_no_text_is_refused_each_time(request_: InferRequest) -> None:
+    for _ in range(2):
+        with pytest.raises(GatewayError) as raised:
+            CODEC.build_request(request_, GENERIC)
+        assert raised.value.kind is Kind.BAD_REQUEST
+
+
+def test_a_flood_of_names_is_forgotten_and_long_ones_are_not_remembered() -> None:
+    for number in range(1000):
+        infer_request.write_request(
+            InferRequest(
+                f"m{number}",
+                inputs=(replace(X, name=f"x{number}"),),
+                outputs=(RequestedOutput(f"o{number}"),),
+            )
+        )
+    before = [known.cache_info() for known in KNOWN]
+    assert all(info.currsize == info.maxsize == 512 for info in before)
+    long = "n" * 129
+    for request in (
+        InferRequest(long, inputs=(replace(X, name=long),), outputs=(RequestedOutput(long),)),
+        InferRequest("m999", long, inputs=(replace(X, shape=(1,) * 17),)),
+    ):
+        assert joined(infer_request.write_request(request))
+    assert [known.cache_info().misses for known in KNOWN] == [info.misses for info in before]
