@@ -33,7 +33,7 @@ from infergate.codecs.v2_rest import (
     streams,
 )
 from infergate.codecs.v2_rest.elements import NON_FINITE
-from infergate.codecs.v2_rest.encodings import decoded, inflated_size, undo_little
+from infergate.codecs.v2_rest.encodings import decoded, inflated_size
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.generate import Flat, write_generated
 from infergate.codecs.v2_rest.infer_request import read_request
@@ -150,8 +150,7 @@ class V2Rest:
     def text_in(self, wire: HttpRequest) -> int:
         """Of a compressed body, what it may inflate to; one that inflates to little is left in
         ``wire`` as it then is."""
-        undo_little(wire)
-        most = inflated_size(wire.headers, wire.body)
+        most = inflated_size(wire)
         told = wire.headers.get(HEADER, "")
         return min(int(told), most) if told.isdecimal() and len(told) < _LONG_NUMBER else most
 

@@ -33,13 +33,13 @@ def decoded(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) 
 
     Raises UNSUPPORTED_ENCODING, TOO_LARGE over ``limits.body``, BAD_REQUEST for a corrupt one.
     """
-    encoding = headers.get("content-encoding", "identity").strip().lower()
     data = joined(body)
+    if is_plain(headers):
+        if len(data) > limits.body:
+            raise _too_large(limits)
+        return data
+    encoding = headers["content-encoding"].strip().lower()
     match encoding:
-        case "identity" | "":
-            if len(data) > limits.body:
-                raise _too_large(limits)
-            return data
         case "gzip" | "x-gzip":
             return _inflated(data, _GZIP, encoding, limits)
         case "deflate":
@@ -54,23 +54,29 @@ def decoded(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) 
             )
 
 
-def undo_little(wire: HttpRequest) -> None:
+def _undo_little(wire: HttpRequest) -> None:
     """Undo the encoding of a body that inflates to little, in ``wire`` itself: it is weighed and
     then read, and need not be inflated for each. Others stay, wrong ones too. Never raises."""
-    if _is_plain(wire.headers) or size(wire.body) > _TRIED:
+    if size(wire.body) > _TRIED:
         return
     with contextlib.suppress(GatewayError):  # longer, or wrong
         wire.body = (decoded(wire.headers, wire.body, _LITTLE),)
         wire.headers = {k: v for k, v in wire.headers.items() if k != "content-encoding"}
 
 
-def inflated_size(headers: Mapping[str, str], body: Sequence[Buffer]) -> int:
-    """How long the body is, or may be by what deflate allows, when its encoding is undone."""
-    return size(body) * (1 if _is_plain(headers) else _RATIO)
+def inflated_size(wire: HttpRequest) -> int:
+    """How long the body is, or may be by what deflate allows, when its encoding is undone. One that
+    inflates to little is left in ``wire`` as it then is. Never raises."""
+    if is_plain(wire.headers):
+        return size(wire.body)
+    _undo_little(wire)
+    return size(wire.body) * (1 if is_plain(wire.headers) else _RATIO)
 
 
-def _is_plain(headers: Mapping[str, str]) -> bool:
-    return headers.get("content-encoding", "identity").strip().lower() in {"identity", ""}
+def is_plain(headers: Mapping[str, str]) -> bool:
+    """Whether the body has no encoding."""
+    encoding = headers.get("content-encoding")
+    return encoding is None or encoding.strip().lower() in {"identity", ""}
 
 
 def _too_large(limits: Limits) -> GatewayError:

@@ -56,7 +56,7 @@ def write_response(
     head["model_name"] = answer.model
     if answer.version:
         head["model_version"] = answer.version
-    if parameters := write_parameters(answer.parameters, "response"):
+    if answer.parameters and (parameters := write_parameters(answer.parameters, "response")):
         head["parameters"] = parameters
     outputs: list[dict[str, Any]] = []
     blobs: list[Buffer] = []
@@ -80,16 +80,24 @@ def text_size(answer: InferResponse, parsed: Parsed) -> int:
     """Bytes of those tensors that ``write_response`` writes as JSON, or compresses."""
     wanted = parsed.reply if isinstance(parsed.reply, Wanted) else _PLAIN
     compresses = bool(wanted.accept_encoding and accepted(wanted.accept_encoding))
-    return sum(len(t.data) for t in answer.outputs if compresses or not wanted.is_binary(t.name))
+    size = 0
+    for tensor in answer.outputs:
+        if compresses or not wanted.is_binary(tensor.name):
+            size += len(tensor.data)
+    return size
 
 
 def _in_json(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> dict[str, Any]:
     if tensor.datatype is not Datatype.BYTES:
-        return write_tensor(tensor, NO_PARAMETERS) | {"data": write_numbers(tensor, spelling)}
-    told = write_strings(tensor)
-    if told is not None:
-        return write_tensor(tensor, NO_PARAMETERS) | {"data": told}
-    return write_tensor(tensor, {"content_type": "base64"}) | {"data": write_base64(tensor)}
+        told = write_tensor(tensor, NO_PARAMETERS)
+        told["data"] = write_numbers(tensor, spelling)
+    elif (texts := write_strings(tensor)) is not None:
+        told = write_tensor(tensor, NO_PARAMETERS)
+        told["data"] = texts
+    else:
+        told = write_tensor(tensor, {"content_type": "base64"})
+        told["data"] = write_base64(tensor)
+    return told
 
 
 def compressed(
