@@ -39,5 +39,7 @@ REMEMBERED_RESETS: Final = 1024
 """Streams that we reset, of which more may be on its way."""
 REMEMBERED_BLOCKS: Final = 512
 """Header blocks of a connection whose meaning is remembered."""
-LONGEST_REMEMBERED: Final = 2 * KIB
-"""Bytes of such a block."""
+LONGEST_REMEMBERED: Final = 4 * KIB
+"""What such a block may come to, 32 bytes counted for each field."""
+REMEMBERED_BYTES: Final = 256 * KIB
+"""What all of them may, so counted; what they take is up to four times that."""

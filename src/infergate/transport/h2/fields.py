@@ -1,7 +1,7 @@
 """Header blocks (RFC 7541) and what HTTP/2 allows in them (RFC 9113, 8.2 and 8.3).
 
-*Strategy.* We announce a dynamic table of no bytes. A block that finds the table empty and leaves
-it so means the same whenever it comes, so what it meant is remembered. Our own blocks use no table.
+*Strategy.* We announce a dynamic table of no bytes. A block that neither reads nor writes a table
+means the same whenever it comes, so what it meant is remembered. Our own blocks use no table.
 
 *Rule.* Whatever a block says is looked at only after all of it was decoded: the decoder's state
 belongs to the connection, a mistake in it may belong to one stream.
@@ -16,11 +16,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from hpack import Decoder
-from hpack.exceptions import HPACKError, OversizedHeaderListError
-
 from infergate.transport.h2 import bounds
-from infergate.transport.h2.frames import Code, ConnectionFault
+from infergate.transport.h2.blocks import PER_FIELD, Decoder
 
 _NAME = re.compile(rb"[!-9;-@\[-~]+")
 """A field's name: visible ASCII, no upper case, no colon."""
@@ -30,8 +27,6 @@ _OF_A_CONNECTION: Final = frozenset(
 )
 REQUEST: Final = frozenset({":method", ":scheme", ":path", ":authority"})
 RESPONSE: Final = frozenset({":status"})
-_PER_FIELD: Final = 32
-"""What a field costs beside its bytes (RFC 9113, 6.5.2)."""
 
 
 class Fields:
@@ -52,7 +47,7 @@ class Fields:
         self.length: int | None = None
         self.meaning: Any = None
         for name, value in raw:
-            self.size += len(name) + len(value) + _PER_FIELD
+            self.size += len(name) + len(value) + PER_FIELD
             if _VALUE.fullmatch(value) is None:
                 self.wrong = True
             elif name[:1] == b":":
@@ -108,35 +103,36 @@ class Fields:
 class BlockReader:
     """Decodes a connection's header blocks, of at most ``most`` bytes each when decoded."""
 
-    __slots__ = ("_decoder", "_known")
+    __slots__ = ("_decoder", "_known", "_weight")
 
     def __init__(self, most: int) -> None:
-        self._decoder: Final = Decoder(max_header_list_size=most)
+        self._decoder: Final = Decoder(most)
         self._known: dict[bytes, Fields] = {}
+        self._weight = 0
 
     def read(self, block: bytes) -> Fields:
         """What ``block`` says. Raises ConnectionFault where it cannot be decoded."""
         known = self._known.get(block)
         if known is not None:
             return known
-        table = self._decoder.header_table
-        before = len(table.dynamic_entries), table.maxsize
-        try:
-            fields = Fields(self._decoder.decode(block, raw=True))
-        except OversizedHeaderListError:
-            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many headers") from None
-        except (HPACKError, IndexError, ValueError) as error:
-            raise ConnectionFault(Code.COMPRESSION_ERROR, "HPACK") from error
-        # There was nothing in the table that it could mean, and it left nothing there.
-        if before == (0, table.maxsize) and not table.dynamic_entries:
+        decoder = self._decoder
+        fields = Fields(decoder.read(block))
+        if decoder.is_stateless:
             self._remember(block, fields)
         return fields
 
     def _remember(self, block: bytes, fields: Fields) -> None:
-        if len(block) <= bounds.LONGEST_REMEMBERED:
-            if len(self._known) >= bounds.REMEMBERED_BLOCKS:
-                self._known.clear()
-            self._known[block] = fields
+        # By what it says, not by its bytes: a byte may say a whole field.
+        if fields.size > bounds.LONGEST_REMEMBERED:
+            return
+        if (
+            len(self._known) >= bounds.REMEMBERED_BLOCKS
+            or self._weight + fields.size > bounds.REMEMBERED_BYTES
+        ):
+            self._known.clear()
+            self._weight = 0
+        self._weight += fields.size
+        self._known[block] = fields
 
 
 # ---- writing ------------------------------------------------------------------------------------

@@ -1,0 +1,156 @@
+"""Header blocks are read as the ``hpack`` package reads them, and are remembered only where that
+changes nothing."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import hpack
+import pytest
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
+
+from infergate.transport.h2 import bounds, fields
+from infergate.transport.h2.blocks import Decoder
+from infergate.transport.h2.fields import BlockReader, Fields
+from infergate.transport.h2.frames import Code, ConnectionFault
+
+MOST = 65_536
+PHASES = (Phase.explicit, Phase.generate)
+_TEXT = st.sampled_from(
+    [b"", b"a", b"b", b"a-longer-name", b"v" * 40, b"v" * 130, bytes(range(256))]
+)
+
+
+def _integer(value: int, bits: int, first: int) -> bytes:
+    most = (1 << bits) - 1
+    if value < most:
+        return bytes((first | value,))
+    written, value = bytearray((first | most,)), value - most
+    while value >= 128:
+        written.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*written, value))
+
+
+def _plain(text: bytes) -> bytes:
+    return _integer(len(text), 7, 0) + text
+
+
+def _huffman(text: bytes) -> bytes:
+    packed = hpack.Encoder().huffman_coder.encode(text)
+    return _integer(len(packed), 7, 0x80) + packed
+
+
+_STRINGS = st.one_of(_TEXT.map(_plain), _TEXT.map(_huffman))
+_INDICES = st.one_of(st.integers(0, 70), st.sampled_from([126, 127, 128, 5000]))
+_FIELDS = st.one_of(
+    _INDICES.map(lambda index: _integer(index, 7, 0x80)),
+    st.builds(lambda index, value: _integer(index, 6, 0x40) + value, st.integers(1, 66), _STRINGS),
+    st.builds(lambda index, value: _integer(index, 4, 0x00) + value, st.integers(1, 66), _STRINGS),
+    st.builds(lambda index, value: _integer(index, 4, 0x10) + value, st.integers(1, 66), _STRINGS),
+    st.builds(
+        lambda kind, name, value: bytes((kind,)) + name + value,
+        st.sampled_from([0x40, 0, 0x10]), _STRINGS, _STRINGS,
+    ),
+)  # fmt: skip
+_SIZES = st.sampled_from([0, 30, 31, 33, 100, 4096, 4097, 100_000])
+_BLOCKS = st.one_of(
+    st.tuples(
+        st.lists(_SIZES.map(lambda size: _integer(size, 5, 0x20)), max_size=2).map(b"".join),
+        st.lists(_FIELDS, max_size=6).map(b"".join),
+    ).map(b"".join),
+    st.binary(max_size=20),
+    st.builds(lambda block, cut: block[:-cut], _FIELDS, st.integers(1, 3)),
+)
+
+_FEW = st.sampled_from(
+    [b"\x40\1a\1b", b"\x40\1c\1d", b"\0\1c\1d", b"\xbe", b"\xbf", b"\xc0", b"\x82"]
+)
+_SHORT = st.builds(
+    lambda size, told: size + b"".join(told),
+    st.sampled_from([b"", b"", b"", b"\x20", b"\x3f\x05", b"\x3f\xe1\x1f"]),
+    st.lists(_FEW, min_size=1, max_size=2),
+)
+
+
+@example(
+    [b"\x20\x82", b"\x3f\xe1\x1f\x40\1a\1b", b"\x20\x82", b"\xbe"], []
+)  # a table that a known block would have emptied
+@settings(max_examples=600, deadline=None, phases=PHASES)
+@given(
+    st.one_of(st.lists(_BLOCKS, min_size=1, max_size=6), st.lists(_SHORT, min_size=3, max_size=12)),
+    st.lists(st.integers(0, 5), max_size=8),
+)
+def test_blocks_mean_what_hpack_says(blocks: list[bytes], again: list[int]) -> None:
+    """One after the other on one connection, some of them again."""
+    theirs, ours = hpack.Decoder(max_header_list_size=MOST), BlockReader(MOST)
+    for block in [*blocks, *(blocks[number % len(blocks)] for number in again)]:
+        try:
+            pairs = theirs.decode(block, raw=True)
+        except (hpack.HPACKError, IndexError, ValueError):
+            with pytest.raises(ConnectionFault):
+                ours.read(block)
+            return
+        found, expected = ours.read(block), Fields(pairs)
+        assert (found.pairs, found.pseudo) == (expected.pairs, expected.pseudo)
+        assert (found.size, found.wrong) == (expected.size, expected.wrong)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+        b"\x00\x7f" + b"\xff" * 50_000,
+        b"\x3f" + b"\x80" * 50_000,
+    ],
+    ids=["index", "length", "size"],
+)
+def test_integers_end(block: bytes) -> None:
+    began = time.process_time()
+    with pytest.raises(ConnectionFault) as caught:
+        Decoder(MOST).read(block)
+    assert caught.value.code == Code.COMPRESSION_ERROR
+    assert time.process_time() - began < 1
+
+
+BOMBS = {
+    "a field of each byte": b"\x8f" * MOST,
+    "the table's entry of each byte": b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000 + b"\xbe" * MOST,
+    "nothing but names": b"\0\1a\0" * (MOST // 4),
+    "entries that push each other out": b"\x40\1a\0" * (MOST // 4),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_bomb_is_left_when_it_is_seen(bomb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fields, "Fields", None)  # none is made of it
+    tracemalloc.start()
+    with pytest.raises(ConnectionFault) as caught:
+        BlockReader(MOST).read(BOMBS[bomb])
+    assert caught.value.code == Code.ENHANCE_YOUR_CALM
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * MOST
+
+
+@pytest.mark.parametrize(
+    "block", [b"\x8f" * 60, b"\0\1a\1b" * 60, fields.block(("authorization", "x" * 3000))]
+)
+def test_what_is_remembered_is_bounded_by_what_it_says(block: bytes) -> None:
+    reader = BlockReader(MOST)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for number in range(3 * bounds.REMEMBERED_BLOCKS):
+        reader.read(block + fields.block(("n", str(number))))
+    held = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert reader._known
+    assert held < 5 * bounds.REMEMBERED_BYTES
+
+
+def test_a_long_block_is_not_remembered() -> None:
+    reader = BlockReader(MOST)
+    reader.read(b"\x8f" * 1000)
+    assert not reader._known
