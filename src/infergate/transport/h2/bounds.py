@@ -27,10 +27,15 @@ SETTINGS_ENTRIES: Final = 64
 LONGEST_GOAWAY: Final = 16 * KIB
 """Bytes of a GOAWAY."""
 CALM: Final = 500.0
-"""Frames that serve nobody and are put up with at once: resets, settings, empty DATA, priorities,
+"""Frames that serve nobody and are put up with at once: resets, empty DATA, priorities,
 window updates that no DATA of ours asked for, refused streams, unknown frames (nghttp2: 1000)."""
 CALM_RATE: Final = 50.0
 """How many more of them a second (nghttp2: 33)."""
+CHANGES: Final = 100.0
+"""SETTINGS that are put up with at once. Each may let every stream send a little more, so what we
+send does not pay for them."""
+CHANGES_RATE: Final = 10.0
+"""How many more of them a second: a client that measures its line changes its windows less."""
 PINGS: Final = 5.0
 """PINGs at once, without DATA or headers of ours between (grpc: 2)."""
 PINGS_RATE: Final = 2.0

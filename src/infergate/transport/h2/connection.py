@@ -61,6 +61,7 @@ class Connection(Reader):
         self._out = Outbox()
         self._blocks = BlockReader(self._most_block)
         self._calm = Budget(bounds.CALM, bounds.CALM_RATE)
+        self._changes = Budget(bounds.CHANGES, bounds.CHANGES_RATE)
         self._pings = Budget(bounds.PINGS, bounds.PINGS_RATE)
         self._earned_frames = 0
         self._pinged_frames = 0
@@ -156,8 +157,9 @@ class Connection(Reader):
             raise StreamFault(stream.id, Code.FLOW_CONTROL_ERROR)
         if not stream.received_headers:
             raise StreamFault(stream.id, Code.PROTOCOL_ERROR)
-        stream.receive_window -= length
-        stream.unreleased += length - body
+        stream.receive_window -= body
+        if length > body:  # padding holds nothing: whoever waits for a message is not told of it
+            self._grow(length - body, stream)
         if stream.due is not None:
             stream.due -= body
             if stream.due < 0 or (flags & END_STREAM and stream.due):
@@ -219,43 +221,54 @@ class Connection(Reader):
 
     def _on_settings(self, flags: int, payload: bytes) -> None:
         if flags & ACK:
-            if payload:
-                raise ConnectionFault(Code.FRAME_SIZE_ERROR, "an answer to SETTINGS says something")
-            if not self._is_greeted or not self._acks_due:
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "an answer to no SETTINGS")
-            self._acks_due -= 1
+            self._on_settings_ack(payload)
             return
         if len(payload) % frames.SETTING.size:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "SETTINGS are cut short")
-        self._charge("settings")
+        if not self._changes.spend(self._now):
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many settings")
+        initial = self._out.initial
         for identifier, value in frames.SETTING.iter_unpack(payload):
-            self._set(identifier, value)
+            if identifier == frames.INITIAL_WINDOW_SIZE:
+                initial = value  # said sixty times it costs as much as once
+                if value > frames.LARGEST_WINDOW:
+                    raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a window is too large")
+            else:
+                self._set(identifier, value)
+        if initial != self._out.initial:
+            self._set_windows(initial)
         self._out.parts.append(frames.SETTINGS_ACK)
         if not self._is_greeted:
             self._is_greeted = True
             self._events.append(Ready())
 
+    def _on_settings_ack(self, payload: bytes) -> None:
+        if payload:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "an answer to SETTINGS says something")
+        if not self._is_greeted or not self._acks_due:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "an answer to no SETTINGS")
+        self._acks_due -= 1
+
     def _set(self, identifier: int, value: int) -> None:
-        out = self._out
         match identifier:
             case frames.ENABLE_PUSH:
                 self._check_push(value)
             case frames.MAX_CONCURRENT_STREAMS:
                 self.most_streams = value
-            case frames.INITIAL_WINDOW_SIZE:
-                if value > frames.LARGEST_WINDOW:
-                    raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a window is too large")
-                grown, out.initial = value - out.initial, value
-                for stream in tuple(self.streams.values()):
-                    sent = out.widen_stream(stream, grown)
-                    if sent is None:
-                        raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a window overflows")
-                    if sent:
-                        self._sent(stream)
             case frames.MAX_FRAME_SIZE:
                 if not frames.LEAST_FRAME <= value <= frames.LARGEST_FRAME:
                     raise ConnectionFault(Code.PROTOCOL_ERROR, "a frame size out of bounds")
-                out.frame_size = value
+                self._out.frame_size = value
+
+    def _set_windows(self, initial: int) -> None:
+        out = self._out
+        grown, out.initial = initial - out.initial, initial
+        for stream in tuple(self.streams.values()):
+            sent = out.widen_stream(stream, grown)
+            if sent is None:
+                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a window overflows")
+            if sent:
+                self._sent(stream)
 
     def _check_push(self, value: int) -> None:
         if value > 1:

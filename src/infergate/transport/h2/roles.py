@@ -47,7 +47,8 @@ class ServerConnection(_Peer):
         self._most: Final = most
         self.is_draining = False
         """Whether the peer was asked to open no more streams."""
-        self._is_last_known = False
+        self._last_served: int | None = None
+        """The last stream of all, once that is known."""
         self._greet(
             (
                 (frames.HEADER_TABLE_SIZE, 0),
@@ -77,19 +78,20 @@ class ServerConnection(_Peer):
 
     def refuse_more(self) -> None:
         """Tell the peer which stream is the last; serve none after it."""
-        if self._is_last_known:
+        if self._last_served is not None:
             return
-        self.is_draining = self._is_last_known = True
+        self.is_draining = True
+        self._last_served = self.last_stream
         self._out.parts.append(frames.goaway(self.last_stream, Code.NO_ERROR, "draining"))
 
     @property
     def is_drained(self) -> bool:
         """Whether nothing is under way and nothing more will be."""
-        return self._is_last_known and not self.streams
+        return self._last_served is not None and not self.streams
 
     @property
     def _last_taken(self) -> int:
-        return self.last_stream
+        return self.last_stream if self._last_served is None else self._last_served
 
     def _is_idle(self, number: int) -> bool:
         return number > self.last_stream or not number % 2
@@ -104,10 +106,8 @@ class ServerConnection(_Peer):
         if number <= self.last_stream:
             self._for_nobody(number)
             return
-        if self._is_last_known:
-            raise StreamFault(number, Code.REFUSED_STREAM)
         self.last_stream = number
-        if len(self.streams) >= self._most:
+        if self._last_served is not None or len(self.streams) >= self._most:
             raise StreamFault(number, Code.REFUSED_STREAM)
         if not fields.is_request or (end and fields.length):
             raise StreamFault(number, Code.PROTOCOL_ERROR)

@@ -8,7 +8,6 @@ from h2_kit import (
     HELLO,
     MOST,
     OK,
-    SETTINGS,
     TRAILERS,
     asked,
     client,
@@ -389,7 +388,6 @@ def test_the_connections_window_fills_up_by_itself() -> None:
 
 FLOODS = {
     "resets": lambda i: headers(2 * i + 1) + frames.reset(2 * i + 1, 8),
-    "settings": lambda i: SETTINGS,
     "empty DATA": lambda i: data(1) if i else OPEN,
     "priorities": lambda i: frame(2, 0, 1, bytes(5)),
     "window updates": lambda i: window_update(0, 1),

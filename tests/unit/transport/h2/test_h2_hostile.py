@@ -1,0 +1,152 @@
+"""Peers that keep to every single rule, and what they may cost all the same."""
+
+from __future__ import annotations
+
+import time
+
+from h2_kit import (
+    HELLO,
+    OK,
+    TRAILERS,
+    data,
+    failure,
+    headers,
+    resets,
+    sent,
+    server,
+    told_of,
+)
+
+from infergate.transport.h2 import bounds, frames
+from infergate.transport.h2.events import Data, Headers
+from infergate.transport.h2.frames import Code, frame, window_update
+from infergate.transport.h2.roles import ServerConnection
+from infergate.transport.h2.stream import Stream
+
+SIZE = 100_000
+
+
+def window(size: int) -> tuple[int, int]:
+    return frames.INITIAL_WINDOW_SIZE, size
+
+
+def waiting(streams: int) -> ServerConnection:
+    """As many answers of SIZE bytes wait for windows of streams; the connection's is wide."""
+    made = ServerConnection(4096, streams)
+    made.receive(frames.PREFACE + frames.settings([window(0)]), 0.0)
+    made.receive(window_update(0, 2**30), 0.0)
+    for number in range(1, 2 * streams, 2):
+        (event,) = made.receive(headers(number), 0.0)
+        assert isinstance(event, Headers)
+        made.send_headers(event.stream, OK)
+        made.send_data(event.stream, [bytes(SIZE)], TRAILERS)
+    made.take()
+    return made
+
+
+def test_settings_cannot_make_us_send_byte_by_byte() -> None:
+    """Said for all streams, a window costs a few bytes and makes a frame of each: that many
+    answers would cost what they cost byte by byte, for nothing."""
+    connection = waiting(100)
+    said = 0
+    while not connection.is_over:
+        steps = [window(64 * said + step + 1) for step in range(64)]
+        events = connection.receive(frames.settings(steps), 0.0)
+        assert len([each for each in sent(connection) if each[0] == frames.DATA]) <= 100
+        said += 1
+    assert failure(events) == (Code.ENHANCE_YOUR_CALM, "too many settings")
+    assert said <= bounds.CHANGES + 1
+
+
+def test_settings_at_leisure_are_none_too_many() -> None:
+    connection = server()
+    for count in range(1000):
+        connection.receive(frames.settings([window(count)]), count / bounds.CHANGES_RATE)
+    assert not connection.is_over
+
+
+def test_the_last_of_several_windows_counts() -> None:
+    connection = waiting(1)
+    connection.receive(frames.settings([window(50), window(2**31 - 1), window(7)]), 0.0)
+    assert [each for each in sent(connection) if each[0] == frames.DATA] == [(0, 0, 1, bytes(7))]
+    assert failure(connection.receive(frames.settings([window(2**31), window(7)]), 0.0))[0] == 3
+
+
+def test_a_window_of_one_byte_gets_all_of_an_answer() -> None:
+    connection = waiting(1)
+    got = b""
+    began = time.process_time()
+    while connection.streams[1].local_open:
+        connection.receive(window_update(1, 1), 0.0)
+        assert not connection.is_over
+        got += b"".join(each[3] for each in sent(connection) if each[0] == frames.DATA)
+    assert got == bytes(SIZE)
+    assert time.process_time() - began < 100 * SIZE / 1e6
+
+
+def test_windows_that_shrink_below_nothing() -> None:
+    connection = waiting(1)
+    connection.receive(frames.settings([window(100)]), 0.0)
+    connection.take()
+    connection.receive(frames.settings([window(10)]), 0.0)  # 90 too much were sent
+    for size, expected in ((89, 0), (1, 0), (1, 1)):
+        connection.receive(window_update(1, size), 0.0)
+        assert sum(len(each[3]) for each in sent(connection) if each[0] == frames.DATA) == expected
+
+
+def test_streams_that_break_rules_on_purpose_are_paid_for() -> None:
+    """The rapid reset that makes the server reset (CVE-2025-8671)."""
+    for wrong in (
+        lambda number: window_update(number, 0),
+        lambda number: window_update(number, 2**31 - 1),
+        lambda number: frame(frames.PRIORITY, 0, number, bytes(4)),
+        lambda number: headers(number, TRAILERS),
+    ):
+        connection, number = server(), -1
+        while not connection.is_over:
+            number += 2
+            events = connection.receive(headers(number) + wrong(number), 0.0)
+            assert len(connection.streams) <= 1
+            connection.take()
+        assert number < 2 * bounds.CALM + 10
+        assert failure(events)[0] == Code.ENHANCE_YOUR_CALM
+
+
+def test_what_was_on_its_way_to_a_server_that_leaves_is_ignored() -> None:
+    """A client may open a stream before it has heard that it was one too many: what others have
+    under way must not pay for it."""
+    connection = server(HELLO + headers(1))
+    connection.drain()
+    connection.refuse_more()
+    connection.take()
+    said = headers(3) + data(3, b"x") + window_update(3, 5) + frames.reset(3, 8)
+    assert connection.receive(said + headers(5) + data(5, b"y", 1), 0.0) == []
+    assert resets(connection) == [(3, 7), (5, 7)]
+    (event,) = connection.receive(data(1, b"a", 1), 0.0)
+    assert isinstance(event, Data)
+    connection.fail(Code.INTERNAL_ERROR, "")
+    assert frames.read_goaway(sent(connection)[-1][3])[0] == 1, "the last does not grow again"
+
+
+def test_padding_takes_no_room_from_a_message() -> None:
+    """A stream's window is made to hold a message that was announced: padding comes on top."""
+    connection = server(HELLO + headers(1))
+    stream: Stream = connection.streams[1]
+    size = 3 * bounds.STREAM_WINDOW
+    connection.invite(stream, size)
+    connection.take()
+    room, got = size, 0
+    while got < size:
+        for kind, _, number, payload in sent(connection):
+            if (kind, number) == (frames.WINDOW_UPDATE, 1):
+                room += int.from_bytes(payload)
+        piece = min(1000, size - got)
+        assert room >= piece, "the message fits"
+        if room > piece + 200:
+            room -= piece + 201
+            said = data(1, b"\xc8" + bytes(piece + 200), frames.PADDED)
+        else:
+            room -= piece
+            said = data(1, bytes(piece))
+        assert told_of(connection.receive(said, 0.0)) == []
+        got += piece
