@@ -78,6 +78,11 @@ class Share:
         self._taken = True
         self._bytes = size
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether it was admitted, and is not given back."""
+        return self._taken
+
     def grow(self, size: int) -> None:
         """It has ``size`` bytes more. Raises OVERLOADED."""
         self._admission.grow(size)

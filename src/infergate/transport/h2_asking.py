@@ -86,10 +86,21 @@ class ClientLink(Link):
             self._beginnings[method] = made
         return made
 
+    def hears_since(self, moment: float) -> bool:
+        """Whether the server was heard since ``moment`` (loop time), and takes what it is sent."""
+        return self.core.heard_at >= moment and not self._transport.get_write_buffer_size()
+
     def distrust(self) -> None:
-        """Nothing is heard of the server: let it finish what it has, ask it nothing more."""
+        """The server may be gone: let it finish what it has, ask it nothing more."""
         self.core.is_leaving = True
         self._changed(self)
+
+    def _leave(self) -> None:
+        """Close. What it has not taken yet, it might never take."""
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._transport.close()
 
     def began(self, call: Asked) -> None:
         """``call`` is on its way."""
@@ -102,7 +113,7 @@ class ClientLink(Link):
         if self.core.has_room:
             self._changed(None)
         elif self.core.is_leaving and not self._calls:
-            self._transport.close()
+            self._leave()
 
     # ---- what asyncio and the core tell
 
@@ -120,7 +131,9 @@ class ClientLink(Link):
         self.over.set_result(None)
 
     def _on_ready(self) -> None:
-        if not self._ready.done():
+        if self._ready.done():
+            self._changed(None)
+        else:
             self._opened(self)
             self._ready.set_result(None)
 
@@ -130,13 +143,13 @@ class ClientLink(Link):
     def _on_goaway(self, event: Goaway) -> None:  # noqa: ARG002
         self._changed(self)
         if not self._calls:
-            self._transport.close()
+            self._leave()
 
     def _on_failed(self, event: Failed) -> None:
         if not self._ready.done():
             self._ready.set_exception(OSError(f"{self.endpoint}: {event.reason}"))
         self.flush()
-        self._transport.close()
+        self._leave()
         for each in tuple(self._calls):
             each.fail(garbage("the backend's answer is not HTTP/2", f"{self.endpoint}: {event}"))
 
@@ -279,7 +292,7 @@ class Asked:
             self._waiter.set_result(None)
 
     def _expire(self) -> None:
-        if self._link.core.heard_at < self._began:
+        if not self._link.hears_since(self._began):
             self._link.distrust()
         self.fail(
             GatewayError(

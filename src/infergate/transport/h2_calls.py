@@ -2,8 +2,8 @@
 
 *Rule 1.* A unary call's message is admitted when it is announced; only then its window grows to
 hold it.
-*Rule 2.* Of a stream, the next message is let in when the application asks for it; before that, not
-more than the stream's first window.
+*Rule 2.* Of a stream, the next message is let in when the application asks for it, and is admitted
+then; before that, not more than the stream's first window comes.
 *Rule 3.* An answer before the end of the request ends that too (RFC 9113, 8.1).
 """
 
@@ -271,13 +271,29 @@ class UnaryCall(Served):
 class StreamCall(Served):
     """Any number of messages, any number of answers."""
 
-    __slots__ = ("_body", "_ended", "_room", "_waiter")
+    __slots__ = (
+        "_body",
+        "_count",
+        "_ended",
+        "_held",
+        "_last",
+        "_room",
+        "_seen",
+        "_share",
+        "_since",
+        "_waiter",
+    )
 
     _is_stream = True
 
     def __init__(self, link: ServerLink, stream: Stream, asked: Asked) -> None:
         super().__init__(link, stream, asked)
         self._body = Messages(self._most, asked.encoding)
+        self._share: Final = Share(link.host.admission)
+        self._count = 0  # messages that have come
+        self._seen = -1  # as many had, when the last look found one that is not whole
+        self._since = self._last = 0.0
+        self._held = 0
         self._ended = not stream.remote_open
         self._waiter: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
@@ -310,9 +326,18 @@ class StreamCall(Served):
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
-    def overdue(self, now: float, limits: Limits) -> bool:  # noqa: ARG002
-        """A stream may be silent for hours."""
-        return False
+    def overdue(self, now: float, limits: Limits) -> bool:
+        """A stream may be silent for hours, but not inside a message that is waited for. That is
+        looked at as a unary call's is, from the first look on that finds it."""
+        if self._waiter is None or self._waiter.done() or self._body.is_empty:
+            return False
+        held = self._body.held
+        if self._seen != self._count:
+            self._seen, self._since = self._count, now
+            self._held = -1
+        if self._held != held:
+            self._held, self._last = held, now
+        return now >= body_due(limits, self._since, held, self._last)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -333,6 +358,8 @@ class StreamCall(Served):
                 taken = None
             if taken is not None:
                 message, length = taken
+                self._count += 1
+                self._share.release()  # who takes it has it admitted itself
                 link.core.release(self._stream, length)
                 link.flush_soon()
                 yield message
@@ -341,10 +368,27 @@ class StreamCall(Served):
             if self._ended:
                 return
             if (lacking := self._body.lacking) > 0:
+                if not self._admit(lacking):
+                    return
                 link.core.invite(self._stream, lacking)
                 link.flush_soon()
             self._waiter = link.loop.create_future()
             await self._waiter
+
+    def _admit(self, lacking: int) -> bool:
+        """Rule 2, for a message of which so much is to come."""
+        try:
+            if not self._share.is_taken:
+                self._share.take(self._body.held + lacking)
+        except GatewayError as error:
+            refusal = self.refused(error)
+            self._fail(refusal.code or calls.UNAVAILABLE, refusal.details or error.public)
+            return False
+        return True
+
+    def _close(self) -> None:
+        self._share.release()
+        super()._close()
 
     def _fail(self, code: int, details: str) -> None:
         self._ended = True

@@ -132,22 +132,31 @@ class _Site:
             if len(self._links) < _MOST_CONNECTIONS and self._connecting is None:
                 self._connecting = self.loop.create_task(self._connect())
                 self._connecting.add_done_callback(self._connect_over)
-            waiter: asyncio.Future[None] = self.loop.create_future()
-            self._waiting.append(waiter)
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await waiter
-            except TimeoutError:
+            await self._changes(deadline)
+        if self._waiting:  # there may be room for more than one
+            self.changed()
+        return link
+
+    async def _changes(self, deadline: float | None) -> None:
+        """Wait in turn for ``changed``. Raises CONNECT, TIMEOUT."""
+        waiter: asyncio.Future[None] = self.loop.create_future()
+        self._waiting.append(waiter)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except BaseException as error:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.changed()  # it was this one's turn, and now is the next one's
+            if isinstance(error, TimeoutError):
                 raise GatewayError(
                     Kind.TIMEOUT,
                     "the backend could not be reached in time",
                     origin=Origin.BACKEND,
                     detail=str(self._endpoint),
                 ) from None
-            finally:
-                if waiter in self._waiting:
-                    self._waiting.remove(waiter)
-        return link
+            raise
 
     async def _connect(self) -> None:
         link: ClientLink | None = None

@@ -74,7 +74,7 @@ class ServerLink(Link):
         self._is_greeted = False
         self._busy_until = 0.0
         self._is_asked = False  # whether it is still there
-        self._headers_read = 0
+        self._advances = 0
         self._headers_since = 0.0
         self._unwritten = 0
         self._unwritten_since = 0.0
@@ -191,12 +191,13 @@ class ServerLink(Link):
         for each in tuple(self._calls):
             if each.overdue(now, limits):
                 each.give_up("the message did not come in time")
-        if not self._calls:
-            self._look_at_idle(now, limits)
+        if self.paused:  # it is not heard because it is not listened to
+            self._busy_until = now
+        self._look_at_silent(now, limits)
 
-    def _look_at_idle(self, now: float, limits: Limits) -> None:
-        """A client that has nothing under way may stay as long as it answers: gRPC's do not expect
-        to be sent away, and a call of theirs may be about to come."""
+    def _look_at_silent(self, now: float, limits: Limits) -> None:
+        """A client may stay as long as it answers, with or without calls: gRPC's do not expect to
+        be sent away. One that is gone without a word would hold its streams for ever."""
         silent = now - self._busy_until
         if silent >= limits.keepalive_time and not self._is_asked:
             self._is_asked = True
@@ -211,8 +212,8 @@ class ServerLink(Link):
         core = self.core
         if core.is_over:
             return False
-        if self._is_greeted and not (core.is_inside_headers and core.blocks == self._headers_read):
-            self._headers_read, self._headers_since = core.blocks, now
+        if self._is_greeted and not (core.is_inside_headers and core.advances == self._advances):
+            self._advances, self._headers_since = core.advances, now
         if now >= self._headers_since + limits.header_time:
             return True
         unwritten = self._transport.get_write_buffer_size()

@@ -136,7 +136,7 @@ async def test_a_message_that_does_not_come(connect: Connect) -> None:
 
 
 async def test_an_answer_that_is_not_taken(connect: Connect) -> None:
-    _, peer = await connect()
+    _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     peer.send(opened(1, "Large") + message(1, b""))
     said = await peer.until(lambda said: said[0] == frames.RST_STREAM)
     assert said[2:] == (1, (8).to_bytes(4))

@@ -105,7 +105,7 @@ def ending(code: int, details: str, metadata: Mapping[str, str]) -> bytes:
 
 def _spelt(details: str) -> str:
     """Percent-encoded; also spaces at its ends, where HTTP/2 allows none."""
-    text = quote(details, safe=_SPELT)
+    text = quote(details, safe=_SPELT, errors="replace")
     bare = text.strip(" ")
     before = len(text) - len(text.lstrip(" "))
     return "%20" * before + bare + "%20" * (len(text) - before - len(bare))

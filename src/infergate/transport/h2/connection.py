@@ -55,8 +55,6 @@ class Connection(Reader):
         self.is_over = False
         self.most_streams = 2**31
         """How many streams the peer lets us open at once."""
-        self.blocks = 0
-        """How many header blocks have come."""
         super().__init__(bounds.BLOCK_TIMES * header_bytes)
         self._out = Outbox()
         self._blocks = BlockReader(self._most_block)
@@ -129,7 +127,7 @@ class Connection(Reader):
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "PUSH_PROMISE, which was switched off")
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
-        self.blocks += 1
+        self.advances += 1
         self._on_headers(number, self._blocks.read(block), end=end)
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
@@ -254,6 +252,8 @@ class Connection(Reader):
             case frames.ENABLE_PUSH:
                 self._check_push(value)
             case frames.MAX_CONCURRENT_STREAMS:
+                if value > self.most_streams and self._is_greeted:
+                    self._events.append(Ready())
                 self.most_streams = value
             case frames.MAX_FRAME_SIZE:
                 if not frames.LEAST_FRAME <= value <= frames.LARGEST_FRAME:

@@ -54,7 +54,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Ready:
-    """The peer's settings have come."""
+    """The peer's settings have come, or others that let us open more streams."""
 
 
 @dataclass(slots=True)

@@ -140,6 +140,11 @@ class Messages:
         return not self._body
 
     @property
+    def held(self) -> int:
+        """How many bytes are here."""
+        return len(self._body)
+
+    @property
     def lacking(self) -> int:
         """How many bytes are to come of the message that has begun."""
         body = self._body

@@ -42,6 +42,8 @@ class Reader:
         """``most_block``: the most bytes of a header block."""
         self._most_block = most_block
         self._rest = NOTHING
+        self.advances = 0
+        """Grows whenever a header block has come, or another frame is held than before."""
         self._expected_preface = self.preface
         self._is_greeted = False  # by SETTINGS
         self._left = 0  # bytes to come of a DATA frame, or of one that is thrown away
@@ -95,6 +97,8 @@ class Reader:
             after = self._read_on(view, at, end) if self._left else self._read_frame(data, at, end)
             if after == at:
                 self._rest = data[at:]
+                if at and self._block is None:
+                    self.advances += 1
                 return
             at = after
 

@@ -181,6 +181,11 @@ def test_what_is_said_at_the_end_is_understood(details: str, code: int) -> None:
     assert dict(found.metadata) == {"x-b": "1", "c-bin": "AP8"}
 
 
+def test_details_that_are_no_text_are_told_as_far_as_they_are() -> None:
+    said = Answered(BlockReader(9999).read(calls.ending(3, "a\ud800b", {})))
+    assert (said.code, said.details) == (3, "a?b")
+
+
 @pytest.mark.parametrize(
     ("pairs", "code"),
     [

@@ -1,0 +1,285 @@
+"""Peers of the HTTP/2 engine that vanish, stall, drip or change their mind, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+from test_h2_engine import (
+    QUICK,
+    WIRE,
+    Connect,
+    Peer,
+    Said,
+    answer,
+    connect,
+    is_asked,
+    is_end,
+    message,
+    opened,
+    served,
+    status,
+)
+from transport_kit import RPC_LIMITS, until
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import MIB
+from infergate.core.wire import RpcRequest
+from infergate.transport import h2_client
+from infergate.transport.h2 import bounds, calls, frames
+from infergate.transport.h2.frames import frame, settings
+
+__all__ = ["connect"]
+
+LONG = (50 * MIB).to_bytes(4)
+PATIENT = dataclasses.replace(RPC_LIMITS, body=64 * MIB)
+
+
+def data(number: int, payload: bytes) -> bytes:
+    return frame(frames.DATA, 0, number, payload)
+
+
+# ---- clients
+
+
+@pytest.mark.parametrize("method", ["Talk", "Stream"])
+async def test_a_streams_message_is_admitted_before_it_is_let_in(
+    connect: Connect, method: str
+) -> None:
+    """A hundred streams that each announce a long message and never end it hold nothing that was
+    not counted."""
+    site, peer = await connect(dataclasses.replace(PATIENT, in_flight_bytes=120 * MIB))
+    for number in (1, 3, 5):
+        peer.send(opened(number, method) + data(number, b"\0" + LONG + b"x"))
+    code, words = status(await peer.until(is_end))
+    assert (code, "limit of" in words) == (calls.UNAVAILABLE, True)
+    await until(lambda: site.admission.bytes == 2 * (50 * MIB + 5))
+    peer.send(frames.reset(1, 8) + frames.reset(3, 8))
+    await until(lambda: not site.admission.bytes)
+
+
+async def test_a_streams_message_that_does_not_come(connect: Connect) -> None:
+    site, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
+    peer.send(opened(1, "Talk") + opened(3, "Talk") + opened(5, "Talk"))
+    peer.send(data(1, b"\0" + (9 * MIB).to_bytes(4)) + data(3, b"\0\0"))
+    ends = [await peer.until(is_end) for _ in range(2)]
+    assert sorted(said[2] for said in ends) == [1, 3]
+    assert {status(said)[0] for said in ends} == {calls.DEADLINE_EXCEEDED}
+    peer.send(message(5, b"hi 1"))  # silent, but not in the middle of anything
+    assert (await peer.until(lambda said: said[0] == frames.DATA))[2] == 5
+    await peer.until(is_end)
+    assert site.admission.bytes == 0
+
+
+async def test_a_streams_message_that_comes_slowly_is_taken(connect: Connect) -> None:
+    _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
+    said = b"\0\0\0\x08\0" + b"hi 1" + b" " * 2044
+    peer.send(opened(1, "Stream"))
+    for at in range(0, len(said), 100):
+        peer.send(data(1, said[at : at + 100]))
+        await asyncio.sleep(0.05)
+    assert len((await peer.until(lambda said: said[0] == frames.DATA))[3]) == 5 + 2048 + 1
+
+
+async def test_frames_that_are_cut_where_we_look_are_no_headers_that_drip(connect: Connect) -> None:
+    """Small DATA at a high rate: there is always a head that is not complete."""
+    _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
+    peer.send(opened(1, "Stream"))
+    piece = data(1, b"\0\0\0\0\1x")
+    peer.send(piece[:5])
+    for _ in range(40):
+        peer.send(piece[5:] + piece[:5])
+        await asyncio.sleep(0.02)
+    peer.send(piece[5:])
+    for _ in range(41):
+        assert (await peer.until(lambda said: said[0] == frames.DATA))[2] == 1
+
+
+@pytest.mark.parametrize("method", ["Talk", "Wait"])
+async def test_a_client_that_vanished_under_a_call(connect: Connect, method: str) -> None:
+    """No FIN comes from a machine that lost its power."""
+    site, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
+    peer.send(opened(1, method) + (message(1, b"x") if method == "Wait" else b""))
+    await until(lambda: site.admission.streams + site.admission.requests == 1)
+    said = await peer.ended()
+    assert frames.PING in [each[0] for each in said]
+    await until(lambda: site.admission.streams + site.admission.requests == 0)
+
+
+async def test_a_client_that_answers_may_wait(connect: Connect) -> None:
+    site, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
+    peer.send(opened(1, "Wait") + message(1, b"x"))
+    for _ in range(4):
+        ping = await peer.until(lambda said: said[0] == frames.PING)
+        peer.send(frame(frames.PING, frames.ACK, 0, ping[3]))
+    site.app.release.set()
+    assert status(await peer.until(is_end))[0] == 0
+
+
+async def test_windows_of_one_byte(connect: Connect) -> None:
+    _, peer = await connect(RPC_LIMITS, frames.PREFACE + settings([(4, 1)]))
+    peer.send(opened(1, "Echo") + message(1, b"y" * 3000))
+    got = b""
+    while True:
+        said = await peer.frame()
+        if is_end(said):
+            break
+        if said[0] == frames.DATA:
+            assert len(said[3]) == 1
+            got += said[3]
+            peer.send(frames.window_update(1, 1))
+    assert got == b"\0\0\0\x0b\xb8" + b"y" * 3000
+
+
+async def test_windows_that_open_later(connect: Connect) -> None:
+    site, peer = await connect(RPC_LIMITS, frames.PREFACE + settings([(4, 0)]))
+    count = 20
+    for number in range(1, 2 * count, 2):
+        peer.send(opened(number, "Echo") + message(number, b"y" * 1000))
+    for _ in range(count):
+        assert (await peer.until(lambda said: said[0] == frames.HEADERS))[1] == frames.END_HEADERS
+    await until(lambda: not site.admission.requests)
+    peer.send(settings([(4, 2000)]))
+    sizes = [0] * 2 * count
+    ends = 0
+    while ends < count:
+        said = await peer.frame()
+        if said[0] == frames.DATA:
+            sizes[said[2]] += len(said[3])
+        ends += is_end(said)
+    assert sizes == [0, 1005] * count
+
+
+async def test_a_reader_that_stalls_gives_back_what_it_holds(connect: Connect) -> None:
+    """Windows as wide as they go, and nothing read: a hundred answers of 900 KB."""
+    limits = dataclasses.replace(QUICK, keepalive_time=60, idle_body_time=0.5)
+    wide = frames.PREFACE + settings([(4, 2**31 - 1)]) + frames.window_update(0, 2**30)
+    site, peer = await connect(limits, wide)
+    peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    for number in range(1, 200, 2):
+        peer.send(opened(number, "Large") + message(number, b""))
+    await until(lambda: bool(site.app.calls))
+    await until(lambda: not site.server._connections)  # type: ignore[attr-defined]
+
+
+# ---- servers
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+async def test_a_server_that_takes_nothing_holds_nothing(
+    is_heard: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It grants every window and never reads, whether it says something or not: its connection is
+    given up with all that waits there, and is not asked again."""
+    release = asyncio.Event()
+
+    async def script(peer: Peer, number: int) -> None:
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        peer.send(frames.window_update(0, 2**30))
+        if is_heard:
+            await asyncio.sleep(0.2)
+            peer.send(frames.window_update(0, 1))
+        await release.wait()
+
+    made: list[h2_client.ClientLink] = []
+    opened = h2_client._Site.opened
+    monkeypatch.setattr(
+        h2_client._Site, "opened", lambda site, link: (made.append(link), opened(site, link))
+    )
+    async with served(script, settings([(4, 2**31 - 1)])) as (upstream, endpoint):
+        upstream._limits = PATIENT  # type: ignore[misc]
+        wire = RpcRequest("/t.T/Echo", (bytes(32 * MIB),))
+        for count in (1, 2):
+            with pytest.raises(GatewayError) as caught:
+                await upstream.exchange(wire, endpoint, 0.4)
+            assert caught.value.kind is Kind.TIMEOUT
+            assert len(made) == count
+            async with asyncio.timeout(10):
+                await made[-1].over
+        release.set()
+
+
+async def test_room_that_is_made_later_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(h2_client, "_MOST_CONNECTIONS", 1)
+
+    async def script(peer: Peer, number: int) -> None:
+        await asyncio.sleep(0.3)
+        peer.send(settings([(3, 5)]))
+        for _ in range(5):
+            said = await peer.until(is_asked)
+            peer.send(answer(said[2]))
+        await peer.ended()
+
+    async with served(script, settings([(3, 0)])) as (upstream, endpoint):
+        asked = [upstream.exchange(WIRE, endpoint, 5) for _ in range(5)]
+        assert [each.code for each in await asyncio.gather(*asked)] == [0] * 5
+
+
+async def test_a_turn_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(h2_client, "_MOST_CONNECTIONS", 1)
+    go = asyncio.Event()
+
+    async def script(peer: Peer, number: int) -> None:
+        said = await peer.until(is_asked)
+        await go.wait()
+        while True:
+            peer.send(answer(said[2]))
+            said = await peer.until(is_asked)
+
+    async with served(script, settings([(3, 1)])) as (upstream, endpoint):
+        first, second, third = (
+            asyncio.ensure_future(upstream.exchange(WIRE, endpoint, 5)) for _ in range(3)
+        )
+        await until(lambda: bool(upstream._sites))
+        site = upstream._sites[endpoint]
+        await until(lambda: len(site._waiting) == 2)
+        changed = site.changed
+
+        def change(link: h2_client.ClientLink | None = None) -> None:
+            changed(link)
+            second.cancel()  # in the very moment in which it is its turn
+
+        monkeypatch.setattr(site, "changed", change)
+        for link in site._links:
+            monkeypatch.setattr(link, "_changed", change)
+        go.set()
+        assert (await first).code == 0
+        assert (await third).code == 0
+        with pytest.raises(asyncio.CancelledError):
+            await second
+
+
+async def test_a_goodbye_in_the_middle() -> None:
+    """What it left out is asked elsewhere, what it took is answered, and it closes after that."""
+
+    async def script(peer: Peer, number: int) -> None:
+        asked: list[Said] = [await peer.until(is_asked) for _ in range(4 if number == 1 else 2)]
+        if number == 1:
+            peer.send(frames.goaway(asked[1][2], 0, "enough"))
+            await asyncio.sleep(0.1)
+            asked = asked[:2]
+        peer.send(b"".join(answer(each[2], str(number).encode()) for each in asked))
+        assert not [each for each in await peer.ended() if each[0] == frames.HEADERS]
+
+    async with served(script) as (upstream, endpoint):
+        asked = [upstream.exchange(WIRE, endpoint, 5) for _ in range(4)]
+        told = await asyncio.gather(*asked)
+        assert sorted(bytes(each.message[0]) for each in told) == [b"1", b"1", b"2", b"2"]
+
+
+async def test_a_server_that_floods_is_left() -> None:
+    async def script(peer: Peer, number: int) -> None:
+        await peer.until(is_asked)
+        while not peer.writer.is_closing():
+            peer.send(frames.reset(1, 0) * 100 + settings([]) * 100)
+            await asyncio.sleep(0)
+            if peer.reader.at_eof():
+                return
+
+    async with served(script) as (upstream, endpoint):
+        with pytest.raises(GatewayError) as caught:
+            await upstream.exchange(WIRE, endpoint, 10)
+        assert caught.value.kind is Kind.BACKEND_GARBAGE
+    assert bounds.CALM < 10_000
