@@ -119,6 +119,7 @@ class Served:
         answer."""
         if self._has_ended:
             self._link.core.reset(self._stream, Code.CANCEL)
+            self._link.flush_soon()
         else:
             self.finish(RpcResponse(code=calls.DEADLINE_EXCEEDED, details=why))
         self.cancel()
