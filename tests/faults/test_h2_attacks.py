@@ -1,0 +1,293 @@
+"""Attacks by frames on ``engine: own``, whatever engine the other tests run with: each ends where
+it should, others are served meanwhile, and what it took comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from faults import h2
+from faults.peer import Client
+from faults.rpc import INFER, channel
+from faults.test_client_bytes import CONFIG, HEADERS, MIB
+from faults.test_grpc_client_bytes import good, message
+from faults.watch import (
+    SECONDS,
+    alive,
+    complaints,
+    descriptors,
+    descriptors_come_back,
+    growing_at_most,
+    until,
+)
+
+PRIORITY, PUSH_PROMISE = 2, 5
+CANCEL = b"\0\0\0\x08"
+PROTOCOL_ERROR, FLOW_CONTROL, STREAM_CLOSED, FRAME_SIZE, COMPRESSION, CALM = 1, 3, 5, 6, 9, 11
+STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Infergate]:
+    with started_infergate(CONFIG, engine="own") as gateway:
+        good(gateway)
+        yield gateway
+        assert alive(gateway)
+        assert complaints(gateway) == ""
+
+
+@pytest.fixture
+def gateway(running: Infergate) -> Iterator[Infergate]:
+    with descriptors_come_back(running.pid), growing_at_most(running.pid, 64 * MIB):
+        yield running
+        good(running)
+        until(lambda: "infergate_in_flight_requests 0.0" in running.metrics(), "nothing in flight")
+
+
+def settings(*pairs: tuple[int, int]) -> bytes:
+    told = b"".join(key.to_bytes(2) + value.to_bytes(4) for key, value in pairs)
+    return h2.frame(h2.SETTINGS, 0, 0, told)
+
+
+def opened(number: int, method: str = INFER, flags: int = h2.END_HEADERS) -> bytes:
+    return h2.frame(h2.HEADERS, flags, number, h2.asking(method))
+
+
+def many(count: int, *pieces: bytes) -> bytes:
+    return b"".join(pieces) * count
+
+
+def streams(count: int, tail: bytes, method: str = INFER) -> bytes:
+    """``count`` streams, each with a frame ``tail`` on it."""
+    found = []
+    for number in range(1, 2 * count, 2):
+        found += [opened(number, method), tail[:5], number.to_bytes(4), tail[9:]]
+    return b"".join(found)
+
+
+def window(number: int, size: int) -> bytes:
+    return h2.frame(h2.WINDOW_UPDATE, 0, number, size.to_bytes(4))
+
+
+_HELLO = h2.PREFACE + settings()
+_WHOLE = h2.message(message())
+_TABLE = b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000
+ATTACKS: dict[str, tuple[bytes, int]] = {
+    "rapid reset": (streams(5000, h2.frame(h2.RST_STREAM, 0, 0, CANCEL)), CALM),
+    "rapid reset of streams": (streams(5000, h2.frame(h2.RST_STREAM, 0, 0, CANCEL), STREAM), CALM),
+    "reset by breaking rules": (streams(5000, window(0, 0)), CALM),
+    "reset by windows that overflow": (streams(5000, window(0, 2**31 - 1)), CALM),
+    "reset by priorities cut short": (streams(5000, h2.frame(PRIORITY, 0, 0, bytes(4))), CALM),
+    "reset by headers for trailers": (
+        streams(5000, h2.frame(h2.HEADERS, 4, 0, h2.asking(INFER))), CALM,
+    ),
+    "more streams than there may be": (many(1, *(opened(n) for n in range(1, 6001, 2))), CALM),
+    "settings": (many(50_000, settings()), CALM),
+    "settings that say much": (many(5000, settings(*((4, 2**20 + n) for n in range(64)))), CALM),
+    "settings that say too much": (settings(*((99, 1),) * 65), FRAME_SIZE),
+    "PING": (many(50_000, h2.frame(h2.PING, 0, 0, bytes(8))), CALM),
+    "answers to PING": (many(50_000, h2.frame(h2.PING, h2.ACK, 0, bytes(8))), CALM),
+    "empty DATA": (opened(1) + many(50_000, h2.frame(h2.DATA, 0, 1)), CALM),
+    "DATA of nothing but padding": (
+        opened(1) + many(20_000, h2.frame(h2.DATA, 8, 1, b"\xff" + bytes(255))), CALM,
+    ),
+    "priorities": (many(50_000, h2.frame(PRIORITY, 0, 1, bytes(5))), CALM),
+    "window updates": (many(50_000, window(0, 1)), CALM),
+    "unknown frames": (many(50_000, h2.frame(200, 0, 0, b"x")), CALM),
+    "goodbyes": (many(20_000, h2.frame(h2.GOAWAY, 0, 0, bytes(8))), CALM),
+    "CONTINUATION, empty": (opened(1, flags=0) + many(9000, h2.frame(9, 0, 1)), CALM),
+    "CONTINUATION, long": (opened(1, flags=0) + many(900, h2.frame(9, 0, 1, bytes(8000))), CALM),
+    "CONTINUATION of a byte": (opened(1, flags=0) + many(9000, h2.frame(9, 0, 1, b"\0")), CALM),
+    "a field of each byte": (h2.frame(h2.HEADERS, 4, 1, b"\x8f" * 4 * HEADERS), CALM),
+    "an HPACK bomb": (h2.frame(h2.HEADERS, 4, 1, _TABLE + b"\xbe" * 4000), CALM),
+    "a table that is too large": (h2.frame(h2.HEADERS, 4, 1, b"\x3f\xe2\x1f"), COMPRESSION),
+    "an integer without end": (h2.frame(h2.HEADERS, 4, 1, b"\xff" * 5000), COMPRESSION),
+    "the connection's window overflows": (window(0, 2**31 - 1) * 2, FLOW_CONTROL),
+    "a window that grows by nothing": (window(0, 0), PROTOCOL_ERROR),
+    "a window of an idle stream": (window(7, 1), PROTOCOL_ERROR),
+    "a number again": (
+        opened(5, flags=5) + h2.frame(h2.RST_STREAM, 0, 5, CANCEL) + opened(3), STREAM_CLOSED,
+    ),
+    "a stream opened by a push": (h2.frame(PUSH_PROMISE, 4, 1, bytes(4)), PROTOCOL_ERROR),
+    "a frame of 16 MiB": (b"\xff\xff\xff\x04\0\0\0\0\0", FRAME_SIZE),
+}  # fmt: skip
+
+
+def goodbye(client: Client) -> int:
+    """The code of the GOAWAY that ends the connection."""
+    code = None
+    with contextlib.suppress(EOFError, ConnectionError):
+        for each in h2.frames(client.exactly):
+            if each.kind == h2.GOAWAY:
+                code = int.from_bytes(each.payload[4:8])
+    assert code is not None, "closed without a word"
+    return code
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_attacks_that_end_the_connection(gateway: Infergate, attack: str) -> None:
+    said, code = ATTACKS[attack]
+    with Client(gateway.grpc) as client:
+        client.send(_HELLO)
+        client.socket.settimeout(0.2)
+        with contextlib.suppress(ConnectionError, TimeoutError):  # it had enough
+            client.send(said)
+        client.socket.settimeout(SECONDS)
+        began = time.monotonic()
+        good(gateway)
+        assert time.monotonic() - began < SECONDS / 2
+        with contextlib.suppress(OSError):
+            client.socket.shutdown(socket.SHUT_WR)
+        if len(said) < 100_000:  # else what it did not read may reset the connection
+            assert goodbye(client) == code
+        else:
+            client.rest()
+
+
+def ends(client: Client) -> Iterator[int]:
+    """The streams that end, in order."""
+    for each in h2.frames(client.exactly):
+        if each.kind == h2.RST_STREAM or (each.kind == h2.HEADERS and each.flags & h2.END_STREAM):
+            yield each.stream
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        opened(1) + h2.frame(h2.DATA, 0, 1, bytes(200_000)) * 6,
+        opened(1) + window(1, 0),
+        opened(1) + window(1, 2**31 - 1),
+        opened(1) + opened(1),
+        h2.frame(h2.HEADERS, 4, 1, h2.asking(INFER, *(("n", str(n)) for n in range(60)))),
+        h2.frame(h2.HEADERS, 4, 1, h2.asking(INFER, ("n", "x" * 2 * HEADERS))),
+        h2.frame(h2.HEADERS, 5, 1, h2.asking(INFER, ("content-length", "3"))),
+        opened(1) + h2.frame(h2.DATA, 1, 1, b"\0\0\0\0\x09abc"),
+        opened(1) + h2.frame(h2.DATA, 0, 1, b"\0\xff\xff\xff\xff"),
+    ],
+    ids=["DATA beyond the window", "window by nothing", "window overflows", "headers twice",
+         "fields", "metadata", "length", "cut", "4 GiB announced"],
+)  # fmt: skip
+def test_attacks_that_end_a_stream(gateway: Infergate, said: bytes) -> None:
+    """The connection goes on."""
+    with Client(gateway.grpc) as client:
+        client.send(_HELLO + said)
+        ended = ends(client)
+        assert next(ended) == 1
+        client.send(opened(3) + h2.frame(h2.DATA, h2.END_STREAM, 3, _WHOLE))
+        assert 3 in ended
+        good(gateway)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [h2.PREFACE[:9], h2.PREFACE, _HELLO + opened(1)[:30], _HELLO + opened(1, flags=0)],
+    ids=["preface", "settings", "headers", "continuation"],
+)
+def test_headers_that_never_end(gateway: Infergate, said: bytes) -> None:
+    with Client(gateway.grpc) as client:
+        began = time.monotonic()
+        client.send(said)
+        good(gateway)
+        client.rest()
+        assert time.monotonic() - began < SECONDS / 2
+
+
+def test_headers_that_drip(gateway: Infergate) -> None:
+    """A CONTINUATION every now and then, a byte at a time."""
+    more = itertools.cycle(h2.frame(9, 0, 1, b"\0"))
+    with Client(gateway.grpc) as client:
+        client.send(_HELLO + opened(1, flags=0))
+        began = time.monotonic()
+        client.socket.settimeout(0.05)
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() - began < SECONDS / 2:
+                client.send(bytes((next(more),)))
+                with contextlib.suppress(TimeoutError):
+                    if not client.some():
+                        break
+        assert time.monotonic() - began < SECONDS / 2
+        good(gateway)
+
+
+@pytest.mark.parametrize("method", [INFER, STREAM])
+@pytest.mark.parametrize("part", [b"", b"\0\0", b"\0\0\0\x40\0" + b"x" * 1000])
+def test_messages_that_never_end(gateway: Infergate, method: str, part: bytes) -> None:
+    """A hundred of them, each a little: all are given up, the connection is not. A stream that
+    says nothing at all may stay."""
+    with Client(gateway.grpc) as client:
+        client.send(_HELLO)
+        for number in range(1, 200, 2):
+            client.send(opened(number, method))
+            if part:
+                client.send(h2.frame(h2.DATA, 0, number, part))
+        good(gateway)
+        if part or method == INFER:
+            ended, left = ends(client), set(range(1, 200, 2))
+            while left:
+                left.discard(next(ended))
+            client.send(opened(201) + h2.frame(h2.DATA, h2.END_STREAM, 201, _WHOLE))
+            assert 201 in ended
+
+
+def test_clients_that_vanish_without_a_word(gateway: Infergate) -> None:
+    """Twenty connections with fifty streams each: with the last of them there would be room for no
+    stream of anybody, were they kept."""
+    before = descriptors(gateway.pid)
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            client = stack.enter_context(Client(gateway.grpc))
+            client.send(_HELLO + b"".join(opened(number, STREAM) for number in range(1, 100, 2)))
+        good(gateway)
+        until(lambda: descriptors(gateway.pid) <= before, "they are all let go")
+        assert len(told_on_a_stream(gateway)) == 3
+
+
+def told_on_a_stream(gateway: Infergate) -> list[bytes]:
+    with channel(gateway.grpc) as made:
+        return list(made.stream_stream(STREAM)(iter([message()] * 3), timeout=SECONDS))
+
+
+def test_a_reader_of_one_byte(gateway: Infergate) -> None:
+    """It is served as slowly as it reads, nobody else is, and each byte is worth one frame."""
+    whole = h2.message(message(200))
+    with Client(gateway.grpc) as client:
+        client.send(h2.PREFACE + settings((4, 1)) + opened(1))
+        client.send(h2.frame(h2.DATA, h2.END_STREAM, 1, whole))
+        got = 0
+        for each in h2.frames(client.exactly):
+            if each.kind == h2.DATA:
+                assert len(each.payload) == 1
+                got += 1
+                client.send(window(1, 1))
+                if got % 100 == 0:
+                    good(gateway)
+            if each.kind == h2.HEADERS and each.flags & h2.END_STREAM:
+                break
+        assert got > 400
+
+
+@pytest.mark.parametrize("first", [0, 1, 2**31 - 1], ids=["closed", "a byte", "wide"])
+def test_readers_that_stop(gateway: Infergate, first: int) -> None:
+    """A hundred answers of 128 KiB that nobody takes: given up, by streams or by the connection."""
+    whole = h2.message(message(64 * 1024))
+    with Client(gateway.grpc) as client:
+        client.send(h2.PREFACE + settings((4, first)))
+        if first > 1:
+            client.send(window(0, 2**30))
+        with contextlib.suppress(ConnectionError):
+            for number in range(1, 200, 2):
+                client.send(opened(number) + h2.frame(h2.DATA, h2.END_STREAM, number, whole))
+        good(gateway)
+        if first > 1:
+            until(lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(), "given up")
+            with contextlib.suppress(ConnectionError):
+                client.rest()
+            return
+        resets = (each for each in h2.frames(client.exactly) if each.kind == h2.RST_STREAM)
+        assert len({next(resets).stream for _ in range(100)}) == 100
