@@ -1,0 +1,303 @@
+"""The same calls to a gateway of each engine come to the same: code, words, messages, metadata.
+
+Where they differ on purpose, decision 14 says so, and no case is made of it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from e2e.running import Infergate, started_infergate
+from faults.rpc import INFER, RpcBackend, channel, infer_message, rpc_backend
+from faults.watch import SECONDS, alive, complaints
+
+MIB = 1 << 20
+CONFIG = """
+backends:
+  ours: {{protocol: builtin}}
+  depot:
+    protocol: v2-grpc
+    endpoints: ["grpc://{rpc}"]
+    profile: triton
+    forward_headers: ["x-*"]
+    return_headers: ["x-*"]
+  nobody: {{protocol: v2-grpc, endpoints: ["grpc://127.0.0.1:9"], profile: triton}}
+routes:
+  - {{model: depot, backend: depot}}
+  - {{model: nobody, backend: nobody}}
+  - {{model: "*", backend: ours}}
+models:
+  depot: &model
+    inputs: [{{name: INPUT0, datatype: INT32, shape: [1]}}]
+    outputs: [{{name: OUTPUT0, datatype: INT32, shape: [1]}}]
+  nobody: *model
+limits: {{body: 1MiB}}
+"""
+SERVICE = INFER.rpartition("/")[0]
+STREAM = f"{SERVICE}/ModelStreamInfer"
+GZIP, DEFLATE = grpc.Compression.Gzip, grpc.Compression.Deflate
+
+
+@pytest.fixture(scope="module")
+def rpc() -> Iterator[RpcBackend]:
+    with rpc_backend() as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def gateways(rpc: RpcBackend) -> Iterator[list[Infergate]]:
+    config = CONFIG.format(rpc=rpc.address)
+    with (
+        started_infergate(config, engine="compat") as compat,
+        started_infergate(config, engine="own") as own,
+    ):
+        yield [compat, own]
+        for each in (compat, own):
+            assert alive(each)
+            assert complaints(each) == ""
+
+
+@pytest.fixture
+def backend(rpc: RpcBackend) -> Iterator[RpcBackend]:
+    quick = rpc.answer
+    yield rpc
+    rpc.answer = quick
+    rpc.release.clear()
+
+
+# ---- what becomes of a call
+
+Outcome = tuple[Any, ...]
+Pairs = Any
+
+
+def words(details: str | None) -> str:
+    """Without what grpcio puts before its own."""
+    return (details or "").removeprefix("SERVER: ")
+
+
+def pairs(told: Pairs) -> list[tuple[str, str | bytes]]:
+    """Metadata that an application sees; the library's own names are each library's own."""
+    return sorted((key, value) for key, value in told or () if not key.startswith("grpc-"))
+
+
+def unary(made: grpc.Channel, method: str, message: bytes, **more: Any) -> Outcome:
+    asked = made.unary_unary(method)
+    try:
+        answer, call = asked.with_call(message, **{"timeout": SECONDS, **more})
+    except grpc.RpcError as error:
+        return error.code(), words(error.details()), pairs(error.trailing_metadata())
+    first, last = pairs(call.initial_metadata()), pairs(call.trailing_metadata())
+    return call.code(), answer, sorted(first + last)
+
+
+def stream(made: grpc.Channel, messages: list[bytes], **more: Any) -> Outcome:
+    call = made.stream_stream(STREAM)(iter(messages), **{"timeout": SECONDS, **more})
+    got: list[bytes] = []
+    try:
+        got.extend(call)
+    except grpc.RpcError as error:
+        return error.code(), words(error.details()), got
+    return call.code(), call.details(), got
+
+
+def identity(size: int = 4, model: str = "identity", **more: Any) -> bytes:
+    told = pb.ModelInferRequest(model_name=model, **more)
+    for name in ("INPUT0", "INPUT1"):
+        told.inputs.add(name=name, datatype="UINT8", shape=[size])
+        told.raw_input_contents.append(bytes(size))
+    return bytes(told.SerializeToString())
+
+
+def unlike(**more: Any) -> bytes:
+    told = pb.ModelInferRequest.FromString(identity())
+    told.inputs[0].shape[0] = 99
+    return bytes(told.SerializeToString())
+
+
+Case = Callable[[grpc.Channel], Outcome]
+OK, NOT_FOUND, INVALID = (
+    grpc.StatusCode.OK,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.INVALID_ARGUMENT,
+)
+UNARY: dict[str, tuple[grpc.StatusCode, Case]] = {
+    "good": (OK, lambda made: unary(made, INFER, identity())),
+    "with an id": (OK, lambda made: unary(made, INFER, identity(id="mine"))),
+    "400 KB": (OK, lambda made: unary(made, INFER, identity(200_000))),
+    "gzip": (OK, lambda made: unary(made, INFER, identity(9999), compression=GZIP)),
+    "deflate": (OK, lambda made: unary(made, INFER, identity(9999), compression=DEFLATE)),
+    "an unknown model": (NOT_FOUND, lambda made: unary(made, INFER, identity(model="né"))),
+    "shape and bytes": (INVALID, lambda made: unary(made, INFER, unlike())),
+    "no message": (INVALID, lambda made: unary(made, INFER, b"\xff" * 5)),
+    "an empty message": (INVALID, lambda made: unary(made, INFER, b"")),
+    "too much": (
+        grpc.StatusCode.RESOURCE_EXHAUSTED, lambda made: unary(made, INFER, identity(MIB)),
+    ),
+    "an unknown method": (
+        grpc.StatusCode.UNIMPLEMENTED, lambda made: unary(made, f"{SERVICE}/ModelDream", b""),
+    ),
+    "an unknown service": (
+        grpc.StatusCode.UNIMPLEMENTED, lambda made: unary(made, "/some.Service/Method", b""),
+    ),
+    "a method that is none": (
+        grpc.StatusCode.UNIMPLEMENTED, lambda made: unary(made, "/", b""),
+    ),
+    "live": (OK, lambda made: unary(made, f"{SERVICE}/ServerLive", b"")),
+    "metadata": (
+        OK,
+        lambda made: unary(
+            made,
+            f"{SERVICE}/ModelMetadata",
+            pb.ModelMetadataRequest(name="simple").SerializeToString(),
+        ),
+    ),
+    "health": (OK, lambda made: unary(made, "/grpc.health.v1.Health/Check", b"")),
+    "a backend that is not there": (
+        grpc.StatusCode.UNAVAILABLE, lambda made: unary(made, INFER, infer_message("nobody")),
+    ),
+}  # fmt: skip
+
+
+def both(gateways: list[Infergate], case: Case) -> list[Outcome]:
+    found = []
+    for gateway in gateways:
+        with channel(gateway.grpc) as made:
+            found.append(case(made))
+    return found
+
+
+@pytest.mark.parametrize("what", UNARY)
+def test_calls(gateways: list[Infergate], what: str) -> None:
+    code, case = UNARY[what]
+    compat, own = both(gateways, case)
+    assert own == compat
+    assert own[0] is code
+
+
+CODES = [code for code in grpc.StatusCode if code is not OK]
+
+
+@pytest.mark.parametrize("details", ["", "why: näh %41 \n{}", "x" * 3000])
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+def test_a_backends_status(
+    gateways: list[Infergate], backend: RpcBackend, code: grpc.StatusCode, details: str
+) -> None:
+    def fail(_message: bytes, context: grpc.ServicerContext) -> bytes:
+        context.set_trailing_metadata((("x-why", "because"), ("x-raw-bin", b"\0\xff")))
+        context.abort(code, details)
+        raise AssertionError("abort raises")
+
+    backend.answer = fail
+    compat, own = both(gateways, lambda made: unary(made, INFER, infer_message("depot")))
+    assert own == compat
+    assert own[0] is not OK
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"\xff" * 9, b"\x0a\x01m" + b"\x2a\x04" * 3, bytes(2 * MIB)],
+    ids=["nothing", "no message", "no tensor", "too much"],
+)
+def test_a_backends_answer(gateways: list[Infergate], backend: RpcBackend, answer: bytes) -> None:
+    backend.answer = lambda message, context: answer
+    compat, own = both(gateways, lambda made: unary(made, INFER, infer_message("depot")))
+    assert own == compat
+
+
+@pytest.mark.parametrize("compression", [GZIP, DEFLATE])
+def test_a_backends_answer_compressed(
+    gateways: list[Infergate], backend: RpcBackend, compression: grpc.Compression
+) -> None:
+    quick = backend.answer
+
+    def answer(message: bytes, context: grpc.ServicerContext) -> bytes:
+        context.set_compression(compression)
+        return quick(message, context)
+
+    backend.answer = answer
+    compat, own = both(gateways, lambda made: unary(made, INFER, infer_message("depot")))
+    assert own == compat
+    assert own[0] is OK
+
+
+def test_deadlines(gateways: list[Infergate], backend: RpcBackend) -> None:
+    backend.answer = backend.wait
+    compat, own = both(
+        gateways, lambda made: unary(made, INFER, infer_message("depot"), timeout=0.4)
+    )
+    assert own[0] is compat[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        [("x-many", "a"), ("x-many", "b")],
+        [("x-raw-bin", b"\0\1\xff"), ("x-raw-bin", b"")],
+        [("x-empty", ""), ("x-sign", "a=b; c, d~")],
+        [("x-long", "y" * 7000)],
+    ],
+)
+def test_metadata_reaches_the_backend(
+    gateways: list[Infergate], backend: RpcBackend, metadata: Pairs
+) -> None:
+    quick, seen = backend.answer, []
+
+    def answer(message: bytes, context: grpc.ServicerContext) -> bytes:
+        seen.append([each for each in pairs(context.invocation_metadata()) if each[0][:2] == "x-"])
+        context.send_initial_metadata(metadata[:1])
+        context.set_trailing_metadata(metadata)
+        return quick(message, context)
+
+    backend.answer = answer
+    compat, own = both(
+        gateways,
+        lambda made: unary(
+            made, INFER, infer_message("depot"), metadata=[*metadata, ("x-request-id", "mine")]
+        ),
+    )
+    assert own == compat
+    assert own[0] is OK
+    assert len(seen[0]) > 1
+    assert seen[0] == seen[1]
+
+
+def test_a_bomb(gateways: list[Infergate]) -> None:
+    compat, own = both(gateways, lambda made: unary(made, INFER, identity(MIB), compression=GZIP))
+    assert own[0] is compat[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_too_much_metadata(gateways: list[Infergate]) -> None:
+    compat, own = both(
+        gateways, lambda made: unary(made, INFER, identity(), metadata=[("x", "y" * 60_000)])
+    )
+    assert own[0] is compat[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+STREAMS: dict[str, Case] = {
+    "none": lambda made: stream(made, []),
+    "one": lambda made: stream(made, [identity()]),
+    "many": lambda made: stream(made, [identity(number) for number in range(1, 50)]),
+    "long ones": lambda made: stream(made, [identity(100_000)] * 5),
+    "compressed": lambda made: stream(made, [identity(9999)] * 3, compression=GZIP),
+    "good and bad": lambda made: stream(made, [identity(), unlike(), identity(model="né")]),
+    "no message": lambda made: stream(made, [b"\xff" * 5]),
+    "to a backend": lambda made: stream(made, [infer_message("nobody"), identity()]),
+}
+
+
+@pytest.mark.parametrize("what", STREAMS)
+def test_streams(gateways: list[Infergate], what: str) -> None:
+    compat, own = both(gateways, STREAMS[what])
+    assert (own[:2], sorted(own[2])) == (compat[:2], sorted(compat[2]))
+
+
+def test_a_streams_message_that_is_too_long(gateways: list[Infergate]) -> None:
+    compat, own = both(gateways, lambda made: stream(made, [identity(), identity(MIB)]))
+    assert own[0] is compat[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert own[1] == compat[1]
