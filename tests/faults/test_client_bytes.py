@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.running import Infergate, started_infergate
+from e2e.running import ENGINE, Infergate, started_infergate
 from faults.h2 import PREFACE
 from faults.peer import Client, post
 from faults.watch import (
@@ -326,11 +326,11 @@ def test_chunks_that_are_none(gateway: Infergate, case: str) -> None:
 
 
 def test_a_chunk_extension_that_never_ends(gateway: Infergate) -> None:
-    """It is no body, so it buys no time."""
+    """It is no body, so it buys no time. Our own engine bounds it."""
     with growing_at_most(gateway.pid, 16 * MIB), Client(gateway.http) as client:
         client.send(head("Transfer-Encoding: chunked", length=None) + b"1;" + b"x" * (4 * MIB))
         good(gateway)
-        assert client.answer().status == 408
+        assert client.answer().status == {"own": 400, "compat": 408}[ENGINE]
 
 
 def test_chunk_extensions_and_trailers_are_ignored(gateway: Infergate) -> None:

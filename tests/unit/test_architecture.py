@@ -66,6 +66,7 @@ WITHOUT_VERSION = ("core", "codecs")
 ONLY_IN = {
     "aiohttp": ("transport.http_", "runtime.admin"),
     "grpc": ("transport.grpc_",),
+    "httptools": ("transport.h1.",),
 }
 IMPURE = ("asyncio", "logging", "time", "socket")
 """What codecs, being pure, may not import."""
@@ -250,6 +251,7 @@ WRONG = [
     ("codecs.v2_grpc", "import grpc", "only transport.grpc_* may"),
     ("transport.http_server", "import infergate.codecs.base", "transport may import core"),
     ("transport.http_server", "from grpc import aio", "only transport.grpc_* may"),
+    ("transport.h1_server", "import httptools", "only transport.h1.* may"),
     ("transport.grpc_server", "import aiohttp.web", "only transport.http_ and runtime.admin* may"),
     ("routing.table", "from infergate.config import load", "routing may import core"),
     ("backends.remote", "from infergate.codecs import v2_rest", "backends may import"),

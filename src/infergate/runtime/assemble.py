@@ -37,11 +37,13 @@ from infergate.transport.frame_server import FrameServer
 from infergate.transport.grpc_client import GrpcUpstream
 from infergate.transport.grpc_server import GrpcServer
 from infergate.transport.guard import Admission
+from infergate.transport.h1_server import H1Server
 from infergate.transport.h2_client import H2Upstream
 from infergate.transport.h2_server import H2Server
 from infergate.transport.http_server import AiohttpServer
 from infergate.transport.turns import Turns
 
+_HTTP_SERVERS: Final = {"own": H1Server, "compat": AiohttpServer}
 _GRPC_SERVERS: Final[Mapping[str, Callable[[Address, RpcApp, Limits, Admission], Server]]] = {
     "own": H2Server,
     "compat": GrpcServer,
@@ -129,13 +131,14 @@ def assemble(config: Config, builtin: Callable[[str, float], Backend] = _embedde
     record = _recorder(metrics, gateway.figures, log)
     aside = Pool(config.helpers) if config.helpers else None
     addresses = compiled.addresses(config)
+    serve_http = _HTTP_SERVERS[config.engine]
     listeners: dict[str, Server] = {}
     if "http" in addresses:
         http = HttpDispatch(_frontends(Carrier.HTTP, config, gateway, limits, aside), record)
-        listeners["http"] = AiohttpServer(addresses["http"], http, limits, admission)
+        listeners["http"] = serve_http(addresses["http"], http, limits, admission)
     for name, bound in compiled.bound_listeners(config).items():
         app = HttpDispatch({"": _bound_frontend(bound, gateway, limits, aside)}, record)
-        listeners[name] = _bound_listener(bound, app, limits, admission)
+        listeners[name] = _bound_listener(bound, app, limits, admission, config.engine)
     if "grpc" in addresses:
         frontends = _frontends(Carrier.GRPC, config, gateway, limits, aside)
         own = own_services(SCHEMA, tuple(frontends), gateway.readiness)
@@ -145,7 +148,7 @@ def assemble(config: Config, builtin: Callable[[str, float], Backend] = _embedde
     if "admin" in addresses:
         # Not admitted with the rest: a full gateway must still tell that it is full.
         admin = Admin(metrics, gateway.readiness.ready)
-        listeners["admin"] = AiohttpServer(addresses["admin"], admin, limits, Admission(limits))
+        listeners["admin"] = serve_http(addresses["admin"], admin, limits, Admission(limits))
     return Running(config, gateway, listeners, log, aside)
 
 
@@ -171,11 +174,11 @@ def _bound_frontend(
 
 
 def _bound_listener(
-    bound: compiled.Bound, app: HttpDispatch, limits: Limits, admission: Admission
+    bound: compiled.Bound, app: HttpDispatch, limits: Limits, admission: Admission, engine: str
 ) -> Server:
     if bound.framed:
         return FrameServer(bound.address, app, limits, admission)
-    return AiohttpServer(
+    return _HTTP_SERVERS[engine](
         bound.address, app, limits, admission, accept_both_lengths=bound.accept_both_lengths
     )
 

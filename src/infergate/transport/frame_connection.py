@@ -23,7 +23,6 @@ from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport import http_head
 from infergate.transport.frames import PREFIX, Frames, prefix
 from infergate.transport.guard import Admission, Share
-from infergate.transport.http_incoming import too_large
 from infergate.transport.listener import Listener
 from infergate.transport.served import Served, State
 from infergate.transport.timer import body_due
@@ -53,7 +52,7 @@ class FrameRequest:
         if not self._length:
             raise bad_request("the frame is empty")
         if self._length > limits.body:
-            raise too_large(self._length, limits)
+            raise http_head.too_large(self._length, limits)
         self._share.take(self._length)
 
     def complete(self, body: memoryview) -> None:

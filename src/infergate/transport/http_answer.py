@@ -35,13 +35,14 @@ class _Clock:
 
     def __init__(self) -> None:
         self._second = 0
-        self._lines = ""
+        self._lines = b""
 
-    def lines(self) -> str:
+    def lines(self) -> bytes:
         second = int(time.time())
         if second != self._second:
             self._second = second
-            self._lines = f"server: infergate\r\ndate: {formatdate(second, usegmt=True)}\r\n"
+            date = formatdate(second, usegmt=True)
+            self._lines = f"server: infergate\r\ndate: {date}\r\n".encode("ascii")
         return self._lines
 
 
@@ -93,6 +94,9 @@ def write(
             connection += _CHUNKED
             body = _chunk(body)
     head = http_head.write_head(response, length, connection, _clock.lines())
+    if length is not None and length < http_head.JOIN_BELOW:
+        transport.write(b"".join((head, *body)))
+        return
     for part in http_head.gathered(head, body):
         transport.write(part)
 

@@ -1,6 +1,6 @@
 """One client connection of the HTTP server.
 
-*Strategy.* See ``served``; requests are read by aiohttp's C parser. The body is gathered as it
+*Strategy.* See ``http_served``; requests are read by aiohttp's C parser. The body is gathered as it
 arrives (``http_incoming``).
 
 *Rule 1.* The parser is made to stop after each request (``http_parser``): what a client
@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from typing import Final
 
 from infergate.core.errors import GatewayError
-from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse
-from infergate.transport import http_answer, http_head
+from infergate.transport import http_head
 from infergate.transport.http_incoming import Incoming
 from infergate.transport.http_parser import (
     NOT_HTTP,
@@ -27,18 +24,19 @@ from infergate.transport.http_parser import (
     StreamReader,
     request_parser,
 )
+from infergate.transport.http_served import HttpServed
 from infergate.transport.listener import Listener
-from infergate.transport.served import Served, State
+from infergate.transport.served import State
 
 log = logging.getLogger(__name__)
 
 _HELD: Final = 64 * 1024
 
 
-class Connection(Served[Incoming], asyncio.Protocol):
+class Connection(HttpServed[Incoming], asyncio.Protocol):
     """See the module."""
 
-    __slots__ = ("_both", "_chunked", "_head", "_held", "_parser")
+    __slots__ = ("_both", "_head", "_held", "_parser")
 
     def __init__(self, host: Listener, *, accept_both_lengths: bool) -> None:
         super().__init__(host)
@@ -46,7 +44,6 @@ class Connection(Served[Incoming], asyncio.Protocol):
         self._head = bytearray()  # what came of a head that is not complete
         self._held = bytearray()  # what came while another request was answered
         self._both = accept_both_lengths  # until the first head is there
-        self._chunked = False  # the answer that is being written, in parts
 
     @property
     def _has_begun(self) -> bool:
@@ -148,32 +145,6 @@ class Connection(Served[Incoming], asyncio.Protocol):
             self._timer.set_at(request.due(self._host.loop.time()))
 
     # ---- answering
-
-    def _unread(self) -> HttpRequest:
-        return HttpRequest("", "")
-
-    def _send(self, response: HttpResponse) -> bool:
-        request = self._request
-        method, keep, old = "", False, False
-        if request is not None:
-            method, old = request.wire.method, request.old
-            keep = request.whole and request.keep and not self._host.stopping
-        if response.rest is not None:
-            keep = keep and not old  # the end of the connection is that of the body
-            self._chunked = not old
-        try:
-            http_answer.write(self._transport, method, response, keep=keep, old=old)
-        except ValueError:
-            log.exception("an answer to %s cannot be sent", method)
-            if response.rest is not None:
-                raise
-            self._transport.write(http_answer.BROKEN)
-            return False
-        return keep
-
-    def _send_more(self, body: Sequence[Buffer] | None) -> None:
-        if not self._transport.is_closing():
-            http_answer.write_more(self._transport, body, chunked=self._chunked)
 
     def _go_on(self, *, received: bool) -> None:
         self._parser.message_consumed()

@@ -20,6 +20,7 @@ TIMED_OUT: Final = 408
 URI_TOO_LONG: Final = 414
 HEADERS_TOO_LARGE: Final = 431
 NOT_IMPLEMENTED: Final = 501
+VERSION_NOT_SUPPORTED: Final = 505
 
 HOP_BY_HOP: Final = frozenset(
     {
@@ -48,10 +49,12 @@ _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _BODILESS: Final = frozenset({204, 304})
 _WITHOUT_LENGTH: Final = frozenset({"GET", "HEAD"})
-_STATUS_LINES: Final = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
-}
-_JOIN_BELOW: Final = 64 * 1024
+_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+_WRITTEN: Final = 256
+_LONGEST_WRITTEN: Final = 1024
+_written: Final[dict[tuple[object, ...], bytes]] = {}
+"""The lines of heads by all that they are made of: most answers have the same ones."""
+JOIN_BELOW: Final = 64 * 1024
 """Parts smaller than this are copied together: cheaper than a system call for each."""
 
 
@@ -72,6 +75,11 @@ def fault_of(head: bytes, limits: Limits) -> HeadError:
         return headers_too_large(limits)
     if fields.count(b"\r\n") >= limits.header_count:
         return too_many_headers(limits)
+    return not_http()
+
+
+def not_http() -> HeadError:
+    """The bytes are no request."""
     return HeadError(BAD_REQUEST, "the request is not valid HTTP/1.1")
 
 
@@ -95,6 +103,49 @@ def too_many_headers(limits: Limits) -> HeadError:
 def timed_out() -> HeadError:
     """The request came too slowly."""
     return HeadError(TIMED_OUT, "the request did not arrive in time", Kind.TIMEOUT)
+
+
+def too_large(found: int, limits: Limits) -> GatewayError:
+    """A body of ``found`` bytes or more is over the limit."""
+    return GatewayError(
+        Kind.TOO_LARGE, f"the request body has {found} bytes or more, the limit is {limits.body}"
+    )
+
+
+def check(
+    method: str,
+    target: str,
+    version: Sequence[int],
+    headers: Mapping[str, str],
+    limits: Limits,
+) -> None:
+    """Raises GatewayError where a request that could be read is not served, by its head alone.
+
+    ``headers`` are as :func:`lowered` makes them. How many and how large they are, see
+    :func:`check_fields`.
+    """
+    if len(target) > limits.headers:
+        raise uri_too_long(limits)
+    if tuple(version) < (1, 0):
+        raise HeadError(BAD_REQUEST, "HTTP/0.9 is not served here")
+    if tuple(version) > (1, 1):
+        raise HeadError(
+            VERSION_NOT_SUPPORTED, "HTTP/1.1 and HTTP/1.0 are served here", Kind.UNSUPPORTED
+        )
+    if not is_host(headers.get("host", "")):
+        raise HeadError(BAD_REQUEST, "the Host header is not a host")
+    if method == "CONNECT":
+        raise GatewayError(Kind.METHOD_NOT_ALLOWED, "CONNECT is not served here")
+    if not target.isascii():
+        raise HeadError(BAD_REQUEST, "the request target is not ASCII")
+    announced = int(headers.get("content-length", 0))
+    if announced > limits.body:
+        raise too_large(announced, limits)
+    codings = headers.get("transfer-encoding")
+    if codings is not None:
+        if tuple(version) == (1, 0):  # RFC 9112, 6.1: where the body ends is not certain
+            raise HeadError(BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
+        check_codings(codings)
 
 
 def check_fields(fields: Sequence[tuple[bytes, bytes]], limits: Limits) -> None:
@@ -180,28 +231,33 @@ def _without_surrogates(value: str) -> str:
         return raw.decode("latin-1")
 
 
-def write_head(response: HttpResponse, length: int | None, extra: str, date: str) -> bytes:
+def write_head(response: HttpResponse, length: int | None, extra: str, date: bytes) -> bytes:
     """The head of ``response``, whose body has ``length`` bytes; None: nobody knows. ``extra`` and
     ``date`` are whole lines.
 
     Raises ValueError for a reason or a field that would break the message apart.
     """
     status = response.status
-    lines = [_status_line(status, response.reason), date]
-    lines += _fields(response.headers, HOP_BY_HOP)
-    if length is not None and status not in _BODILESS:
-        lines.append(f"content-length: {length}\r\n")
-    lines.append(extra)
-    lines.append("\r\n")
-    return "".join(lines).encode("latin-1")
+    key = status, response.reason, extra, *response.headers.items()
+    lines = _written.get(key)
+    if lines is None:
+        lines = _write_lines(response, extra)
+        if len(lines) <= _LONGEST_WRITTEN:
+            if len(_written) >= _WRITTEN:
+                _written.clear()
+            _written[key] = lines
+    if length is None or status in _BODILESS:
+        return b"%b%b\r\n" % (lines, date)
+    return b"%b%bcontent-length: %d\r\n\r\n" % (lines, date, length)
 
 
-def _status_line(status: int, reason: str) -> str:
-    if not reason:
-        return _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"
+def _write_lines(response: HttpResponse, extra: str) -> bytes:
+    """All of a head that is the same each time."""
+    status, reason = response.status, response.reason
     if _PLAIN.fullmatch(reason) is None:
         raise ValueError("the reason holds a character that HTTP does not allow")
-    return f"HTTP/1.1 {status} {reason}\r\n"
+    line = f"HTTP/1.1 {status} {reason or _REASONS.get(status, '')}\r\n"
+    return "".join([line, *_fields(response.headers, HOP_BY_HOP), extra]).encode("latin-1")
 
 
 def write_request_head(
@@ -251,7 +307,7 @@ def gathered(head: bytes, parts: Iterable[Buffer]) -> list[Buffer]:
     for part in parts:
         if not part:
             continue
-        if pending + len(part) < _JOIN_BELOW:
+        if pending + len(part) < JOIN_BELOW:
             small.append(part)
             pending += len(part)
             continue

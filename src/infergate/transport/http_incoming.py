@@ -11,7 +11,6 @@ import time
 from typing import Final
 
 from infergate.core.call import Call
-from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest
@@ -74,11 +73,10 @@ class Incoming:
 
     def admit(self, message: RawRequestMessage) -> None:
         """Let it in, or raise GatewayError."""
-        announced = int(self.wire.headers.get("content-length", 0))
-        _check(message, announced, self._limits)
-        if self._chunked:
-            http_head.check_codings(self.wire.headers["transfer-encoding"])
-        self._share.take(announced)
+        headers = self.wire.headers
+        http_head.check_fields(message.raw_headers, self._limits)
+        http_head.check(message.method, message.path, message.version, headers, self._limits)
+        self._share.take(int(headers.get("content-length", 0)))
 
     @property
     def waits_for_consent(self) -> bool:
@@ -98,7 +96,7 @@ class Incoming:
             self._received += len(chunk)
             if self._chunked:
                 if self._received > self._limits.body:
-                    raise too_large(self._received, self._limits)
+                    raise http_head.too_large(self._received, self._limits)
                 self._share.grow(len(chunk))
             # Large chunks stay as they came; small ones are gathered, lest a body that drips cost
             # an object for each byte.
@@ -120,26 +118,3 @@ class Incoming:
             last += chunk
         else:
             self._parts.append(bytearray(chunk))
-
-
-def _check(message: RawRequestMessage, announced: int, limits: Limits) -> None:
-    if len(message.path) > limits.headers:
-        raise http_head.uri_too_long(limits)
-    http_head.check_fields(message.raw_headers, limits)
-    if message.version < HTTP_1_0:
-        raise http_head.HeadError(http_head.BAD_REQUEST, "HTTP/0.9 is not served here")
-    if not http_head.is_host(message.headers.get("host", "")):
-        raise http_head.HeadError(http_head.BAD_REQUEST, "the Host header is not a host")
-    if message.method == "CONNECT":
-        raise GatewayError(Kind.METHOD_NOT_ALLOWED, "CONNECT is not served here")
-    if not message.path.isascii():
-        raise http_head.HeadError(http_head.BAD_REQUEST, "the request target is not ASCII")
-    if announced > limits.body:
-        raise too_large(announced, limits)
-
-
-def too_large(found: int, limits: Limits) -> GatewayError:
-    """A body of ``found`` bytes or more is over the limit."""
-    return GatewayError(
-        Kind.TOO_LARGE, f"the request body has {found} bytes or more, the limit is {limits.body}"
-    )

@@ -25,18 +25,17 @@ from infergate.core.limits import Limits
 from infergate.transport.base import RpcUpstream
 from infergate.transport.guard import Admission
 from infergate.transport.http_client import AiohttpUpstream
-from infergate.transport.http_server import AiohttpServer
 
 
 @pytest.fixture
-async def serve_http() -> AsyncIterator[HttpServe]:
+async def serve_http(engine: Engine) -> AsyncIterator[HttpServe]:
     """Start HTTP servers with given limits; afterwards nothing may be left admitted."""
     async with AsyncExitStack() as stack:
 
         async def serve(limits: Limits) -> HttpSite:
             admission = Admission(limits)
             app = HttpEcho()
-            server = AiohttpServer(LOCAL, app, limits, admission)
+            server = engine.http(LOCAL, app, limits, admission)
             await server.start()
             site = HttpSite(server, app, admission)
 

@@ -10,11 +10,10 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transport_kit import LIMITS, LOCAL, QUICK, HttpEcho, HttpSite
+from transport_kit import LIMITS, LOCAL, QUICK, Engine, HttpEcho, HttpSite
 
 from infergate.transport.guard import Admission
 from infergate.transport.http_head import chunked_alone
-from infergate.transport.http_server import AiohttpServer
 
 CHUNKS = b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
 TF = (
@@ -34,9 +33,9 @@ BOTH = head(b"Content-Length: 5", b"Transfer-Encoding: chunked")
 
 
 @pytest.fixture
-async def lenient() -> AsyncIterator[HttpSite]:
+async def lenient(engine: Engine) -> AsyncIterator[HttpSite]:
     admission, app = Admission(LIMITS), HttpEcho()
-    server = AiohttpServer(LOCAL, app, QUICK, admission, accept_both_lengths=True)
+    server = engine.http(LOCAL, app, QUICK, admission, accept_both_lengths=True)
     await server.start()
     yield HttpSite(server, app, admission)
     await server.stop(0)

@@ -45,7 +45,7 @@ def test_lowered_joins_repeated_names_and_reads_any_bytes() -> None:
 )
 def test_a_written_head_never_breaks_apart(headers: dict[str, str]) -> None:
     try:
-        head = http_head.write_head(HttpResponse(200, headers), 3, "", "")
+        head = http_head.write_head(HttpResponse(200, headers), 3, "", b"")
     except ValueError:
         assert any(ord(c) < 32 or c == "\x7f" for value in headers.values() for c in value)
         return
@@ -57,7 +57,7 @@ def test_a_written_head_never_breaks_apart(headers: dict[str, str]) -> None:
 
 def test_names_are_checked() -> None:
     with pytest.raises(ValueError, match="does not allow"):
-        http_head.write_head(HttpResponse(200, {"a b": "c"}), 0, "", "")
+        http_head.write_head(HttpResponse(200, {"a b": "c"}), 0, "", b"")
 
 
 @pytest.mark.parametrize("target", ["/a b", "/a\r\n", "", "/é"])
@@ -98,7 +98,7 @@ def test_what_is_no_host(host: str) -> None:
 
 
 def test_a_protocol_may_have_words_of_its_own() -> None:
-    head = http_head.write_head(HttpResponse(405, reason="Not Allowed"), 0, "", "")
+    head = http_head.write_head(HttpResponse(405, reason="Not Allowed"), 0, "", b"")
     assert head == b"HTTP/1.1 405 Not Allowed\r\ncontent-length: 0\r\n\r\n"
     with pytest.raises(ValueError, match="reason"):
-        http_head.write_head(HttpResponse(405, reason="x\r\nevil: 1"), 0, "", "")
+        http_head.write_head(HttpResponse(405, reason="x\r\nevil: 1"), 0, "", b"")

@@ -9,11 +9,10 @@ from contextlib import suppress
 
 import aiohttp
 import pytest
-from transport_kit import LIMITS, LOCAL, HttpEcho, HttpServe, HttpSite, until
+from transport_kit import LIMITS, LOCAL, Engine, HttpEcho, HttpServe, HttpSite, until
 
 from infergate.transport.base import Address
 from infergate.transport.guard import Admission
-from infergate.transport.http_server import AiohttpServer
 
 
 async def test_a_real_client(site: HttpSite) -> None:
@@ -241,16 +240,16 @@ async def test_a_client_that_leaves_before_the_application_began(site: HttpSite)
     await until(lambda: not site.admission.requests)
 
 
-async def test_a_taken_port(site: HttpSite) -> None:
-    other = AiohttpServer(site.server.address, HttpEcho(), LIMITS, Admission(LIMITS))
+async def test_a_taken_port(engine: Engine, site: HttpSite) -> None:
+    other = engine.http(site.server.address, HttpEcho(), LIMITS, Admission(LIMITS))
     with pytest.raises(OSError, match="in use"):
         await other.start()
     await other.stop(0)
 
 
-async def test_stop_waits_for_what_is_served() -> None:
+async def test_stop_waits_for_what_is_served(engine: Engine) -> None:
     app, admission = HttpEcho(), Admission(LIMITS)
-    server = AiohttpServer(LOCAL, app, LIMITS, admission)
+    server = engine.http(LOCAL, app, LIMITS, admission)
     await server.start()
     site = HttpSite(server, app, admission)
     idle, busy = await site.connect(), await site.connect()
@@ -272,9 +271,9 @@ async def test_stop_waits_for_what_is_served() -> None:
     await busy.close()
 
 
-async def test_stop_cancels_after_the_grace() -> None:
+async def test_stop_cancels_after_the_grace(engine: Engine) -> None:
     app, admission = HttpEcho(), Admission(LIMITS)
-    server = AiohttpServer(LOCAL, app, LIMITS, admission)
+    server = engine.http(LOCAL, app, LIMITS, admission)
     await server.start()
     peer = await HttpSite(server, app, admission).connect()
     await peer.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -287,9 +286,9 @@ async def test_stop_cancels_after_the_grace() -> None:
     await peer.close()
 
 
-async def test_stop_abandons_what_is_half_received_or_half_sent() -> None:
+async def test_stop_abandons_what_is_half_received_or_half_sent(engine: Engine) -> None:
     app, admission = HttpEcho(), Admission(LIMITS)
-    server = AiohttpServer(LOCAL, app, LIMITS, admission)
+    server = engine.http(LOCAL, app, LIMITS, admission)
     await server.start()
     site = HttpSite(server, app, admission)
     head, body, slow = await site.connect(), await site.connect(), await site.connect()
@@ -307,13 +306,13 @@ async def test_stop_abandons_what_is_half_received_or_half_sent() -> None:
     slow.writer.transport.abort()
 
 
-async def test_the_port_is_free_after_stop() -> None:
+async def test_the_port_is_free_after_stop(engine: Engine) -> None:
     admission = Admission(LIMITS)
-    server = AiohttpServer(LOCAL, HttpEcho(), LIMITS, admission)
+    server = engine.http(LOCAL, HttpEcho(), LIMITS, admission)
     await server.start()
     peer = await HttpSite(server, HttpEcho(), admission).connect()
     await server.stop(0)
-    other = AiohttpServer(server.address, HttpEcho(), LIMITS, admission)
+    other = engine.http(server.address, HttpEcho(), LIMITS, admission)
     await other.start()
     assert other.address == server.address
     await other.stop(0)

@@ -12,6 +12,7 @@ from transport_kit import (
     LIMITS,
     LOCAL,
     QUICK,
+    Engine,
     HttpEcho,
     HttpSite,
     fake_backend,
@@ -28,7 +29,6 @@ from infergate.core.wire import HttpRequest, HttpResponse, joined
 from infergate.transport.frame_client import EitherUpstream
 from infergate.transport.guard import Admission
 from infergate.transport.http_client import AiohttpUpstream
-from infergate.transport.http_server import AiohttpServer
 from infergate.transport.turns import Turns
 
 POST = HttpRequest("POST", "/x", body=(b"hello",))
@@ -80,9 +80,11 @@ class Parts:
 
 
 @asynccontextmanager
-async def serving(limits: Limits = LIMITS) -> AsyncIterator[tuple[HttpSite, Counting]]:
+async def serving(
+    engine: Engine, limits: Limits = LIMITS
+) -> AsyncIterator[tuple[HttpSite, Counting]]:
     app, admission = Counting(), Admission(limits)
-    server = AiohttpServer(LOCAL, app, limits, admission)
+    server = engine.http(LOCAL, app, limits, admission)
     await server.start()
     yield HttpSite(server, app, admission), app
     await server.stop(0)
@@ -93,8 +95,8 @@ def get(path: str, version: bytes = b"1.1") -> bytes:
     return b"POST %b HTTP/%b\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi" % (path.encode(), version)
 
 
-async def test_parts_are_chunks_and_the_connection_goes_on() -> None:
-    async with serving() as (site, app):
+async def test_parts_are_chunks_and_the_connection_goes_on(engine: Engine) -> None:
+    async with serving(engine) as (site, app):
         peer = await site.connect()
         await peer.send(get("/2") + get("/good"))  # the second waits for the end of the first
         answer = await peer.answer()
@@ -108,8 +110,8 @@ async def test_parts_are_chunks_and_the_connection_goes_on() -> None:
         await peer.close()
 
 
-async def test_an_empty_part_is_not_the_last() -> None:
-    async with serving() as (site, _):
+async def test_an_empty_part_is_not_the_last(engine: Engine) -> None:
+    async with serving(engine) as (site, _):
         peer = await site.connect()
         await peer.send(get("/3?empty"))
         await peer.answer()
@@ -117,8 +119,8 @@ async def test_an_empty_part_is_not_the_last() -> None:
         await peer.close()
 
 
-async def test_http_1_0_ends_with_the_connection() -> None:
-    async with serving() as (site, _):
+async def test_http_1_0_ends_with_the_connection(engine: Engine) -> None:
+    async with serving(engine) as (site, _):
         peer = await site.connect()
         await peer.send(get("/2", b"1.0").replace(b"Host", b"Connection: keep-alive\r\nHost"))
         answer = await peer.answer()
@@ -128,8 +130,8 @@ async def test_http_1_0_ends_with_the_connection() -> None:
         await peer.close()
 
 
-async def test_each_part_is_there_when_it_is_made() -> None:
-    async with serving() as (site, app):
+async def test_each_part_is_there_when_it_is_made(engine: Engine) -> None:
+    async with serving(engine) as (site, app):
         peer = await site.connect()
         await peer.send(get("/1?wait"))
         await peer.answer()
@@ -139,8 +141,8 @@ async def test_each_part_is_there_when_it_is_made() -> None:
         await peer.close()
 
 
-async def test_a_slow_reader_stops_the_pulling() -> None:
-    async with serving() as (site, app):
+async def test_a_slow_reader_stops_the_pulling(engine: Engine) -> None:
+    async with serving(engine) as (site, app):
         peer = await site.connect()
         await peer.send(get("/1000?100000"))
         seen = -1
@@ -156,8 +158,8 @@ async def test_a_slow_reader_stops_the_pulling() -> None:
         await peer.close()
 
 
-async def test_a_reader_that_takes_nothing_is_given_up() -> None:
-    async with serving(QUICK) as (site, app):
+async def test_a_reader_that_takes_nothing_is_given_up(engine: Engine) -> None:
+    async with serving(engine, QUICK) as (site, app):
         peer = await site.connect()
         await peer.send(get("/1000?100000"))
         await until(lambda: app.closed == 1)
@@ -166,8 +168,8 @@ async def test_a_reader_that_takes_nothing_is_given_up() -> None:
         await peer.close()
 
 
-async def test_a_client_that_leaves_cancels_it() -> None:
-    async with serving() as (site, app):
+async def test_a_client_that_leaves_cancels_it(engine: Engine) -> None:
+    async with serving(engine) as (site, app):
         peer = await site.connect()
         await peer.send(get("/1?wait"))
         await app.entered.wait()
@@ -177,8 +179,8 @@ async def test_a_client_that_leaves_cancels_it() -> None:
 
 
 @pytest.mark.parametrize("query", ["bug", "bad"])
-async def test_what_must_not_happen_ends_the_connection(query: str) -> None:
-    async with serving() as (site, app):
+async def test_what_must_not_happen_ends_the_connection(engine: Engine, query: str) -> None:
+    async with serving(engine) as (site, app):
         peer = await site.connect()
         await peer.send(get(f"/1?{query}"))
         assert not (await peer.reader.read()).endswith(b"0\r\n\r\n")
@@ -186,8 +188,8 @@ async def test_what_must_not_happen_ends_the_connection(query: str) -> None:
         await peer.close()
 
 
-async def test_a_stream_may_end_while_the_server_stops() -> None:
-    async with serving() as (site, app):
+async def test_a_stream_may_end_while_the_server_stops(engine: Engine) -> None:
+    async with serving(engine) as (site, app):
         peer = await site.connect()
         await peer.send(get("/1?wait"))
         await peer.answer()
@@ -200,8 +202,8 @@ async def test_a_stream_may_end_while_the_server_stops() -> None:
         await peer.close()
 
 
-async def test_a_stream_that_does_not_end_is_cut_when_the_grace_is_over() -> None:
-    async with serving() as (site, app):
+async def test_a_stream_that_does_not_end_is_cut_when_the_grace_is_over(engine: Engine) -> None:
+    async with serving(engine) as (site, app):
         peer = await site.connect()
         await peer.send(get("/1?wait"))
         await app.entered.wait()

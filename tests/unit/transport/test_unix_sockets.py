@@ -14,13 +14,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from transport_kit import LIMITS, QUICK, HttpEcho, Peer
+from transport_kit import LIMITS, QUICK, Engine, HttpEcho, Peer
 
 from infergate.core.wire import HttpRequest, joined
 from infergate.transport.base import Address, Endpoint
 from infergate.transport.guard import Admission
 from infergate.transport.http_client import AiohttpUpstream
 from infergate.transport.http_server import AiohttpServer
+from infergate.transport.listener import Listener
 from infergate.transport.unix_socket import SocketFile
 
 REQUEST = b"POST /any HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
@@ -37,14 +38,14 @@ def server_at(path: Path, mode: int = 0o660) -> AiohttpServer:
 
 
 @pytest.fixture
-async def server(path: Path) -> AsyncIterator[AiohttpServer]:
-    server = server_at(path)
+async def server(engine: Engine, path: Path) -> AsyncIterator[Listener]:
+    server = engine.http(Address(unix=str(path)), HttpEcho(), LIMITS, Admission(LIMITS))
     await server.start()
     yield server
     await server.stop(0)
 
 
-async def test_http_over_a_unix_socket(server: AiohttpServer, path: Path) -> None:
+async def test_http_over_a_unix_socket(server: Listener, path: Path) -> None:
     assert str(server.address) == f"unix:{path}"
     peer = Peer(*await asyncio.open_unix_connection(str(path)))
     for _ in range(2):
@@ -56,7 +57,7 @@ async def test_http_over_a_unix_socket(server: AiohttpServer, path: Path) -> Non
     await peer.close()
 
 
-async def test_the_client_over_a_unix_socket(server: AiohttpServer, path: Path) -> None:
+async def test_the_client_over_a_unix_socket(server: Listener, path: Path) -> None:
     upstream = AiohttpUpstream(QUICK)
     wire = HttpRequest("POST", "/x", body=[b"hi"])
     for _ in range(2):
@@ -91,7 +92,7 @@ async def test_a_dead_socket_is_replaced(path: Path) -> None:
     await server.stop(0)
 
 
-async def test_a_living_socket_is_an_error(server: AiohttpServer, path: Path) -> None:
+async def test_a_living_socket_is_an_error(server: Listener, path: Path) -> None:
     with pytest.raises(OSError, match="address already in use") as caught:
         await server_at(path).start()
     assert caught.value.errno == errno.EADDRINUSE

@@ -8,6 +8,7 @@ import dataclasses
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from typing import Protocol
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
@@ -17,6 +18,7 @@ from infergate.transport.base import (
     Address,
     Conversation,
     Endpoint,
+    HttpApp,
     RpcApp,
     RpcUpstream,
     Server,
@@ -25,9 +27,11 @@ from infergate.transport.base import (
 from infergate.transport.grpc_client import GrpcUpstream
 from infergate.transport.grpc_server import GrpcServer
 from infergate.transport.guard import Admission
+from infergate.transport.h1_server import H1Server
 from infergate.transport.h2_client import H2Upstream
 from infergate.transport.h2_server import H2Server
 from infergate.transport.http_server import AiohttpServer
+from infergate.transport.listener import Listener
 
 LOCAL = Address("127.0.0.1", 0)
 LIMITS = Limits(body=1000, headers=2000, header_count=20)
@@ -80,7 +84,7 @@ class HttpEcho:
 class HttpSite:
     """A listening server and its application."""
 
-    server: AiohttpServer
+    server: Listener
     app: HttpEcho
     admission: Admission
 
@@ -328,21 +332,36 @@ class Repeating:
             self.app.left.set()
 
 
+class HttpServer(Protocol):
+    """What makes an HTTP listener."""
+
+    def __call__(
+        self,
+        address: Address,
+        app: HttpApp,
+        limits: Limits,
+        admission: Admission,
+        *,
+        accept_both_lengths: bool = False,
+    ) -> Listener: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """What speaks gRPC."""
+    """What speaks gRPC, and HTTP to clients."""
 
     name: str
     server: Callable[[Address, RpcApp, Limits, Admission], Server]
     upstream: Callable[[Limits], RpcUpstream]
+    http: HttpServer
 
     def __str__(self) -> str:
         return self.name
 
 
 ENGINES = (
-    Engine("compat", GrpcServer, GrpcUpstream),
-    Engine("own", H2Server, H2Upstream),
+    Engine("compat", GrpcServer, GrpcUpstream, AiohttpServer),
+    Engine("own", H2Server, H2Upstream, H1Server),
 )
 
 

@@ -1,0 +1,103 @@
+"""The chunked coding (RFC 9112, 7.1), read strictly.
+
+*Rule 1.* Lines end with CRLF and nothing else. A size has at most 16 hexadecimal digits.
+*Rule 2.* Extensions and trailers are bounded, and dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from infergate.core.limits import Limits
+from infergate.transport import http_head
+
+_EXTENSION: Final = rb"(?:;[\t\x20-\x7e\x80-\xff]{0,255})?"
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})" + _EXTENSION + rb"\r\n")
+_SIZE_BEGUN = re.compile(rb"(?:[0-9A-Fa-f]{1,16}(?:" + _EXTENSION + rb"\r?)?)?")
+_LONGEST_SIZE: Final = 16 + 1 + 255 + 2
+_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
+_CRLF: Final = b"\r\n"
+
+
+class Chunks:
+    """A body in chunks, of which ``body`` has come; ``whole`` when that is all."""
+
+    __slots__ = ("_ends", "_left", "_limits", "_trailers", "_trailing", "body", "whole")
+
+    def __init__(self, limits: Limits) -> None:
+        self.body = bytearray()
+        self.whole = False
+        self._limits = limits
+        self._left = 0  # of the chunk that has begun
+        self._ends = False  # the CRLF after a chunk comes next
+        self._trailing = False  # the last chunk has come
+        self._trailers = 0
+
+    def take(self, data: bytes, at: int) -> int:
+        """Take what is in ``data`` from ``at`` on; where the rest begins, for which more must come.
+
+        Raises HeadError where it is no chunked body, TOO_LARGE as soon as a size is told that
+        makes it too long.
+        """
+        with memoryview(data) as view:
+            while not self._trailing:
+                if self._left:
+                    piece = view[at : at + self._left]
+                    self.body += piece
+                    at += len(piece)
+                    self._left -= len(piece)
+                    if self._left:
+                        return at
+                if self._ends:
+                    found = data[at : at + 2]
+                    if found != _CRLF:
+                        if not _CRLF.startswith(found):
+                            raise _broken()
+                        return at
+                    at += 2
+                    self._ends = False
+                size = _SIZE.match(data, at)
+                if size is None:
+                    rest = data[at : at + _LONGEST_SIZE]
+                    if _SIZE_BEGUN.fullmatch(rest) is None:
+                        raise _broken()
+                    return at
+                at = size.end()
+                self._begin(int(size[1], 16))
+        return self._take_trailers(data, at)
+
+    def _begin(self, size: int) -> None:
+        if not size:
+            self._trailing = True
+            return
+        whole = len(self.body) + size
+        if whole > self._limits.body:
+            raise http_head.too_large(whole, self._limits)
+        self._left = size
+        self._ends = True
+
+    def _take_trailers(self, data: bytes, at: int) -> int:
+        limits = self._limits
+        while not self.whole:
+            if data.startswith(_CRLF, at):
+                self.whole = True
+                return at + 2
+            end = data.find(b"\n", at) + 1
+            if not end:
+                if len(data) - at > limits.headers:
+                    raise _broken()
+                return at
+            self._trailers += 1
+            if (
+                self._trailers > limits.header_count
+                or end - at > limits.headers
+                or _TRAILER.fullmatch(data, at, end) is None
+            ):
+                raise _broken()
+            at = end
+        return at
+
+
+def _broken() -> http_head.HeadError:
+    return http_head.HeadError(http_head.BAD_REQUEST, "the body is not valid HTTP/1.1")

@@ -1,0 +1,193 @@
+"""An HTTP/1.1 listener on an engine of our own.
+
+*Strategy.* See ``served`` for the states of a connection, ``h1.reader`` for what it receives. One
+scratch serves all connections of a listener: a loop fills it and has it read before it fills it
+again.
+
+*Rule.* What a client pipelines waits unread, and more than ``_HELD`` bytes of it wait in the
+client's socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import numpy as np
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError
+from infergate.core.limits import KIB, Limits
+from infergate.core.wire import HttpRequest
+from infergate.transport.base import Address, HttpApp
+from infergate.transport.guard import Admission, Share
+from infergate.transport.h1.head import Head
+from infergate.transport.h1.reader import Reader
+from infergate.transport.http_served import HttpServed
+from infergate.transport.listener import Listener
+from infergate.transport.served import State
+from infergate.transport.timer import body_due
+
+_HELD: Final = 64 * KIB
+_SCRATCH: Final = 64 * KIB
+"""As much of a long body is copied once; the rest of it is received where it stays."""
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class H1Server(Listener):
+    """A :class:`~infergate.transport.base.Server` for HTTP.
+
+    ``accept_both_lengths``: a request may have Content-Length beside Transfer-Encoding
+    (docs/decisions/0009-both-lengths.md).
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        app: HttpApp,
+        limits: Limits,
+        admission: Admission,
+        *,
+        accept_both_lengths: bool = False,
+    ) -> None:
+        scratch = np.empty(_SCRATCH, np.uint8).data
+        super().__init__(
+            address,
+            app,
+            limits,
+            admission,
+            lambda: Connection(
+                self, Reader(scratch, limits, accept_both_lengths=accept_both_lengths)
+            ),
+        )
+
+
+class Incoming:
+    """A request on its way in. ``since`` is when its body began to come (loop time)."""
+
+    __slots__ = ("_head", "_received", "_share", "call", "keep", "old", "since", "whole", "wire")
+
+    def __init__(self, head: Head, peer: str, admission: Admission) -> None:
+        self.wire = HttpRequest(head.method, head.path, head.query, head.headers)
+        self.call = Call(peer, time.monotonic(), headers=head.headers)
+        self.keep = head.keep
+        self.old = head.old
+        self.since = 0.0
+        self.whole = False
+        self._head = head
+        self._received: int | None = None
+        self._share = Share(admission)
+
+    def count(self, received: int) -> None:
+        """So much of its body is here; the first time, let it in with what its head announced.
+        Raises OVERLOADED."""
+        if self._received is None:
+            self._share.take(self._head.length)
+        if self._head.chunked:
+            self._share.grow(received - (self._received or 0))
+        self._received = received
+
+    def release(self) -> None:
+        """Give back what was admitted, if anything was."""
+        self._share.release()
+
+
+class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
+    """See the module."""
+
+    __slots__ = ("_begun", "_reader")
+
+    def __init__(self, host: Listener, reader: Reader) -> None:
+        super().__init__(host)
+        self._reader: Final = reader
+        self._begun = False  # some of a head is here
+
+    @property
+    def _has_begun(self) -> bool:
+        return self._begun
+
+    # ---- receiving
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Where the next bytes go."""
+        return self._reader.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes of this request, or of the next while this one is being answered. Those after a
+        refusal are not counted, so that the next ones take their place."""
+        state, reader = self._state, self._reader
+        if state is State.HEAD:
+            reader.wrote(nbytes)
+            self._receive(came=True)
+        elif state is State.BODY:
+            reader.wrote(nbytes)
+            self._gather()
+            if self._state is State.HEAD:  # refused, but all of it was here
+                self._receive()
+        elif state is State.BUSY or state is State.FLUSH:
+            reader.wrote(nbytes)
+            if reader.waiting > _HELD:
+                self._transport.pause_reading()
+
+    def _receive(self, *, came: bool = False) -> None:
+        """Take requests until one is served, or more has to come. ``came``: something just did."""
+        reader = self._reader
+        while self._state is State.HEAD:
+            try:
+                head = reader.head()
+            except GatewayError as error:
+                self._refuse(error)
+                return
+            if head is None:
+                if not self._begun and (came or reader.waiting):
+                    self._begun = True
+                    self._timer.set(self._host.limits.header_time)
+                return
+            self._begun = came = False
+            self._begin(head)
+
+    def _begin(self, head: Head) -> None:
+        host = self._host
+        self._request = Incoming(head, self._peer, host.admission)
+        if head.wrong is not None:
+            self._refuse(head.wrong)
+            return
+        self._state = State.BODY
+        self._gather()
+        if self._state is State.BODY and head.waits:
+            self._transport.write(_CONTINUE)
+
+    def _gather(self) -> None:
+        """Take what is here of the body; serve when that is all."""
+        request, reader, host = self._request, self._reader, self._host
+        assert request is not None
+        try:
+            body = reader.body()
+            request.whole = body is not None
+            request.count(reader.received)
+        except GatewayError as error:
+            self._refuse(error)
+            return
+        if body is None:
+            now = host.loop.time()
+            request.since = request.since or now
+            self._timer.set_at(body_due(host.limits, request.since, reader.received, now))
+            return
+        request.wire.body = (body,) if body else ()
+        request.call.bytes_in = reader.received
+        self._start(request)
+
+    # ---- answering
+
+    def _go_on(self, *, received: bool) -> None:
+        if received:
+            return  # refused within _receive or _gather, whose caller goes on
+        if not self._transport.is_reading():
+            self._transport.resume_reading()
+        if self._reader.waiting:
+            self._receive()
+
+    def _linger(self) -> None:
+        self._reader.drop()  # there has to be room for what is read and thrown away
+        super()._linger()

@@ -1,0 +1,337 @@
+"""Any bytes, cut anywhere, give the same requests or one error, in bounded memory and time; and
+aiohttp's parser, which is another's, reads them the same."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from infergate.core.errors import GatewayError
+from infergate.core.limits import Limits
+from infergate.transport.guard import Admission
+from infergate.transport.h1.reader import Reader
+from infergate.transport.http_incoming import Incoming
+from infergate.transport.http_parser import NOT_HTTP, request_parser
+
+LIMITS = Limits(body=3000, headers=500, header_count=8)
+ROOMY = Limits()
+SCRATCH = memoryview(bytearray(1 << 20))
+
+_LINES = st.sampled_from(
+    [
+        b"GET / HTTP/1.1",
+        b"POST /a?b HTTP/1.1",
+        b"POST /a HTTP/1.0",
+        b"OPTIONS * HTTP/1.1",
+        b"GET http://h:1/a?b HTTP/1.1",
+        b"GET /a#b?c HTTP/1.1",
+        b"GET http://u@h/ HTTP/1.1",
+        b"CONNECT a:1 HTTP/1.1",
+        b"GET / HTTP/2.0",
+        b"GET /",
+        b"GET  / HTTP/1.1",
+        b"PRI * HTTP/2.0",
+        b"G ET / HTTP/1.1",
+        b"/ HTTP/1.1",
+        b"GET /\xc3\xa9 HTTP/1.1",
+        b"GET /" + b"x" * 600 + b" HTTP/1.1",
+        b"",
+    ]
+)
+_FIELDS = st.sampled_from(
+    [
+        b"Host: x",
+        b"host:y:80",
+        b"Host: a/b",
+        b"Host:",
+        b"Content-Length: 3",
+        b"content-length:5",
+        b"Content-Length: 3 ",
+        b"Content-Length: +3",
+        b"Content-Length: 3, 3",
+        b"Content-Length: 0x3",
+        b"Content-Length: 3_0",
+        b"Content-Length: ",
+        b"Content-Length: 4000",
+        b"Content-Length: 18446744073709551616",
+        b"Transfer-Encoding: chunked",
+        b"transfer-encoding:\tChunked ",
+        b"Transfer-Encoding: gzip, chunked",
+        b"Transfer-Encoding: chunked, chunked",
+        b"Transfer-Encoding: xchunked",
+        b"Transfer-Encoding: chunked, gzip",
+        b"Transfer-Encoding: chunked;a=b",
+        b"Transfer-Encoding: \x0bchunked",
+        b"Transfer_Encoding: chunked",
+        b"Connection: close",
+        b"Connection: keep-alive",
+        b"Connection: Upgrade, keep-alive",
+        b"Upgrade: websocket",
+        b"Expect: 100-continue",
+        b"A:b",
+        b"A: \tb\t ",
+        b"a: c",
+        b"A: caf\xe9",
+        b"A: \xc3\xa9",
+        b"A:",
+        b"A : b",
+        b" folded",
+        b"\tfolded",
+        b"A: b\0c",
+        b"A: b\rc",
+        b"A: b\nC: d",
+        b"A: b\r",
+        b": b",
+        b"no colon",
+        b"A: " + b"x" * 490,
+    ]
+)
+_CHUNKS = st.sampled_from(
+    [
+        b"3\r\nabc\r\n",
+        b"0003\r\nabc\r\n",
+        b"A\r\n0123456789\r\n",
+        b"a;x=y\r\n0123456789\r\n",
+        b'1;q="z"\r\nb\r\n',
+        b"1;;\r\nb\r\n",
+        b"2 \r\nab\r\n",
+        b"2\nab\n",
+        b"2\r\nab\n",
+        b"2\r\nabc\r\n",
+        b"2\r\na\r\n",
+        b"1;a\nb\r\nx\r\n",
+        b"-1\r\n",
+        b"0x2\r\nab\r\n",
+        b"ffffffffffffffff\r\n",
+        b"10000000000000000\r\n",
+        b"3\r\n\r\n\r\r\n",
+    ]
+)
+_ENDS = st.sampled_from(
+    [
+        b"0\r\n\r\n",
+        b"000\r\n\r\n",
+        b"0;a\r\n\r\n",
+        b"0\r\nX: y\r\n\r\n",
+        b"0\r\nX y\r\n\r\n",
+        b"0\n\n",
+    ]
+)
+
+
+@st.composite
+def heads(draw: st.DrawFn) -> bytes:
+    fields = draw(st.lists(_FIELDS, max_size=5))
+    if draw(st.integers(0, 3)):
+        fields.insert(draw(st.integers(0, len(fields))), b"Host: x")
+    return b"\r\n".join([draw(_LINES), *fields, b"", b""])
+
+
+@st.composite
+def wires(draw: st.DrawFn) -> bytes:
+    """Some requests after each other, good ones among them, and perhaps spoilt."""
+    good = [
+        b"POST /g HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
+        b"POST /g HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n" + b"z" * 2000,
+        b"POST /g HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"GET /g HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\r\n",
+    ]
+    some = st.one_of(st.sampled_from(good), heads(), _CHUNKS, _ENDS, st.binary(max_size=20))
+    wire = bytearray(b"".join(draw(st.lists(some, min_size=1, max_size=6))))
+    for _ in range(draw(st.integers(0, 2))):
+        if wire:
+            at = draw(st.integers(0, len(wire) - 1))
+            wire[at : at + draw(st.integers(0, 2))] = draw(st.binary(max_size=2))
+    return bytes(wire)
+
+
+def pieces(data: bytes, cuts: Sequence[int]) -> Iterator[bytes]:
+    last = 0
+    for cut in [*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]:
+        if cut > last:
+            yield data[last:cut]
+            last = cut
+
+
+def requests(data: bytes, cuts: Sequence[int], *, both: bool = False) -> tuple[list[object], bool]:
+    """What a reader makes of ``data``, and whether it refused the rest."""
+    reader = Reader(SCRATCH, LIMITS, accept_both_lengths=both)
+    found: list[object] = []
+    head = None
+    for piece in pieces(data, cuts):
+        left = piece
+        while left:
+            room = reader.room()
+            count = min(len(room), len(left))
+            assert count
+            room[:count] = left[:count]
+            left = left[count:]
+            reader.wrote(count)
+            assert reader.received <= LIMITS.body
+            try:
+                while True:
+                    if head is None:
+                        head = reader.head()
+                        if head is None:
+                            break
+                        if head.wrong is not None:
+                            return found, True
+                    body = reader.body()
+                    if body is None:
+                        break
+                    asked = (head.method, head.path, head.query, dict(head.headers))
+                    found.append((asked, head.keep, head.old, bytes(body)))
+                    head = None
+            except GatewayError:
+                return found, True
+            reader.room()  # a body that has begun goes there
+            assert reader.waiting <= 2 * LIMITS.headers + 600
+    found.append(("waiting", reader.waiting, reader.received if head else 0))
+    return found, False
+
+
+_CUTS = st.lists(st.integers(0, 10_000), max_size=8)
+
+
+@settings(max_examples=500)
+@given(wires(), _CUTS, st.booleans())
+@example(b"\r\n\r", [1, 2], True)
+@example(b"GET / HTTP/1.1\r\nHost: x\r\nA:" + b" " * 495 + b"b\r\n\r\n", [300, 520], False)
+@example(b"GET /" + b"x" * 499 + b" HTTP/1.1\r\nHost: x\r\n\r\n", [508, 512], False)
+def test_cuts_make_no_difference(data: bytes, cuts: list[int], both: bool) -> None:
+    whole = requests(data, [], both=both)
+    assert requests(data, cuts, both=both) == whole
+    assert requests(data, range(len(data)), both=both) == whole
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=300), _CUTS)
+def test_any_bytes(data: bytes, cuts: list[int]) -> None:
+    assert requests(data, cuts) == requests(data, [])
+
+
+# ---- another's reading --------------------------------------------------------------------------
+
+_LOOP = asyncio.new_event_loop()
+_LOOP.close()
+
+
+def theirs(data: bytes, limits: Limits) -> object:
+    """What aiohttp's parser, and the checks of the compatible engine, make of one request."""
+    parser = request_parser(_LOOP, limits)
+    try:
+        messages, _, _ = parser.feed_data(data)
+        if not messages:
+            return "incomplete"
+        message, payload = messages[0]
+        request = Incoming(message, payload, "", limits, Admission(limits))
+        request.admit(message)
+        request.take()
+    except (*NOT_HTTP, GatewayError):
+        return "refused"
+    if not request.whole:
+        return "incomplete"
+    wire = request.wire
+    asked = wire.method, wire.path, wire.query, dict(wire.headers)
+    return asked, request.keep, request.old, b"".join(wire.body)
+
+
+def ours(data: bytes, limits: Limits) -> object:
+    reader = Reader(SCRATCH, limits)
+    reader.room()[: len(data)] = data
+    reader.wrote(len(data))
+    try:
+        head = reader.head()
+        if head is None:
+            return "incomplete"
+        if head.wrong is not None:
+            return "refused"
+        body = reader.body()
+    except GatewayError:
+        return "refused"
+    if body is None:
+        return "incomplete"
+    asked = head.method, head.path, head.query, dict(head.headers)
+    return asked, head.keep, head.old, bytes(body)
+
+
+_STRICTER = (b"GET  /", b"http://u@h", b"PRI ")
+"""What only we refuse, or we sooner."""
+
+
+@settings(max_examples=600)
+@given(heads(), st.binary(max_size=8))
+def test_heads_are_read_as_aiohttp_reads_them(head: bytes, after: bytes) -> None:
+    got, expected = ours(head + after, LIMITS), theirs(head + after, LIMITS)
+    if any(mark in head for mark in _STRICTER):
+        assert got in {"refused", "incomplete"}
+    else:
+        assert got == expected
+
+
+_CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@settings(max_examples=400)
+@given(
+    st.lists(_CHUNKS, max_size=4), _ENDS, st.binary(max_size=3), st.integers(0, 60), st.booleans()
+)
+def test_chunks_are_read_as_aiohttp_reads_them(
+    chunks: list[bytes], end: bytes, spoil: bytes, at: int, spoilt: bool
+) -> None:
+    body = bytearray(b"".join(chunks) + end)
+    if spoilt:
+        body[at : at + 1] = spoil
+    data = _CHUNKED + bytes(body)
+    got, expected = ours(data, ROOMY), theirs(data, ROOMY)
+    if got != expected and expected == "refused":
+        assert b";" in body, "we look into no extension"
+    elif got != expected:
+        assert got == "refused"
+        assert re.search(rb"[1-9A-Fa-f][0-9A-Fa-f]{8}|[0-9A-Fa-f]{17}", body), (
+            "we judge a size when it is told, and it has 16 digits"
+        )
+
+
+# ---- time ---------------------------------------------------------------------------------------
+
+_COSTLY = {
+    "a head that drips": (b"GET / HTTP/1.1\r\nA: " + b"x" * 15_000, 1),
+    "empty lines": (b"\r\n" * 10_000, 1),
+    "tiny chunks": (_CHUNKED + b"1\r\nx\r\n" * 50_000, 60_000),
+    "an extension that drips": (_CHUNKED + (b"1;" + b"x" * 200 + b"\r\nx\r\n") * 100, 1),
+    "trailers that drip": (_CHUNKED + b"0\r\n" + b"A: b\r\n" * 99, 1),
+    "requests": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2000, 60_000),
+    "new heads": (
+        b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % i for i in range(2000)),
+        60_000,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", _COSTLY)
+def test_nothing_costs_much(case: str) -> None:
+    """In a second at the very most what takes tens of milliseconds here."""
+    data, step = _COSTLY[case]
+    reader = Reader(SCRATCH, ROOMY)
+    head, served = None, 0
+    began = time.process_time()
+    for at in range(0, len(data), step):
+        piece = data[at : at + step]
+        reader.room()[: len(piece)] = piece
+        reader.wrote(len(piece))
+        while True:
+            head = head or reader.head()
+            if head is None or reader.body() is None:
+                break
+            head = None
+            served += 1
+    assert time.process_time() - began < 2
+    assert served == (2000 if "GET" in str(data[-60:]) else 0)

@@ -1,0 +1,309 @@
+"""What our reader of HTTP/1.1 takes out of bytes, without a socket."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.tensor import Buffer
+from infergate.transport.h1 import head as heads
+from infergate.transport.h1.head import Head, Heads
+from infergate.transport.h1.reader import Reader
+from infergate.transport.http_head import HeadError
+
+LIMITS = Limits(body=1000, headers=2000, header_count=20)
+POST = b"POST /v2/a%2Fb?x=1&y HTTP/1.1\r\nHost: h:80\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def reader(limits: Limits = LIMITS, *, both: bool = False, scratch: int = 4096) -> Reader:
+    return Reader(memoryview(bytearray(scratch)), limits, accept_both_lengths=both)
+
+
+def put(into: Reader, data: bytes) -> None:
+    """As a socket does: what there is room for, then ask again."""
+    room = into.room()
+    count = min(len(room), len(data))
+    room[:count] = data[:count]
+    into.wrote(count)
+    assert count == len(data), "use feed"
+
+
+def asked(into: Reader, data: bytes) -> tuple[Head, Buffer | None]:
+    put(into, data)
+    head = into.head()
+    assert head is not None
+    return head, into.body()
+
+
+def refused(data: bytes) -> int:
+    """The status with which its head is."""
+    with pytest.raises(HeadError) as caught:  # noqa: PT012 - now, or when it is looked at
+        head, _ = asked(reader(), data)
+        assert head.wrong is not None
+        raise head.wrong
+    return caught.value.status
+
+
+def test_a_request_in_one_piece() -> None:
+    head, body = asked(reader(), POST + b"X-A: 1\r\nx-a: \t2 \r\nContent-Length: 2\r\n\r\nhi")
+    assert (head.method, head.path, head.query) == ("POST", "/v2/a%2Fb", "x=1&y")
+    assert head.headers == {"host": "h:80", "x-a": "1, 2", "content-length": "2"}
+    assert (head.length, head.chunked, head.keep, head.old) == (2, False, True, False)
+    assert (head.waits, head.wrong, body) == (False, None, b"hi")
+
+
+@pytest.mark.parametrize(
+    ("line", "keep", "old"),
+    [
+        (b"HTTP/1.1\r\nHost: x\r\n", True, False),
+        (b"HTTP/1.1\r\nHost: x\r\nConnection: Close\r\n", False, False),
+        (b"HTTP/1.1\r\nHost: x\r\nConnection: x, close\r\n", False, False),
+        (b"HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n", False, False),
+        (b"HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\n", True, False),
+        (b"HTTP/1.0\r\n", False, True),
+        (b"HTTP/1.0\r\nConnection: Keep-Alive\r\n", True, True),
+        (b"HTTP/1.0\r\nConnection: keep-alive, close\r\n", False, True),
+    ],
+)
+def test_whether_the_client_goes_on(line: bytes, keep: bool, old: bool) -> None:
+    head, _ = asked(reader(), b"GET / " + line + b"\r\n")
+    assert (head.keep, head.old) == (keep, old)
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query"),
+    [
+        (b"/", "/", ""),
+        (b"/a#b?c", "/a#b", "c"),
+        (b"//x/y", "//x/y", ""),
+        (b"http://other", "/", ""),
+        (b"http://other?q", "/", "q"),
+        (b"HTTPS://other:1/a/b?c?d#e", "/a/b", "c?d"),
+    ],
+)
+def test_targets(target: bytes, path: str, query: str) -> None:
+    head, _ = asked(reader(), b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (head.path, head.query, head.wrong) == (path, query, None)
+
+
+def test_options_of_the_whole_server() -> None:
+    head, _ = asked(reader(), b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (head.path, head.wrong) == ("*", None)
+
+
+@pytest.mark.parametrize("target", [b"*", b"http:///a", b"http://u@h/", b"x://a:b/"])
+def test_targets_that_are_none(target: bytes) -> None:
+    assert refused(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n") == 400
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (b"GET / HTTP/2.0", 505),
+        (b"GET / HTTP/0.9", 400),
+        (b"GET /", 400),
+        (b"GET / RTSP/1.0", 400),
+        (b"SOURCE / ICE/1.0", 400),
+        (b"PRI * HTTP/2.0", 400),
+        (b"GET / HTTP/1.2", 400),
+        (b"GET / HTTP/11.1", 400),
+        (b"get / HTTP/1.1", 400),
+        (b"GET  / HTTP/1.1", 400),
+        (b"GET /  HTTP/1.1", 400),
+        (b"GET / HTTP/1.1 ", 400),
+    ],
+)
+def test_versions(line: bytes, status: int) -> None:
+    assert refused(line + b"\r\nHost: x\r\n\r\n") == status
+
+
+def test_a_long_body_is_received_where_it_stays() -> None:
+    into = reader(dataclasses.replace(LIMITS, body=10**6), scratch=1000)
+    head, body = asked(into, POST + b"Content-Length: 100000\r\n\r\n" + b"a" * 500)
+    assert body is None
+    assert (head.length, into.received) == (100_000, 500)
+    assert len(into.room()) == 99_500
+    put(into, b"b" * 99_499)
+    assert into.body() is None
+    assert (len(into.room()), into.waiting) == (1, 0), "what follows goes elsewhere"
+    put(into, b"c")
+    whole = into.body()
+    assert isinstance(whole, memoryview)
+    assert bytes(whole) == b"a" * 500 + b"b" * 99_499 + b"c"
+    assert len(into.room()) == 1000
+    put(into, b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n")
+    head = into.head()  # type: ignore[assignment]
+    assert (head.path, into.body()) == ("/next", b"")
+
+
+def test_nothing_is_had_for_a_body_before_it_is_asked_for() -> None:
+    into = reader()
+    put(into, POST + b"Content-Length: 900\r\n\r\nabc")
+    assert into.head() is not None
+    assert into._memory is None
+    into.drop()
+    assert len(into.room()) == 4096
+    assert (into.waiting, into.received) == (0, 0)
+
+
+def test_what_is_pipelined_waits_as_it_came() -> None:
+    into = reader()
+    second = b"rubbish\r\n\r\n"
+    head, body = asked(into, CHUNKED + b"2;a=b\r\nhi\r\n0\r\nX: y\r\n\r\n" + second)
+    assert (head.chunked, body, into.waiting) == (True, b"hi", len(second))
+    put(into, b"more")
+    with pytest.raises(HeadError):
+        into.head()
+
+
+def test_empty_lines_before_a_request_are_passed_over() -> None:
+    into = reader()
+    for piece in (b"\r", b"\n\r\n", b"\r\n\r\n"):
+        put(into, piece)
+        assert into.head() is None
+    put(into, POST + b"\r\n")
+    head = into.head()
+    assert head is not None
+    assert (head.path, into.body()) == ("/v2/a%2Fb", b"")
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"\x16\x03\x01\x02\x00",
+        b"SSH-2.0-OpenSSH\r\n",
+        b"\0",
+        b"GET / HTTP/1.1\nHost: x\n",
+        b"GET / HTTP/1.1\r\nA: b\r\n c",
+        b"GET / HTTP/1.1\r\nA : b",
+        b"GET / HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n",
+    ],
+)
+@pytest.mark.parametrize("step", [1, 100])
+def test_what_can_be_no_head_is_refused_before_it_ends(begun: bytes, step: int) -> None:
+    into = reader()
+    with pytest.raises(HeadError) as caught:  # noqa: PT012 - which piece does not matter
+        for at in range(0, len(begun), step):
+            put(into, begun[at : at + step])
+            assert into.head() is None
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("piece", [b"GET /" + b"x" * 3000, b"GET / HTTP/1.1\r\nA: " + b"b" * 3000])
+def test_a_head_that_never_ends(piece: bytes) -> None:
+    into = reader()
+    put(into, piece)
+    with pytest.raises(HeadError) as caught:
+        into.head()
+    assert caught.value.status in {414, 431}
+
+
+def test_both_lengths_only_at_the_beginning() -> None:
+    both = POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head, body = asked(reader(both=True), both + b"3\r\nabc\r\n0\r\n\r\n")
+    assert (head.keep, body, "content-length" in head.headers) == (False, b"abc", False)
+    for before in (b"\r\n", POST + b"\r\n"):
+        into = reader(both=True)
+        put(into, before + both)
+        with pytest.raises(HeadError):  # noqa: PT012
+            assert into.head() is not None
+            into.body()
+            into.head()
+
+
+# ---- chunks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        b"xyz\r\n",
+        b"-1\r\n",
+        b"+1\r\n",
+        b" 1\r\n",
+        b"0x1\r\n",
+        b"1 \r\n",
+        b"1_0\r\n",
+        b"\r\n",
+        b"1\n",
+        b"1\r\r\n",
+        b"1;a\nb\r\n",
+        b"1;a\rb\r\n",
+        b"1;\0\r\n",
+        b"1;" + b"x" * 256 + b"\r\n",
+        b"10000000000000000\r\n",
+        b"00000000000000001\r\n",
+        b"1\r\nab",
+        b"1\r\na\n",
+        b"1\r\na\rb",
+        b"1\r\na\r\n\r\n",
+        b"0\r\n\n",
+        b"0\r\nA\r\n",
+        b"0\r\nA : b\r\n",
+        b"0\r\n A: b\r\n",
+        b"0\r\nA: b\nC: d\r\n",
+        b"0\r\nA: b\0\r\n",
+        b"0\r\nA: b\r\r\n",
+        b"0\r\n" + b"A: b\r\n" * 21,
+        b"0\r\nA: " + b"b" * 2000 + b"\r\n",
+        b"0\r\nA: " + b"b" * 2100,
+    ],
+)
+@pytest.mark.parametrize("step", [1, 5000])
+def test_chunks_that_are_none(chunks: bytes, step: int) -> None:
+    """Refused as soon as they can be none, however they come."""
+    into = reader(scratch=8000)
+    head, body = asked(into, CHUNKED)
+    assert (head.chunked, body) == (True, None)
+    with pytest.raises(HeadError) as caught:  # noqa: PT012 - which piece does not matter
+        for at in range(0, len(chunks), step):
+            put(into, chunks[at : at + step])
+            assert into.body() is None
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "chunks", [b"3e9\r\n", b"100000002\r\n", b"ffffffffffffffff\r\n", b"1\r\nx\r\n3e8\r\n"]
+)
+def test_a_chunk_too_large_is_refused_when_it_is_announced(chunks: bytes) -> None:
+    into = reader()
+    put(into, CHUNKED + chunks)
+    assert into.head() is not None
+    with pytest.raises(GatewayError) as caught:
+        into.body()
+    assert caught.value.kind is Kind.TOO_LARGE
+
+
+# ---- what is remembered -------------------------------------------------------------------------
+
+
+def test_a_head_that_came_before_is_not_read_again() -> None:
+    known = Heads(LIMITS)
+    raw = POST + b"\r\n"
+    first = known.read(raw)
+    assert known.read(bytes(bytearray(raw))) is first
+    assert known.read(raw.replace(b"x=1", b"x=2")) is not first
+    assert Heads(LIMITS).read(raw) is not first, "another connection knows nothing of it"
+
+
+def test_what_is_refused_is_not_remembered() -> None:
+    known = Heads(LIMITS)
+    raw = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n"
+    first = known.read(raw)
+    assert first.wrong is not None
+    assert known.read(raw) is not first
+
+
+@pytest.mark.parametrize("lines", [0, 1, 18])
+def test_what_is_remembered_is_bounded(lines: int) -> None:
+    known = Heads(LIMITS)
+    for i in range(2000):
+        known.read(POST + b"X-%d: y\r\n" % i + b"A: b\r\n" * lines + b"\r\n")
+    assert known._weight <= heads.REMEMBERED
+    weight = sum(2 * len(raw) for raw in known._known)
+    assert weight <= known._weight
+    assert 1 < len(known._known) <= heads.REMEMBERED // 256

@@ -1,0 +1,117 @@
+"""What could be read as one request here and as two by another on the way: refused, and nothing
+behind it is served."""
+
+from __future__ import annotations
+
+import pytest
+from transport_kit import HttpSite
+
+START = b"POST /first HTTP/1.1\r\nHost: x\r\n"
+CHUNKS = b"2\r\nhi\r\n0\r\n\r\n"
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+
+_HEADS = {
+    "CL and TE": b"Content-Length: 2\r\nTransfer-Encoding: chunked",
+    "TE and CL": b"Transfer-Encoding: chunked\r\nContent-Length: 2",
+    "two lengths that differ": b"Content-Length: 2\r\nContent-Length: 12",
+    "the same length twice": b"Content-Length: 12\r\nContent-Length: 12",
+    "a list of lengths": b"Content-Length: 2, 12",
+    "+2": b"Content-Length: +2",
+    "-2": b"Content-Length: -2",
+    "0x2": b"Content-Length: 0x2",
+    "1_2": b"Content-Length: 1_2",
+    "2.0": b"Content-Length: 2.0",
+    "a blank in the length": b"Content-Length: 1 2",
+    "a vertical tab before the length": b"Content-Length: \x0b2",
+    "no length": b"Content-Length: ",
+    "a length of 2^64": b"Content-Length: 18446744073709551616",
+    "a length of 40 digits": b"Content-Length: " + b"1" * 40,
+    "a blank before the colon of CL": b"Content-Length : 2",
+    "a blank before the colon of TE": b"Transfer-Encoding : chunked",
+    "TE twice": b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+    "chunked twice": b"Transfer-Encoding: chunked, chunked",
+    "xchunked": b"Transfer-Encoding: xchunked",
+    "chunked, identity": b"Transfer-Encoding: chunked, identity",
+    "chunked with a parameter": b"Transfer-Encoding: chunked;a=b",
+    "chunked in quotes": b'Transfer-Encoding: "chunked"',
+    "a vertical tab before chunked": b"Transfer-Encoding: \x0bchunked",
+    "TE folded": b"Transfer-Encoding:\r\n chunked",
+    "CL folded": b"Content-Length:\r\n 2",
+    "obs-fold": b"A: b\r\n c",
+    "a fold first": b" A: b",
+    "a bare LF": b"A: b\nTransfer-Encoding: chunked",
+    "a bare CR": b"A: b\rTransfer-Encoding: chunked",
+    "CR CR LF": b"A: b\r\r\nTransfer-Encoding: chunked",
+    "NUL in a value": b"A: b\0c",
+    "NUL in a name": b"A\0: b",
+    "a control in a value": b"A: b\x01c",
+    "no name": b": b",
+    "no colon": b"Transfer-Encoding chunked",
+    "a name that is no token": b"Content-Length\xa0: 2",
+    "Host twice": b"Host: y",
+}
+_BODIES = {
+    "a lone LF after a size": b"2\nhi\r\n0\r\n\r\n",
+    "a lone LF after a chunk": b"2\r\nhi\n0\r\n\r\n",
+    "a lone CR after a size": b"2\rhi\r\n0\r\n\r\n",
+    "a lone LF in an extension": b"2;a\nhi\r\n0\r\n\r\n",
+    "a size too small": b"1\r\nhi\r\n0\r\n\r\n",
+    "a size that overflows 64 bits": b"10000000000000002\r\nhi\r\n0\r\n\r\n",
+    "a negative size": b"-2\r\nhi\r\n0\r\n\r\n",
+    "0x2 as a size": b"0x2\r\nhi\r\n0\r\n\r\n",
+    "a blank before a size": b" 2\r\nhi\r\n0\r\n\r\n",
+    "a blank after a size": b"2 \r\nhi\r\n0\r\n\r\n",
+    "no size": b"\r\nhi\r\n0\r\n\r\n",
+    "a lone LF after the last size": b"2\r\nhi\r\n0\n\r\n",
+    "a trailer without a colon": b"2\r\nhi\r\n0\r\nA\r\n\r\n",
+    "a trailer that is folded": b"2\r\nhi\r\n0\r\nA: b\r\n c\r\n\r\n",
+    "a lone LF in a trailer": b"2\r\nhi\r\n0\r\nA: b\n\r\n\r\n",
+}
+
+
+async def refuses(site: HttpSite, wire: bytes) -> None:
+    peer = await site.connect()
+    await peer.send(wire + SMUGGLED)
+    answer = await peer.answer()
+    assert answer.status in {400, 413, 501}
+    assert answer.headers["connection"] == "close"
+    assert await peer.ended()
+    assert site.app.wires == []
+    await peer.close()
+    await site.good()
+
+
+@pytest.mark.parametrize("case", _HEADS)
+async def test_a_head(site: HttpSite, case: str) -> None:
+    await refuses(site, START + _HEADS[case] + b"\r\n\r\n" + CHUNKS)
+
+
+@pytest.mark.parametrize("case", _BODIES)
+async def test_a_chunked_body(site: HttpSite, case: str) -> None:
+    await refuses(site, START + b"Transfer-Encoding: chunked\r\n\r\n" + _BODIES[case])
+
+
+async def test_a_chunked_body_of_http_1_0(site: HttpSite) -> None:
+    await refuses(site, b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS)
+
+
+async def test_http_2_is_told_the_version(site: HttpSite) -> None:
+    peer = await site.connect()
+    await peer.send(b"GET / HTTP/2.0\r\nHost: x\r\n\r\n")
+    assert (await peer.answer()).status == 505
+    await peer.close()
+    await site.good()
+
+
+async def test_the_same_head_with_another_body_is_another_request(site: HttpSite) -> None:
+    """Heads may be remembered; what came after them never is."""
+    peer = await site.connect()
+    head = START + b"Content-Length: 2\r\n\r\n"
+    for body in (b"ab", b"cd", b"ef"):
+        await peer.send(head + body)
+        assert (await peer.answer()).body == b"POST " + body
+    chunked = START + b"Transfer-Encoding: chunked\r\n\r\n"
+    for size in (1, 3, 2):
+        await peer.send(chunked + b"%x\r\n%b\r\n0\r\n\r\n" % (size, b"x" * size))
+        assert (await peer.answer()).body == b"POST " + b"x" * size
+    await peer.close()
