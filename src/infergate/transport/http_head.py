@@ -115,7 +115,7 @@ def too_large(found: int, limits: Limits) -> GatewayError:
 def check(
     method: str,
     target: str,
-    version: Sequence[int],
+    version: tuple[int, ...],
     headers: Mapping[str, str],
     limits: Limits,
 ) -> None:
@@ -126,9 +126,9 @@ def check(
     """
     if len(target) > limits.headers:
         raise uri_too_long(limits)
-    if tuple(version) < (1, 0):
+    if version < (1, 0):
         raise HeadError(BAD_REQUEST, "HTTP/0.9 is not served here")
-    if tuple(version) > (1, 1):
+    if version > (1, 1):
         raise HeadError(
             VERSION_NOT_SUPPORTED, "HTTP/1.1 and HTTP/1.0 are served here", Kind.UNSUPPORTED
         )
@@ -143,7 +143,7 @@ def check(
         raise too_large(announced, limits)
     codings = headers.get("transfer-encoding")
     if codings is not None:
-        if tuple(version) == (1, 0):  # RFC 9112, 6.1: where the body ends is not certain
+        if version == (1, 0):  # RFC 9112, 6.1: where the body ends is not certain
             raise HeadError(BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
         check_codings(codings)
 
@@ -296,7 +296,7 @@ def _octets(name: str, value: str) -> str:
 
 def has_body(method: str, status: int) -> bool:
     """Whether a response may carry one (RFC 9110, 6.4.1)."""
-    return method != "HEAD" and status not in _BODILESS and status >= HTTPStatus.OK
+    return method != "HEAD" and status not in _BODILESS and status >= 200
 
 
 def gathered(head: bytes, parts: Iterable[Buffer]) -> list[Buffer]:

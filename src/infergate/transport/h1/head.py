@@ -41,8 +41,7 @@ _ONCE: Final = frozenset(
     }
 )
 """Fields with one value (aiohttp's list). Where one comes twice, readers may choose differently."""
-_CHUNKED_LAST = re.compile(rb"(?:^|[, \t])chunked$", re.IGNORECASE)
-"""RFC 9112, 6.3: else nobody knows where the body ends."""
+_VERSIONS: Final = {"1.1": (1, 1), "1.0": (1, 0)}
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]+)(/[^?#]*)?(?:\?([^#]*))?(?:#.*)?")
 
 
@@ -81,26 +80,31 @@ class Head:
             pass  # all of the head was read; to what it would upgrade is not served here
         except httptools.HttpParserError:
             raise http_head.not_http() from None
-        fields = [(name, value.rstrip(b" \t")) for name, value in found.fields]
-        version = tuple(map(int, parser.get_http_version().split(".")))
-        if not _is_request(raw, lines, fields, version):
+        method, version = parser.get_method(), parser.get_http_version()
+        line = b"%b %b HTTP/%b\r\n" % (method, found.target, version.encode("ascii"))
+        headers = found.headers
+        if (
+            not raw.startswith(line)  # llhttp reads RTSP and more blanks, too
+            or method == b"PRI"  # HTTP/2, begun without asking
+            or found.lines != lines
+            or found.doubtful
+            or ("host" not in headers and version == "1.1")
+        ):
             raise http_head.not_http()
-        headers = http_head.lowered(
-            [(str(n, "ascii"), str(v, "utf-8", "surrogateescape")) for n, v in fields]
-        )
-        target = str(found.target, "latin-1")
-        self.method = str(parser.get_method(), "ascii")
+        self.method = method.decode("ascii")
         self.headers = headers
         self.length = int(headers.get("content-length", 0))
-        self.chunked = "transfer-encoding" in headers
-        self.old = version == (1, 0)
+        self.chunked = _is_chunked(headers)
+        self.old = version == "1.0"
         self.keep = _keeps(headers, old=self.old)
         self.waits = not self.old and headers.get("expect", "").lower() == "100-continue"
+        target = found.target.decode("latin-1")
         self.path, _, self.query = target.partition("?")
         self.wrong: GatewayError | None = None
         try:
-            http_head.check_fields(fields, limits)
-            http_head.check(self.method, target, version, headers, limits)
+            if found.size > limits.headers:
+                raise http_head.headers_too_large(limits)
+            http_head.check(self.method, target, _version(version), headers, limits)
             if not target.startswith("/"):
                 self._place(target)
         except GatewayError as error:
@@ -116,46 +120,62 @@ class Head:
         self.path, self.query = form[2] or "/", form[3] or ""
 
 
-def _is_request(
-    raw: bytes, lines: int, fields: list[tuple[bytes, bytes]], version: tuple[int, ...]
-) -> bool:
-    """Also by what llhttp lets pass, or leaves to its caller."""
-    line = raw[: raw.index(b"\r\n")]
-    names = [str(name, "ascii").lower() for name, _ in fields]
-    coding = dict(zip(names, fields, strict=False)).get("transfer-encoding")
-    return (
-        len(fields) == lines
-        and (version == (0, 9) or (line[-9:-3] == b" HTTP/" and line.count(b" ") == 2))
-        and not line.startswith(b"PRI ")  # HTTP/2, begun without asking
-        and (version != (1, 1) or "host" in names)
-        and not any(name in _ONCE and names.count(name) > 1 for name in names)
-        and (coding is None or _CHUNKED_LAST.search(coding[1]) is not None)
-    )
+def _version(told: str) -> tuple[int, ...]:
+    return _VERSIONS.get(told) or tuple(map(int, told.split(".")))
+
+
+def _is_chunked(headers: Mapping[str, str]) -> bool:
+    """Raises HeadError where nobody knows where the body ends (RFC 9112, 6.3)."""
+    codings = headers.get("transfer-encoding")
+    if codings is None:
+        return False
+    if codings.rpartition(",")[2].strip(" \t").lower() != "chunked":
+        raise http_head.not_http()
+    return True
 
 
 def _keeps(headers: Mapping[str, str], *, old: bool) -> bool:
     """Whether the client goes on as before (RFC 9112, 9.3). Nothing is upgraded here, so one that
     asks for that is answered, and no more."""
-    options = {option.strip().lower() for option in headers.get("connection", "").split(",")}
+    connection = headers.get("connection")
+    if connection is None:
+        return not old
+    options = {option.strip().lower() for option in connection.split(",")}
     if "close" in options or ("upgrade" in options and "upgrade" in headers):
         return False
     return not old or "keep-alive" in options
 
 
 class _Found:
-    """What the parser tells; blanks after values are still there."""
+    """What the parser tells. ``headers`` are as :func:`http_head.lowered` makes them, ``size`` as
+    :func:`http_head.check_fields` counts; ``doubtful``: one came twice of which one is allowed."""
 
-    __slots__ = ("fields", "target")
+    __slots__ = ("doubtful", "headers", "lines", "size", "target")
 
     def __init__(self) -> None:
         self.target = b""
-        self.fields: list[tuple[bytes, bytes]] = []
+        self.headers: dict[str, str] = {}
+        self.lines = 0
+        self.size = 0
+        self.doubtful = False
 
     def on_url(self, target: bytes) -> None:
         self.target += target
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.fields.append((name, value))
+        value = value.rstrip(b" \t")
+        key = name.decode("ascii").lower()
+        try:
+            text = value.decode("utf-8")
+        except UnicodeDecodeError:
+            text = value.decode("latin-1")
+        headers = self.headers
+        if key in headers:
+            self.doubtful |= key in _ONCE
+            text = f"{headers[key]}, {text}"
+        headers[key] = text
+        self.lines += 1
+        self.size += len(name) + len(value) + 4
 
 
 class Heads:

@@ -292,7 +292,8 @@ def test_chunks_are_read_as_aiohttp_reads_them(
     data = _CHUNKED + bytes(body)
     got, expected = ours(data, ROOMY), theirs(data, ROOMY)
     if got != expected and expected == "refused":
-        assert b";" in body, "we look into no extension"
+        # We look into no extension, and at a trailer when its line is here.
+        assert b";" in body or got == "incomplete"
     elif got != expected:
         assert got == "refused"
         assert re.search(rb"[1-9A-Fa-f][0-9A-Fa-f]{8}|[0-9A-Fa-f]{17}", body), (
