@@ -346,8 +346,9 @@ class Config(Section):
     )
     engine: Literal["own", "compat"] = Field(
         default="compat",
-        description="What speaks gRPC to clients and backends: `own` is infergate's HTTP/2, for a "
-        "fraction of the CPU, on uvloop where that is installed; `compat` the gRPC library.",
+        description="What speaks gRPC to clients and backends, and HTTP to clients: `own` is "
+        "infergate's HTTP/2 and HTTP/1.1, for a fraction of the CPU, on uvloop where that is "
+        "installed; `compat` the gRPC library and aiohttp's parser.",
     )
     drain: DrainConfig = Field(default=DrainConfig(), description="How the process ends.")
     log: LogConfig = Field(default=LogConfig(), description="How the log is written.")
