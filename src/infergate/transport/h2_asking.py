@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from infergate import __version__
@@ -183,7 +183,7 @@ class Asked:
         """Messages follow."""
         raise NotImplementedError
 
-    def _take(self, data: Buffer) -> None:
+    def _take(self, parts: Sequence[Buffer]) -> None:
         """Some of them. Raises TooLong, NoMessage."""
         raise NotImplementedError
 
@@ -205,12 +205,12 @@ class Asked:
         else:
             self.fail(garbage("the backend's answer is not gRPC", self._said("a content-type")))
 
-    def add(self, data: Buffer, end: bool) -> None:  # noqa: FBT001
-        """Some of the answer."""
+    def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
+        """Some of the answer, of ``size`` bytes."""
         if self._is_over:
             return
         try:
-            self._take(data)
+            self._take(parts)
         except TooLong as error:
             self.fail(
                 GatewayError(
@@ -329,11 +329,11 @@ class AskedOnce(Asked):
     def _expect(self, answered: Answered) -> None:
         self._reader = OneMessage(self._link.most, answered.encoding)
 
-    def _take(self, data: Buffer) -> None:
+    def _take(self, parts: Sequence[Buffer]) -> None:
         reader = self._reader
         assert reader is not None
         known = reader.length
-        reader.add(data)
+        reader.add(parts)
         if known is None and reader.length is not None and reader.message is None:
             self._link.core.invite(self._stream, reader.length)
 
@@ -371,9 +371,9 @@ class AskedStream(Asked):
         self._messages = Messages(self._link.most, answered.encoding)
         self._first = answered.metadata
 
-    def _take(self, data: Buffer) -> None:
+    def _take(self, parts: Sequence[Buffer]) -> None:
         assert self._messages is not None
-        self._messages.add(data)
+        self._messages.add(parts)
         self._wake()
 
     async def next(self) -> RpcResponse | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from infergate.core.call import Call
@@ -75,8 +75,8 @@ class Served:
         if timeout is not None:
             self._alarm = link.loop.call_later(timeout + _LATE, self._expire)
 
-    def add(self, data: Buffer, end: bool) -> None:  # noqa: FBT001
-        """Some of the body."""
+    def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
+        """Some of the body, of ``size`` bytes."""
         raise NotImplementedError
 
     def end(self, fields: Fields) -> None:
@@ -182,15 +182,15 @@ class UnaryCall(Served):
         self._admitted = False
         self._unsent = -1
 
-    def add(self, data: Buffer, end: bool) -> None:  # noqa: FBT001
+    def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
         """Some of the message."""
         if self._task is not None or self._has_ended:
             return
         reader = self._reader
         try:
-            reader.add(data)
+            reader.add(parts)
             if reader.length is not None:
-                self._admit(reader.length, len(data))
+                self._admit(reader.length, size)
         except TooLong as error:
             self._turn_away(RpcResponse(code=calls.RESOURCE_EXHAUSTED, details=str(error)))
         except NoMessage as error:
@@ -201,7 +201,7 @@ class UnaryCall(Served):
             if end:
                 self._start()
             else:
-                self._received += len(data)
+                self._received += size
                 self._last = self._link.loop.time()
 
     def end(self, fields: Fields) -> None:  # noqa: ARG002
@@ -303,9 +303,9 @@ class StreamCall(Served):
         """Serve it."""
         self._task = self._link.loop.create_task(self._serve(handler))
 
-    def add(self, data: Buffer, end: bool) -> None:  # noqa: FBT001
+    def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
         """Some of the messages."""
-        self._body.add(data)
+        self._body.add(parts)
         if end:
             self._ended = True
         self._wake()

@@ -67,7 +67,7 @@ class Link(asyncio.Protocol):
         for event in self._core.receive(data, self.loop.time()):
             kind = type(event)
             if kind is Data:
-                event.stream.owner.add(event.data, event.end)  # type: ignore[union-attr]
+                event.stream.owner.add(event.parts, event.size, event.end)  # type: ignore[union-attr]
             elif kind is Headers:
                 self._on_headers(event)  # type: ignore[arg-type]
             else:

@@ -163,8 +163,25 @@ class Connection(Reader):
             if stream.due < 0 or (flags & END_STREAM and stream.due):
                 raise StreamFault(stream.id, Code.PROTOCOL_ERROR)
 
-    def _payload(self, stream: Stream, data: Buffer, *, end: bool) -> None:
-        self._events.append(Data(stream, data, end))
+    def _counts(self, number: int, length: int) -> int:
+        stream = self.streams.get(number)
+        if stream is None or not stream.remote_open or not stream.received_headers:
+            return 0
+        calm = bounds.CONNECTION_WINDOW // 2 - 1 - self._unreleased  # until the window has to grow
+        room = min(self._window, calm, stream.receive_window)
+        return (room if stream.due is None else min(room, stream.due)) // length
+
+    def _on_run(self, number: int, size: int) -> Stream:
+        stream = self.streams[number]
+        self._window -= size
+        self._unreleased += size
+        stream.receive_window -= size
+        if stream.due is not None:
+            stream.due -= size
+        return stream
+
+    def _payload(self, stream: Stream, parts: Sequence[Buffer], size: int, *, end: bool) -> None:
+        self._events.append(Data(stream, parts, size, end))
         if end:
             stream.remote_open = False
             if not stream.local_open:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from infergate.core.tensor import Buffer
@@ -20,10 +21,12 @@ class Headers:
 
 @dataclass(slots=True)
 class Data:
-    """Some of a body, which lives as long as it is held. ``end``: nothing comes after it."""
+    """Some of a body, which lives as long as it is held: ``size`` bytes in ``parts``. ``end``:
+    nothing comes after it."""
 
     stream: Stream
-    data: Buffer
+    parts: Sequence[Buffer]
+    size: int
     end: bool
 
 

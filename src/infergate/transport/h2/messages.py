@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -79,15 +80,15 @@ class OneMessage:
         self.length: int | None = None
         self.message: Buffer | None = None
 
-    def add(self, data: Buffer) -> None:
+    def add(self, parts: Sequence[Buffer]) -> None:
         """Some of the body. Raises TooLong, NoMessage."""
-        if self._room is None:
-            if self.message is None:
-                self._begin(data)
-            elif len(data):
+        for part in parts:
+            if self._room is not None:
+                self._fill(part)
+            elif self.message is None:
+                self._begin(part)
+            elif len(part):
                 raise NoMessage("more than one message")
-            return
-        self._fill(data)
 
     def _begin(self, data: Buffer) -> None:
         if self._head:
@@ -130,9 +131,10 @@ class Messages:
         self._most: Final = most
         self._encoding: Final = encoding
 
-    def add(self, data: Buffer) -> None:
+    def add(self, parts: Sequence[Buffer]) -> None:
         """Some of the body."""
-        self._body += data
+        for part in parts:
+            self._body += part
 
     @property
     def is_empty(self) -> bool:

@@ -116,9 +116,13 @@ class Outbox:
         assert queue is not None
         most = min(self.frame_size, _LONGEST)
         while queue:
-            room = min(most, stream.send_window, self.window)
+            room = min(stream.send_window, self.window)
             if room <= 0:
                 return False
+            if count := min(room, len(queue[0]) - 1) // most:
+                self._send_run(stream, queue, most, count)
+                continue
+            room = min(room, most)
             # A frame is filled from several parts: a message is a few bytes and then a tensor.
             taken, size = [], 0
             while queue and size < room:
@@ -141,6 +145,17 @@ class Outbox:
             if stream.tail:
                 self.headers(stream, stream.tail, end=True)
         return True
+
+    def _send_run(self, stream: Stream, queue: deque[Buffer], most: int, count: int) -> None:
+        """``count`` frames of ``most`` bytes, all of the first part, of which something is left."""
+        head, part = HEAD.pack(most << 8 | DATA, 0, stream.id), memoryview(queue.popleft())
+        size = count * most
+        queue.appendleft(part[size:])
+        stream.send_window -= size
+        self.window -= size
+        self.sent_frames += count
+        for at in range(0, size, most):
+            self.parts += (head, part[at : at + most])
 
     def forget(self, stream: Stream) -> None:
         """Nothing more is sent on ``stream``."""

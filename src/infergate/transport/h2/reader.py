@@ -66,7 +66,16 @@ class Reader:
         nobody's. Raises ConnectionFault, StreamFault."""
         raise NotImplementedError
 
-    def _payload(self, stream: Stream, data: Buffer, *, end: bool) -> None:
+    def _counts(self, number: int, length: int) -> int:
+        """How many frames of DATA of ``length`` bytes, which is not 0, with no padding and no end,
+        ``_on_data`` would do nothing about but count them."""
+        raise NotImplementedError
+
+    def _on_run(self, number: int, size: int) -> Stream:
+        """So many came, of ``size`` bytes together; whose they are."""
+        raise NotImplementedError
+
+    def _payload(self, stream: Stream, parts: Sequence[Buffer], size: int, *, end: bool) -> None:
         """Some of that, or the end of it."""
         raise NotImplementedError
 
@@ -121,6 +130,10 @@ class Reader:
         length, kind = first >> 8, first & 0xFF
         stream &= frames.LAST_STREAM
         if kind == DATA and self._block is None:
+            if not flags and data.startswith(data[at:begin], begin + length):
+                after = self._read_run(data, at, end, stream, length)
+                if after != at:
+                    return after
             if not flags & PADDED:
                 self._begin_data(stream, flags, length, 0)
                 return begin
@@ -141,6 +154,24 @@ class Reader:
         except StreamFault as fault:
             self._broken(fault)
         return stop
+
+    def _read_run(self, data: bytes, at: int, end: int, number: int, length: int) -> int:
+        """Frames of DATA whose heads are all the one at ``at``, if they are here whole and need
+        nothing but to be counted; where they end, or ``at`` if there are less than two."""
+        step = HEAD_SIZE + length
+        if not 0 < length <= bounds.FRAME:
+            return at
+        most = min((end - at) // step, self._counts(number, length))
+        head, after, stop = data[at : at + HEAD_SIZE], at, at + most * step
+        while after < stop and data.startswith(head, after):
+            after += step
+        if after <= at + step:
+            return at
+        view = memoryview(data)
+        parts = [view[each + HEAD_SIZE : each + step] for each in range(at, after, step)]
+        size = len(parts) * length
+        self._payload(self._on_run(number, size), parts, size, end=False)
+        return after
 
     def _read_whole(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
         if kind == HEADERS:
@@ -196,7 +227,7 @@ class Reader:
             return
         if not self._ends:
             self._charge("empty DATA")
-        self._payload(stream, NOTHING, end=self._ends)
+        self._payload(stream, (), 0, end=self._ends)
 
     def _read_on(self, view: memoryview, at: int, end: int) -> int:
         """Inside a frame that is not held: hand on or throw away what is here of it."""
@@ -213,7 +244,7 @@ class Reader:
         last = stop - at == body
         if last:
             self._target = None
-        self._payload(target, view[at:stop], end=last and self._ends)
+        self._payload(target, (view[at:stop],), stop - at, end=last and self._ends)
         return stop
 
     # ---- header blocks

@@ -31,9 +31,13 @@ _PAYLOADS = st.one_of(
     st.integers(0, 70_000).map(bytes),
 )
 _FRAMES = st.builds(frame, st.integers(0, 11), _FLAGS, _NUMBERS, _PAYLOADS)
+_RUNS = st.builds(
+    lambda number, size, count: headers(number) + data(number, bytes(size)) * count,
+    st.sampled_from([1, 3, 5, 7]), st.integers(0, 40_000), st.integers(2, 40),
+)  # fmt: skip
 _SAID = st.one_of(
     st.binary(max_size=300),
-    st.lists(_FRAMES, max_size=30).map(b"".join),
+    st.lists(_FRAMES | _RUNS, max_size=30).map(b"".join),
     st.tuples(st.lists(_FRAMES, max_size=30).map(b"".join), st.binary(max_size=60)).map(b"".join),
 )
 PHASES = (Phase.explicit, Phase.generate)
@@ -56,9 +60,10 @@ def fed(connection: Connection, said: list[bytes]) -> list[object]:
         for event in connection.receive(piece, 0.0):
             assert not found or not isinstance(found[-1], Failed), "nothing comes after the end"
             match event:
-                case Data(stream, body, end):
+                case Data(stream, parts, size, end):
                     assert stream.owner is not None
-                    stream.owner.append(bytes(body))
+                    stream.owner += map(bytes, parts)
+                    assert size == sum(map(len, parts))
                     if end:
                         found.append((stream.id, b"".join(stream.owner)))
                 case Headers(stream, fields, end):
@@ -191,8 +196,8 @@ def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> 
             mine, _ = pumped(ours, theirs)
             for event in mine:
                 if isinstance(event, Data):
-                    received += event.data
-                    ours.release(event.stream, len(event.data))
+                    received += b"".join(event.parts)
+                    ours.release(event.stream, event.size)
         theirs.end_stream(stream)
         mine, _ = pumped(ours, theirs)
         assert mine
@@ -257,8 +262,8 @@ def test_h2_as_a_server(size: int, window: int, frame_size: int) -> None:
             mine, _ = pumped(ours, theirs)
             for event in mine:
                 if isinstance(event, Data):
-                    answered += event.data
-                    ours.release(stream, len(event.data))
+                    answered += b"".join(event.parts)
+                    ours.release(stream, event.size)
         theirs.send_headers(stream.id, [("grpc-status", "0")], end_stream=True)
         mine, _ = pumped(ours, theirs)
         assert isinstance(mine[-1], Trailers)
@@ -303,5 +308,5 @@ def test_data_is_never_held() -> None:
     events = connection.receive(data(1, bytes(100_000))[:50_000], 0.0)
     (event,) = events
     assert isinstance(event, Data)
-    assert len(event.data) == 50_000 - 9
+    assert event.size == 50_000 - 9
     assert not connection._rest

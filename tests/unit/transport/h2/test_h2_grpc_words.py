@@ -44,7 +44,7 @@ def test_one_message_however_it_comes(data: bytes, cuts: list[int]) -> None:
     reader, body, at = OneMessage(MOST, ""), memoryview(framed(data)), 0
     for cut in [*cuts, len(body)]:
         assert reader.message is None or at >= len(body)
-        reader.add(body[at : at + cut])
+        reader.add([body[at : at + cut]])
         at += cut
     assert reader.message is not None
     assert bytes(reader.message) == data
@@ -58,7 +58,7 @@ def test_one_message_however_it_comes(data: bytes, cuts: list[int]) -> None:
 def test_many_messages_however_they_come(parts: list[bytes], cuts: list[int]) -> None:
     reader, body, at, found = Messages(MOST, ""), b"".join(map(framed, parts)), 0, []
     for cut in [*cuts, len(body)]:
-        reader.add(body[at : at + cut])
+        reader.add([body[at : at + cut]])
         at += cut
         while (taken := reader.take()) is not None:
             found.append(taken)
@@ -71,10 +71,10 @@ def test_compressed_messages(name: str, packed: object) -> None:
     assert callable(packed)
     body = framed(packed(b"a" * 5000), 1)
     reader = OneMessage(MOST, name)
-    reader.add(body)
+    reader.add([body])
     assert reader.message == b"a" * 5000
     many = Messages(MOST, name)
-    many.add(body + framed(b"plain"))
+    many.add([body, framed(b"plain")])
     assert many.take() == (b"a" * 5000, len(body))
     assert many.take() == (b"plain", 10)
     assert many.take() is None
@@ -99,9 +99,9 @@ def test_what_is_no_message(wrong: str) -> None:
     body, encoding, error = WRONG[wrong]
     one = OneMessage(MOST, encoding)
     with pytest.raises(error, match="larger than max" if error is TooLong else "message"):
-        one.add(body)
+        one.add([body])
     many = Messages(MOST, encoding)
-    many.add(body)
+    many.add([body])
     if wrong != "two":
         with pytest.raises(error):
             many.take()
@@ -110,7 +110,7 @@ def test_what_is_no_message(wrong: str) -> None:
 def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
     bomb = framed(zlib.compress(bytes(300_000_000)), 1)
     with pytest.raises(TooLong):
-        OneMessage(MOST, "deflate").add(bomb)
+        OneMessage(MOST, "deflate").add([bomb])
 
 
 # ---- requests

@@ -1,0 +1,217 @@
+"""Frames of DATA in a row are taken together where that makes no difference but in time."""
+
+from __future__ import annotations
+
+import pytest
+from h2_kit import ASKING, asked, data, failure, headers, resets, server, told_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_h2_fuzz import PHASES, fed, pieces
+
+from infergate.transport.h2 import bounds, fields, frames
+from infergate.transport.h2.connection import Connection
+from infergate.transport.h2.events import Data, Event, Failed, Reset
+from infergate.transport.h2.frames import Code, frame
+
+FULL = 16_384
+"""What nearly every peer puts into a frame."""
+
+
+def announced(number: int, length: int) -> bytes:
+    return headers(number, ASKING + fields.block(("content-length", str(length))))
+
+
+def bodies(events: list[Event]) -> list[Data]:
+    return [event for event in events if isinstance(event, Data)]
+
+
+def test_a_run_is_one_event() -> None:
+    connection = server()
+    body = [bytes([n]) * FULL for n in range(37)]
+    said = headers(1) + b"".join(data(1, each) for each in body) + data(1, b"end", 1)
+    first, last = bodies(connection.receive(said, 0.0))
+    assert (len(first.parts), first.size, first.end) == (37, 37 * FULL, False)
+    assert b"".join(first.parts) == b"".join(body)
+    assert (last.size, last.end) == (3, True)
+
+
+# What stands inside a run, or about it: where the run ends by it, and what comes of it.
+BREAKS: dict[str, bytes] = {
+    "another length": data(1, b"x"),
+    "another stream": data(3, bytes(100)),
+    "padding": frame(0, frames.PADDED, 1, b"\5" + bytes(99)),
+    "an unknown flag": frame(0, 2, 1, bytes(100)),
+    "a PING": frame(frames.PING, 0, 0, bytes(8)),
+    "an unknown frame": frame(99, 0, 1, bytes(100)),
+    "an empty one": data(1),
+}
+
+
+@pytest.mark.parametrize("between", BREAKS)
+def test_what_stands_inside_a_run(between: str) -> None:
+    def made() -> Connection:
+        connection = server()
+        fed(connection, [headers(1) + headers(3)])
+        return connection
+
+    said = data(1, bytes(100)) * 5 + BREAKS[between] + data(1, bytes(100)) * 5 + data(1, b"e", 1)
+    together, apart = made(), made()
+    events = fed(together, [said])
+    assert events == fed(apart, [said[at : at + 1] for at in range(len(said))])
+    assert b"".join(map(bytes, together.take())) == b"".join(map(bytes, apart.take()))
+    assert any(len(body) > 1000 for _, body in events)  # type: ignore[misc]
+
+
+def test_a_run_beyond_the_streams_window() -> None:
+    connection = server()
+    count = bounds.STREAM_WINDOW // FULL
+    events = connection.receive(headers(1) + headers(3) + data(1, bytes(FULL)) * (count + 5), 0.0)
+    run, *_ = bodies(events)
+    assert run.size == bounds.STREAM_WINDOW
+    assert told_of(events) == [(1, Code.FLOW_CONTROL_ERROR)]
+    assert resets(connection) == [(1, Code.FLOW_CONTROL_ERROR)]
+    assert list(connection.streams) == [3]
+
+
+def test_a_run_beyond_what_was_announced() -> None:
+    connection = server()
+    events = connection.receive(announced(1, 350) + data(1, bytes(100)) * 9, 0.0)
+    assert sum(event.size for event in bodies(events)) == 300
+    assert told_of(events) == [(1, Code.PROTOCOL_ERROR)]
+
+
+def test_a_run_that_comes_to_what_was_announced() -> None:
+    connection = server()
+    events = connection.receive(announced(1, 300) + data(1, bytes(100)) * 3 + data(1, b"", 1), 0.0)
+    assert [(event.size, event.end) for event in bodies(events)] == [(300, False), (0, True)]
+    assert not told_of(events)
+
+
+def test_a_run_beyond_the_connections_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "CONNECTION_WINDOW", 70_000)
+    connection = server()
+    monkeypatch.setattr(type(connection), "_grow", lambda *_: None)
+    events = connection.receive(headers(1) + data(1, bytes(1000)) * 100, 0.0)
+    assert failure(events)[0] == Code.FLOW_CONTROL_ERROR
+    assert sum(event.size for event in bodies(events)) == 70_000
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (data(1, bytes(9)) * 9, Code.PROTOCOL_ERROR),  # never opened
+        (data(0, bytes(9)) * 9, Code.PROTOCOL_ERROR),
+        (asked(1) + data(1, bytes(9)) * 9, None),  # it had ended
+    ],
+)
+def test_a_run_on_no_open_stream(said: bytes, code: Code | None) -> None:
+    connection = server()
+    events = connection.receive(said, 0.0)
+    assert not bodies(events)
+    if code is None:
+        assert told_of(events) == [(1, Code.STREAM_CLOSED)]
+    else:
+        assert failure(events)[0] == code
+
+
+def test_a_run_before_the_greeting() -> None:
+    connection = server(frames.PREFACE)
+    events = connection.receive(data(1, bytes(9)) * 9, 0.0)
+    assert failure(events) == (Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+
+
+def test_a_run_inside_a_header_block() -> None:
+    connection = server()
+    events = connection.receive(headers(1) + headers(3, flags=0) + data(1, bytes(9)) * 9, 0.0)
+    assert failure(events) == (Code.PROTOCOL_ERROR, "a header block is interrupted")
+
+
+def test_frames_too_long_in_a_row() -> None:
+    connection = server()
+    events = connection.receive(headers(1) + data(1, bytes(bounds.FRAME + 1)) * 2, 0.0)
+    assert failure(events)[0] == Code.FRAME_SIZE_ERROR
+    assert not bodies(events)
+
+
+def test_a_run_on_a_stream_that_was_reset_is_thrown_away() -> None:
+    connection = server()
+    connection.receive(headers(1), 0.0)
+    connection.reset(connection.streams[1], Code.CANCEL)
+    before = connection._window
+    assert connection.receive(data(1, bytes(100)) * 9, 0.0) == []
+    assert connection._window == before - 900  # counted all the same
+
+
+def test_empty_frames_in_a_row_are_paid_for() -> None:
+    connection = server()
+    events = connection.receive(headers(1) + data(1) * 1000, 0.0)
+    assert failure(events) == (Code.ENHANCE_YOUR_CALM, "too many empty DATA")
+
+
+_SIZES = st.sampled_from([0, 1, 2, 99, 100, 499, 500, 501, 1000])
+_RUN = st.builds(
+    lambda number, size, count: data(number, bytes(size)) * count,
+    st.sampled_from([1, 1, 1, 3, 5]), _SIZES, st.integers(1, 12),
+)  # fmt: skip
+_AROUND = st.sampled_from(
+    [
+        data(1, b"end", 1),
+        data(3, b"", 1),
+        frames.reset(1, 8),
+        frame(frames.PING, 0, 0, bytes(8)),
+        frame(0, frames.PADDED, 1, b"\3abcd" + bytes(3)),
+        headers(1, fields.block(("grpc-status", "0")), frames.END_HEADERS | frames.END_STREAM),
+        headers(5),
+        data(1, bytes(1001)),
+    ]
+)
+_STEPS = st.lists(st.integers(1, 2000), max_size=30)
+
+
+@pytest.mark.parametrize("length", [None, 500, 2000, 100_000])
+@settings(max_examples=150, deadline=None, phases=PHASES)
+@given(said=st.lists(_RUN | _RUN | _AROUND, max_size=12).map(b"".join), steps=_STEPS)
+def test_runs_cut_anywhere(length: int | None, said: bytes, steps: list[int]) -> None:
+    """With windows that are soon used up, and filled again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "STREAM_WINDOW", 4000)
+        patch.setattr(bounds, "CONNECTION_WINDOW", 66_000)
+        patch.setattr(bounds, "FRAME", 1000)
+        opened = headers(1) if length is None else announced(1, length)
+
+        def made() -> Connection:
+            connection = server()
+            fed(connection, [opened + headers(3)])
+            connection.invite(connection.streams[3], 9000)
+            return connection
+
+        whole, cut, apart = made(), made(), made()
+        events = fed(whole, [said])
+        out = b"".join(map(bytes, whole.take()))
+        for other, fine in (
+            (cut, pieces(said, steps)),
+            (apart, [said[n : n + 1] for n in range(len(said))]),
+        ):
+            assert fed(other, fine) == events
+            assert b"".join(map(bytes, other.take())) == out
+            assert state(other) == state(whole)
+
+
+def state(connection: Connection) -> object:
+    return (
+        connection.is_over,
+        connection._window,
+        connection._unreleased,
+        connection._calm._left,
+        {n: (s.receive_window, s.unreleased, s.due, s.remote_open, b"".join(s.owner or ()))
+         for n, s in connection.streams.items()},
+    )  # fmt: skip
+
+
+def test_a_run_of_tiny_frames_costs_little() -> None:
+    connection = server()
+    said = headers(1) + data(1, b"x") * 20_000
+    events = connection.receive(said, 0.0)
+    assert not any(isinstance(event, Failed | Reset) for event in events)
+    assert sum(event.size for event in bodies(events)) == 20_000
+    assert not connection._rest
