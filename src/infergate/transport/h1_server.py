@@ -4,7 +4,7 @@
 scratch serves all connections of a listener: a loop fills it and has it read before it fills it
 again.
 
-*Rule.* What a client pipelines waits unread, and more than ``_HELD`` bytes of it wait in the
+*Rule.* What a client pipelines waits unread, and more than ``AHEAD`` bytes of it wait in the
 client's socket.
 """
 
@@ -29,7 +29,7 @@ from infergate.transport.listener import Listener
 from infergate.transport.served import State
 from infergate.transport.timer import body_due
 
-_HELD: Final = 64 * KIB
+AHEAD: Final = 64 * KIB
 _SCRATCH: Final = 64 * KIB
 """As much of a long body is copied once; the rest of it is received where it stays."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -127,7 +127,7 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
                 self._receive()
         elif state is State.BUSY or state is State.FLUSH:
             reader.wrote(nbytes)
-            if reader.waiting > _HELD:
+            if reader.waiting > AHEAD:
                 self._transport.pause_reading()
 
     def _receive(self, *, came: bool = False) -> None:

@@ -14,7 +14,8 @@ from infergate.codecs.v2_rest import document, encodings, tensors
 from infergate.core import classification, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
 from infergate.gateway import regions, streaming
-from infergate.transport import frames, guard
+from infergate.transport import frames, guard, h1_server
+from infergate.transport.h1 import head
 from infergate.transport.h2 import bounds
 
 PAGE = (Path(__file__).parents[3] / "docs" / "limits.md").read_text(encoding="utf-8")
@@ -37,6 +38,8 @@ def test_bounds_that_are_not_configured() -> None:
         "codecs.v2_grpc.heads.LONGEST": heads.LONGEST,
         "codecs.v2_grpc.heads.HEAVIEST": heads.HEAVIEST,
         "transport.frames.AHEAD": frames.AHEAD,
+        "transport.h1_server.AHEAD": h1_server.AHEAD,
+        "transport.h1.head.REMEMBERED": head.REMEMBERED,
         "transport.guard.MOST_STREAMS": guard.MOST_STREAMS,
         "transport.h2.bounds.STREAM_WINDOW": bounds.STREAM_WINDOW,
         "transport.h2.bounds.FRAME": bounds.FRAME,
