@@ -31,27 +31,13 @@ from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.metrics import Metrics
 from infergate.runtime.admin import Admin
 from infergate.runtime.aside import Pool
-from infergate.transport.base import Address, HttpStreamUpstream, RpcApp, RpcUpstream, Server
+from infergate.runtime.engines import ServeHttp, engine
+from infergate.transport.base import HttpStreamUpstream, Server
 from infergate.transport.frame_client import EitherUpstream
 from infergate.transport.frame_server import FrameServer
-from infergate.transport.grpc_client import GrpcUpstream
-from infergate.transport.grpc_server import GrpcServer
 from infergate.transport.guard import Admission
-from infergate.transport.h1_server import H1Server
-from infergate.transport.h2_client import H2Upstream
-from infergate.transport.h2_server import H2Server
-from infergate.transport.http_server import AiohttpServer
 from infergate.transport.turns import Turns
 
-_HTTP_SERVERS: Final = {"own": H1Server, "compat": AiohttpServer}
-_GRPC_SERVERS: Final[Mapping[str, Callable[[Address, RpcApp, Limits, Admission], Server]]] = {
-    "own": H2Server,
-    "compat": GrpcServer,
-}
-_GRPC_UPSTREAMS: Final[Mapping[str, Callable[[Limits], RpcUpstream]]] = {
-    "own": H2Upstream,
-    "compat": GrpcUpstream,
-}
 _COMBINE: Final = {"strict": all, "lenient": any}
 
 
@@ -131,20 +117,19 @@ def assemble(config: Config, builtin: Callable[[str, float], Backend] = _embedde
     record = _recorder(metrics, gateway.figures, log)
     aside = Pool(config.helpers) if config.helpers else None
     addresses = compiled.addresses(config)
-    serve_http = _HTTP_SERVERS[config.engine]
+    serve_http, serve_grpc, *_ = engine(config.engine)
     listeners: dict[str, Server] = {}
     if "http" in addresses:
         http = HttpDispatch(_frontends(Carrier.HTTP, config, gateway, limits, aside), record)
         listeners["http"] = serve_http(addresses["http"], http, limits, admission)
     for name, bound in compiled.bound_listeners(config).items():
         app = HttpDispatch({"": _bound_frontend(bound, gateway, limits, aside)}, record)
-        listeners[name] = _bound_listener(bound, app, limits, admission, config.engine)
+        listeners[name] = _bound_listener(bound, app, limits, admission, serve_http)
     if "grpc" in addresses:
         frontends = _frontends(Carrier.GRPC, config, gateway, limits, aside)
         own = own_services(SCHEMA, tuple(frontends), gateway.readiness)
         rpc = RpcDispatch(frontends, own.unary, own.streams, record)
-        serve = _GRPC_SERVERS[config.engine]
-        listeners["grpc"] = serve(addresses["grpc"], rpc, limits, admission)
+        listeners["grpc"] = serve_grpc(addresses["grpc"], rpc, limits, admission)
     if "admin" in addresses:
         # Not admitted with the rest: a full gateway must still tell that it is full.
         admin = Admin(metrics, gateway.readiness.ready)
@@ -174,11 +159,11 @@ def _bound_frontend(
 
 
 def _bound_listener(
-    bound: compiled.Bound, app: HttpDispatch, limits: Limits, admission: Admission, engine: str
+    bound: compiled.Bound, app: HttpDispatch, limits: Limits, admission: Admission, serve: ServeHttp
 ) -> Server:
     if bound.framed:
         return FrameServer(bound.address, app, limits, admission)
-    return _HTTP_SERVERS[engine](
+    return serve(
         bound.address, app, limits, admission, accept_both_lengths=bound.accept_both_lengths
     )
 
@@ -212,8 +197,8 @@ def _backend(
                 upstream = Turns(upstream, config.connections)
             return RemoteBackend(server, codec, upstream, HTTP_HEADERS, limits)
         case Carrier.GRPC:
-            ask = _GRPC_UPSTREAMS[whole.engine]
-            return RemoteBackend(server, codec, ask(limits), RPC_HEADERS, limits)
+            asking = engine(whole.engine).ask_grpc(limits)
+            return RemoteBackend(server, codec, asking, RPC_HEADERS, limits)
 
 
 def _recorder(metrics: Metrics, figures: Figures, log: AccessLog | None) -> Callable[[Call], None]:

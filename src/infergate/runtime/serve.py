@@ -10,7 +10,6 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from infergate.config.schema import Config
 from infergate.observe.log_lines import FORMATTERS
 from infergate.runtime.assemble import Running, assemble
 from infergate.runtime.banner import banner
+from infergate.runtime.engines import engine
 from infergate.runtime.memory import keep_freed_memory
 
 _log = logging.getLogger("infergate")
@@ -33,19 +33,8 @@ def serve(config: Config, source: Path | None) -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATTERS[config.log.format]())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    with asyncio.Runner(loop_factory=_loop_of(config.engine)) as runner:
+    with asyncio.Runner(loop_factory=engine(config.engine).new_loop) as runner:
         return runner.run(_serve(config, source))
-
-
-def _loop_of(engine: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the event loop of ``engine``; None: asyncio does."""
-    if engine != "own":
-        return None
-    try:
-        import uvloop  # noqa: PLC0415 - there is none for Windows
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 async def _serve(config: Config, source: Path | None) -> int:
