@@ -59,7 +59,10 @@ def read_request(table: Table, model: str, version: str, limits: Limits) -> Unfi
             version,
             parameters=parameters,
             inputs=tuple(
-                replace(tensor, name=name) for tensor, name in zip(tensors, names, strict=True)
+                [
+                    tensor if tensor.name == name else replace(tensor, name=name)
+                    for tensor, name in zip(tensors, names, strict=True)
+                ]
             ),
             outputs=tuple(map(RequestedOutput, dict.fromkeys(wanted))),
         )

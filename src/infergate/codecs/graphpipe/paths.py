@@ -10,6 +10,7 @@ graphpipe-go's server.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Final
 
@@ -45,11 +46,20 @@ def locate(path: str, model: str) -> Place:
             if path.startswith(_CONTROL)
             else (Place(model))
         )
+    return _remembered(path) if len(path) <= _SHOWN else _located(path)
+
+
+def _located(path: str) -> Place:
+    """That on a shared port."""
     match = _MODEL.fullmatch(path)
     if match is None:
         raise _no_such(path)
     name, version = match.groups()
     return Place(decoded(name, "model name"), decoded(version or "", "model version"))
+
+
+_remembered: Final = functools.lru_cache(maxsize=1024)(_located)
+"""A request's path is looked at several times, and clients ask for few."""
 
 
 def _control(word: str, model: str) -> Place:

@@ -96,7 +96,10 @@ class TrtisGrpc:
     def build_response(self, answer: Answer, parsed: Parsed) -> RpcResponse:
         """With ``request_status`` SUCCESS, whatever it says."""
         if isinstance(answer, InferResponse):
-            header, raw = write_response(answer, parsed, data_type=self._options.data_type)
+            assert isinstance(parsed.operation, InferRequest)
+            header, raw = write_response(
+                answer, parsed.operation, parsed.reply, data_type=self._options.data_type
+            )
             head = pb.InferResponse(request_status=self._statuses.success(), meta_data=header)
             return RpcResponse(grpc_infer.message_parts(head, grpc_infer.RAW_OUTPUT, raw))
         method: Method = parsed.reply

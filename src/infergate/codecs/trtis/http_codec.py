@@ -93,9 +93,11 @@ class TrtisHttp:
         match answer:
             case InferResponse():
                 reply: _Reply = parsed.reply
+                assert isinstance(parsed.operation, InferRequest)
                 header, raw = write_response(
                     answer,
-                    replace(parsed, reply=reply.inference),
+                    parsed.operation,
+                    reply.inference,
                     data_type=self._options.data_type,
                 )
                 return http_frontend.inference(header, raw, reply.form, status())
@@ -166,9 +168,9 @@ class _Reply:
 def _with_form(unfinished: Unfinished, form: Form) -> Unfinished:
     def finish(metadata: ModelMetadata) -> Parsed:
         parsed = unfinished.finish(metadata)
-        return replace(parsed, reply=_Reply(parsed.reply, form))
+        return Parsed(parsed.operation, _Reply(parsed.reply, form))
 
-    return replace(unfinished, finish=finish)
+    return Unfinished(unfinished.model, unfinished.version, finish)
 
 
 def make(options: Mapping[str, Any]) -> TrtisHttp:

@@ -95,11 +95,18 @@ def allot(body: Sequence[Buffer]) -> Allot:
     return slices
 
 
+def _status_line(status: Any) -> str:
+    """All but its number, which comes last and is another each time, is printed as before."""
+    number = status.request_id
+    status.ClearField("request_id")
+    return f"{text.line(status)} request_id: {number}"
+
+
 def inference(header: Any, raw: Sequence[Buffer], form: Form, status: Any) -> HttpResponse:
     """The raw data, and after it always the whole header."""
     return HttpResponse(
         200,
-        {ANSWERS: text.line(header), STATUS: text.line(status), _TYPE: _BINARY_TYPE},
+        {ANSWERS: text.line(header), STATUS: _status_line(status), _TYPE: _BINARY_TYPE},
         [*(part for part in raw if len(part)), _TELL[form](header)],
     )
 
@@ -113,7 +120,7 @@ def refused_inference(wire: HttpRequest, status: Callable[[], Any]) -> HttpRespo
             return bare(400)
         return HttpResponse(400, {_TYPE: _TEXT_TYPE}, [MISSING.encode()])
     told = text.line(InferResponseHeader(id=header.id))
-    return HttpResponse(400, {ANSWERS: told, STATUS: text.line(status()), _TYPE: _BINARY_TYPE})
+    return HttpResponse(400, {ANSWERS: told, STATUS: _status_line(status()), _TYPE: _BINARY_TYPE})
 
 
 # ---- the rest
@@ -144,13 +151,13 @@ def told(message: Any, form: Form, status: Any) -> HttpResponse:
     """``message`` as the body."""
     body = [_TELL[form](message)]
     if form is Form.BINARY:
-        return HttpResponse(200, {_TYPE: _BINARY_TYPE, STATUS: text.line(status)}, body)
-    return HttpResponse(200, {STATUS: text.line(status), _TYPE: _TEXT_TYPE}, body)
+        return HttpResponse(200, {_TYPE: _BINARY_TYPE, STATUS: _status_line(status)}, body)
+    return HttpResponse(200, {STATUS: _status_line(status), _TYPE: _TEXT_TYPE}, body)
 
 
 def empty(status: Any, *, ok: bool) -> HttpResponse:
     """An answer that the status says all of."""
-    return HttpResponse(200 if ok else 400, {STATUS: text.line(status), _TYPE: _TEXT_TYPE})
+    return HttpResponse(200 if ok else 400, {STATUS: _status_line(status), _TYPE: _TEXT_TYPE})
 
 
 def bare(status: int) -> HttpResponse:

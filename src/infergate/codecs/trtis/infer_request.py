@@ -13,7 +13,6 @@ does not tell: the server would take FP32 for INT32. The rest of the checks are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from infergate.codecs.base import Parsed, Unfinished
@@ -73,12 +72,13 @@ def read_request(
         batch = (header.batch_size,) if is_batched(metadata) else ()
         tensors = _tensors(inputs, batch, allot(inputs, metadata.name))
         check_classes(outputs)
-        request = replace(
-            asked,
-            id=read_id(header),
-            parameters=read_parameters(header),
-            inputs=tensors,
-            outputs=tuple(_requested(output) for output in dict.fromkeys(outputs)),
+        request = InferRequest(
+            asked.model,
+            asked.version,
+            read_id(header),
+            read_parameters(header),
+            tensors,
+            tuple([_requested(output) for output in dict.fromkeys(outputs)]),
         )
         return Parsed(request, Reply(header.id, header.batch_size, batch, outputs))
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from infergate.codecs.base import Parsed
 from infergate.codecs.trtis.checks import is_batched
 from infergate.codecs.trtis.classes import read_classes, write_classes
 from infergate.codecs.trtis.datatypes import NUMBERS
@@ -36,17 +35,15 @@ from infergate.core.tensor import (
 
 
 def write_response(
-    answer: InferResponse, parsed: Parsed, *, data_type: bool
+    answer: InferResponse, asked: InferRequest, reply: Reply, *, data_type: bool
 ) -> tuple[Any, Sequence[Buffer]]:
     """The header, and the raw data of each output: nothing for those that are told as classes or
     went to shared memory.
 
     Raises BACKEND_GARBAGE for an answer that is none to what was asked.
     """
-    reply: Reply = parsed.reply
-    assert isinstance(parsed.operation, InferRequest)
     header = InferResponseHeader(
-        model_name=parsed.operation.model,
+        model_name=asked.model,
         model_version=_version(answer.version),
         batch_size=reply.batch_size,
         id=reply.id,

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Final
@@ -84,12 +85,20 @@ _LONGEST_NAME: Final = 8000
 
 def locate(path: str) -> Place:
     """The place ``path`` names. Raises NOT_FOUND."""
+    return _remembered(path) if len(path) <= _SHOWN else _located(path)
+
+
+def _located(path: str) -> Place:
     for method, form, make in _COMPILED:
         match = form.fullmatch(path)
         if match is not None:
             return Place(method, make(*match.groups()))
     shown = path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
     raise GatewayError(Kind.NOT_FOUND, f"no such path: {shown}")
+
+
+_remembered: Final = functools.lru_cache(maxsize=1024)(_located)
+"""A request's path is looked at several times, and clients ask for few."""
 
 
 def find(method: str, path: str) -> Operation:

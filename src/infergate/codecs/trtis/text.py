@@ -1,8 +1,9 @@
 """Protobuf's text form: as the C++ servers print it, and as they read it.
 
 *Strategy.* Reading is the library's (``text_format``): the whole grammar, about 1 µs a byte.
-Clients send the same header again and again, so what short ones say is remembered. Printing is
-written here: the library's floats look different (``8.0`` where C++ prints ``8``).
+Clients send the same header again and again, so what short ones say is remembered; so is how short
+answers are printed. Printing is written here: the library's floats look different (``8.0`` where
+C++ prints ``8``).
 
 *Rule 1.* A message that was read may be in the memory: nobody changes it.
 *Rule 2.* What is printed is ASCII without control characters: it can stand in a header.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -52,11 +53,37 @@ _just_read: Final = functools.lru_cache(maxsize=_JUST_READ)(_read)
 
 def line(message: Any) -> str:
     """C++ ``ShortDebugString``: all on one line."""
-    return " ".join(text for _, text in _lines(message, 0))
+    return _printed(_line, message)
 
 
 def lines(message: Any) -> str:
     """C++ ``DebugString``: a line for each field, indented by two spaces a level."""
+    return _printed(_indented, message)
+
+
+_known: Final[dict[Any, str]] = {}
+
+
+def _printed(how: Callable[[Any], str], message: Any) -> str:
+    """How ``message`` is printed, remembered by its bytes."""
+    data = message.SerializeToString(deterministic=True)
+    if len(data) > LONGEST_REMEMBERED:
+        return how(message)
+    key = (how, type(message), data)
+    text = _known.get(key)
+    if text is None:
+        text = how(message)
+        if len(_known) >= _REMEMBERED:
+            _known.clear()
+        _known[key] = text
+    return text
+
+
+def _line(message: Any) -> str:
+    return " ".join(text for _, text in _lines(message, 0))
+
+
+def _indented(message: Any) -> str:
     return "".join(f"{'  ' * depth}{text}\n" for depth, text in _lines(message, 0))
 
 

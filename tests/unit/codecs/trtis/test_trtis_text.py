@@ -193,3 +193,20 @@ def outcome(told: str) -> bool:
 
 def test_digits_that_only_the_library_reads() -> None:
     assert text.read(InferRequestHeader, "batch_size: 1_0").batch_size == 10
+
+
+def test_what_is_printed_is_told_by_the_message_whatever_was_printed_before() -> None:
+    for number in [*range(1, 600), 1, 2]:
+        header = InferRequestHeader(id=number, batch_size=2)
+        assert text.line(header) == f"batch_size: 2 id: {number}"
+        assert text.lines(header) == f"batch_size: 2\nid: {number}\n"
+        status = RequestStatus(request_id=number)
+        assert text.line(status) == f"request_id: {number}"
+    assert len(text._known) <= 512
+
+
+def test_long_messages_are_not_remembered() -> None:
+    status = RequestStatus(msg="m" * (text.LONGEST_REMEMBERED + 1))
+    before = len(text._known)
+    assert text.line(status) == f'msg: "{status.msg}"'
+    assert len(text._known) == before
