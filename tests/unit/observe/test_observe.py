@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from infergate.core.call import Call
-from infergate.observe.access_log import FORMATS, AccessLog, iso
+from infergate.observe.access_log import FORMATS, AccessLog, iso, told
 from infergate.observe.metrics import Metrics
 
 
@@ -24,6 +24,10 @@ def finished(**told: object) -> Call:
     for name, value in told.items():
         setattr(call, name, value)
     return call
+
+
+def line_of(form: str, call: Call, seconds: float, now: float) -> bytes:
+    return FORMATS[form](told(call, seconds, now))
 
 
 LABELS = {
@@ -99,7 +103,7 @@ def test_a_reader_that_stops_reading_stops_no_request() -> None:
 
 
 def test_a_json_line_holds_every_field() -> None:
-    line = json.loads(FORMATS["json"](finished(request_id="r1", way="forward"), 0.5, 0.0))
+    line = json.loads(line_of("json", finished(request_id="r1", way="forward"), 0.5, 0.0))
     assert line["time"] == "1970-01-01T00:00:00.000+00:00"
     assert line["request_id"] == "r1"
     assert line["model"] == "resnet"
@@ -111,19 +115,32 @@ def test_a_json_line_holds_every_field() -> None:
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_no_model_name_can_forge_a_line(form: str) -> None:
     forged = 'x outcome=ok\n2026-01-01 model="y"'
-    text = FORMATS[form](finished(model=forged), 0.5, 0.0)
+    text = line_of(form, finished(model=forged), 0.5, 0.0)
     assert text.count(b"\n") == 1
     assert b'model="y"' not in text
 
 
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_what_is_no_text_costs_no_line(form: str) -> None:
+    out = io.BytesIO()
+    log = AccessLog(FORMATS[form], never, out)
+    log.record(finished(error="\ud800 of a backend", model="\udcff"), 0.5, 0.0)
+    log.record(finished(error="another"), 0.5, 0.0)
+    log.close()
+    lines = out.getvalue().decode().splitlines()
+    assert len(lines) == 2
+    assert r"\ud800 of a backend" in lines[0]
+    assert r"\udcff" in lines[0]
+
+
 def test_a_long_name_is_cut() -> None:
-    line = json.loads(FORMATS["json"](finished(model="m" * 5000), 0.5, 0.0))
+    line = json.loads(line_of("json", finished(model="m" * 5000), 0.5, 0.0))
     assert len(line["model"]) == 256
 
 
 def test_long_errors_are_cut() -> None:
     call = finished(error="e" * 5000, detail="d" * 5000)
-    line = json.loads(FORMATS["json"](call, 0.5, 0.0))
+    line = json.loads(line_of("json", call, 0.5, 0.0))
     assert len(line["error"]) == len(line["detail"]) == 1024
 
 
@@ -138,7 +155,7 @@ def test_a_closed_output_does_not_stop_the_gateway() -> None:
 
 TEXT = (
     'request_id="a b" peer=127.0.0.1:5 protocol=v2-rest operation=infer model={} route=res* '
-    "backend=triton backend_protocol=v2-grpc outcome={} seconds=0.5 backend_seconds=0.25 "
+    "backend=triton backend_protocol=v2-grpc outcome={} seconds=0.500000 backend_seconds=0.250000 "
     "bytes_in=10 bytes_out=20"
 )
 
@@ -148,17 +165,17 @@ def test_a_line_tells_its_own_request_whatever_was_told_before() -> None:
     for model in ("resnet", '"bert x"', "resnet"):
         for outcome in ("ok", "timeout"):
             call = finished(request_id="a b", model=model.strip('"'), outcome=outcome)
-            text = FORMATS["text"](call, 0.5, 999999999.9996)
+            text = line_of("text", call, 0.5, 999999999.9996)
             assert text.decode() == f"{begin}{TEXT.format(model, outcome)}\n"
-            line = json.loads(FORMATS["json"](call, 0.5, 999999999.9996))
+            line = json.loads(line_of("json", call, 0.5, 999999999.9996))
             assert (line["model"], line["outcome"]) == (call.model, outcome)
 
 
 def test_what_is_empty_is_left_out_of_text_and_told_in_json() -> None:
     call = finished(peer="", messages=0, detail="why")
-    assert b"peer" not in FORMATS["text"](call, 0.5, 0.0)
-    assert FORMATS["text"](call, 0.5, 0.0).endswith(b"bytes_out=20 messages=0 detail=why\n")
-    line = json.loads(FORMATS["json"](call, 0.5, 0.0))
+    assert b"peer" not in line_of("text", call, 0.5, 0.0)
+    assert line_of("text", call, 0.5, 0.0).endswith(b"bytes_out=20 messages=0 detail=why\n")
+    line = json.loads(line_of("json", call, 0.5, 0.0))
     assert (line["peer"], line["messages"], line["detail"]) == ("", 0, "why")
 
 
