@@ -82,20 +82,18 @@ _NOT_UNDERSTOOD: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class HeaderAccess(Generic[Req, Resp]):
-    """Where a carrier keeps its headers."""
+    """Where a carrier keeps its headers. ``add`` puts more of them on a request."""
 
-    add: Callable[[Req, Mapping[str, str]], Req]
+    add: Callable[[Req, Mapping[str, str]], None]
     read: Callable[[Resp], Mapping[str, str]]
 
 
-def _add_http(wire: HttpRequest, headers: Mapping[str, str]) -> HttpRequest:
-    headers = {**headers, **wire.headers}
-    return HttpRequest(wire.method, wire.path, wire.query, headers, wire.body)
+def _add_http(wire: HttpRequest, headers: Mapping[str, str]) -> None:
+    wire.headers = {**headers, **wire.headers}
 
 
-def _add_rpc(wire: RpcRequest, headers: Mapping[str, str]) -> RpcRequest:
-    metadata = {**headers, **wire.metadata} if wire.metadata else headers
-    return RpcRequest(wire.method, wire.message, metadata)
+def _add_rpc(wire: RpcRequest, headers: Mapping[str, str]) -> None:
+    wire.metadata = {**headers, **wire.metadata} if wire.metadata else headers
 
 
 def _read_http(wire: HttpResponse) -> Mapping[str, str]:
@@ -159,7 +157,8 @@ class RemoteBackend(Generic[Req, Resp]):
         """Translate ``operation``, exchange it, and read the answer."""
         if self.codec.described and isinstance(operation, InferRequest):
             return await self._infer_described(operation, call)
-        wire = self.codec.build_request(operation, await self.profile(call))
+        profile = await self.profile(call) if self.codec.profiled else self._known()
+        wire = self.codec.build_request(operation, profile)
         try:
             return self._read(await self.exchange(wire, call, self._sequence(operation)), operation)
         except GatewayError as error:
@@ -285,7 +284,7 @@ class RemoteBackend(Generic[Req, Resp]):
         sequence: SequenceName | None,
     ) -> AsyncGenerator[Resp, None]:
         """What an endpoint gives to ``wire``, as it is pulled."""
-        wire = self._forwarding(wire, call)
+        self._forward(wire, call)
         refused: GatewayError | None = None
         for endpoint in self._order(sequence):
             left = None if call.whole is None else call.whole - time.monotonic()
@@ -325,7 +324,7 @@ class RemoteBackend(Generic[Req, Resp]):
         answer, whatever it is."""
         began = time.monotonic()
         call.tighten(began + self._allowed(call))
-        wire = self._forwarding(wire, call)
+        self._forward(wire, call)
         try:
             answer = await self._send(wire, call, self._order(sequence))
         except GatewayError as error:
@@ -366,14 +365,15 @@ class RemoteBackend(Generic[Req, Resp]):
             retry_after=error.retry_after,
         )
 
-    def _forwarding(self, wire: Req, call: Call) -> Req:
-        """``wire`` with those of the client's headers that go on."""
-        forwarded = self._forwarded.select(call.headers)
-        return self._headers.add(wire, forwarded) if forwarded else wire
+    def _forward(self, wire: Req, call: Call) -> None:
+        """Put those of the client's headers that go on on ``wire``."""
+        if forwarded := self._forwarded.select(call.headers):
+            self._headers.add(wire, forwarded)
 
     async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
         """See Backend. Of a model that may have been changed no description is believed."""
-        wire = self._forwarding(self.codec.build_request(operation, await self.kind(call)), call)
+        wire = self.codec.build_request(operation, await self.kind(call))
+        self._forward(wire, call)
         call.tighten(time.monotonic() + self._allowed(call))
         began = time.monotonic()
         try:
@@ -422,8 +422,15 @@ class RemoteBackend(Generic[Req, Resp]):
 
     async def profile(self, call: Call) -> Profile:
         """What kind of server this is: asked for where requests depend on it, else as known."""
-        known = await self.kind(call) if self.codec.profiled else self._detection.known
-        return replace(known, shared_memory=True) if self._shares else known
+        if not self.codec.profiled:
+            return self._known()
+        return self._sharing(await self.kind(call))
+
+    def _known(self) -> Profile:
+        return self._sharing(self._detection.known)
+
+    def _sharing(self, told: Profile) -> Profile:
+        return replace(told, shared_memory=True) if self._shares else told
 
     async def kind(self, call: Call) -> Profile:
         """See Backend: declared, or asked for; what every server of a protocol does is added."""

@@ -32,10 +32,13 @@ class Datatype(enum.Enum):
     BYTES = "BYTES"
 
     itemsize: int
+    spelling: str
+    """The same as ``value``, which ``enum`` finds by two calls in Python."""
 
     __hash__ = object.__hash__  # members are only themselves; Enum's own is four times as slow
 
     def __init__(self, spelling: str) -> None:
+        self.spelling = spelling
         bits = "".join(filter(str.isdigit, spelling))
         self.itemsize = int(bits) // 8 if bits else int(spelling == "BOOL")
 

@@ -9,6 +9,7 @@ it to; a client that sends that for an input has it cast back.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from infergate.core.conversion import converted
@@ -22,11 +23,15 @@ Casts = Mapping[Datatype, Datatype]
 
 
 def carried(
-    tensors: tuple[Tensor, ...], lacks: Collection[Datatype], casts: Casts, what: str, protocol: str
+    tensors: tuple[Tensor, ...],
+    lacks: AbstractSet[Datatype],
+    casts: Casts,
+    what: str,
+    protocol: str,
 ) -> tuple[Tensor, ...]:
     """``tensors`` for a side whose ``protocol`` ``lacks`` some datatypes. Raises UNSUPPORTED naming
     the tensor, which is an input or an output: ``what``."""
-    if all(tensor.datatype not in lacks for tensor in tensors):
+    if lacks.isdisjoint([tensor.datatype for tensor in tensors]):
         return tensors
     made: list[Tensor] = []
     for tensor in tensors:

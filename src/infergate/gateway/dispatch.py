@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
@@ -91,7 +92,7 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
     def __init__(
         self, frontends: Mapping[str, Frontend[HttpRequest, HttpResponse]], record: Record
     ) -> None:
-        super().__init__(frontends, lambda wire: wire.path, _finish_http, record)
+        super().__init__(frontends, operator.attrgetter("path"), _finish_http, record)
 
     def _told_of(self, answer: HttpResponse, call: Call) -> None:
         if answer.rest is None:
@@ -136,7 +137,7 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         streams: Mapping[str, StreamHandler],
         record: Record,
     ) -> None:
-        super().__init__(frontends, lambda wire: wire.method, _finish_rpc, record)
+        super().__init__(frontends, operator.attrgetter("method"), _finish_rpc, record)
         self._services: Final = services
         self.streams: Mapping[str, StreamHandler] = streams
         self.conversations: Mapping[str, Callable[[Call], Conversation]] = {

@@ -246,7 +246,7 @@ class Gateway:
         fitting = cast.carried(
             request.inputs, bound.lacks, bound.route.cast, "input", bound.backend.protocol
         )
-        return replace(request, inputs=fitting)
+        return request if fitting is request.inputs else replace(request, inputs=fitting)
 
     async def _metadata(
         self, operation: ModelMetadataRequest, bound: Bound, call: Call
@@ -344,7 +344,8 @@ def _given_back(
     assert isinstance(ours, InferResponse)
     if call.lacks:
         fitting = cast.carried(ours.outputs, call.lacks, bound.route.cast, "output", call.protocol)
-        ours = replace(ours, outputs=fitting)
+        if fitting is not ours.outputs:
+            ours = replace(ours, outputs=fitting)
     return ours if model is None else with_classes(ours, request, model, bound.route.labels)
 
 

@@ -35,7 +35,7 @@ _CONFIG: Final = "config"
 
 def to_backend(operation: ModelOperation, route: Route) -> ModelOperation:
     """``operation`` in the backend's names."""
-    if isinstance(operation, InferRequest) and not route.rewrite.renames:
+    if not route.rewrite.renames:
         return operation
     model = route.backend_model(operation.model)
     version = route.backend_version(operation.version)
@@ -107,6 +107,8 @@ def to_client(answer: Answer, asked: ModelOperation, route: Route) -> Answer:
             answer.last,
         )
     if isinstance(answer, ModelMetadata):
+        if answer.name == asked.model and not route.rewrite.renames:
+            return answer
         return replace(
             answer,
             name=asked.model,

@@ -123,7 +123,7 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
         forms |= {Form.STREAM}
     request = InferRequest(model, version, found.id, parameters, found.inputs, found.outputs)
     wanted = Wanted(found.binary, found.otherwise or False, accept)
-    placed = request.outputs if Form.SHARED in forms else ()
+    placed = request.outputs if forms and Form.SHARED in forms else ()
     sequence = sequence_id(parameters)
     return Read(Parsed(request, wanted, streamed), wanted, found.id, forms, placed, sequence)
 

@@ -148,7 +148,7 @@ _remembered: Final = lru_cache(maxsize=1024)(_located)
 
 def find(method: str, path: str) -> Place:
     """:func:`locate`, and METHOD_NOT_ALLOWED where ``method`` is not the place's."""
-    place = locate(path)
+    place = _remembered(path) if len(path) <= _SHOWN else _located(path)
     if method != place.method and not (place.or_get and method == "GET"):
         raise GatewayError(
             Kind.METHOD_NOT_ALLOWED,

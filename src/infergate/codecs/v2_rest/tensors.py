@@ -316,7 +316,7 @@ def write_tensor(tensor: Tensor, extra: Parameters) -> dict[str, Any]:
     which one in shared memory has its place only."""
     told: dict[str, Any] = {
         "name": tensor.name,
-        "datatype": tensor.datatype.value,
+        "datatype": tensor.datatype.spelling,
         "shape": tensor.shape,
     }
     if tensor.place is not None:
