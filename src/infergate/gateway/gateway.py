@@ -314,7 +314,7 @@ class Gateway:
     ) -> ModelMetadata:
         declared = self.declared.get(model)
         if declared is not None:
-            return replace(declared, name=model)
+            return declared if declared.name == model else replace(declared, name=model)
         asked_for = ModelMetadataRequest(model, version)
         theirs = to_backend(asked_for, bound.route)
         told = await bound.backend.describe(theirs.model, theirs.version, call, newer=newer)

@@ -84,6 +84,8 @@ def metadata_to_backend(
     declared: ModelMetadata, asked: ModelOperation, route: Route
 ) -> ModelMetadata:
     """What is ``declared`` of the model of ``asked``, in the backend's names."""
+    if declared.name == asked.model and not route.rewrite.renames:
+        return declared
     return replace(
         declared,
         name=route.backend_model(asked.model),

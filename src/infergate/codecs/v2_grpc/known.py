@@ -93,10 +93,10 @@ class Tensors:
     def read(self, raw: Sequence[Entry], data: Buffer) -> tuple[Tensor, ...]:
         """The tensors whose elements are the ``raw`` entries of ``data``, which fit."""
         view = memoryview(data)
-        tensors = [  # a list becomes a tuple in half the time that a generator does
-            Tensor(each.name, each.datatype, each.shape, view[value:end], each.parameters)
-            for each, (_, value, end) in zip(self._described, raw, strict=True)
-        ]
+        tensors: list[Tensor] = []
+        for each, (_, value, end) in zip(self._described, raw, strict=True):
+            elements = view[value:end]
+            tensors.append(Tensor(each.name, each.datatype, each.shape, elements, each.parameters))
         return tuple(tensors)
 
 
