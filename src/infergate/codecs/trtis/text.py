@@ -23,7 +23,7 @@ from google.protobuf.text_encoding import CEscape
 
 LONGEST_REMEMBERED: Final = 2048
 """Characters. 256 requests and as many answers with a message of each are under 8 MiB."""
-_REMEMBERED: Final = 512
+REMEMBERED: Final = 512
 _JUST_READ: Final = 8
 """Longer ones: a request's header is looked at more than once on its way."""
 _ESCAPES: Final = re.compile(
@@ -47,7 +47,7 @@ def _read(kind: Any, text: str) -> Any:
         raise ValueError(str(error)) from None
 
 
-_remembered: Final = functools.lru_cache(maxsize=_REMEMBERED)(_read)
+_remembered: Final = functools.lru_cache(maxsize=REMEMBERED)(_read)
 _just_read: Final = functools.lru_cache(maxsize=_JUST_READ)(_read)
 
 
@@ -73,7 +73,7 @@ def _printed(how: Callable[[Any], str], message: Any) -> str:
     text = _known.get(key)
     if text is None:
         text = how(message)
-        if len(_known) >= _REMEMBERED:
+        if len(_known) >= REMEMBERED:
             _known.clear()
         _known[key] = text
     return text

@@ -21,11 +21,11 @@ from infergate.core.tensor import Tensor
 
 _ID: Final = 3
 """Of both messages, as are the numbers of the fields that the parts below are."""
-_LONGEST: Final = 128
+LONGEST: Final = 128
 """Characters of a name in a part that is remembered."""
 _DEEPEST: Final = 16
 """Dimensions of a shape in one."""
-_MOST: Final = 512
+MOST: Final = 512
 """Parts of a kind that are remembered; all of them together take under 4 MB."""
 
 
@@ -39,7 +39,7 @@ def plain_head(
     if message.parameters:
         return None
     model, version = message.model, message.version
-    if len(model) <= _LONGEST and len(version) <= _LONGEST:
+    if len(model) <= LONGEST and len(version) <= LONGEST:
         parts = [_remembered_names(model, version)]
     else:
         parts = [_names(model, version)]
@@ -49,14 +49,14 @@ def plain_head(
         name, shape = tensor.name, tensor.shape
         if tensor.parameters or tensor.place is not None:
             return None
-        if len(name) <= _LONGEST and len(shape) <= _DEEPEST:
+        if len(name) <= LONGEST and len(shape) <= _DEEPEST:
             parts.append(_remembered_description(name, tensor.datatype, shape))
         else:
             parts.append(_description(name, tensor.datatype, shape))
     for output in asked:
         if output.parameters or output.place is not None:
             return None
-        short = len(output.name) <= _LONGEST
+        short = len(output.name) <= LONGEST
         parts.append((_remembered_request if short else _request)(output.name))
     return b"".join(parts)
 
@@ -82,6 +82,6 @@ def _request(name: str) -> bytes:
     return part
 
 
-_remembered_names: Final = functools.lru_cache(_MOST)(_names)
-_remembered_description: Final = functools.lru_cache(_MOST)(_description)
-_remembered_request: Final = functools.lru_cache(_MOST)(_request)
+_remembered_names: Final = functools.lru_cache(MOST)(_names)
+_remembered_description: Final = functools.lru_cache(MOST)(_description)
+_remembered_request: Final = functools.lru_cache(MOST)(_request)
