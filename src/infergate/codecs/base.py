@@ -171,9 +171,9 @@ class Codec(Protocol[Req, Resp]):
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> Req:
-        """The wire form of ``operation``. Raises UNSUPPORTED for what this protocol lacks,
-        BAD_REQUEST for what contradicts ``model``: metadata in the backend's names, given for
-        inferences where this codec is ``described``."""
+        """The wire form of ``operation``, made anew: headers are put on it. Raises UNSUPPORTED for
+        what this protocol lacks, BAD_REQUEST for what contradicts ``model``: metadata in the
+        backend's names, given for inferences where this codec is ``described``."""
         ...
 
     def parse_response(
@@ -210,8 +210,9 @@ class Forwarding(Protocol[Req, Resp]):
     def readdress(self, wire: Req, model: str, version: str, profile: Profile) -> Req | None:
         """``wire`` (an inference) asking for another model and version; its tensors untouched.
 
-        Headers that concern only the connection with the client are left out. None where a
-        server of ``profile`` cannot take the message as it stands: it must be translated.
+        It is another object, for headers are put on it; those that concern only the connection with
+        the client are left out. None where a server of ``profile`` cannot take the message as it
+        stands: it must be translated.
         """
         ...
 
