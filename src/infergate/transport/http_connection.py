@@ -83,11 +83,12 @@ class Connection(HttpServed[Incoming], asyncio.Protocol):
                 return
             if messages:
                 self._begin(*messages[0])
-            if self._state is State.BODY:
+            inside = self._state is State.BODY
+            if inside:
                 self._gather()
             if self._state is not State.HEAD:
                 return
-            if not messages:
+            if not messages and not inside:
                 if data:
                     self._note_head(data)
                 return

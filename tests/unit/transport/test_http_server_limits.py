@@ -259,6 +259,20 @@ async def test_overload(serve_http: HttpServe) -> None:
     await site.good()
 
 
+async def test_after_a_body_that_was_too_much_but_is_here(serve_http: HttpServe) -> None:
+    """The connection goes on: it is known where the next request begins."""
+    site = await serve_http(dataclasses.replace(LIMITS, in_flight_bytes=500))
+    peer = await site.connect()
+    await peer.send(HEAD + b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n")
+    assert (await peer.answer()).status == 100
+    body = b"1f5\r\n" + b"x" * 501 + b"\r\n0\r\n\r\n"
+    await peer.send(body + b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await peer.answer()).status == 503
+    assert (await peer.answer()).status == 200
+    assert [wire.path for wire in site.app.wires] == ["/next"]
+    await peer.close()
+
+
 async def test_trailers_are_bounded(site: HttpSite) -> None:
     peer = await site.connect()
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n")

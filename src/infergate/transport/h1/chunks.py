@@ -79,7 +79,7 @@ class Chunks:
 
     def _take_trailers(self, data: bytes, at: int) -> int:
         limits = self._limits
-        while not self.whole:
+        while True:
             if data.startswith(_CRLF, at):
                 self.whole = True
                 return at + 2
@@ -96,7 +96,6 @@ class Chunks:
             ):
                 raise _broken()
             at = end
-        return at
 
 
 def _broken() -> http_head.HeadError:

@@ -298,6 +298,15 @@ def test_what_is_refused_is_not_remembered() -> None:
     assert known.read(raw) is not first
 
 
+def test_a_head_of_more_than_all_that_is_remembered() -> None:
+    known = Heads(dataclasses.replace(LIMITS, headers=100_000))
+    raw = POST + b"A: " + b"b" * 40_000 + b"\r\n\r\n"
+    first = known.read(raw)
+    assert first.wrong is None
+    assert known.read(raw) is not first
+    assert known._weight == 0
+
+
 @pytest.mark.parametrize("lines", [0, 1, 18])
 def test_what_is_remembered_is_bounded(lines: int) -> None:
     known = Heads(LIMITS)
