@@ -346,7 +346,7 @@ class Config(Section):
     )
     engine: Literal["own", "compat"] = Field(
         default="compat",
-        description="What speaks gRPC to clients and backends, and HTTP to clients: `own` is "
+        description="What speaks gRPC and HTTP to clients and backends: `own` is "
         "infergate's HTTP/2 and HTTP/1.1, for a fraction of the CPU, on uvloop where that is "
         "installed; `compat` the gRPC library and aiohttp's parser.",
     )

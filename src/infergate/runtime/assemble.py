@@ -192,13 +192,14 @@ def _backend(
     codec: Codec[Any, Any] = plugin.make({})
     match plugin.carrier:
         case Carrier.HTTP:
-            upstream: HttpStreamUpstream = EitherUpstream(limits)
+            ask_http = engine(whole.engine).ask_http
+            upstream: HttpStreamUpstream = EitherUpstream(limits, ask_http)
             if config.connections:
                 upstream = Turns(upstream, config.connections)
             return RemoteBackend(server, codec, upstream, HTTP_HEADERS, limits)
         case Carrier.GRPC:
-            asking = engine(whole.engine).ask_grpc(limits)
-            return RemoteBackend(server, codec, asking, RPC_HEADERS, limits)
+            ask_grpc = engine(whole.engine).ask_grpc
+            return RemoteBackend(server, codec, ask_grpc(limits), RPC_HEADERS, limits)
 
 
 def _recorder(metrics: Metrics, figures: Figures, log: AccessLog | None) -> Callable[[Call], None]:

@@ -13,7 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from infergate.core.limits import Limits
-from infergate.transport.base import Address, HttpApp, RpcApp, RpcUpstream, Server
+from infergate.transport.base import (
+    Address,
+    HttpApp,
+    HttpStreamUpstream,
+    RpcApp,
+    RpcUpstream,
+    Server,
+)
 from infergate.transport.guard import Admission
 
 
@@ -38,28 +45,35 @@ class Engine(NamedTuple):
 
     serve_http: ServeHttp
     serve_grpc: Callable[[Address, RpcApp, Limits, Admission], Server]
+    ask_http: Callable[[Limits], HttpStreamUpstream]
     ask_grpc: Callable[[Limits], RpcUpstream]
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None
 
 
 def _own() -> Engine:
+    from infergate.transport.h1_client import H1Upstream
     from infergate.transport.h1_server import H1Server
     from infergate.transport.h2_client import H2Upstream
     from infergate.transport.h2_server import H2Server
 
+    return Engine(H1Server, H2Server, H1Upstream, H2Upstream, _uvloops())
+
+
+def _uvloops() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:  # there is none for Windows
-        return Engine(H1Server, H2Server, H2Upstream, None)
-    return Engine(H1Server, H2Server, H2Upstream, uvloop.new_event_loop)
+        return None
+    return uvloop.new_event_loop
 
 
 def _compat() -> Engine:
     from infergate.transport.grpc_client import GrpcUpstream
     from infergate.transport.grpc_server import GrpcServer
+    from infergate.transport.http_client import AiohttpUpstream
     from infergate.transport.http_server import AiohttpServer
 
-    return Engine(AiohttpServer, GrpcServer, GrpcUpstream, None)
+    return Engine(AiohttpServer, GrpcServer, AiohttpUpstream, GrpcUpstream, None)
 
 
 _ENGINES: Final[Mapping[str, Callable[[], Engine]]] = {"own": _own, "compat": _compat}

@@ -9,14 +9,14 @@ comes back is the body of a 200: there is nothing else that could tell an error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from infergate.core.errors import GatewayError, Kind, garbage
 from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport import http_head
-from infergate.transport.base import Endpoint
+from infergate.transport.base import Endpoint, HttpStreamUpstream
 from infergate.transport.frames import PREFIX, Frames, prefix
 from infergate.transport.http_client import AiohttpUpstream
 from infergate.transport.pool import Pool, Pooled, Pools
@@ -104,8 +104,11 @@ class EitherUpstream:
     """An :data:`~infergate.transport.base.HttpUpstream` that speaks HTTP or frames, as each
     endpoint wants."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._http: Final = AiohttpUpstream(limits)
+    def __init__(
+        self, limits: Limits, http: Callable[[Limits], HttpStreamUpstream] = AiohttpUpstream
+    ) -> None:
+        """``http`` makes what speaks HTTP."""
+        self._http: Final = http(limits)
         self._frames: Final = FrameUpstream(limits)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:

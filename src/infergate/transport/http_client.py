@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Final
+from typing import ClassVar, Final
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
@@ -28,9 +28,11 @@ _SAFE: Final = frozenset({"GET", "HEAD"})
 class AiohttpUpstream:
     """An :data:`~infergate.transport.base.HttpUpstream`."""
 
+    exchanges: ClassVar[type[Exchange]] = Exchange
+
     def __init__(self, limits: Limits) -> None:
         self._limits: Final = limits
-        self._pools: Final = Pools(limits, Exchange)
+        self._pools: Final = Pools(limits, self.exchanges)
         self._streams: Final = Pools(limits, EventExchange)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:

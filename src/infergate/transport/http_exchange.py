@@ -34,6 +34,7 @@ class Exchange(Pooled, asyncio.Protocol):
         self._lines: Final = (
             f"host: {endpoint.authority}\r\nuser-agent: infergate/{__version__}\r\n"
         )
+        self._method = ""
         self._parser: HttpResponseParser | None = None
         self._message: RawResponseMessage | None = None
         self._payload: StreamReader | None = None
@@ -48,7 +49,8 @@ class Exchange(Pooled, asyncio.Protocol):
         head = http_head.write_request_head(
             wire.method, target, wire.headers, size(wire.body), self._lines
         )
-        self._parser = response_parser(self._loop, wire.method)
+        self._method = wire.method
+        self._parser = None
         self._message = self._payload = None
         self._parts = []
         self._received = 0
@@ -61,8 +63,9 @@ class Exchange(Pooled, asyncio.Protocol):
         if self._waiter is None:
             self._transport.abort()
             return
-        assert self._parser is not None
         self._answered = True
+        if self._parser is None:
+            self._parser = response_parser(self._loop, self._method)
         try:
             messages, _, _ = self._parser.feed_data(data)
         except NOT_HTTP as error:

@@ -61,8 +61,8 @@ async def quick(serve_http: HttpServe) -> HttpSite:
 
 
 @pytest.fixture
-async def http_upstream() -> AsyncIterator[AiohttpUpstream]:
-    upstream = AiohttpUpstream(QUICK)
+async def http_upstream(engine: Engine) -> AsyncIterator[AiohttpUpstream]:
+    upstream = engine.http_upstream(QUICK)
     yield upstream
     await upstream.close()
 

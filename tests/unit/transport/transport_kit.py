@@ -27,9 +27,11 @@ from infergate.transport.base import (
 from infergate.transport.grpc_client import GrpcUpstream
 from infergate.transport.grpc_server import GrpcServer
 from infergate.transport.guard import Admission
+from infergate.transport.h1_client import H1Upstream
 from infergate.transport.h1_server import H1Server
 from infergate.transport.h2_client import H2Upstream
 from infergate.transport.h2_server import H2Server
+from infergate.transport.http_client import AiohttpUpstream
 from infergate.transport.http_server import AiohttpServer
 from infergate.transport.listener import Listener
 
@@ -354,14 +356,15 @@ class Engine:
     server: Callable[[Address, RpcApp, Limits, Admission], Server]
     upstream: Callable[[Limits], RpcUpstream]
     http: HttpServer
+    http_upstream: Callable[[Limits], AiohttpUpstream]
 
     def __str__(self) -> str:
         return self.name
 
 
 ENGINES = (
-    Engine("compat", GrpcServer, GrpcUpstream, AiohttpServer),
-    Engine("own", H2Server, H2Upstream, H1Server),
+    Engine("compat", GrpcServer, GrpcUpstream, AiohttpServer, AiohttpUpstream),
+    Engine("own", H2Server, H2Upstream, H1Server, H1Upstream),
 )
 
 

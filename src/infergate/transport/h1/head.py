@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import httptools
 
@@ -72,7 +72,7 @@ class Head:
         lines = raw.count(b"\r\n") - 2
         if lines > limits.header_count:
             raise http_head.too_many_headers(limits)
-        found = _Found()
+        found = Found()
         parser = httptools.HttpRequestParser(found)
         try:
             parser.feed_data(raw)
@@ -94,9 +94,9 @@ class Head:
         self.method = method.decode("ascii")
         self.headers = headers
         self.length = int(headers.get("content-length", 0))
-        self.chunked = _is_chunked(headers)
+        self.chunked = "transfer-encoding" in headers  # llhttp: the last of them is chunked
         self.old = version == "1.0"
-        self.keep = _keeps(headers, old=self.old)
+        self.keep = keeps(headers, old=self.old)
         self.waits = not self.old and headers.get("expect", "").lower() == "100-continue"
         target = found.target.decode("latin-1")
         self.path, _, self.query = target.partition("?")
@@ -124,17 +124,7 @@ def _version(told: str) -> tuple[int, ...]:
     return _VERSIONS.get(told) or tuple(map(int, told.split(".")))
 
 
-def _is_chunked(headers: Mapping[str, str]) -> bool:
-    """Raises HeadError where nobody knows where the body ends (RFC 9112, 6.3)."""
-    codings = headers.get("transfer-encoding")
-    if codings is None:
-        return False
-    if codings.rpartition(",")[2].strip(" \t").lower() != "chunked":
-        raise http_head.not_http()
-    return True
-
-
-def _keeps(headers: Mapping[str, str], *, old: bool) -> bool:
+def keeps(headers: Mapping[str, str], *, old: bool) -> bool:
     """Whether the client goes on as before (RFC 9112, 9.3). Nothing is upgraded here, so one that
     asks for that is answered, and no more."""
     connection = headers.get("connection")
@@ -146,7 +136,7 @@ def _keeps(headers: Mapping[str, str], *, old: bool) -> bool:
     return not old or "keep-alive" in options
 
 
-class _Found:
+class Found:
     """What the parser tells. ``headers`` are as :func:`http_head.lowered` makes them, ``size`` as
     :func:`http_head.check_fields` counts; ``doubtful``: one came twice of which one is allowed."""
 
@@ -160,9 +150,11 @@ class _Found:
         self.doubtful = False
 
     def on_url(self, target: bytes) -> None:
+        """The parser found the target, or a part of it."""
         self.target += target
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """The parser found a line."""
         value = value.rstrip(b" \t")
         key = name.decode("ascii").lower()
         try:
@@ -178,15 +170,41 @@ class _Found:
         self.size += len(name) + len(value) + 4
 
 
+Meaning = TypeVar("Meaning")
+
+
+class Known(Generic[Meaning]):
+    """What heads mean, by their bytes; bounded."""
+
+    __slots__ = ("_known", "_weight")
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Meaning] = {}
+        self._weight = 0
+
+    def get(self, raw: bytes) -> Meaning | None:
+        """What ``raw`` means, if that is known."""
+        return self._known.get(raw)
+
+    def learn(self, raw: bytes, meaning: Meaning, headers: Mapping[str, str]) -> None:
+        """``raw``, which has ``headers``, means ``meaning``."""
+        weight = 2 * len(raw) + _PER_FIELD * (1 + len(headers))
+        if self._weight + weight > REMEMBERED:
+            self._known.clear()
+            self._weight = 0
+        if weight <= REMEMBERED:
+            self._known[raw] = meaning
+            self._weight += weight
+
+
 class Heads:
     """Reads the heads of one connection."""
 
-    __slots__ = ("_known", "_limits", "_weight")
+    __slots__ = ("_known", "_limits")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._known: dict[bytes, Head] = {}
-        self._weight = 0
+        self._known: Known[Head] = Known()
 
     def read(self, raw: bytes) -> Head:
         """What ``raw`` says, which ends with the empty line. Raises HeadError."""
@@ -195,17 +213,8 @@ class Heads:
             return known
         head = Head(raw, self._limits)
         if head.wrong is None:
-            self._remember(raw, head)
+            self._known.learn(raw, head, head.headers)
         return head
-
-    def _remember(self, raw: bytes, head: Head) -> None:
-        weight = 2 * len(raw) + _PER_FIELD * (1 + len(head.headers))
-        if self._weight + weight > REMEMBERED:
-            self._known.clear()
-            self._weight = 0
-        if weight <= REMEMBERED:
-            self._known[raw] = head
-            self._weight += weight
 
 
 def check_size(begun: bytes, limits: Limits) -> None:

@@ -1,0 +1,198 @@
+"""Answers that we read by ourselves are what aiohttp's parser makes of them, cut anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.wire import HttpRequest, joined
+from infergate.transport.base import Endpoint
+from infergate.transport.h1.answer import PlainHeads
+from infergate.transport.h1_client import H1Exchange
+from infergate.transport.http_exchange import Exchange
+
+LIMITS = Limits(body=50)
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: 5\r\n\r\n"
+
+
+class Wire:
+    """Takes what is written, and tells whether it was closed."""
+
+    closed = False
+
+    def write(self, data: object) -> None:
+        """Nobody reads it."""
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+
+class Pool:
+    """Counts what comes back to it."""
+
+    back = 0
+
+    def released(self, connection: object) -> None:
+        self.back += 1
+
+    def lost(self, connection: object) -> None:
+        """It is over."""
+
+
+async def _answers(
+    make: type[Exchange], pieces: Sequence[bytes], method: str, times: int
+) -> list[object]:
+    pool, wire = Pool(), Wire()
+    exchange = make(LIMITS, Endpoint("h", 1), cast("Any", pool))
+    exchange.connection_made(cast("Any", wire))
+    found: list[object] = []
+    for _ in range(times):
+        deadline = asyncio.get_running_loop().time() + 1000
+        asked = asyncio.ensure_future(exchange.ask(HttpRequest(method, "/"), "/", deadline))
+        await asyncio.sleep(0)
+        for piece in pieces:
+            if not wire.closed:
+                exchange.data_received(piece)
+        if not asked.done() and not wire.closed:
+            exchange.connection_lost(None)
+        try:
+            answer = await asked
+        except GatewayError as error:
+            found.append((error.kind, error.public))
+            break
+        found.append((answer.status, dict(answer.headers), bytes(joined(answer.body))))
+        found.append((pool.back, wire.closed))
+        if wire.closed or not pool.back:
+            break
+    return found
+
+
+_LOOP = asyncio.new_event_loop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed() -> Any:
+    yield
+    _LOOP.close()
+
+
+def answers(
+    make: type[Exchange], pieces: Sequence[bytes], method: str = "POST", times: int = 2
+) -> list[object]:
+    return _LOOP.run_until_complete(_answers(make, pieces, method, times))
+
+
+_LINES = st.sampled_from(
+    [
+        b"HTTP/1.1 200 OK",
+        b"HTTP/1.1 404 ",
+        b"HTTP/1.1 503",
+        b"HTTP/1.0 200 OK",
+        b"HTTP/1.1 204 No Content",
+        b"HTTP/1.1 304 Not Modified",
+        b"HTTP/1.1 100 Continue",
+        b"HTTP/1.1 101 Switching Protocols",
+        b"HTTP/2.0 200 OK",
+        b"ICY 200 OK",
+    ]
+)
+_FIELDS = st.sampled_from(
+    [
+        b"Content-Length: 5",
+        b"content-length:\t5 ",
+        b"Content-Length: 0",
+        b"Content-Length: 51",
+        b"Content-Length: 5x",
+        b"Content-Length:",
+        b"Transfer-Encoding: chunked",
+        b"Transfer-Encoding: gzip",
+        b"Connection: close",
+        b"Connection: keep-alive",
+        b"Upgrade: websocket",
+        b"Content-Type: a/b",
+        b"A: b",
+        b"a: \xe9",
+        b"A: b\n c",
+        b"A : b",
+        b"no colon",
+        b" folded",
+    ]
+)
+
+
+@st.composite
+def wires(draw: st.DrawFn) -> bytes:
+    fields = draw(st.lists(_FIELDS, max_size=4))
+    if draw(st.booleans()):
+        fields.append(b"Content-Length: 5")
+    end = draw(st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n"]))
+    head = end.join([draw(_LINES), *fields, b"", b""])
+    return head + draw(st.sampled_from([b"", b"abc", b"abcde", b"5\r\nabcde\r\n0\r\n\r\n"]))
+
+
+@settings(max_examples=500)
+@given(wires(), st.lists(st.integers(0, 200), max_size=4), st.sampled_from(["POST", "GET", "HEAD"]))
+@example(OK + b"abcde", [], "POST")
+@example(OK + b"abcde", [len(OK), len(OK) + 2], "POST")
+def test_an_answer_is_the_same_by_both(data: bytes, cuts: list[int], method: str) -> None:
+    places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    pieces = [data[a:b] for a, b in pairwise(places) if b > a]
+    expected = answers(Exchange, pieces, method)
+    got = answers(H1Exchange, pieces, method)
+    if got != expected:
+        (_, _, body), connection = cast("Any", got)
+        assert cast("Any", expected)[0][0] is Kind.BACKEND_GARBAGE
+        # Garbage behind an answer costs the connection, not the answer.
+        assert len(data.partition(b"\r\n\r\n")[2]) > len(body)
+        assert connection == (0, True)
+
+
+def test_what_comes_after_an_answer_ends_the_connection() -> None:
+    for pieces in ([OK + b"abcdeX"], [OK, b"abc", b"deX"], [OK + b"abcde" + OK]):
+        answer, (back, closed) = cast("Any", answers(H1Exchange, pieces))
+        assert (answer[2], back, closed) == (b"abcde", 0, True)
+
+
+def test_a_plain_head_is_read_once() -> None:
+    heads = PlainHeads()
+    first = heads.read(OK + b"abcde", "POST")
+    assert first is not None
+    assert (first.status, first.length, first.size, first.keep) == (200, 5, len(OK), True)
+    assert heads.read(OK + b"other", "POST") is first
+    assert heads.read(OK + b"abcde", "HEAD") is None
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        OK[:-1],
+        OK.replace(b"1.1", b"1.0"),
+        OK.replace(b"200 OK", b"100 Continue"),
+        OK.replace(b"200", b"204"),
+        OK.replace(b"\r\nContent-Length: 5", b""),
+        OK.replace(b"Content-Length: 5", b"Transfer-Encoding: chunked"),
+        OK.replace(b": a/b", b" : a/b"),
+        OK.replace(b"a/b\r", b"a/b"),
+        OK.replace(b"a/b", b"a/b\r\nContent-Type: c/d"),
+        OK.replace(b"a/b", b"x" * 9000),
+        OK.replace(b"a/b", b"x\r\n" + b"A: b\r\n" * 100 + b"B: c"),
+    ],
+)
+def test_what_is_not_plain(head: bytes) -> None:
+    assert PlainHeads().read(head, "POST") is None
