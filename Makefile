@@ -17,7 +17,7 @@ SOURCES := pyproject.toml $(shell find src -name '*.egg-info' -prune -o -type f 
 CODE := src tests bench proto fbs
 BRANCH_FLOOR := 95
 
-.PHONY: help run test test-peers lint format types bench docs-config fidelity proto fbs clean distclean
+.PHONY: help run test test-peers lint format types bench soak docs-config fidelity proto fbs clean distclean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,9 @@ types: .venv/tested  ## mypy, strict
 
 bench: .venv/tested  ## side by side with Triton and Envoy: one table (ARGS="--help" for choices)
 	@$(BIN)/python -m bench $(ARGS)
+
+soak: .venv/tested  ## every kind of client for 10 minutes, some broken: does anything leak? (ARGS="--help")
+	@$(BIN)/python -m bench.soak $(ARGS)
 
 docs-config: .venv/installed  ## write docs/configuration.md and the JSON schema
 	@$(BIN)/python -m infergate.config.reference docs

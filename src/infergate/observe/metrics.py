@@ -35,6 +35,9 @@ class Metrics:
         self.streams: Final = Gauge(
             "infergate_open_streams", "gRPC streams open now.", registry=self.registry
         )
+        self.tasks: Final = Gauge(
+            "infergate_tasks", "Tasks of the event loop now.", registry=self.registry
+        )
         self.in_flight_bytes: Final = Gauge(
             "infergate_in_flight_bytes",
             "Bytes of request bodies being served now.",

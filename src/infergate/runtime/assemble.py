@@ -110,6 +110,7 @@ def assemble(config: Config, builtin: Callable[[str, float], Backend] = _embedde
     metrics, admission = Metrics(), Admission(limits)
     metrics.in_flight.set_function(lambda: admission.requests)
     metrics.streams.set_function(lambda: admission.streams)
+    metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
     log = None
     if config.log.access:

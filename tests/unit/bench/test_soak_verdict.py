@@ -1,0 +1,92 @@
+"""What a soak calls a leak, and what it does not."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from bench.soak_verdict import MIB, Counts, Sample, errors, growth, slope, table, troubles
+
+BEFORE = Sample(0, 80 * MIB, 20, 2)
+
+
+def samples(seconds: int, size: object) -> list[Sample]:
+    """A second each; ``size`` tells the MiB at a time."""
+    return [Sample(at, int(size(at) * MIB), 30, 20) for at in range(seconds)]  # type: ignore[operator]
+
+
+def found(seen: list[Sample], **after: int) -> list[str]:
+    return troubles("it", BEFORE, seen, dataclasses.replace(BEFORE, **after), "")
+
+
+CALM = {
+    "flat": lambda at: 100,
+    "that warms up": lambda at: 80 + 60 * (1 - math.exp(-at / 30)),
+    "that goes up and down": lambda at: 100 + 7 * math.sin(at / 3),
+    "that gives back": lambda at: 200 - at / 10,
+    "that grows by an arena": lambda at: 100 + 7 * (at > 300),
+}
+LEAKY = {
+    "by 3 MiB a minute": lambda at: 100 + at / 20,
+    "by 3 MiB a minute, and noise": lambda at: 100 + at / 20 + 5 * math.sin(at),
+    "by steps": lambda at: 100 + 10 * (at // 100),
+}
+
+
+@pytest.mark.parametrize("size", CALM)
+@pytest.mark.parametrize("seconds", [600, 1800])
+def test_memory_is_calm(size: str, seconds: int) -> None:
+    assert found(samples(seconds, CALM[size])) == []
+
+
+@pytest.mark.parametrize("size", LEAKY)
+def test_memory_leaks(size: str) -> None:
+    (told,) = found(samples(600, LEAKY[size]))
+    assert told.startswith("it: memory grows by")
+
+
+def test_a_minute_is_enough_for_what_leaks_fast() -> None:
+    assert found(samples(60, lambda at: 100 + at / 2))
+    assert not found(samples(60, lambda at: 100 + at / 10))
+
+
+def test_the_slope_is_that_of_what_comes_after_the_warm_up() -> None:
+    seen = samples(600, lambda at: at if at < 200 else 200 + (at - 200) / 60)
+    assert slope(seen) == pytest.approx(1.0)
+    assert growth(seen) == pytest.approx(5.0, abs=0.1)
+    assert slope([]) == slope(seen[:1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        ({"descriptors": 24}, "20 descriptors became 24"),
+        ({"tasks": 6}, "2 tasks became 6"),
+        ({"requests": 1}, "1 requests and 0 streams"),
+        ({"streams": 2}, "0 requests and 2 streams"),
+    ],
+)
+def test_what_is_left_when_all_have_gone(after: dict[str, int], words: str) -> None:
+    (told,) = found([], **after)
+    assert words in told
+    assert found([], descriptors=23, tasks=5) == []
+
+
+def test_complaints_are_told() -> None:
+    assert troubles("it", BEFORE, [], BEFORE, "Traceback") == ["it complains:\nTraceback"]
+
+
+def test_errors() -> None:
+    counts = Counts()
+    assert errors(counts) == ["nothing was answered"]
+    counts.good["a"] += 1
+    counts.explained["cut"] += 5
+    assert errors(counts) == []
+    counts.unexplained.update({"b": 2, "c": 3})
+    assert errors(counts) == ["3 times c", "2 times b"]
+
+
+def test_the_figures() -> None:
+    told = table("it", BEFORE, samples(600, LEAKY["by 3 MiB a minute"]), BEFORE)
+    assert "RSS 80 → 80 MiB (at most 130), slope +3.00 MiB/min; descriptors 20 → 20" in told
