@@ -18,6 +18,7 @@ from peers.support.graphpipe import (
     prepare_graphpipe_js,
     prepare_graphpipe_new,
 )
+from peers.support.grpclib import prepare_grpclib
 from peers.support.installed import Installed
 from peers.support.kserve import KServe, prepare_kserve, started_kserve
 from peers.support.legacy_client import prepare_legacy_client
@@ -51,6 +52,7 @@ _PEERS = {
     "legacy_client": (pytest.mark.peers, prepare_legacy_client),
     "graphpipe": (pytest.mark.peers, prepare_graphpipe),
     "graphpipe_new": (pytest.mark.peers, prepare_graphpipe_new),
+    "grpclib": (pytest.mark.peers, prepare_grpclib),
     "graphpipe_js": (pytest.mark.peers, _try_graphpipe_js),
 }
 
@@ -133,3 +135,9 @@ def graphpipe_js() -> None:
     """graphpipe-js; skips where npm's registry cannot be reached."""
     if "graphpipe_js" in _absent:
         pytest.skip(_absent["graphpipe_js"])
+
+
+@pytest.fixture(scope="session")
+def grpclib() -> Installed:
+    """grpclib, gRPC that is not Google's."""
+    return prepare_grpclib()

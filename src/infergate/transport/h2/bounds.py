@@ -36,6 +36,9 @@ CHANGES: Final = 100.0
 send does not pay for them."""
 CHANGES_RATE: Final = 10.0
 """How many more of them a second: a client that measures its line changes its windows less."""
+EARLY_STREAMS: Final = 4096
+"""Streams of a client that has not heard yet how many it may open, which are refused for nothing:
+a proxy may begin a connection with all calls that wait."""
 PINGS: Final = 5.0
 """PINGs at once, without DATA or headers of ours between (grpc: 2)."""
 PINGS_RATE: Final = 2.0

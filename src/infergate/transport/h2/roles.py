@@ -84,6 +84,12 @@ class ServerConnection(_Peer):
         self._last_served = self.last_stream
         self._out.parts.append(frames.goaway(self.last_stream, Code.NO_ERROR, "draining"))
 
+    def _refuse(self, number: int) -> None:
+        if self._acks_due and number < 2 * bounds.EARLY_STREAMS:
+            self._cut(number, Code.REFUSED_STREAM)
+        else:
+            self._broken(StreamFault(number, Code.REFUSED_STREAM))
+
     @property
     def is_drained(self) -> bool:
         """Whether nothing is under way and nothing more will be."""
@@ -108,7 +114,8 @@ class ServerConnection(_Peer):
             return
         self.last_stream = number
         if self._last_served is not None or len(self.streams) >= self._most:
-            raise StreamFault(number, Code.REFUSED_STREAM)
+            self._refuse(number)
+            return
         if not fields.is_request or (end and fields.length):
             raise StreamFault(number, Code.PROTOCOL_ERROR)
         stream = Stream(number, self._out.initial, bounds.STREAM_WINDOW)

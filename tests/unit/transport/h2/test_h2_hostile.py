@@ -112,6 +112,19 @@ def test_streams_that_break_rules_on_purpose_are_paid_for() -> None:
         assert failure(events)[0] == Code.ENHANCE_YOUR_CALM
 
 
+def test_who_has_not_heard_how_many_streams_there_may_be_is_forgiven() -> None:
+    """Envoy opens a thousand streams at once on a new connection."""
+    for is_heard, expected in ((False, bounds.EARLY_STREAMS + bounds.CALM), (True, bounds.CALM)):
+        connection, number = server(HELLO + frame(4, 1, 0) if is_heard else HELLO), -1
+        while not connection.is_over:
+            number += 2
+            events = connection.receive(headers(number), 0.0)
+            connection.take()
+            assert len(connection.streams) <= 10
+        assert expected <= number // 2 < expected + 20
+        assert failure(events)[0] == Code.ENHANCE_YOUR_CALM
+
+
 def test_what_was_on_its_way_to_a_server_that_leaves_is_ignored() -> None:
     """A client may open a stream before it has heard that it was one too many: what others have
     under way must not pay for it."""

@@ -1,0 +1,233 @@
+"""``engine: own`` and other implementations of HTTP/2 than grpcio's: Envoy on both sides, grpclib
+as client and as server, nghttp."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from bench.servers import envoy
+from tritonclient.grpc import service_pb2 as pb
+
+from e2e.running import Infergate, started_infergate
+from faults.rpc import INFER, RpcBackend, call, channel, good_answer, infer_message, rpc_backend
+from faults.watch import SECONDS, alive, complaints
+from peers.support.grpclib import started_grpclib, told_by_grpclib
+from peers.support.installed import Installed
+
+STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
+BUILTIN = """
+backends:
+  ours: {{protocol: builtin}}
+  depot: {{protocol: v2-grpc, endpoints: ["grpc://{rpc}"], profile: triton}}
+routes:
+  - {{model: "depot*", backend: depot}}
+  - {{model: "*", backend: ours}}
+models:
+  depot: &model
+    inputs: [{{name: INPUT0, datatype: INT32, shape: [1]}}]
+    outputs: [{{name: OUTPUT0, datatype: INT32, shape: [1]}}]
+  depot-fail: *model
+  depot-slow: *model
+readiness: lenient
+"""
+PASSING = """
+backends:
+  proxy: {{protocol: v2-grpc, endpoints: ["grpc://{proxy}"], profile: infergate}}
+routes: [{{model: "*", backend: proxy}}]
+readiness: lenient
+"""
+
+
+def identity(size: int = 4, model: str = "identity") -> bytes:
+    told = pb.ModelInferRequest(model_name=model)
+    for name in ("INPUT0", "INPUT1"):
+        told.inputs.add(name=name, datatype="UINT8", shape=[size])
+        told.raw_input_contents.append(bytes(size))
+    return bytes(told.SerializeToString())
+
+
+@pytest.fixture(scope="module")
+def rpc() -> Iterator[RpcBackend]:
+    with rpc_backend() as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def gateway(rpc: RpcBackend) -> Iterator[Infergate]:
+    with started_infergate(BUILTIN.format(rpc=rpc.address), engine="own") as running:
+        yield running
+        assert alive(running)
+        assert complaints(running) == ""
+
+
+def test_nghttp(gateway: Infergate, tmp_path: Path) -> None:
+    """Several requests on one connection, padded, with windows of 1 KiB."""
+    tool = shutil.which("nghttp")
+    if tool is None:
+        pytest.skip("nghttp is not installed (Debian: nghttp2-client)")
+    body = tmp_path / "body"
+    message = identity(100_000)
+    body.write_bytes(b"\0" + len(message).to_bytes(4) + message)
+    options = ["-v", "-n", "-m5", "-w10", "-W12", "-b200", f"-d{body}"]
+    headers = ["-Hcontent-type: application/grpc", "-Hte: trailers"]
+    done = subprocess.run(
+        [tool, *options, *headers, f"http://{gateway.grpc}{INFER}"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.stdout.count("grpc-status: 0") == 5, done.stdout[-3000:]
+    assert "recv GOAWAY" not in done.stdout
+    assert "recv RST_STREAM" not in done.stdout
+
+
+# ---- grpclib
+
+
+@pytest.fixture(scope="module")
+def told(gateway: Infergate, rpc: RpcBackend, grpclib: Installed) -> object:
+    quick = rpc.answer
+    rpc.answer = lambda message, context: (
+        rpc.wait(message, context) if b"slow" in message else quick(message, context)
+    )
+    said = {
+        "good": identity(),
+        "large": identity(3_000_000),
+        "unknown": identity(model="né"),
+        "slow": infer_message("depot-slow"),
+    }
+    return told_by_grpclib(grpclib, gateway.grpc, said)
+
+
+def test_grpclib_as_a_client(told: dict[str, object]) -> None:
+    good = pb.ModelInferResponse.FromString(bytes.fromhex(str(told["good"])))
+    assert good.raw_output_contents[0] == bytes(4)
+    assert told["many"] == [told["good"]]
+    assert told["given up"] == told["good"]
+    assert isinstance(told["large"], int)
+    assert told["large"] > 6_000_000
+    assert told["late"][0] == "DEADLINE_EXCEEDED"  # type: ignore[index]
+    assert told["unknown model"][0] == "NOT_FOUND"  # type: ignore[index]
+    assert "né" in told["unknown model"][1]  # type: ignore[index]
+    assert told["unknown method"][0] == "UNIMPLEMENTED"  # type: ignore[index]
+    assert told["no message"][0] == "INVALID_ARGUMENT"  # type: ignore[index]
+    sizes = told["stream"]
+    assert isinstance(sizes, list)
+    assert len(sizes) == 20
+    assert len(set(sizes)) == 1
+    assert told["in turn"] == sizes
+
+
+def test_grpclib_as_a_server(grpclib: Installed) -> None:
+    with (
+        started_grpclib(grpclib, good_answer()) as address,
+        started_infergate(BUILTIN.format(rpc=address), engine="own") as running,
+        channel(running.grpc) as made,
+    ):
+        assert call(made, infer_message("depot")).code is grpc.StatusCode.OK
+        asked = made.unary_unary(INFER)
+        pending = [asked.future(infer_message("depot"), timeout=SECONDS) for _ in range(300)]
+        assert len({each.result() for each in pending}) == 1
+        failed = call(made, infer_message("depot-fail"))
+        assert failed.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert failed.details == "näh %41"
+        late = call(made, infer_message("depot-slow"), timeout=0.3)
+        assert late.code is grpc.StatusCode.DEADLINE_EXCEEDED
+        stream = made.stream_stream(STREAM)
+        got = list(stream(iter([infer_message("depot")] * 20), timeout=SECONDS))
+        assert len(got) == 20
+        assert complaints(running) == ""
+
+
+# ---- Envoy
+
+
+@pytest.fixture(scope="module", params=["in front", "behind"])
+def _through_envoy(
+    request: pytest.FixtureRequest,
+    gateway: Infergate,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    """A gRPC address that leads through Envoy to infergate; "behind": through another infergate to
+    Envoy before."""
+    folder = tmp_path_factory.mktemp("envoy")
+    if request.param == "in front":
+        with envoy(gateway.http, gateway.grpc, folder) as proxy:
+            yield proxy.grpc
+        return
+    with (
+        envoy(gateway.http, gateway.grpc, folder) as proxy,
+        started_infergate(PASSING.format(proxy=proxy.grpc), engine="own") as running,
+    ):
+        yield running.grpc
+        assert complaints(running) == ""
+
+
+@pytest.fixture
+def through_envoy(_through_envoy: str, rpc: RpcBackend) -> Iterator[str]:
+    quick = rpc.answer
+    yield _through_envoy
+    rpc.answer = quick
+    rpc.release.clear()
+
+
+@pytest.mark.peers
+def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
+    quick = rpc.answer
+    with channel(through_envoy) as made:
+        asked = made.unary_unary(INFER)
+        # Until it has heard how many streams there may be, Envoy opens more, which are refused
+        # (and which it tries again only where it is told to): nothing worse becomes of it.
+        pending = [asked.future(infer_message("depot"), timeout=SECONDS) for _ in range(1000)]
+        failures = [each.exception() for each in pending if each.exception()]
+        assert len({each.result() for each in pending if not each.exception()}) == 1
+        assert all("refused stream" in each.details() for each in failures), failures[0]
+        pending = [asked.future(infer_message("depot"), timeout=SECONDS) for _ in range(90)]
+        assert len({each.result() for each in pending}) == 1
+        zipped = call(made, identity(300_000), compression=grpc.Compression.Gzip)
+        assert zipped.code is grpc.StatusCode.OK
+        assert len(call(made, identity(8_000_000)).message) > 16_000_000
+        unknown = call(made, identity(model="né"))
+        assert unknown.code is grpc.StatusCode.NOT_FOUND
+        assert "né" in unknown.details
+
+        def fail(_message: bytes, context: grpc.ServicerContext) -> bytes:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "why %41")
+            raise AssertionError("abort raises")
+
+        rpc.answer = fail
+        failed = call(made, infer_message("depot"))
+        assert (failed.code, failed.details) == (grpc.StatusCode.INVALID_ARGUMENT, "why %41")
+        rpc.entered.clear()
+        rpc.cancelled.clear()
+        rpc.answer = rpc.wait
+        late = call(made, infer_message("depot"), timeout=0.4)
+        assert late.code is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert rpc.cancelled.wait(SECONDS), "the deadline travels"
+        rpc.entered.clear()
+        rpc.cancelled.clear()
+        given_up = asked.future(infer_message("depot"), timeout=SECONDS)
+        assert rpc.entered.wait(SECONDS)
+        given_up.cancel()
+        assert rpc.cancelled.wait(SECONDS), "cancelling travels"
+        rpc.answer = quick
+        assert call(made, infer_message("depot")).code is grpc.StatusCode.OK
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("size", [1, 50_000])
+def test_envoy_streams(through_envoy: str, size: int) -> None:
+    message = identity(size)
+    with channel(through_envoy) as made:
+        streams = [
+            made.stream_stream(STREAM)(iter([message] * 10), timeout=SECONDS) for _ in range(20)
+        ]
+        for each in streams:
+            answers = [pb.ModelStreamInferResponse.FromString(one) for one in each]
+            assert [one.error_message for one in answers] == [""] * 10

@@ -1,0 +1,80 @@
+"""``client.py HOST PORT``: what each scenario comes to, as JSON on standard output. Messages are in
+a JSON object on standard input, in hex."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from grpclib.client import Channel, StreamStreamMethod, UnaryUnaryMethod
+from grpclib.exceptions import GRPCError
+from raw import INFER, SERVICE, STREAM, Raw
+
+Told = Any
+
+
+async def scenarios(channel: Channel, said: dict[str, bytes]) -> dict[str, Told]:
+    infer = UnaryUnaryMethod(channel, INFER, bytes, bytes)
+    stream = StreamStreamMethod(channel, STREAM, bytes, bytes)
+
+    async def failed(call: Callable[[], Awaitable[Any]]) -> Told:
+        try:
+            await call()
+        except GRPCError as error:
+            return [error.status.name, error.message]
+        except TimeoutError:
+            return ["DEADLINE_EXCEEDED", "by the client"]
+        return ["OK", None]
+
+    async def streamed() -> Told:
+        async with stream.open(timeout=60) as opened:
+            for _ in range(20):
+                await opened.send_message(said["good"])
+            await opened.end()
+            return [len(each) async for each in opened]
+
+    async def in_turn() -> Told:
+        async with stream.open(timeout=60) as opened:
+            got = []
+            for _ in range(20):
+                await opened.send_message(said["good"])
+                got.append(len(await opened.recv_message()))
+            await opened.end()
+            return got
+
+    async def given_up() -> Told:
+        async with stream.open(timeout=60) as opened:
+            await opened.send_message(said["good"])
+            await opened.recv_message()
+            await opened.cancel()
+        return (await infer(said["good"])).hex()
+
+    many = await asyncio.gather(*(infer(said["good"], timeout=60) for _ in range(500)))
+    unknown = UnaryUnaryMethod(channel, f"{SERVICE}/ModelDream", bytes, bytes)
+    return {
+        "good": (await infer(said["good"], timeout=60, metadata={"x-mine": "1"})).hex(),
+        "many": sorted({each.hex() for each in many}),
+        "large": len(await infer(said["large"], timeout=60)),
+        "unknown model": await failed(lambda: infer(said["unknown"])),
+        "unknown method": await failed(lambda: unknown(b"")),
+        "no message": await failed(lambda: infer(b"\xff" * 5)),
+        "late": await failed(lambda: infer(said["slow"], timeout=0.3)),
+        "stream": await streamed(),
+        "in turn": await in_turn(),
+        "given up": await given_up(),
+    }
+
+
+async def main() -> None:
+    said = {name: bytes.fromhex(told) for name, told in json.load(sys.stdin).items()}
+    channel = Channel(sys.argv[1], int(sys.argv[2]), codec=Raw())
+    try:
+        json.dump(await scenarios(channel, said), sys.stdout)
+    finally:
+        channel.close()
+
+
+asyncio.run(main())

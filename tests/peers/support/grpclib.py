@@ -1,0 +1,53 @@
+"""grpclib, as a client and as a server: see ``peers.grpclib_peer``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from peers import grpclib_peer
+
+from .installed import Installed, install
+from .process import Launch, free_ports, started
+
+_SCRIPTS = Path(grpclib_peer.__file__).parent
+_SECONDS = 100
+
+
+def prepare_grpclib() -> Installed:
+    """Install grpclib unless it is there already."""
+    return install("grpclib", ("grpclib==0.4.9",))
+
+
+def told_by_grpclib(peer: Installed, address: str, said: Mapping[str, bytes]) -> dict[str, Any]:
+    """What each scenario of ``client.py`` came to at ``address``."""
+    host, _, port = address.rpartition(":")
+    done = subprocess.run(
+        [str(peer.python), str(_SCRIPTS / "client.py"), host, port],
+        input=json.dumps({name: message.hex() for name, message in said.items()}),
+        check=False, capture_output=True, text=True, timeout=_SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert isinstance(told, dict)
+    return told
+
+
+@contextmanager
+def started_grpclib(peer: Installed, answer: bytes) -> Iterator[str]:
+    """The server, by its ``host:port``."""
+
+    def prepare(folder: Path) -> Launch:
+        ports = free_ports(1)
+        told = folder / "answer"
+        told.write_text(answer.hex() + "\n")
+        command = f"exec {peer.python} {_SCRIPTS / 'server.py'} {ports[0]} < {told}"
+        return Launch("grpclib", ["/bin/sh", "-c", command], dict(os.environ), ports, ready="")
+
+    with started(prepare) as running:
+        yield running.addresses[0]
