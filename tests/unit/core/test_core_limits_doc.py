@@ -42,6 +42,7 @@ def test_bounds_that_are_not_configured() -> None:
         "transport.h1.head.REMEMBERED": head.REMEMBERED,
         "transport.guard.MOST_STREAMS": guard.MOST_STREAMS,
         "transport.h2.bounds.STREAM_WINDOW": bounds.STREAM_WINDOW,
+        "transport.h2.bounds.EARLY_STREAMS": bounds.EARLY_STREAMS,
         "transport.h2.bounds.FRAME": bounds.FRAME,
         "gateway.regions.LONGEST_NAME": regions.LONGEST_NAME,
         "gateway.streaming.AT_ONCE": streaming.AT_ONCE,
