@@ -136,7 +136,7 @@ class Reader:
         """
         chunks = self._chunks
         if chunks is not None:
-            self._at = chunks.take(self._data, self._at)
+            self._took(chunks.take(self._data, self._at))
             self.received = len(chunks.body)
             if not chunks.whole:
                 return None
@@ -150,6 +150,12 @@ class Reader:
         if memory is not None:
             self._memory = None
             return memory
-        at = self._at
-        self._at = at + length
-        return self._data[at : at + length]
+        data, at = self._data, self._at
+        self._took(at + length)
+        return data[at : at + length]
+
+    def _took(self, at: int) -> None:
+        """Up to ``at``. What is not needed is not kept: connections are idle most of the time."""
+        if at == len(self._data):
+            self._data, at = b"", 0
+        self._at = at

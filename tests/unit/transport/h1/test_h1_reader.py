@@ -57,6 +57,20 @@ def test_a_request_in_one_piece() -> None:
 
 
 @pytest.mark.parametrize(
+    "data",
+    [
+        POST + b"\r\n",
+        POST + b"Content-Length: 900\r\n\r\n" + b"x" * 900,
+        CHUNKED + b"1\r\nx\r\n0\r\n\r\n",
+    ],
+)
+def test_nothing_is_kept_of_a_request_that_was_taken(data: bytes) -> None:
+    into = reader()
+    assert asked(into, data)[1] is not None
+    assert (into._data, into.waiting, into._memory, into._chunks) == (b"", 0, None, None)
+
+
+@pytest.mark.parametrize(
     ("line", "keep", "old"),
     [
         (b"HTTP/1.1\r\nHost: x\r\n", True, False),
