@@ -9,7 +9,8 @@ import pytest
 from infergate.backends import descriptions as backend_descriptions
 from infergate.backends.builtin import accumulate
 from infergate.codecs.graphpipe import config_text, reading
-from infergate.codecs.v2_grpc import descriptions, heads
+from infergate.codecs.trtis import text
+from infergate.codecs.v2_grpc import descriptions, heads, parts
 from infergate.codecs.v2_rest import document, encodings, tensors
 from infergate.core import classification, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
@@ -37,6 +38,8 @@ def test_bounds_that_are_not_configured() -> None:
         "codecs.v2_grpc.descriptions.MOST_HEAD": descriptions.MOST_HEAD,
         "codecs.v2_grpc.heads.LONGEST": heads.LONGEST,
         "codecs.v2_grpc.heads.HEAVIEST": heads.HEAVIEST,
+        "codecs.v2_grpc.parts.MOST": parts.MOST,
+        "codecs.trtis.text.REMEMBERED": text.REMEMBERED,
         "transport.frames.AHEAD": frames.AHEAD,
         "transport.h1_server.AHEAD": h1_server.AHEAD,
         "transport.h1.head.REMEMBERED": head.REMEMBERED,
