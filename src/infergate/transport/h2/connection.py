@@ -62,6 +62,7 @@ class Connection(Reader):
         self._changes = Budget(bounds.CHANGES, bounds.CHANGES_RATE)
         self._pings = Budget(bounds.PINGS, bounds.PINGS_RATE)
         self._earned_frames = 0
+        self._expected_updates = 0
         self._pinged_frames = 0
         self._now = 0.0
         self._events: list[Event] = []
@@ -205,7 +206,10 @@ class Connection(Reader):
 
     def _on_window_update(self, number: int, payload: bytes) -> None:
         out = self._out
-        self._charge("window updates")
+        if self._expected_updates:
+            self._expected_updates -= 1
+        else:
+            self._charge("window updates")
         increment = WORD.unpack(payload)[0] & frames.LARGEST_WINDOW
         if number == 0:
             if not increment:

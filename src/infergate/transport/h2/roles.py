@@ -123,6 +123,8 @@ class ServerConnection(_Peer):
         stream.remote_open = not end
         stream.due = fields.length
         self.streams[number] = stream
+        # grpcio widens its stream and the connection with each call, before there is any DATA.
+        self._expected_updates = min(self._expected_updates + 2, 2 * self._most)
         self._events.append(Headers(stream, fields, end))
 
 

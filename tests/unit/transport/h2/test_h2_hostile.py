@@ -112,6 +112,22 @@ def test_streams_that_break_rules_on_purpose_are_paid_for() -> None:
         assert failure(events)[0] == Code.ENHANCE_YOUR_CALM
 
 
+def test_each_stream_may_be_widened_once_and_the_connection_with_it() -> None:
+    """grpcio's clients do so with each call, of which thousands may wait for an answer."""
+    connection = ServerConnection(4096, 3000)
+    connection.receive(HELLO, 0.0)
+    for number in range(1, 6000, 2):
+        said = headers(number) + window_update(number, 5) + window_update(0, 5)
+        assert len(connection.receive(said, 0.0)) == 1
+    assert len(connection.streams) == 3000
+    count = 0
+    while not connection.is_over:
+        events = connection.receive(window_update(1, 1), 0.0)
+        count += 1
+    assert failure(events) == (Code.ENHANCE_YOUR_CALM, "too many window updates")
+    assert count <= bounds.CALM + 1
+
+
 def test_who_has_not_heard_how_many_streams_there_may_be_is_forgiven() -> None:
     """Envoy opens a thousand streams at once on a new connection."""
     for is_heard, expected in ((False, bounds.EARLY_STREAMS + bounds.CALM), (True, bounds.CALM)):

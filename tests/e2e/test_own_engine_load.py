@@ -1,0 +1,219 @@
+"""``engine: own`` with very many streams, very many connections, and servers that come and go:
+every call ends, and what it took comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Self
+
+import grpc
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from faults import h2
+from faults.peer import Client
+from faults.rpc import INFER, RpcBackend, _Every, call, channel, infer_message, rpc_backend
+from faults.test_client_bytes import MIB
+from faults.test_grpc_client_bytes import message
+from faults.watch import SECONDS, alive, complaints, descriptors, growing_at_most, until
+from peers.support.process import free_ports
+
+STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
+CONFIG = """
+backends:
+  ours: {{protocol: builtin}}
+  depot: {{protocol: v2-grpc, endpoints: ["grpc://{rpc}"], profile: triton}}
+routes:
+  - {{model: depot, backend: depot}}
+  - {{model: "*", backend: ours}}
+limits: {{streams: 4000, in_flight: 4000, keepalive_time: 5s}}
+log: {{access: false}}
+readiness: lenient
+"""
+UNARY, STREAMS = 2000, 500
+
+
+@pytest.fixture(scope="module")
+def rpc() -> Iterator[RpcBackend]:
+    with rpc_backend() as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def gateway(rpc: RpcBackend) -> Iterator[Infergate]:
+    with started_infergate(CONFIG.format(rpc=rpc.address), engine="own") as running:
+        yield running
+        assert alive(running)
+        assert complaints(running) == ""
+
+
+def gauge(gateway: Infergate, name: str) -> float:
+    (line,) = (line for line in gateway.metrics().splitlines() if line.startswith(f"{name} "))
+    return float(line.split()[1])
+
+
+def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBackend) -> None:
+    quick, rpc.answer = rpc.answer, rpc.wait
+    with channel(gateway.grpc) as made:
+        assert call(made, message()).code is grpc.StatusCode.OK
+        before = descriptors(gateway.pid), gauge(gateway, "infergate_tasks")
+        with growing_at_most(gateway.pid, 200 * MIB):
+            go = threading.Event()
+            opened = [
+                made.stream_stream(STREAM)(_said(go), timeout=5 * SECONDS) for _ in range(STREAMS)
+            ]
+            for each in opened:
+                next(each)
+            asked = made.unary_unary(INFER)
+            pending = [
+                asked.future(infer_message("depot"), timeout=5 * SECONDS) for _ in range(UNARY)
+            ]
+            until(
+                lambda: gauge(gateway, "infergate_in_flight_requests") >= UNARY, "all are under way"
+            )
+            assert gauge(gateway, "infergate_open_streams") == STREAMS
+            rpc.release.set()
+            assert len({each.result() for each in pending}) == 1
+            go.set()
+            assert [len(list(each)) for each in opened] == [1] * STREAMS
+    rpc.answer = quick
+    until(
+        lambda: (
+            (descriptors(gateway.pid), gauge(gateway, "infergate_tasks"))
+            <= (before[0] + 8, before[1])  # connections to the backend may stay
+        ),
+        "all is given back",
+    )
+    assert gauge(gateway, "infergate_in_flight_requests") == 0
+    assert gauge(gateway, "infergate_open_streams") == 0
+
+
+def _said(go: threading.Event) -> Iterator[bytes]:
+    """A message, and another one after all the rest."""
+    yield message()
+    go.wait(5 * SECONDS)
+    yield message()
+
+
+def test_a_thousand_connections(gateway: Infergate) -> None:
+    """One call each, some after the other and some at once, of which some leave without a word."""
+    hello = h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0)
+    asked = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.asking(INFER))
+    asked += h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(message()))
+    before = descriptors(gateway.pid)
+
+    def one(number: int) -> bool:
+        with Client(gateway.grpc) as client:
+            client.send(hello + asked)
+            if number % 3 == 0:
+                client.reset()
+                return True
+            return any(
+                each.kind == h2.HEADERS and each.flags & h2.END_STREAM
+                for each in h2.frames(client.exactly)
+            )
+
+    with growing_at_most(gateway.pid, 64 * MIB), ThreadPoolExecutor(20) as threads:
+        assert all(threads.map(one, range(1000)))
+    until(lambda: descriptors(gateway.pid) <= before, "all are closed")
+    until(lambda: gauge(gateway, "infergate_in_flight_requests") == 0, "nothing is under way")
+
+
+# ---- servers that come and go
+
+
+class Callers:
+    """Threads that call one after the other until the block is left; ``ended`` counts how."""
+
+    def __init__(self, address: str, asked: bytes) -> None:
+        self.ended: Counter[str] = Counter()
+        self._address = address
+        self._asked = asked
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(6)]
+
+    def _run(self) -> None:
+        with channel(self._address) as made:
+            while not self._stop.is_set():
+                status = call(made, self._asked)
+                self.ended[status.code.name] += 1
+                if status.code is not grpc.StatusCode.OK:
+                    time.sleep(0.01)
+
+    def __enter__(self) -> Self:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for each in self._threads:
+            each.join(2 * SECONDS)
+        assert not any(each.is_alive() for each in self._threads), "a call hangs"
+
+
+@contextlib.contextmanager
+def served(port: int) -> Iterator[RpcBackend]:
+    """A backend on ``port``, which is stopped without grace."""
+    backend = RpcBackend()
+    with ThreadPoolExecutor(8) as threads:
+        server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
+        server.add_generic_rpc_handlers((_Every(backend),))
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        server.start()
+        yield backend
+        server.stop(0).wait()
+
+
+def test_a_backend_that_comes_and_goes() -> None:
+    (port,) = free_ports(1)
+    config = CONFIG.format(rpc=f"127.0.0.1:{port}")
+    with started_infergate(config, engine="own") as gateway:
+        with Callers(gateway.grpc, infer_message("depot")) as callers:
+            for count in range(1, 6):
+                with served(port):
+                    until(lambda: callers.ended["OK"] >= 50 * count, "calls go well again")  # noqa: B023
+        # CANCELLED is what grpcio's server says of what it had begun, INTERNAL: it said nothing.
+        assert callers.ended.keys() <= {"OK", "UNAVAILABLE", "CANCELLED", "INTERNAL"}
+        begun = callers.ended["INTERNAL"] + callers.ended["CANCELLED"]
+        assert begun <= 5 * 6, "only what was under way"
+        assert complaints(gateway) == ""
+
+
+def test_a_gateway_that_goes(rpc: RpcBackend) -> None:
+    """What it has taken it answers, streams end, new calls meet nobody; and it is gone in time."""
+    quick, rpc.answer = rpc.answer, rpc.wait
+    rpc.entered.clear()
+    rpc.release.clear()
+    with (
+        started_infergate(CONFIG.format(rpc=rpc.address), engine="own") as gateway,
+        channel(gateway.grpc) as made,
+        Callers(gateway.grpc, message()) as callers,
+    ):
+        go = threading.Event()
+        streams = [made.stream_stream(STREAM)(_said(go), timeout=SECONDS) for _ in range(20)]
+        for each in streams:
+            next(each)
+        pending = [made.unary_unary(INFER).future(infer_message("depot")) for _ in range(10)]
+        assert rpc.entered.wait(SECONDS)
+        until(lambda: gauge(gateway, "infergate_in_flight_requests") >= 10, "they are under way")
+        os.kill(gateway.pid, signal.SIGTERM)
+        until(lambda: callers.ended["UNAVAILABLE"] > 0, "nobody is let in")
+        rpc.release.set()
+        assert len({each.result() for each in pending}) == 1
+        for each in streams:
+            with contextlib.suppress(grpc.RpcError):
+                list(each)
+            assert each.code() in {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+        go.set()
+        until(lambda: not alive(gateway), "it is gone")
+        assert complaints(gateway) == ""
+    rpc.answer = quick
+    assert callers.ended.keys() == {"OK", "UNAVAILABLE"}
