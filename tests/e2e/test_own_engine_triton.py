@@ -1,0 +1,143 @@
+"""tritonclient over gRPC with all its options → infergate with ``engine: own`` → a real Triton."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as tc
+from tritonclient.grpc import aio
+from tritonclient.utils import InferenceServerException
+
+from e2e.running import Infergate, started_infergate
+from faults.watch import SECONDS, alive, complaints, growing_at_most, until
+from peers.support.triton import Triton
+
+MIB = 1 << 20
+CONFIG = """
+backends: {{triton: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}}}
+routes: [{{model: "*", backend: triton}}]
+limits: {{body: 80MiB}}
+"""
+COMPRESSIONS = [None, "gzip", "deflate"]
+
+
+@pytest.fixture(scope="module")
+def gateway(triton: Triton) -> Iterator[Infergate]:
+    with started_infergate(CONFIG.format(grpc=triton.grpc), engine="own") as running:
+        yield running
+        assert alive(running)
+        assert complaints(running) == ""
+
+
+def numbers(size: int) -> np.ndarray[Any, Any]:
+    return np.arange(size, dtype=np.uint8)
+
+
+def identity(size: int) -> list[tc.InferInput]:
+    tensor = tc.InferInput("INPUT0", [size], "UINT8")
+    return [tensor.set_data_from_numpy(numbers(size))]
+
+
+def slow(seconds: float) -> list[tc.InferInput]:
+    value = tc.InferInput("INPUT0", [1], "INT32")
+    value.set_data_from_numpy(np.array([7], np.int32))
+    wait = tc.InferInput("SECONDS", [1], "FP32")
+    wait.set_data_from_numpy(np.array([seconds], np.float32))
+    return [value, wait]
+
+
+def cancelled(client: Any) -> int:
+    """How many requests Triton saw cancelled."""
+    return int(client.infer("slow", slow(0)).as_numpy("CANCELLED")[0])
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("size", [1, 3 * MIB])
+def test_ways_to_ask(gateway: Infergate, compression: str | None, size: int) -> None:
+    got: queue.Queue[Any] = queue.Queue()
+
+    def hand(result: Any, error: Any) -> None:
+        got.put(result if error is None else error)
+
+    with tc.InferenceServerClient(gateway.grpc) as client:
+        told = client.infer("id_UINT8", identity(size), compression_algorithm=compression)
+        assert (told.as_numpy("OUTPUT0") == numbers(size)).all()
+        for _ in range(10):
+            client.async_infer("id_UINT8", identity(size), hand, compression_algorithm=compression)
+        client.start_stream(hand, compression_algorithm=compression)
+        for _ in range(10):
+            client.async_stream_infer("id_UINT8", identity(size))
+        for _ in range(20):
+            told = got.get(timeout=SECONDS)
+            assert not isinstance(told, Exception), told
+            assert (told.as_numpy("OUTPUT0") == numbers(size)).all()
+        client.stop_stream()
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+async def test_the_asyncio_client(gateway: Infergate, compression: str | None) -> None:
+    async with aio.InferenceServerClient(gateway.grpc) as client:
+        asked = [
+            client.infer("id_UINT8", identity(1000 + each), compression_algorithm=compression)
+            for each in range(50)
+        ]
+        told = await asyncio.gather(*asked)
+        assert [len(each.as_numpy("OUTPUT0")) for each in told] == list(range(1000, 1050))
+
+        async def requests() -> Any:
+            for each in range(10):
+                yield {"model_name": "id_UINT8", "inputs": identity(1 + each)}
+
+        stream = client.stream_infer(requests(), compression_algorithm=compression)
+        sizes = []
+        async for result, error in stream:
+            assert error is None
+            sizes.append(len(result.as_numpy("OUTPUT0")))
+        assert sorted(sizes) == list(range(1, 11))
+
+
+@pytest.mark.parametrize("every", [50, 1000])
+def test_pings_while_it_waits(gateway: Infergate, every: int) -> None:
+    """As many as grpcio's client sends when it is told to: it sees to it that they are not too
+    many."""
+    options = tc.KeepAliveOptions(every, 1000, True, 0)
+    with tc.InferenceServerClient(gateway.grpc, keepalive_options=options) as client:
+        assert client.infer("slow", slow(4), client_timeout=30).as_numpy("OUTPUT0")[0] == 7
+
+
+def test_deadlines(gateway: Infergate) -> None:
+    with tc.InferenceServerClient(gateway.grpc) as client:
+        before = cancelled(client)
+        with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"):
+            client.infer("slow", slow(20), client_timeout=0.5)
+        until(lambda: cancelled(client) == before + 1, "Triton is told")
+
+
+def test_cancelling(gateway: Infergate) -> None:
+    got: queue.Queue[Any] = queue.Queue()
+    with tc.InferenceServerClient(gateway.grpc) as client:
+        before = cancelled(client)
+        context = client.async_infer("slow", slow(20), lambda result, error: got.put(error))
+        with pytest.raises(queue.Empty):
+            got.get(timeout=0.5)
+        context.cancel()
+        assert "CANCELLED" in str(got.get(timeout=SECONDS)).upper()
+        until(lambda: cancelled(client) == before + 1, "Triton is told")
+        client.start_stream(lambda result, error: got.put(error))
+        client.async_stream_infer("slow", slow(20))
+        with pytest.raises(queue.Empty):
+            got.get(timeout=0.5)
+        client.stop_stream(cancel_requests=True)
+        until(lambda: cancelled(client) == before + 2, "Triton is told of the stream's, too")
+
+
+def test_a_big_message_and_what_it_takes(gateway: Infergate) -> None:
+    size = 64 * MIB
+    with tc.InferenceServerClient(gateway.grpc) as client, growing_at_most(gateway.pid, 3 * size):
+        told = client.infer("id_UINT8", identity(size), client_timeout=100)
+        assert told.as_numpy("OUTPUT0").nbytes == size
