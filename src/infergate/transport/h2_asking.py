@@ -22,7 +22,7 @@ from infergate.transport.h2.messages import Messages, NoMessage, OneMessage, Too
 from infergate.transport.h2.roles import ClientConnection
 from infergate.transport.h2.stream import Stream
 from infergate.transport.h2_calls import ROOM
-from infergate.transport.h2_link import Link
+from infergate.transport.h2_link import NOBODY, Link
 
 _HEADER_BYTES: Final = 64 * KIB
 """What a backend's headers may come to."""
@@ -281,6 +281,7 @@ class Asked:
         if self._alarm is not None:
             self._alarm.cancel()
         link, stream = self._link, self._stream
+        stream.owner = NOBODY  # a cycle would hold the messages until it is collected
         if stream.local_open or stream.remote_open:
             link.core.reset(stream, Code.CANCEL)
             link.flush_soon()
@@ -302,6 +303,16 @@ class Asked:
                 detail=str(self._link.endpoint),
             )
         )
+
+    def _raise(self) -> None:
+        """Raise what came of it, if that is an error. It knows the frames that it goes through, and
+        those know the call: it must not be kept."""
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
 
     async def _wait(self) -> None:
         waiter = self._waiter = self._link.loop.create_future()
@@ -344,8 +355,7 @@ class AskedOnce(Asked):
                 await self._wait()
         finally:
             self.close()
-        if self._error is not None:
-            raise self._error
+        self._raise()
         ending = self._ending
         assert ending is not None
         assert ending.code is not None
@@ -412,8 +422,7 @@ class AskedStream(Asked):
             await self._wait()
 
     def _end(self) -> RpcResponse | None:
-        if self._error is not None:
-            raise self._error
+        self._raise()
         ending = self._ending
         assert ending is not None
         assert ending.code is not None

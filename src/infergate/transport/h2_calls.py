@@ -29,6 +29,7 @@ from infergate.transport.h2.fields import Fields
 from infergate.transport.h2.frames import Code
 from infergate.transport.h2.messages import PREFIX, Messages, NoMessage, OneMessage, TooLong, prefix
 from infergate.transport.h2.stream import Stream
+from infergate.transport.h2_link import NOBODY
 from infergate.transport.timer import body_due
 
 if TYPE_CHECKING:
@@ -104,7 +105,10 @@ class Served:
         raise NotImplementedError
 
     def _close(self) -> None:
-        """Its answer is known, or not wanted."""
+        """Its answer is known, or not wanted. What it, its stream and its task hold of each other
+        would keep them, and a message, until the collector of cycles runs."""
+        self._stream.owner = NOBODY
+        self._task = None
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

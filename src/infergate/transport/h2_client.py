@@ -157,6 +157,8 @@ class _Site:
                     detail=str(self._endpoint),
                 ) from None
             raise
+        finally:
+            del waiter  # it knows its error, which knows this frame, and those of messages above
 
     async def _connect(self) -> None:
         link: ClientLink | None = None

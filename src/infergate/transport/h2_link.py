@@ -136,3 +136,15 @@ class Link(asyncio.Protocol):
             self._transport.write(b"".join(parts))
         else:
             self._transport.writelines(parts)
+
+
+class _Nobody:
+    """Owns streams whose calls are over, or were refused."""
+
+    def add(self, *_: object) -> None:
+        """Throw it away."""
+
+    headers = end = sent = gone = add
+
+
+NOBODY: Final = _Nobody()

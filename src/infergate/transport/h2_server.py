@@ -28,7 +28,7 @@ from infergate.transport.h2.events import Failed, Headers
 from infergate.transport.h2.frames import Code
 from infergate.transport.h2.roles import ServerConnection
 from infergate.transport.h2_calls import Served, StreamCall, UnaryCall
-from infergate.transport.h2_link import Link
+from infergate.transport.h2_link import NOBODY, Link
 from infergate.transport.listener import Sockets
 
 _LOOKS: Final = 4
@@ -142,7 +142,7 @@ class ServerLink(Link):
                 stream, calls.refusing(asked.status, code, details, {}), end=True
             )
             self.core.reset(stream, Code.NO_ERROR)
-            stream.owner = _NOBODY
+            stream.owner = NOBODY
             return
         handler = self.host.stream_handler(asked.method)
         if handler is not None:
@@ -243,15 +243,3 @@ class ServerLink(Link):
     def abort(self) -> None:
         """Close now, cancelling what is under way."""
         self._transport.abort()
-
-
-class _Nobody:
-    """Owns streams whose calls were refused."""
-
-    def add(self, *_: object) -> None:
-        """Throw it away."""
-
-    end = sent = gone = add
-
-
-_NOBODY: Final = _Nobody()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
+from contextlib import aclosing, suppress
 
 import pytest
 from test_h2_engine import (
@@ -21,14 +23,18 @@ from test_h2_engine import (
     served,
     status,
 )
-from transport_kit import RPC_LIMITS, until
+from transport_kit import LOCAL, RPC_LIMITS, RpcEcho, until
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB
 from infergate.core.wire import RpcRequest
-from infergate.transport import h2_client
+from infergate.transport import h2_asking, h2_calls, h2_client
+from infergate.transport.base import Endpoint
+from infergate.transport.guard import Admission
 from infergate.transport.h2 import bounds, calls, frames
 from infergate.transport.h2.frames import frame, settings
+from infergate.transport.h2_client import H2Upstream
+from infergate.transport.h2_server import H2Server
 
 __all__ = ["connect"]
 
@@ -283,3 +289,56 @@ async def test_a_server_that_floods_is_left() -> None:
             await upstream.exchange(WIRE, endpoint, 10)
         assert caught.value.kind is Kind.BACKEND_GARBAGE
     assert bounds.CALM < 10_000
+
+
+# ---- what is left
+
+
+async def test_calls_leave_nothing_that_has_to_be_collected() -> None:
+    """A cycle would keep its messages until the collector happens to run, which may be hundreds of
+    calls later: gigabytes, where messages are long."""
+    kinds = (h2_calls.UnaryCall, h2_calls.StreamCall, h2_asking.AskedOnce, h2_asking.AskedStream)
+    limits = dataclasses.replace(RPC_LIMITS, body=8 * MIB)
+    server = H2Server(LOCAL, RpcEcho(), limits, Admission(limits))
+    await server.start()
+    upstream = H2Upstream(limits)
+    endpoint = Endpoint("127.0.0.1", server.address.port)
+
+    async def unary(method: str, data: bytes = b"x", timeout: float = 10) -> None:
+        with suppress(GatewayError):
+            await upstream.exchange(RpcRequest(f"/t.T/{method}", (data,)), endpoint, timeout)
+
+    async def stream(method: str, data: bytes) -> None:
+        with suppress(GatewayError):
+            wire = RpcRequest(f"/t.T/{method}", (data,))
+            async with aclosing(upstream.stream(wire, endpoint, 10)) as answers:
+                async for _ in answers:
+                    pass
+
+    def left() -> list[object]:
+        return [each for each in gc.get_objects() if isinstance(each, kinds)]
+
+    await unary("Echo")
+    gc.collect()
+    gc.disable()
+    try:
+        await unary("Echo", bytes(3 * MIB))
+        await unary("Echo", bytes(9 * MIB))
+        await unary("Fail", b"3")
+        await unary("Unknown")
+        await unary("Large")
+        await unary("Wait", timeout=0.1)
+        waiting = asyncio.ensure_future(unary("Wait"))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        del waiting
+        await stream("Stream", b"hi")
+        await stream("Stream", b"fail")
+        await stream("Stream", bytes(3 * MIB))
+        await stream("Talk", b"hi 3")
+        await until(lambda: not left())
+    finally:
+        gc.enable()
+    await upstream.close()
+    await server.stop(0)
