@@ -177,7 +177,7 @@ class ServerLink(Link):
     def flush(self) -> None:
         """Write what is to be sent; close where that was the last."""
         super().flush()
-        if self.core.is_drained and not self._calls:
+        if not self._calls and self.core.is_drained:
             self._transport.close()
 
     # ---- time, and the end of the server

@@ -6,6 +6,7 @@ open is as grpc-core does: a timeout that cannot be read sets no deadline.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -35,6 +36,8 @@ _CONTENT: Final = "application/grpc"
 _SPELT: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 """What stands for itself in grpc-message."""
 _LONGEST_DETAILS: Final = 4096
+_TIMEOUTS: Final = 64
+"""How many timeouts are kept written: most calls have their route's."""
 _OF_HTTP_WORDS: Final = "Received http2 header with status: "
 
 
@@ -166,9 +169,12 @@ def asking(method: str, authority: str, scheme: str, agent: str) -> bytes:
 
 def rest_of_asking(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
     """What each call says for itself."""
-    block = b""
-    if timeout is not None:
-        block = fields.field("grpc-timeout", write_timeout(timeout))
+    block = b"" if timeout is None else _timeout(timeout)
     if metadata:
         block += fields.block(*grpc_metadata.to_wire(metadata))
     return block
+
+
+@functools.lru_cache(_TIMEOUTS)
+def _timeout(seconds: float) -> bytes:
+    return fields.field("grpc-timeout", write_timeout(seconds))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, Final
 
 from infergate.transport.h2 import bounds
@@ -36,8 +37,6 @@ class Fields:
     SETTINGS_MAX_HEADER_LIST_SIZE counts. ``wrong``: HTTP/2 does not allow it anywhere. ``meaning``
     is for whoever has to know what it says: it is remembered with the block.
     """
-
-    __slots__ = ("length", "meaning", "pairs", "pseudo", "size", "wrong")
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self.pseudo: dict[str, str] = {}
@@ -74,7 +73,7 @@ class Fields:
         else:
             self.length = int(value)
 
-    @property
+    @cached_property
     def is_request(self) -> bool:
         """Whether it may begin one (RFC 9113, 8.3.1)."""
         pseudo = self.pseudo
@@ -86,7 +85,7 @@ class Fields:
             and ":scheme" in pseudo
         )
 
-    @property
+    @cached_property
     def status(self) -> int | None:
         """Of a response; None where it is none (RFC 9113, 8.3.2)."""
         said = self.pseudo.get(":status", "")
