@@ -136,6 +136,18 @@ def test_a_timeout_is_read_as_it_was_written_rounded_up(seconds: float) -> None:
         assert seconds * (1 - 1e-9) <= read <= seconds * 1.001 + 1e-6
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (-1, "0u"), (0, "0u"), (0.0300001, "30001u"), (0.999_999_5, "1000000u"), (1, "1000m"),
+        (29.9993, "30000m"), (30, "30000m"), (99_998.5, "99998500m"), (99_999, "99999S"),
+        (1e9, "99999999S"),
+    ],
+)  # fmt: skip
+def test_how_a_timeout_is_written(seconds: float, said: str) -> None:
+    assert calls.write_timeout(seconds) == said
+
+
 def test_a_request() -> None:
     found = asked(
         ("grpc-timeout", "1S"), ("grpc-encoding", "gzip"), ("x-a", "1"), ("x-a", "2"),
