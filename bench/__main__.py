@@ -1,4 +1,5 @@
-"""``python -m bench``: infergate beside Triton and Envoy, in alternating rounds, one table."""
+"""``python -m bench``: infergate beside Triton and Envoy in alternating rounds, and the project's
+targets with what was found of each."""
 
 from __future__ import annotations
 
@@ -8,40 +9,43 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT / "tests"))  # the real servers are shared with the tests
+from infergate import __version__
 
-from infergate import __version__  # noqa: E402
+from . import PROJECT, comparisons, load, memory, report
+from .publish import publish, size_spelled
+from .results import Bench, as_json, from_json
+from .rounds import Comparison, Rounds
+from .stages import account
 
-from . import load  # noqa: E402
-from .comparisons import Comparison, all_comparisons  # noqa: E402
-from .report import Result, Runs, as_json, table  # noqa: E402
-
+ENGINES = ("own", "compat")
+PARTS = ("rows", "stages", "sizes", "routes", "memory")
 _LEAST_ROUNDS = 5
-_TRIAL_REQUESTS = 24
-_LEAST_REQUESTS = 50
+_CURVE_ROUNDS = 3
 
 
 def main(argv: Sequence[str]) -> int:
     """0, or 1 with a reason when something needed is missing or an answer is wrong."""
     options = _options(argv)
+    path = Path(options.json)
     try:
-        load.required_tool()
-        with tempfile.TemporaryDirectory(prefix="infergate-bench-") as folder:
-            results = _measured(options, Path(folder))
+        if options.again:
+            bench = from_json(json.loads(path.read_text()))
+        else:
+            load.required_tool()
+            with tempfile.TemporaryDirectory(prefix="infergate-bench-") as folder:
+                bench = _measured(options, Path(folder))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(as_json(bench), indent=1) + "\n")
     except (load.LoadError, RuntimeError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    print(f"\n{_conditions(options)}\n\n{table(results)}")
-    path = Path(options.json)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    told = {"conditions": _conditions(options), "comparisons": as_json(results)}
-    path.write_text(json.dumps(told, indent=1) + "\n")
-    if options.page:
-        Path(options.page).write_text(_page(options, results))
+    print("\n\n".join(_told(bench)))
+    if options.publish:
+        publish(bench, PROJECT)
     return 0
 
 
@@ -49,61 +53,95 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=_LEAST_ROUNDS, help="default: %(default)s")
     parser.add_argument(
-        "--seconds", type=float, default=2.0, help="length of one run; default: %(default)s"
+        "--seconds", type=float, default=1.0, help="length of one run; default: %(default)s"
     )
     parser.add_argument(
-        "--connections", type=int, default=4,
-        help="one request at a time on each; default: %(default)s",
-    )  # fmt: skip
+        "--engine", choices=(*ENGINES, "both"), default="both", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--parts", default=",".join(PARTS), help="what to measure; default: %(default)s"
+    )
     parser.add_argument("--only", default="", help="comparisons whose name holds this text")
     parser.add_argument("--json", default=".peers/bench.json", help="default: %(default)s")
-    parser.add_argument("--page", help="also write the table as a Markdown page")
-    return parser.parse_args(argv)
-
-
-def _measured(options: argparse.Namespace, folder: Path) -> list[Result]:
-    with all_comparisons(folder) as comparisons:
-        chosen = [c for c in comparisons if options.only in c.name]
-        return [_compared(comparison, options, folder) for comparison in chosen]
-
-
-def _compared(comparison: Comparison, options: argparse.Namespace, folder: Path) -> Result:
-    """Rounds go through the contenders forwards and backwards in turn, so that a drift of the
-    machine's speed meets all alike."""
-    counts = {c.name: _count(c, options, folder) for c in comparison.contenders}
-    runs: dict[str, list[load.Measured]] = {c.name: [] for c in comparison.contenders}
-    for turn in range(options.rounds):
-        print(f"{comparison.name}: round {turn + 1} of {options.rounds}", file=sys.stderr)
-        for contender in comparison.contenders[:: -1 if turn % 2 else 1]:
-            run = load.run(contender, counts[contender.name], options.connections, folder)
-            runs[contender.name].append(run)
-    return Result(
-        comparison.name, tuple(Runs(name, tuple(measured)) for name, measured in runs.items())
+    parser.add_argument(
+        "--publish", action="store_true", help="write docs/benchmarks.md, its plots, and the "
+        "figures in README.md and docs/performance.md",
+    )  # fmt: skip
+    parser.add_argument(
+        "--again", action="store_true", help="measure nothing: tell of the last run's JSON"
     )
+    options = parser.parse_args(argv)
+    options.parts = tuple(options.parts.split(","))
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"--parts: no {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    options.engines = ENGINES if options.engine == "both" else (options.engine,)
+    if options.publish and not options.again and (options.parts != PARTS or options.only):
+        parser.error("--publish needs all parts, measured in one run")
+    return options
 
 
-def _count(contender: load.Contender, options: argparse.Namespace, folder: Path) -> int:
-    """How many requests take about the wanted time; finding out warms the contender up."""
-    trial = load.run(contender, _TRIAL_REQUESTS, options.connections, folder)
-    count = max(_LEAST_REQUESTS, int(trial.per_second * options.seconds / 2))
-    trial = load.run(contender, count, options.connections, folder)
-    return max(_LEAST_REQUESTS, int(trial.per_second * options.seconds))
+def _measured(options: argparse.Namespace, folder: Path) -> Bench:
+    bench = Bench(_conditions(options))
+    engines, parts = options.engines, options.parts
+    if "rows" in parts or "stages" in parts:
+        with comparisons.rows(engines, folder) as found:
+            _measure_rows(_chosen(found, options), options, folder, bench)
+    curves = Rounds(min(_CURVE_ROUNDS, options.rounds), options.seconds / 2, folder)
+    if "sizes" in parts:
+        with comparisons.sizes(engines, folder) as found:
+            bench.results += curves.compared(_chosen(found, options))
+    if "routes" in parts:  # which no engine knows of
+        with comparisons.routes(engines[0], folder) as found:
+            bench.results += curves.compared(_chosen(found, options))
+    if "memory" in parts:
+        bench.idle.update({engine: memory.idle(engine, folder) for engine in engines})
+        bench.peaks += memory.peaks(engines, folder)
+    return bench
+
+
+def _measure_rows(
+    chosen: Sequence[Comparison], options: argparse.Namespace, folder: Path, bench: Bench
+) -> None:
+    rounds = Rounds(options.rounds, options.seconds, folder)
+    slow = replace(rounds, seconds=2 * options.seconds)  # few requests a second, yet a p99
+    for each in chosen if "rows" in options.parts else ():
+        bench.results += (slow if each.pace.rate else rounds).compared([each])
+    busy = [each for each in chosen if not each.pace.rate]
+    for each in busy if "stages" in options.parts else ():
+        for contender in (each for each in each.contenders if each.engine):
+            print(f"{each.name}: stages, {contender.engine}", file=sys.stderr)
+            found = account(contender, options.seconds, folder)
+            bench.accounts.append(replace(found, name=each.name))
+
+
+def _chosen(found: Sequence[Comparison], options: argparse.Namespace) -> list[Comparison]:
+    return [each for each in found if options.only in each.name]
+
+
+def _told(bench: Bench) -> Iterator[str]:
+    yield bench.conditions
+    yield report.targets(bench)
+    if any(result.others for result in bench.results):
+        yield report.details(bench)
+    yield report.machine(bench)
+    for name in (comparisons.BINARY_SIZES, comparisons.GRPC_SIZES):
+        if found := bench.curve(name):
+            yield f"{name}:\n{report.curve(found, 'payload', size_spelled)}"
+    for name in (comparisons.JSON_ROUTES, comparisons.GRPC_ROUTES):
+        if found := bench.curve(name):
+            yield f"{name}:\n{report.curve(found, 'routes', str)}"
+    if bench.peaks:
+        yield report.peaks(bench)
+    if bench.accounts:
+        yield report.stages(bench)
 
 
 def _conditions(options: argparse.Namespace) -> str:
     return (
         f"infergate {__version__}, Python {platform.python_version()}, {os.cpu_count()} cores; "
-        f"{options.rounds} rounds of {options.seconds:g} s, {options.connections} connections; "
-        "h2load, servers and proxies share the machine; one worker each for infergate and Envoy"
-    )
-
-
-def _page(options: argparse.Namespace, results: list[Result]) -> str:
-    return (
-        "# Benchmarks\n\n<!-- Made by `make bench ARGS=--page=docs/benchmarks.md`. -->\n\n"
-        "Ratios are infergate's figure divided by the contender's in the same round: median "
-        "(least to most).\nThe method is in [0005](decisions/0005-benchmarks.md).\n\n"
-        f"{_conditions(options)}\n\n{table(results)}\n"
+        f"{options.rounds} rounds of {options.seconds:g} s, 4 connections, one request at a time "
+        "on each; h2load, servers and proxies share the machine; one process each for infergate "
+        "and Envoy, which has one worker thread."
     )
 
 

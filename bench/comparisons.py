@@ -1,83 +1,175 @@
-"""What is compared with what. The first contender of each comparison is infergate."""
+"""What is compared with what, each as a context in which everything is started and every
+contender's answer was found right."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from peers.support.process import Running
 from peers.support.triton import started_triton
 
 from . import requests, servers
-from .load import Contender, Request
-from .requests import Work, binary_request, graphpipe_request, grpc_request, json_request
+from .load import Contender, Pace, Request
+from .requests import (
+    Work,
+    binary_request,
+    graphpipe_request,
+    grpc_request,
+    json_request,
+    legacy_request,
+)
+from .rounds import Comparison
+
+JSON_IMAGE = "JSON [1,3,224,224] → V2 gRPC"
+BINARY_IMAGE = "binary REST [1,3,224,224] → V2 gRPC"
+JSON_TINY = "JSON → V2 gRPC, tiny"
+GRPC_TINY = "V2 gRPC → V2 gRPC, tiny"
+GRPC_IMAGE = "V2 gRPC → V2 gRPC, 600 KB"
+GRAPHPIPE_IMAGE = "GraphPipe → V2 gRPC, 600 KB"
+LEGACY_IMAGE = "legacy HTTP → V2 gRPC, 600 KB"
+JSON_LATENCY = "100 requests/s, JSON → V2 gRPC, tiny"
+GRPC_LATENCY = "100 requests/s, V2 gRPC → V2 gRPC, tiny"
+BINARY_SIZES = "binary REST → V2 gRPC, by size"
+GRPC_SIZES = "V2 gRPC → V2 gRPC, by size"
+JSON_ROUTES = "JSON → V2 gRPC, tiny, by routes"
+GRPC_ROUTES = "V2 gRPC → V2 gRPC, tiny, by routes"
+
+LARGEST = 256 * 2**20
+LARGE_BODIES = {"limits": {"body": "320MiB", "connect_time": "10s"}}
+_SIZES = tuple(1024 * 8**power for power in range(7))
+"""1 KiB to 256 MiB."""
+_ROUTES = (1, 10, 100, 1_000, 10_000)
+_APPOINTED = Pace(rate=100)
+_ONE_CONNECTION = Pace(connections=1)
+
+Make = Callable[[Work, str], Request]
+TINY, IMAGE = requests.tiny("echo-tiny"), requests.image("echo-image")
+BEFORE_ECHOES: dict[str, tuple[Make, Work]] = {
+    JSON_TINY: (json_request, TINY),
+    GRPC_TINY: (grpc_request, TINY),
+    GRPC_IMAGE: (grpc_request, IMAGE),
+    GRAPHPIPE_IMAGE: (graphpipe_request, IMAGE),
+    LEGACY_IMAGE: (legacy_request, IMAGE),
+}
+"""What is asked of a gateway in front of echoes alone."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Contenders that answer the same question."""
-
-    name: str
-    contenders: tuple[Contender, ...]
+def through(gateway: servers.Proxy, make: Make, work: Work, server: int, engine: str) -> Contender:
+    """The contender that asks for ``work`` through ``gateway``."""
+    address = gateway.grpc if make is grpc_request else gateway.http
+    return Contender(f"infergate ({engine})", make(work, address), gateway.pid, server, engine)
 
 
 @contextmanager
-def all_comparisons(folder: Path) -> Iterator[list[Comparison]]:
-    """Every process started, and every contender's answer found right."""
-    tiny_echo, image_echo = requests.tiny("echo-tiny"), requests.image("echo-image")
-    tiny, image = requests.tiny("id_FP32"), requests.image("id_image")
+def rows(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
+    """infergate beside Triton's own REST and beside Envoy; one peer twice, for the noise; and the
+    delay that infergate adds to a few requests a second."""
+    image = requests.image("id_image")
     with ExitStack() as stack:
         triton = stack.enter_context(started_triton())
-        echo1 = stack.enter_context(servers.echo(tiny_echo.answer(), folder))
-        echo2 = stack.enter_context(servers.echo(image_echo.answer(), folder))
-        routes = {work.model: triton.grpc for work in (tiny, image)}
-        routes |= {"echo-tiny": echo1.addresses[0], "echo-image": echo2.addresses[0]}
-        ours = stack.enter_context(servers.infergate(routes, folder))
-        envoy1 = stack.enter_context(servers.envoy(triton.http, echo1.addresses[0], folder))
-        envoy2 = stack.enter_context(servers.envoy(triton.http, echo2.addresses[0], folder))
+        echoes = {
+            work: stack.enter_context(servers.echo(work.answer(), folder)) for work in (TINY, IMAGE)
+        }
+        tiny, large = echoes.values()
+        plain = stack.enter_context(servers.http_echo(TINY.json_answer(), folder))
+        urls = {work: f"grpc://{echo.addresses[0]}" for work, echo in echoes.items()}
+        config = servers.routed({**urls, image: f"grpc://{triton.grpc}"})
+        gateways = {
+            engine: stack.enter_context(servers.infergate(config, engine, folder))
+            for engine in engines
+        }
+        envoy, envoy2 = (
+            stack.enter_context(servers.envoy(plain.addresses[0], echo.addresses[0], folder))
+            for echo in (tiny, large)
+        )
 
-        def through_us(name: str, make: Callable[[Work, str], Request], work: Work) -> Contender:
-            grpc = make is grpc_request
-            server = {echo.model: pid for echo, pid in
-                      ((tiny_echo, echo1.pid), (image_echo, echo2.pid))}  # fmt: skip
-            request = make(work, ours.grpc if grpc else ours.http)
-            return Contender(name, request, ours.pid, server.get(work.model, triton.pid))
+        def ours(make: Make, work: Work) -> list[Contender]:
+            server = echoes[work].pid if work in echoes else triton.pid
+            return [through(each, make, work, server, engine) for engine, each in gateways.items()]
 
-        def direct(make: Callable[[Work, str], Request], work: Work) -> Contender:
-            return Contender("Triton REST, no gateway", make(work, triton.http), 0, triton.pid)
+        def beside_triton(name: str, make: Make) -> Comparison:
+            direct = Contender("Triton's REST", make(image, triton.http), 0, triton.pid)
+            return Comparison(name, (*ours(make, image), direct))
 
-        def from_grpc(name: str, work: Work, envoy: servers.Proxy, server: int) -> Comparison:
-            return Comparison(name, (
-                through_us("infergate → echo", grpc_request, work),
-                Contender("Envoy → echo", grpc_request(work, envoy.grpc), envoy.pid, server),
-            ))  # fmt: skip
+        def beside_envoy(name: str, *, twice: bool = False) -> Comparison:
+            make, work = BEFORE_ECHOES[name]
+            if work is IMAGE:
+                request = grpc_request(work, envoy2.grpc)
+                peers = [Contender("Envoy, V2 gRPC", request, envoy2.pid, large.pid)]
+            elif make is grpc_request:
+                request = grpc_request(work, envoy.grpc)
+                peers = [Contender("Envoy, V2 gRPC", request, envoy.pid, tiny.pid)]
+            else:
+                request = make(work, envoy.http)
+                peers = [Contender("Envoy, HTTP/1.1", request, envoy.pid, plain.pid)]
+            if twice:
+                again = Contender("the same once more", request, peers[0].proxy, peers[0].server)
+                peers.append(again)
+            return Comparison(name, (*ours(make, work), *peers))
+
+        def delayed(name: str, make: Make, server: Running) -> Comparison:
+            direct = Contender("the echo", make(TINY, server.addresses[0]), 0, server.pid)
+            return Comparison(name, (*ours(make, TINY), direct), pace=_APPOINTED)
 
         yield [
-            Comparison("JSON [1,3,224,224]", (
-                through_us("infergate → Triton gRPC", json_request, image),
-                direct(json_request, image),
-            )),
-            Comparison("binary REST [1,3,224,224]", (
-                through_us("infergate → Triton gRPC", binary_request, image),
-                direct(binary_request, image),
-            )),
-            from_grpc("gRPC tiny", tiny_echo, envoy1, echo1.pid),
-            from_grpc("gRPC [1,3,224,224]", image_echo, envoy2, echo2.pid),
-            Comparison("GraphPipe [1,3,224,224], no model", (
-                through_us("infergate, GraphPipe → gRPC echo", graphpipe_request, image_echo),
-                Contender("Envoy, gRPC → gRPC echo", grpc_request(image_echo, envoy2.grpc),
-                          envoy2.pid, echo2.pid),
-            )),
-            Comparison("JSON tiny", (
-                through_us("infergate → Triton gRPC", json_request, tiny),
-                direct(json_request, tiny),
-                Contender("Envoy → Triton REST", json_request(tiny, envoy1.http), envoy1.pid,
-                          triton.pid),
-            )),
-            Comparison("JSON tiny, no model", (
-                through_us("infergate, JSON → gRPC echo", json_request, tiny_echo),
-                Contender("Envoy, gRPC → gRPC echo", grpc_request(tiny_echo, envoy1.grpc),
-                          envoy1.pid, echo1.pid),
-            )),
+            beside_triton(JSON_IMAGE, json_request),
+            beside_triton(BINARY_IMAGE, binary_request),
+            beside_envoy(JSON_TINY),
+            beside_envoy(GRPC_TINY, twice=True),
+            beside_envoy(GRPC_IMAGE, twice=True),
+            beside_envoy(GRAPHPIPE_IMAGE),
+            beside_envoy(LEGACY_IMAGE),
+            delayed(JSON_LATENCY, json_request, plain),
+            delayed(GRPC_LATENCY, grpc_request, tiny),
+        ]
+
+
+@contextmanager
+def sizes(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
+    """One tensor after the other, from small to large."""
+    works = {size: requests.flat(f"echo-{size}", size) for size in _SIZES}
+    with ExitStack() as stack:
+        echoes = {
+            size: stack.enter_context(servers.echo(work.answer(), folder))
+            for size, work in works.items()
+        }
+        urls = {work: f"grpc://{echoes[size].addresses[0]}" for size, work in works.items()}
+        config = servers.routed(urls) | LARGE_BODIES
+        gateways = {
+            engine: stack.enter_context(servers.infergate(config, engine, folder))
+            for engine in engines
+        }
+        yield [
+            Comparison(
+                name,
+                tuple(
+                    through(gateway, make, work, echoes[size].pid, engine)
+                    for engine, gateway in gateways.items()
+                ),
+                at=size, pace=_ONE_CONNECTION, least=1,
+            )
+            for size, work in works.items()
+            for name, make in ((BINARY_SIZES, binary_request), (GRPC_SIZES, grpc_request))
         ]  # fmt: skip
+
+
+@contextmanager
+def routes(engine: str, folder: Path) -> Iterator[list[Comparison]]:
+    """The same tiny request through gateways that have more and more routes, of which it takes the
+    last."""
+    with ExitStack() as stack:
+        echo = stack.enter_context(servers.echo(TINY.answer(), folder))
+        urls = {TINY: f"grpc://{echo.addresses[0]}"}
+        gateways = {
+            count: stack.enter_context(
+                servers.infergate(servers.routed(urls, more=count - 1), engine, folder)
+            )
+            for count in _ROUTES
+        }
+        yield [
+            Comparison(name, (through(gateway, make, TINY, echo.pid, engine),), at=count)
+            for count, gateway in gateways.items()
+            for name, make in ((JSON_ROUTES, json_request), (GRPC_ROUTES, grpc_request))
+        ]

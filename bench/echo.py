@@ -13,7 +13,11 @@ from __future__ import annotations
 import asyncio
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
+
+import uvloop
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, PING, WINDOW_UPDATE, RST_STREAM = 0x0, 0x1, 0x4, 0x6, 0x8, 0x3
@@ -61,8 +65,7 @@ class Echo(asyncio.Protocol):
         """stream → bytes of the body sent, window left"""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self.unread += data
@@ -157,12 +160,12 @@ class Echo(asyncio.Protocol):
         self.transport.writelines(parts)
 
 
-async def serve(port: int, answer: bytes) -> None:
+async def serve(port: int, connection: Callable[[], asyncio.Protocol]) -> None:
     """Serve on 127.0.0.1 until the process ends."""
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Echo(answer), "127.0.0.1", port)
+    server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", port)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), Path(sys.argv[2]).read_bytes()))
+    answer = Path(sys.argv[2]).read_bytes()
+    uvloop.run(serve(int(sys.argv[1]), lambda: Echo(answer)))

@@ -7,17 +7,21 @@ requests.
 
 from __future__ import annotations
 
-import os
+import hashlib
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from .proc import cpu
+
+PERCENTILES = (0, 10, 25, 50, 75, 90, 95, 99, 99.5, 100)
 _RUN_SECONDS = 300
-_TICK = 1_000_000 / os.sysconf("SC_CLK_TCK")
-"""Microseconds of CPU in one unit of /proc/PID/stat."""
+_UNDER_WAY = 100
+"""Most requests of an open loop that are under way at once: none waits for another's answer."""
 
 
 @dataclass(frozen=True)
@@ -30,28 +34,59 @@ class Request:
     answer_size: int
     grpc: bool = False
 
+    @cached_property
+    def digest(self) -> str:
+        """Tells its body from others."""
+        return hashlib.sha1(self.body, usedforsecurity=False).hexdigest()
+
 
 @dataclass(frozen=True)
 class Contender:
     """Someone who answers. ``proxy`` and ``server`` are process ids, each standing for its whole
-    session; ``proxy`` is 0 where nothing stands in front of the server."""
+    session; ``proxy`` is 0 where nothing stands in front of the server. ``engine`` is infergate's;
+    empty for all others."""
 
     name: str
     request: Request
     proxy: int
     server: int
+    engine: str = ""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """One request at a time on each of ``connections``; or, where there is a ``rate`` (a second),
+    one at its appointed time on the only connection, whether the last was answered or not: an open
+    loop. See ``waited``."""
+
+    connections: int = 4
+    rate: int = 0
+
+    def arguments(self) -> tuple[str, ...]:
+        """h2load's."""
+        if self.rate:
+            return ("-c1", f"-m{_UNDER_WAY}", f"--rps={self.rate}")
+        return (f"-c{self.connections}", "-m1")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One run. CPU is microseconds a request: of the proxy, and of all servers together."""
+    """One run. ``times_ms`` are the requests' durations at PERCENTILES. CPU is microseconds a
+    request: of the proxy, and of all servers together."""
 
     requests: int
     per_second: float
-    p50_ms: float
-    p99_ms: float
+    times_ms: tuple[float, ...]
     proxy_cpu: float
     all_cpu: float
+
+    @property
+    def p50_ms(self) -> float:
+        return self.times_ms[PERCENTILES.index(50)]
+
+    @property
+    def p99_ms(self) -> float:
+        return self.times_ms[PERCENTILES.index(99)]
 
 
 class LoadError(RuntimeError):
@@ -65,18 +100,19 @@ def required_tool() -> str:
     raise LoadError("h2load is missing: sudo apt install nghttp2-client (Debian, Ubuntu)")
 
 
-def run(contender: Contender, count: int, connections: int, folder: Path) -> Measured:
-    """Send the contender's request ``count`` times, one at a time on each connection."""
+def run(contender: Contender, count: int, pace: Pace, folder: Path) -> Measured:
+    """Send the contender's request ``count`` times. Files are kept in ``folder``."""
     request = contender.request
-    body, log = folder / "body", folder / "log"
-    body.write_bytes(request.body)
+    body, log = folder / request.digest, folder / "log"
+    if not body.exists():
+        body.write_bytes(request.body)
     log.unlink(missing_ok=True)
     headers = [f"-H{name}: {value}" for name, value in request.headers.items()]
     before = {pid: cpu(pid) for pid in (contender.proxy, contender.server)}
     done = subprocess.run(
         [
-            required_tool(), f"-n{count}", f"-c{connections}", "-m1", "-t1", f"-d{body}",
-            f"--log-file={log}", *([] if request.grpc else ["--h1"]), *headers, request.url,
+            required_tool(), f"-n{count}", "-t1", f"-d{body}", f"--log-file={log}",
+            *pace.arguments(), *([] if request.grpc else ["--h1"]), *headers, request.url,
         ],
         check=False,
         capture_output=True,
@@ -84,20 +120,25 @@ def run(contender: Contender, count: int, connections: int, folder: Path) -> Mea
         timeout=_RUN_SECONDS,
     )  # fmt: skip
     spent = {pid: cpu(pid) - before[pid] for pid in before}
-    said = done.stdout + done.stderr
-    _check(said, request, count)
+    _check(done.stdout + done.stderr, request, count)
     # start in microseconds, status, duration in microseconds
     rows = [tuple(map(int, line.split("\t")[:3])) for line in log.read_text().splitlines()]
-    seconds = (max(row[0] + row[2] for row in rows) - min(row[0] for row in rows)) / 1e6
-    times = sorted(row[2] for row in rows)
+    times = [(start, start + duration) for start, _, duration in sorted(rows)]
+    seconds = (max(end for _, end in times) - times[0][0]) / 1e6
     return Measured(
         requests=count,
         per_second=count / seconds,
-        p50_ms=times[len(times) // 2] / 1000,
-        p99_ms=times[min(len(times) - 1, len(times) * 99 // 100)] / 1000,
+        times_ms=percentiles(waited(times, pace.rate)),
         proxy_cpu=spent[contender.proxy] / count,
         all_cpu=sum(spent.values()) / count,
     )
+
+
+def percentiles(times: Sequence[float]) -> tuple[float, ...]:
+    """``times`` at PERCENTILES: each the least that so many are not above."""
+    ordered = sorted(times)
+    most = len(ordered) - 1
+    return tuple(ordered[min(most, int(len(ordered) * each / 100))] for each in PERCENTILES)
 
 
 def _check(said: str, request: Request, count: int) -> None:
@@ -115,14 +156,15 @@ def _check(said: str, request: Request, count: int) -> None:
         )
 
 
-def cpu(session: int) -> float:
-    """Microseconds of CPU that the processes of a session have used so far; 0 for session 0."""
-    total = 0
-    for stat in Path("/proc").glob("[0-9]*/stat") if session else ():
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[3]) == session:
-            total += int(fields[11]) + int(fields[12])
-    return total * _TICK
+def waited(times: Sequence[tuple[int, int]], rate: int) -> list[float]:
+    """Milliseconds that each request took, of starts and ends in microseconds, in order. At a
+    ``rate``, one that had to wait for the answer before it (over HTTP/1.1 h2load does not send it)
+    counts from its appointed time. So being slow now and then is not hidden; that h2load's own
+    clock was late is left out."""
+    found = []
+    first, answered = times[0][0], 0
+    for number, (start, end) in enumerate(times):
+        due = first + round(number * 1e6 / rate) if rate else start
+        found.append((end - (min(due, start) if answered > due else start)) / 1000)
+        answered = max(answered, end)
+    return found

@@ -1,137 +1,144 @@
-"""From runs to one table, made so that it can be pasted, and the same as JSON."""
+"""Results as Markdown tables that are also readable as they stand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from statistics import median
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-from .load import Measured
+from .results import (
+    Bench,
+    Result,
+    Runs,
+    Spread,
+    all_cpu,
+    cpu_ratio,
+    p50,
+    p99,
+    proxy_cpu,
+    ratio,
+    speed,
+)
+from .stages import STAGES
+from .targets import NOT_MEASURED, noise, rows
 
-_HEADER = (
-    "compared", "contender", "requests/s", "p50 ms", "p99 ms", "proxy CPU µs", "all CPU µs",
-    "infergate is … as fast", "p50 ratio", "p99 ratio", "CPU ratio",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Runs:
-    """One contender's run in each round."""
-
-    name: str
-    rounds: tuple[Measured, ...]
-
-
-@dataclass(frozen=True)
-class Result:
-    """One comparison; infergate comes first."""
-
-    name: str
-    contenders: tuple[Runs, ...]
+_HOW_TO_READ = (
+    "Found is the median [least..most] over the rounds, each ratio formed within a round. A "
+    "question mark: not all rounds say the same."
+)
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """infergate's figure divided by another's in the same round: median, least and most."""
-
-    median: float
-    least: float
-    most: float
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.least:.2f} to {self.most:.2f})"
-
-
-def speed(run: Measured) -> float:
-    return run.per_second
-
-
-def p50(run: Measured) -> float:
-    return run.p50_ms
+def targets(bench: Bench) -> str:
+    """The project's targets, what was found by each engine, and which was reached."""
+    engines = bench.engines
+    header = ["work", "beside", "must", "aim"]
+    for engine in engines:
+        header += [f"{engine}: found", "met"]
+    lines = [header]
+    for row in rows(bench):
+        line = [row.work, row.beside, row.bound.spelled(row.bound.must)]
+        line.append(row.bound.spelled(row.bound.aim))
+        for engine in engines:
+            found = row.found.get(engine)
+            line += [str(found), row.bound.judged(found)] if found else ["-", ""]
+        lines.append(line)
+    return f"{_table(lines)}\n\n{_HOW_TO_READ} {NOT_MEASURED}"
 
 
-def p99(run: Measured) -> float:
-    return run.p99_ms
+def machine(bench: Bench) -> str:
+    """The machine's noise."""
+    found = noise(bench)
+    if not found:
+        return ""
+    figures = next(iter(found.values()))
+    lines = [["Envoy beside itself, in alternating rounds", *figures]]
+    lines += [[name, *map(_or_none, each.values())] for name, each in found.items()]
+    return _table(lines)
 
 
-def proxy_cpu(run: Measured) -> float:
-    return run.proxy_cpu
+def details(bench: Bench) -> str:
+    """Every comparison with a peer: medians, and infergate's ratios to the peer."""
+    header = (
+        "compared", "contender", "requests/s", "p50 ms", "p99 ms", "proxy CPU µs", "all CPU µs",
+        "requests/s ratio", "p50 ratio", "p99 ratio", "CPU ratio",
+    )  # fmt: skip
+    lines: list[Sequence[str]] = [header]
+    for result in bench.results:
+        if result.others:
+            lines += _compared(result)
+    return _table(lines)
 
 
-def all_cpu(run: Measured) -> float:
-    return run.all_cpu
+def peaks(bench: Bench) -> str:
+    """Peak memory of each pair, as a ratio to the tensor's size."""
+    pairs = dict.fromkeys(peak.pair for peak in bench.peaks)
+    found = {(peak.pair, peak.engine): peak.ratio for peak in bench.peaks}
+    engines = list(dict.fromkeys(peak.engine for peak in bench.peaks))
+    lines = [["one tensor of 256 MiB", *engines]]
+    lines += [[pair, *(f"{found[pair, engine]:.2f}" for engine in engines)] for pair in pairs]
+    return _table(lines)
 
 
-def ratio(ours: Runs, theirs: Runs, figure: Callable[[Measured], float]) -> Ratio | None:
-    """None where a figure is zero: too little to measure, or no proxy to measure."""
-    pairs = [(figure(a), figure(b)) for a, b in zip(ours.rounds, theirs.rounds, strict=True)]
-    if not all(b for _, b in pairs):
-        return None
-    quotients = [a / b for a, b in pairs]
-    return Ratio(median(quotients), min(quotients), max(quotients))
-
-
-def ratios(ours: Runs, theirs: Runs) -> dict[str, Ratio | None]:
-    """CPU is compared proxy with proxy, or all with all where the other has no proxy."""
-    cpu = ratio(ours, theirs, proxy_cpu) or ratio(ours, theirs, all_cpu)
-    return {
-        "speed": ratio(ours, theirs, speed),
-        "p50": ratio(ours, theirs, p50),
-        "p99": ratio(ours, theirs, p99),
-        "cpu": cpu,
-    }
-
-
-def table(results: list[Result]) -> str:
-    """A Markdown table that is also readable as it stands."""
-    rows = [_HEADER]
+def curve(results: Sequence[Result], what: str, spelled: Callable[[int], str]) -> str:
+    """CPU and time a request by what varies."""
+    engines = list(results[0].ours) if results else []
+    lines = [[what, *(f"{engine}: {each}" for engine in engines for each in ("CPU µs", "p50 ms"))]]
     for result in results:
-        ours = result.contenders[0]
-        for runs in result.contenders:
-            first = runs is ours
-            against = ["" for _ in range(4)] if first else _spelled(ratios(ours, runs))
-            rows.append((result.name if first else "", runs.name, *_figures(runs), *against))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
-    lines = [
-        "| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |"
-        for row in rows
-    ]
-    lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
-    return "\n".join(lines)
+        line = [spelled(result.at)]
+        for runs in result.ours.values():
+            line += [f"{runs.middle(proxy_cpu):.0f}", f"{runs.middle(p50):.2f}"]
+        lines.append(line)
+    return _table(lines)
 
 
-def as_json(results: list[Result]) -> list[dict[str, Any]]:
-    """Every run and every ratio."""
-    return [
-        {
-            "compared": result.name,
-            "runs": {runs.name: [asdict(r) for r in runs.rounds] for runs in result.contenders},
-            "infergate_to": {
-                runs.name: {
-                    what: asdict(quotient) if quotient else None
-                    for what, quotient in ratios(result.contenders[0], runs).items()
-                }
-                for runs in result.contenders[1:]
-            },
-        }
-        for result in results
+def stages(bench: Bench) -> str:
+    """CPU of infergate's processes a request, by stage."""
+    lines = [["CPU µs a request", "engine", *STAGES, "in all"]]
+    lines += [
+        [
+            each.name,
+            each.engine,
+            *(f"{each.stages.get(stage, 0):.0f}" for stage in STAGES),
+            f"{sum(each.stages.values()):.0f}",
+        ]
+        for each in bench.accounts
     ]
+    return _table(lines)
+
+
+def _compared(result: Result) -> list[list[str]]:
+    peer = result.others[0]
+    lines = []
+    for runs in result.contenders:
+        against = [""] * 4 if runs is peer else list(map(_or_none, _ratios(runs, peer).values()))
+        name = result.name if runs is result.contenders[0] else ""
+        lines.append([name, runs.name, *_figures(runs), *against])
+    return lines
+
+
+def _ratios(ours: Runs, theirs: Runs) -> Mapping[str, Spread | None]:
+    figures = {figure.__name__: ratio(ours, theirs, figure) for figure in (speed, p50, p99)}
+    return {**figures, "cpu": cpu_ratio(ours, theirs)}
 
 
 def _figures(runs: Runs) -> list[str]:
-    def middle(figure: Callable[[Measured], float]) -> float:
-        return median(map(figure, runs.rounds))
-
-    proxy = middle(proxy_cpu)
+    proxy = runs.middle(proxy_cpu)
     return [
-        f"{middle(speed):.0f}",
-        f"{middle(p50):.2f}",
-        f"{middle(p99):.2f}",
+        f"{runs.middle(speed):.0f}",
+        f"{runs.middle(p50):.2f}",
+        f"{runs.middle(p99):.2f}",
         f"{proxy:.0f}" if proxy else "-",
-        f"{middle(all_cpu):.0f}",
+        f"{runs.middle(all_cpu):.0f}",
     ]
 
 
-def _spelled(quotients: dict[str, Ratio | None]) -> list[str]:
-    return [str(quotient) if quotient else "-" for quotient in quotients.values()]
+def _or_none(found: Spread | None) -> str:
+    return str(found) if found else "-"
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    spelled = [
+        "| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    ]
+    spelled.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    return "\n".join(spelled)

@@ -5,34 +5,48 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import grpc
 import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
-from infergate.codecs.base import Profile
+from infergate.codecs.base import Codec, Profile
 from infergate.codecs.graphpipe import PLUGIN as GRAPHPIPE
+from infergate.codecs.trtis import HTTP as LEGACY
 from infergate.core.datatypes import Datatype
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    RequestedOutput,
+    TensorMetadata,
+)
 from infergate.core.tensor import tensor_of
-from infergate.core.wire import HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse, joined
 
 from .load import LoadError, Request
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 _MAX_MESSAGE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 _LENGTH_HEADER = "Inference-Header-Content-Length"
+_LIMITS = replace(DEFAULT_LIMITS, body=2**31)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Work:
     """An FP32 tensor INPUT0 for ``model``, which answers the same numbers as OUTPUT0."""
 
     model: str
     array: npt.NDArray[np.float32]
+
+    @cached_property
+    def raw(self) -> bytes:
+        """The numbers as they lie in memory."""
+        return self.array.tobytes()
 
     @property
     def path(self) -> str:
@@ -45,26 +59,49 @@ class Work:
 
     def binary(self) -> tuple[Mapping[str, str], bytes]:
         """Headers and body in the binary extension, asking for a binary answer."""
-        raw = self.array.tobytes()
-        tensor = {**self._tensor("INPUT0"), "parameters": {"binary_data_size": len(raw)}}
+        tensor = {**self._tensor("INPUT0"), "parameters": {"binary_data_size": len(self.raw)}}
         wanted = {"name": "OUTPUT0", "parameters": {"binary_data": True}}
         head = json.dumps({"inputs": [tensor], "outputs": [wanted]}).encode()
         headers = {"content-type": "application/octet-stream", _LENGTH_HEADER: str(len(head))}
-        return headers, head + raw
+        return headers, head + self.raw
 
     def message(self) -> bytes:
         """The ModelInferRequest."""
         made = service_pb2.ModelInferRequest(model_name=self.model)
         made.inputs.add(name="INPUT0", datatype="FP32", shape=self.array.shape)
-        made.raw_input_contents.append(self.array.tobytes())
+        made.raw_input_contents.append(self.raw)
         return bytes(made.SerializeToString())
 
     def answer(self) -> bytes:
         """The ModelInferResponse that is due."""
         made = service_pb2.ModelInferResponse(model_name=self.model, model_version="1")
         made.outputs.add(name="OUTPUT0", datatype="FP32", shape=self.array.shape)
-        made.raw_output_contents.append(self.array.tobytes())
+        made.raw_output_contents.append(self.raw)
         return bytes(made.SerializeToString())
+
+    def json_answer(self) -> bytes:
+        """The whole HTTP answer that is due to ``json``."""
+        tensor = {**self._tensor("OUTPUT0"), "data": self.array.ravel().tolist()}
+        return self._http_answer(tensor, b"", "application/json")
+
+    def binary_answer(self) -> bytes:
+        """The whole HTTP answer that is due to ``binary``."""
+        tensor = {**self._tensor("OUTPUT0"), "parameters": {"binary_data_size": len(self.raw)}}
+        return self._http_answer(tensor, self.raw, "application/octet-stream")
+
+    def metadata(self) -> dict[str, list[dict[str, object]]]:
+        """What the model takes and gives, as ``models`` in routes.yaml declares it."""
+        told = {"datatype": "FP32", "shape": [-1] * self.array.ndim}
+        return {"inputs": [{"name": "INPUT0", **told}], "outputs": [{"name": "OUTPUT0", **told}]}
+
+    def _http_answer(self, tensor: dict[str, object], raw: bytes, kind: str) -> bytes:
+        told = {"model_name": self.model, "model_version": "1", "outputs": [tensor]}
+        text = json.dumps(told).encode()
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n"
+        if raw:
+            head += f"{_LENGTH_HEADER}: {len(text)}\r\n"
+        head += f"content-length: {len(text) + len(raw)}\r\n\r\n"
+        return head.encode() + text + raw
 
     def _tensor(self, name: str) -> dict[str, object]:
         return {"name": name, "datatype": "FP32", "shape": list(self.array.shape)}
@@ -77,8 +114,16 @@ def tiny(model: str) -> Work:
 
 def image(model: str) -> Work:
     """[1,3,224,224] numbers between 0 and 1, seeded."""
-    numbers = np.random.default_rng(0).random((1, 3, 224, 224), dtype=np.float32)
-    return Work(model, numbers)
+    return Work(model, _numbers(1, 3, 224, 224))
+
+
+def flat(model: str, size: int) -> Work:
+    """``size`` bytes of numbers between 0 and 1, seeded."""
+    return Work(model, _numbers(size // 4))
+
+
+def _numbers(*shape: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(0).random(shape, dtype=np.float32)
 
 
 def json_request(work: Work, address: str) -> Request:
@@ -106,26 +151,41 @@ def grpc_request(work: Work, address: str) -> Request:
 
 def graphpipe_request(work: Work, address: str) -> Request:
     """A GraphPipe inference at ``address``, answered right once."""
-    codec = GRAPHPIPE.make({})
+    return _written_by(GRAPHPIPE.make({}), work, address, f"/graphpipe/{work.model}")
+
+
+def legacy_request(work: Work, address: str) -> Request:
+    """An inference of the legacy HTTP API at ``address``, answered right once."""
+    return _written_by(LEGACY.make({}), work, address)
+
+
+def _written_by(
+    codec: Codec[HttpRequest, HttpResponse], work: Work, address: str, path: str = ""
+) -> Request:
+    """As ``codec`` writes it and reads the answer, at ``path`` where it knows none itself."""
+    shape = (-1,) * work.array.ndim
     model = ModelMetadata(
         work.model,
-        inputs=(TensorMetadata("INPUT0", "FP32", (-1,)),),
-        outputs=(TensorMetadata("OUTPUT0", "FP32", (-1,)),),
+        inputs=(TensorMetadata("INPUT0", "FP32", shape),),
+        outputs=(TensorMetadata("OUTPUT0", "FP32", shape),),
     )
-    asked = InferRequest(work.model, inputs=(tensor_of("INPUT0", Datatype.FP32, work.array),))
-    body = bytes(joined(codec.build_request(asked, Profile("any"), model).body))
-    path = f"/graphpipe/{work.model}"
-    answer = _exchanged(address, path, {}, body)[0]
-    told = codec.parse_response(HttpResponse(200, {}, [answer]), asked, DEFAULT_LIMITS, model)
+    tensor = tensor_of("INPUT0", Datatype.FP32, work.array)
+    asked = InferRequest(work.model, inputs=(tensor,), outputs=(RequestedOutput("OUTPUT0"),))
+    wire = codec.build_request(asked, Profile("any"), model)
+    target = (path or wire.path) + (f"?{wire.query}" if wire.query else "")
+    body = bytes(joined(wire.body))
+    answer, headers = _exchanged(address, target, wire.headers, body)
+    lowered = {name.lower(): value for name, value in headers.items()}
+    told = codec.parse_response(HttpResponse(200, lowered, [answer]), asked, _LIMITS, model)
     assert isinstance(told, InferResponse)
     (output,) = told.outputs
     _same(work, list(output.shape), bytes(output.data), address)
-    return Request(f"http://{address}{path}", {}, body, len(answer))
+    return Request(f"http://{address}{target}", wire.headers, body, len(answer))
 
 
 def _http_request(work: Work, address: str, headers: Mapping[str, str], body: bytes) -> Request:
-    answer, length = _exchanged(address, work.path, headers, body)
-    size = int(length or len(answer))
+    answer, told = _exchanged(address, work.path, headers, body)
+    size = int(told.get(_LENGTH_HEADER) or len(answer))
     output = json.loads(answer[:size])["outputs"][0]
     written = output.get("data")
     raw = answer[size:] if written is None else np.array(written, np.float32).tobytes()
@@ -135,8 +195,8 @@ def _http_request(work: Work, address: str, headers: Mapping[str, str], body: by
 
 def _exchanged(
     address: str, path: str, headers: Mapping[str, str], body: bytes
-) -> tuple[bytes, str | None]:
-    """The body of the answer, and the length of the JSON in it where that is told."""
+) -> tuple[bytes, http.client.HTTPMessage]:
+    """The body of the answer and its headers."""
     connection = http.client.HTTPConnection(address, timeout=30)
     try:
         connection.request("POST", path, body, dict(headers))
@@ -146,7 +206,7 @@ def _exchanged(
         connection.close()
     if came.status != http.HTTPStatus.OK:
         raise LoadError(f"{address}{path} answered {came.status}: {answer[:300]!r}")
-    return answer, came.getheader(_LENGTH_HEADER)
+    return answer, came.headers
 
 
 def _framed(message: bytes) -> bytes:
@@ -155,5 +215,5 @@ def _framed(message: bytes) -> bytes:
 
 
 def _same(work: Work, shape: list[int], raw: bytes, address: str) -> None:
-    if shape != list(work.array.shape) or raw != work.array.tobytes():
+    if shape != list(work.array.shape) or raw != work.raw:
         raise LoadError(f"{address} answered another tensor for {work.model}")

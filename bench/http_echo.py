@@ -1,0 +1,55 @@
+"""An HTTP/1.1 server that costs next to nothing: every request gets the same prepared answer.
+
+*Strategy.* As ``echo`` for gRPC: of a request only its length is read, and the answer, head and
+all, was made before.
+
+    python -m bench.http_echo PORT ANSWER_FILE      (the file holds one whole HTTP answer)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+from typing import cast
+
+import uvloop
+
+from .echo import serve
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+_HEAD_END = b"\r\n\r\n"
+
+
+class HttpEcho(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+        self.head = b""
+        self.missing = 0
+        """bytes of a body that are still to come"""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        while data:
+            if self.missing:
+                taken = min(self.missing, len(data))
+                self.missing, data = self.missing - taken, data[taken:]
+            else:
+                self.head, end, data = (self.head + data).partition(_HEAD_END)
+                if not end:
+                    return
+                length = _LENGTH.search(self.head + _HEAD_END)
+                self.missing = int(length[1]) if length else 0
+                self.head = b""
+            if not self.missing:
+                self.transport.write(self.answer)
+
+
+if __name__ == "__main__":
+    answer = Path(sys.argv[2]).read_bytes()
+    uvloop.run(serve(int(sys.argv[1]), lambda: HttpEcho(answer)))

@@ -1,0 +1,57 @@
+"""How much memory infergate takes: at rest, and for one large tensor by each pair of protocols.
+
+JSON is left out: the text of that tensor is itself several times its size.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+
+from . import proc, requests, servers
+from .comparisons import LARGE_BODIES, LARGEST, Make, through
+from .requests import binary_request, graphpipe_request, grpc_request, legacy_request
+from .results import Peak
+
+FRONTENDS: dict[str, Make] = {
+    "binary REST": binary_request,
+    "V2 gRPC": grpc_request,
+    "GraphPipe": graphpipe_request,
+    "legacy HTTP": legacy_request,
+}
+
+
+def idle(engine: str, folder: Path) -> int:
+    """Bytes of resident memory of a gateway that was started and asked for nothing."""
+    nothing = servers.routed({requests.tiny("identity"): ""})
+    with servers.infergate(nothing, engine, folder) as gateway:
+        return proc.resident(gateway.pid)
+
+
+def peaks(engines: Sequence[str], folder: Path) -> Iterator[Peak]:
+    """Of the first request that a gateway is sent, all that its process has counts: from before
+    the request, whose answer is found right, to after it."""
+    grpc, rest, builtin = (
+        requests.flat(model, LARGEST) for model in ("echo-grpc", "echo-rest", "identity")
+    )
+    with ExitStack() as stack:
+        echo = stack.enter_context(servers.echo(grpc.answer(), folder))
+        plain = stack.enter_context(servers.http_echo(rest.binary_answer(), folder))
+        behind = {
+            "V2 gRPC": (grpc, f"grpc://{echo.addresses[0]}"),
+            "binary REST": (rest, f"http://{plain.addresses[0]}"),
+            "builtin": (builtin, ""),
+        }
+        for engine, (name, make), (backend, (work, url)) in product(
+            engines, FRONTENDS.items(), behind.items()
+        ):
+            pair = f"{name} → {backend}"
+            print(f"peak memory: {pair} ({engine})", file=sys.stderr)
+            config = servers.routed({work: url}) | LARGE_BODIES
+            with servers.infergate(config, engine, folder) as gateway:
+                proc.reset_peak(gateway.pid)
+                through(gateway, make, work, 0, engine)
+                yield Peak(engine, pair, proc.peak(gateway.pid) / LARGEST)

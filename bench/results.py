@@ -1,0 +1,169 @@
+"""What was measured, and the few figures that are made of it. Plain data, to JSON and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+from .load import Measured
+
+Figure = Callable[[Measured], float]
+
+
+def speed(run: Measured) -> float:
+    return run.per_second
+
+
+def p50(run: Measured) -> float:
+    return run.p50_ms
+
+
+def p99(run: Measured) -> float:
+    return run.p99_ms
+
+
+def proxy_cpu(run: Measured) -> float:
+    return run.proxy_cpu
+
+
+def all_cpu(run: Measured) -> float:
+    return run.all_cpu
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, least and most."""
+
+    median: float
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        middle = f"{self.median:.2f}"
+        return (
+            middle if self.least == self.most else f"{middle} [{self.least:.2f}..{self.most:.2f}]"
+        )
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Of at least one value."""
+    found = list(values)
+    return Spread(median(found), min(found), max(found))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """One contender's run in each round."""
+
+    name: str
+    engine: str
+    rounds: tuple[Measured, ...]
+
+    def middle(self, figure: Figure) -> float:
+        """The median of all rounds."""
+        return median(map(figure, self.rounds))
+
+
+@dataclass(frozen=True)
+class Result:
+    """One comparison. The first contender that is not infergate is the peer; a second one is the
+    peer once more."""
+
+    name: str
+    contenders: tuple[Runs, ...]
+    at: int = 0
+
+    @property
+    def ours(self) -> dict[str, Runs]:
+        """By engine."""
+        return {runs.engine: runs for runs in self.contenders if runs.engine}
+
+    @property
+    def others(self) -> tuple[Runs, ...]:
+        return tuple(runs for runs in self.contenders if not runs.engine)
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most resident memory that one tensor took, as a ratio to its size."""
+
+    engine: str
+    pair: str
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Account:
+    """CPU of one request in microseconds, by stage."""
+
+    name: str
+    engine: str
+    stages: Mapping[str, float]
+
+
+@dataclass
+class Bench:
+    """All of it. ``idle`` is bytes of resident memory by engine."""
+
+    conditions: str = ""
+    results: list[Result] = field(default_factory=list)
+    peaks: list[Peak] = field(default_factory=list)
+    idle: dict[str, int] = field(default_factory=dict)
+    accounts: list[Account] = field(default_factory=list)
+
+    def result(self, name: str) -> Result | None:
+        """The comparison of that name, if it was made."""
+        return next((each for each in self.results if each.name == name), None)
+
+    def curve(self, name: str) -> list[Result]:
+        """All of that name, by what varies."""
+        return sorted((each for each in self.results if each.name == name), key=lambda r: r.at)
+
+    @property
+    def engines(self) -> list[str]:
+        """Those that were measured."""
+        found = [engine for result in self.results for engine in result.ours]
+        return list(dict.fromkeys([*found, *self.idle, *(peak.engine for peak in self.peaks)]))
+
+
+def ratio(ours: Runs, theirs: Runs, figure: Figure) -> Spread | None:
+    """Formed within each round. None where a figure is zero: too little to measure, or no proxy."""
+    pairs = [(figure(a), figure(b)) for a, b in zip(ours.rounds, theirs.rounds, strict=True)]
+    return spread(a / b for a, b in pairs) if all(b for _, b in pairs) else None
+
+
+def difference(ours: Runs, theirs: Runs, figure: Figure) -> Spread:
+    """Formed within each round."""
+    pairs = zip(ours.rounds, theirs.rounds, strict=True)
+    return spread(figure(a) - figure(b) for a, b in pairs)
+
+
+def cpu_ratio(ours: Runs, theirs: Runs) -> Spread | None:
+    """Proxy with proxy, or all with all where the other has no proxy."""
+    return ratio(ours, theirs, proxy_cpu) or ratio(ours, theirs, all_cpu)
+
+
+def as_json(bench: Bench) -> dict[str, Any]:
+    """Every run."""
+    return asdict(bench)
+
+
+def from_json(told: Mapping[str, Any]) -> Bench:
+    """What ``as_json`` wrote."""
+    return Bench(
+        told["conditions"],
+        [
+            Result(each["name"], tuple(map(_runs, each["contenders"])), each["at"])
+            for each in told["results"]
+        ],
+        [Peak(**each) for each in told["peaks"]],
+        dict(told["idle"]),
+        [Account(**each) for each in told["accounts"]],
+    )
+
+
+def _runs(told: Mapping[str, Any]) -> Runs:
+    rounds = (Measured(**{**each, "times_ms": tuple(each["times_ms"])}) for each in told["rounds"])
+    return Runs(told["name"], told["engine"], tuple(rounds))

@@ -1,0 +1,77 @@
+"""Contenders take turns: what is compared, and how it is run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import load
+from .load import Contender, Pace
+from .results import Result, Runs
+
+_TRIAL_REQUESTS = 24
+_LEAST_REQUESTS = 50
+_FOUR_CONNECTIONS = Pace()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Contenders that answer the same question: infergate's engines, then a peer; ``at`` is what
+    varies where it is a point of a curve. Each run has at least ``least`` requests."""
+
+    name: str
+    contenders: tuple[Contender, ...]
+    at: int = 0
+    pace: Pace = _FOUR_CONNECTIONS
+    least: int = _LEAST_REQUESTS
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """``count`` rounds of runs that take about ``seconds`` each; files are kept in ``folder``."""
+
+    count: int
+    seconds: float
+    folder: Path
+
+    def compared(self, group: Sequence[Comparison]) -> list[Result]:
+        """Each round goes through all contenders of ``group``, forwards and backwards in turn, so
+        that a drift of the machine's speed meets all alike."""
+        turns = [
+            (comparison, contender, self._requests(comparison, contender))
+            for comparison in group
+            for contender in comparison.contenders
+        ]
+        runs: dict[tuple[int, str], list[load.Measured]] = {
+            (id(comparison), contender.name): [] for comparison, contender, _ in turns
+        }
+        names = ", ".join(dict.fromkeys(comparison.name for comparison in group))
+        for turn in range(self.count):
+            print(f"{names}: round {turn + 1} of {self.count}", file=sys.stderr)
+            for comparison, contender, requests in turns[:: -1 if turn % 2 else 1]:
+                run = load.run(contender, requests, comparison.pace, self.folder)
+                runs[id(comparison), contender.name].append(run)
+        return [
+            Result(
+                comparison.name,
+                tuple(
+                    Runs(each.name, each.engine, tuple(runs[id(comparison), each.name]))
+                    for each in comparison.contenders
+                ),
+                comparison.at,
+            )
+            for comparison in group
+        ]
+
+    def _requests(self, comparison: Comparison, contender: Contender) -> int:
+        """How many take about the wanted time; finding out warms the contender up."""
+        pace, least = comparison.pace, comparison.least
+        trial = max(pace.connections, min(_TRIAL_REQUESTS, least))
+        run = load.run(contender, trial, pace, self.folder)
+        if pace.rate:
+            return int(pace.rate * self.seconds)
+        if (count := int(run.per_second * self.seconds / 2)) > trial:
+            run = load.run(contender, count, pace, self.folder)
+        return max(least, int(run.per_second * self.seconds))

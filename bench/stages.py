@@ -1,0 +1,153 @@
+"""Where a request's CPU goes: a running gateway is sampled under load by py-spy, and each sample is
+put to a stage by the module it was in.
+
+*Strategy.* CPU a request is read from /proc without the sampler; the samples only say how it is
+shared out, among what the first thread of each process did: there infergate's Python runs. Other
+threads write the access log, or are the gRPC library's. A sample belongs to the innermost frame
+whose module has a stage: what serves several (``core``, HTTP/2 itself) belongs to who called it. A
+codec's belongs to the function of the contract that it was entered by.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from peers.support.installed import install
+
+from . import load, proc
+from .load import Contender, LoadError, Pace
+from .results import Account
+
+PY_SPY = "py-spy==0.4.1"
+CLIENTS = "clients' transport"
+REQUEST_IN = "read request"
+GATEWAY = "route, gateway"
+REQUEST_OUT = "write request"
+BACKENDS = "backends' transport"
+ANSWER_IN = "read answer"
+ANSWER_OUT = "write answer"
+HELPERS = "to and from helpers"
+OBSERVE = "log, metrics"
+LOOP = "loop, sockets, libraries"
+OTHERS = "other threads"
+STAGES = (
+    CLIENTS, REQUEST_IN, GATEWAY, REQUEST_OUT, BACKENDS, ANSWER_IN, ANSWER_OUT, HELPERS,
+    OBSERVE, LOOP, OTHERS,
+)  # fmt: skip
+_MODULES = {
+    "transport/h2_server": CLIENTS,
+    "transport/h2_calls": CLIENTS,
+    "transport/grpc_server": CLIENTS,
+    "transport/grpc_conversation": CLIENTS,
+    "transport/served": CLIENTS,
+    "transport/h1_client": BACKENDS,
+    "transport/h1/answer": BACKENDS,
+    "transport/h1": CLIENTS,
+    "transport/http_served": CLIENTS,
+    "transport/http_connection": CLIENTS,
+    "transport/http_incoming": CLIENTS,
+    "transport/http_answer": CLIENTS,
+    "transport/guard": CLIENTS,
+    "transport/h2_client": BACKENDS,
+    "transport/h2_asking": BACKENDS,
+    "transport/grpc_client": BACKENDS,
+    "transport/http_client": BACKENDS,
+    "transport/http_exchange": BACKENDS,
+    "transport/pool": BACKENDS,
+    "backends/": BACKENDS,
+    "gateway/": GATEWAY,
+    "routing/": GATEWAY,
+    "runtime/aside": HELPERS,
+    "observe/": OBSERVE,
+}
+"""By the beginning of a module's path inside the package; the first that fits."""
+_EITHER_SIDE = "transport/h2"
+"""What both sides share. The listener's side is always entered by a frame of its own."""
+_CONTRACT = {
+    "peek": REQUEST_IN, "text_in": REQUEST_IN, "parse_request": REQUEST_IN, "finish": REQUEST_IN,
+    "shield": REQUEST_IN, "sequence": REQUEST_IN,
+    "build_request": REQUEST_OUT, "readdress": REQUEST_OUT,
+    "parse_response": ANSWER_IN, "relabel": ANSWER_IN,
+    "text_out": ANSWER_OUT, "build_response": ANSWER_OUT, "build_error": ANSWER_OUT,
+}  # fmt: skip
+"""Functions of a codec."""
+_FRAME = re.compile(r"(?P<function>.+) \(.*/infergate/(?P<module>[^:]+)\.py:\d+\)")
+_MAIN_THREAD = re.compile(r"(?:^|;)thread \(\w+\): MainThread;")
+_SAMPLES_A_SECOND = 500
+_LEAST_SAMPLES = 100
+
+
+def account(contender: Contender, seconds: float, folder: Path) -> Account:
+    """CPU of one request through the proxy of ``contender``. Raises LoadError."""
+    pace = Pace()
+    trial = load.run(contender, 50, pace, folder)
+    count = max(50, int(trial.per_second * seconds))
+    before = proc.cpu(contender.proxy), proc.main_threads_cpu(contender.proxy)
+    load.run(contender, count, pace, folder)
+    in_all = (proc.cpu(contender.proxy) - before[0]) / count
+    ours = (proc.main_threads_cpu(contender.proxy) - before[1]) / count
+    with ThreadPoolExecutor(1) as other:
+        sampling = other.submit(_sampled, contender.proxy, seconds, folder)
+        while not sampling.done():
+            load.run(contender, count, pace, folder)
+        samples = folded(sampling.result())
+    if samples.total() < _LEAST_SAMPLES:
+        raise LoadError(f"{contender.name}: py-spy found only {samples.total()} samples")
+    stages = {stage: ours * found / samples.total() for stage, found in samples.items()}
+    return Account("", contender.engine, {**stages, OTHERS: max(0.0, in_all - ours)})
+
+
+def _sampled(pid: int, seconds: float, folder: Path) -> Sequence[str]:
+    """Collapsed stacks, ``frame;frame;frame count``, of the process and its children."""
+    path = folder / "stacks"
+    tool = install("py-spy", (PY_SPY,)).folder / "venv" / "bin" / "py-spy"
+    done = subprocess.run(
+        [
+            str(tool), "record", "--format=raw", f"--rate={_SAMPLES_A_SECOND}", "--threads",
+            "--subprocesses", "--full-filenames", f"--duration={max(1, math.ceil(seconds))}",
+            f"--output={path}", f"--pid={pid}",
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    if done.returncode or not path.exists():
+        raise LoadError(f"py-spy said:\n{done.stdout}{done.stderr}")
+    return path.read_text().splitlines()
+
+
+def folded(stacks: Iterable[str]) -> Counter[str]:
+    """Samples of main threads by stage."""
+    found: Counter[str] = Counter()
+    for line in stacks:
+        stack, _, count = line.rpartition(" ")
+        if _MAIN_THREAD.search(stack):  # a process is told by its command, whatever that holds
+            found[stage_of(stack.split(";"))] += int(count)
+    return found
+
+
+def stage_of(frames: Sequence[str]) -> str:
+    """The stage of one stack, outermost frame first."""
+    entered, otherwise = "", LOOP
+    for frame in reversed(frames):
+        match = _FRAME.fullmatch(frame)
+        if match is None:
+            continue
+        module = match["module"]
+        if module.startswith("codecs/"):
+            entered = match["function"].rpartition(".")[2]
+        elif entered and (stage := _CONTRACT.get(entered)):
+            return stage
+        else:
+            if module.startswith(_EITHER_SIDE):
+                otherwise = BACKENDS
+            for beginning, stage in _MODULES.items():
+                if module.startswith(beginning):
+                    return stage
+    return _CONTRACT.get(entered, otherwise)

@@ -1,0 +1,118 @@
+"""Line charts as SVG, readable on light and dark ground."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 760, 400
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 190, 40, 50
+_LINE_HEIGHT = 15
+_STYLE = """\
+text { font: 12px system-ui, sans-serif; fill: #333 }
+.title { font-weight: 600; font-size: 14px }
+.tick { text-anchor: middle } .left { text-anchor: end }
+.grid { stroke: #8884; stroke-width: 1 }
+path { fill: none; stroke-width: 2 } .later { stroke-dasharray: 6 4 }
+path.c0 { stroke: #0969da } text.c0, circle.c0 { fill: #0969da }
+path.c1 { stroke: #bc4c00 } text.c1, circle.c1 { fill: #bc4c00 }
+path.c2 { stroke: #6e7781 } text.c2, circle.c2 { fill: #6e7781 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #ddd }
+  path.c0 { stroke: #58a6ff } text.c0, circle.c0 { fill: #58a6ff }
+  path.c1 { stroke: #f0883e } text.c1, circle.c1 { fill: #f0883e }
+  path.c2 { stroke: #9aa4ae } text.c2, circle.c2 { fill: #9aa4ae }
+}"""
+_COLOURS = 3
+
+
+@dataclass(frozen=True)
+class Axis:
+    """``ticks`` are values and what is written beside them, from the least to the most shown.
+    ``scale`` makes a value a distance."""
+
+    title: str
+    ticks: Sequence[tuple[float, str]]
+    scale: Callable[[float], float] = float
+
+    def place(self, value: float) -> float:
+        """0 at the first tick, 1 at the last."""
+        first, last = self.scale(self.ticks[0][0]), self.scale(self.ticks[-1][0])
+        return (self.scale(value) - first) / (last - first)
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points from left to right. ``colour`` is 0, 1 or 2; a dashed line is for a second kind."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    colour: int = 0
+    dashed: bool = False
+
+
+def decades(values: Sequence[float], spelled: Callable[[float], str] = "{:g}".format) -> Axis:
+    """A logarithmic axis without a title, whose ticks are the powers of ten around ``values``."""
+    least, most = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    powers = range(least, max(most, least + 1) + 1)
+    return Axis("", [(10.0**power, spelled(10.0**power)) for power in powers], math.log10)
+
+
+def from_zero(values: Sequence[float]) -> Axis:
+    """A linear axis without a title, from 0 to a round number not below any of ``values``."""
+    most = max(values)
+    step = 10.0 ** math.floor(math.log10(most))
+    step = next(each for each in (step / 5, step / 2, step, step * 2) if most / each <= 5)
+    return Axis("", [(step * i, f"{step * i:g}") for i in range(math.ceil(most / step) + 1)])
+
+
+def chart(title: str, across: Axis, up: Axis, lines: Sequence[Line]) -> str:
+    """A whole SVG document."""
+
+    def x(value: float) -> float:
+        return round(_LEFT + across.place(value) * (WIDTH - _LEFT - _RIGHT), 1)
+
+    def y(value: float) -> float:
+        return round(HEIGHT - _BOTTOM - up.place(value) * (HEIGHT - _TOP - _BOTTOM), 1)
+
+    right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
+    drawn = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
+        f"<title>{escape(title)}</title>",
+        f"<style>\n{_STYLE}\n</style>",
+        f'<text class="title" x="{_LEFT}" y="20">{escape(title)}</text>',
+    ]
+    for value, name in across.ticks:
+        drawn.append(f'<path class="grid" d="M{x(value)} {_TOP}V{bottom}"/>')
+        drawn.append(_text(name, x(value), bottom + 18, "tick"))
+    for value, name in up.ticks:
+        drawn.append(f'<path class="grid" d="M{_LEFT} {y(value)}H{right}"/>')
+        drawn.append(_text(name, _LEFT - 8, y(value) + 4, "left"))
+    drawn.append(_text(across.title, (_LEFT + right) / 2, HEIGHT - 10, "tick"))
+    drawn.append(_text(up.title, _LEFT, _TOP - 6, ""))
+    for line in lines:
+        colour = f"c{line.colour % _COLOURS}"
+        track = "L".join(f"{x(a)} {y(b)}" for a, b in line.points)
+        drawn.append(f'<path class="{colour}{" later" if line.dashed else ""}" d="M{track}"/>')
+        drawn += [
+            f'<circle class="{colour}" cx="{x(a)}" cy="{y(b)}" r="3"/>' for a, b in line.points
+        ]
+    ends = apart([y(line.points[-1][1]) for line in lines])
+    for line, end in zip(lines, ends, strict=True):
+        drawn.append(_text(line.name, right + 10, end + 4, f"c{line.colour % _COLOURS}"))
+    return "\n".join([*drawn, "</svg>", ""])
+
+
+def apart(places: Sequence[float], least: float = _LINE_HEIGHT) -> list[float]:
+    """Names beside the ends of their lines, in the same order, moved down where they would meet."""
+    moved = list(places)
+    below = -math.inf
+    for index in sorted(range(len(places)), key=places.__getitem__):
+        below = moved[index] = max(places[index], below + least)
+    return moved
+
+
+def _text(said: str, x: float, y: float, kind: str) -> str:
+    return f'<text class="{kind}" x="{x}" y="{y}">{escape(said)}</text>'

@@ -1,0 +1,193 @@
+"""The project's targets, and what was found of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from . import comparisons as of
+from .results import (
+    Bench,
+    Figure,
+    Result,
+    Runs,
+    Spread,
+    cpu_ratio,
+    difference,
+    p50,
+    p99,
+    proxy_cpu,
+    ratio,
+    speed,
+    spread,
+)
+
+LINEAR = 1.25
+"""How far a cost may be from linear or flat and still be called so."""
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What must be, and what is aimed at; each at least, or ``at_most``, in ``unit``."""
+
+    must: float
+    aim: float
+    unit: str = ""
+    at_most: bool = False
+
+    def reached(self, value: float) -> str:
+        """``aim``, ``must`` or ``no``."""
+        sign = -1 if self.at_most else 1
+        if value * sign >= self.aim * sign:
+            return "aim"
+        return "must" if value * sign >= self.must * sign else "no"
+
+    def judged(self, found: Spread) -> str:
+        """The median's; with a question mark where not all rounds say the same."""
+        said = {self.reached(value) for value in (found.least, found.most)}
+        return self.reached(found.median) + (" ?" if len(said) > 1 else "")
+
+    def spelled(self, value: float) -> str:
+        return f"{'≤' if self.at_most else '≥'} {value:g} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; ``found`` by engine."""
+
+    work: str
+    beside: str
+    bound: Bound
+    found: Mapping[str, Spread]
+
+
+@dataclass(frozen=True)
+class _Target:
+    work: str
+    beside: str
+    bound: Bound
+    comparison: str
+    found: Callable[[Runs, Runs], Spread | None]
+
+    def row(self, bench: Bench) -> Iterator[Row]:
+        result = bench.result(self.comparison)
+        if result is None:
+            return
+        peer = result.others[0]
+        found = {engine: self.found(ours, peer) for engine, ours in result.ours.items()}
+        told = {engine: each for engine, each in found.items() if each is not None}
+        yield Row(self.work, self.beside, self.bound, told)
+
+
+def _faster(ours: Runs, peer: Runs) -> Spread | None:
+    return ratio(ours, peer, speed)
+
+
+def _later(figure: Figure) -> Callable[[Runs, Runs], Spread]:
+    return lambda ours, peer: difference(ours, peer, figure)
+
+
+def _at_most(must: float, aim: float, unit: str = "") -> Bound:
+    return Bound(must, aim, unit, at_most=True)
+
+
+_TRITON = "Triton's REST: requests/s"
+_ENVOY_HTTP_CPU = "Envoy, HTTP/1.1: CPU a request"
+_ENVOY_GRPC_CPU = "Envoy, V2 gRPC: CPU a request"
+_ENVOY_GRPC = "Envoy, V2 gRPC: requests/s"
+_ECHO = "the echo without a gateway"
+_TARGETS = (
+    _Target(of.JSON_IMAGE, _TRITON, Bound(3, 5), of.JSON_IMAGE, _faster),
+    _Target(of.BINARY_IMAGE, _TRITON, Bound(0.7, 0.95), of.BINARY_IMAGE, _faster),
+    _Target(of.JSON_TINY, _ENVOY_HTTP_CPU, _at_most(2, 1), of.JSON_TINY, cpu_ratio),
+    _Target(of.GRPC_TINY, _ENVOY_GRPC_CPU, _at_most(1.5, 0.6), of.GRPC_TINY, cpu_ratio),
+    _Target(of.GRPC_IMAGE, _ENVOY_GRPC, Bound(0.8, 1.1), of.GRPC_IMAGE, _faster),
+    _Target(of.GRAPHPIPE_IMAGE, _ENVOY_GRPC, Bound(0.6, 0.9), of.GRAPHPIPE_IMAGE, _faster),
+    _Target(of.LEGACY_IMAGE, _ENVOY_GRPC, Bound(0.6, 0.9), of.LEGACY_IMAGE, _faster),
+    *(
+        _Target(f"added at {name}, {figure.__name__}", _ECHO, bound, name, _later(figure))
+        for name in (of.JSON_LATENCY, of.GRPC_LATENCY)
+        for figure, bound in ((p50, _at_most(0.5, 0.25, "ms")), (p99, _at_most(2, 1, "ms")))
+    ),
+)  # fmt: skip
+NOT_MEASURED = (
+    "Two workers against one (must 1.6, aim 1.9) is not measured: a gateway is one process until "
+    "there are workers."
+)
+
+
+def rows(bench: Bench) -> list[Row]:
+    """The table; what was not measured is not in it."""
+    return [
+        *(row for target in _TARGETS for row in target.row(bench)),
+        *_memory(bench),
+        *_linear(bench),
+        *_flat(bench),
+    ]
+
+
+def noise(bench: Bench) -> dict[str, Mapping[str, Spread | None]]:
+    """By comparison: a peer's figures divided by those of the same peer, in the same rounds. What
+    equal things differ by."""
+    return {
+        result.name: {
+            "requests/s": ratio(result.others[1], result.others[0], speed),
+            "p50": ratio(result.others[1], result.others[0], p50),
+            "p99": ratio(result.others[1], result.others[0], p99),
+            "CPU a request": cpu_ratio(result.others[1], result.others[0]),
+        }
+        for result in bench.results
+        if len(result.others) > 1
+    }
+
+
+def _memory(bench: Bench) -> Iterator[Row]:
+    """Of all pairs the worst is judged."""
+    engines = dict.fromkeys(peak.engine for peak in bench.peaks)
+    if engines:
+        found = {
+            engine: max(peak.ratio for peak in bench.peaks if peak.engine == engine)
+            for engine in engines
+        }
+        worst = {engine: Spread(value, value, value) for engine, value in found.items()}
+        yield Row(
+            "peak memory, one 256 MiB tensor, the worst pair", "its size", _at_most(3, 2), worst
+        )
+    if bench.idle:
+        megabytes = {engine: spread([value / 1e6]) for engine, value in bench.idle.items()}
+        yield Row("resident memory at rest", "", _at_most(100, 70, "MB"), megabytes)
+
+
+def _linear(bench: Bench) -> Iterator[Row]:
+    """CPU a byte of the largest tensor against that of the least that has a MiB."""
+    for name in (of.BINARY_SIZES, of.GRPC_SIZES):
+        curve = [result for result in bench.curve(name) if result.at >= _MIB]
+        if len(curve) > 1:
+            first, last = curve[0], curve[-1]
+            beside = f"CPU a byte at {first.at // _MIB} MiB"
+            grown = _grown(first, last, last.at / first.at)
+            yield Row(f"{name}: at {last.at // _MIB} MiB", beside, _at_most(LINEAR, 1), grown)
+
+
+def _flat(bench: Bench) -> Iterator[Row]:
+    for name in (of.JSON_ROUTES, of.GRPC_ROUTES):
+        curve = bench.curve(name)
+        if len(curve) > 1:
+            first, last = curve[0], curve[-1]
+            beside = f"CPU a request with {first.at}"
+            yield Row(
+                f"{name}: with {last.at:,}", beside, _at_most(LINEAR, 1), _grown(first, last, 1)
+            )
+
+
+def _grown(first: Result, last: Result, factor: float) -> dict[str, Spread]:
+    """CPU a request of ``last`` to that of ``first``, divided by ``factor``, by engine."""
+    found = {
+        engine: ratio(runs, first.ours[engine], proxy_cpu) for engine, runs in last.ours.items()
+    }
+    return {
+        engine: Spread(each.median / factor, each.least / factor, each.most / factor)
+        for engine, each in found.items()
+        if each is not None
+    }

@@ -1,0 +1,33 @@
+"""Runs that nobody made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.load import PERCENTILES, Measured
+from bench.results import Runs
+
+
+def runs(
+    name: str,
+    engine: str = "",
+    *,
+    speeds: Sequence[float] = (),
+    cpus: Sequence[float] = (),
+    times: Sequence[float] = (),
+) -> Runs:
+    """A round for each of the given requests/s, proxy CPU or times."""
+    return Runs(
+        name,
+        engine,
+        tuple(
+            Measured(
+                100,
+                speeds[i] if speeds else 1000.0,
+                ((times[i] if times else 1.0),) * len(PERCENTILES),
+                cpus[i] if cpus else 50.0,
+                (cpus[i] if cpus else 50.0) + 10,
+            )
+            for i in range(len(speeds) or len(cpus) or len(times))
+        ),
+    )

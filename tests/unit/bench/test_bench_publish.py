@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from bench import PROJECT
+from bench import comparisons as of
+from bench.publish import HOLDING_BLOCKS, blocks, filled, plots, publish, size_spelled
+from bench.results import Account, Bench, Peak, Result
+from bench_kit import runs
+
+
+@pytest.fixture
+def bench() -> Bench:
+    own, compat = runs("us", "own", cpus=[40, 50]), runs("us too", "compat", cpus=[80, 90])
+    peer = runs("them", cpus=[30, 35])
+    rows = [Result(name, (own, compat, peer, peer)) for name in (of.GRPC_TINY, of.GRPC_IMAGE)]
+    delays = [Result(name, (own, compat, peer)) for name in (of.JSON_LATENCY, of.GRPC_LATENCY)]
+    sizes = [
+        Result(name, (own, compat), size)
+        for name in (of.BINARY_SIZES, of.GRPC_SIZES)
+        for size in (1024, 2**20, 2**28)
+    ]
+    routes = [
+        Result(name, (own,), count)
+        for name in (of.JSON_ROUTES, of.GRPC_ROUTES)
+        for count in (1, 10_000)
+    ]
+    return Bench(
+        "somewhere", [*rows, *delays, *sizes, *routes], [Peak("own", "a → b", 1.9)],
+        {"own": 60_000_000}, [Account(of.GRPC_TINY, "own", {"log, metrics": 4.0})],
+    )  # fmt: skip
+
+
+def test_everything_is_written_and_writing_again_changes_nothing(
+    bench: Bench, tmp_path: Path
+) -> None:
+    for path in HOLDING_BLOCKS:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("before\n<!-- bench: targets -->\nold\n<!-- /bench -->\nafter")
+    publish(bench, tmp_path)
+    written = {path: path.read_text() for path in tmp_path.rglob("*.*")}
+    publish(bench, tmp_path)
+    assert {path: path.read_text() for path in tmp_path.rglob("*.*")} == written
+    readme = (tmp_path / "README.md").read_text()
+    assert of.GRPC_TINY in readme
+    assert "old" not in readme
+    assert readme.startswith("before\n")
+    assert readme.endswith("\nafter")
+    page = (tmp_path / "docs/benchmarks.md").read_text()
+    for name, _ in plots(bench):
+        assert f"benchmarks/{name}" in page
+
+
+def test_every_plot_is_a_document(bench: Bench) -> None:
+    drawn = dict(plots(bench))
+    assert len(drawn) == 5
+    for document in drawn.values():
+        ET.fromstring(document)
+
+
+def test_a_block_without_an_end_is_an_error() -> None:
+    with pytest.raises(ValueError, match="targets"):
+        filled("<!-- bench: targets -->\n", {"targets": "x"})
+
+
+def test_the_pages_hold_blocks_that_are_known(bench: Bench) -> None:
+    known = blocks(bench)
+    for path in HOLDING_BLOCKS:
+        text = (PROJECT / path).read_text()
+        opened = [line.split()[2] for line in text.splitlines() if line.startswith("<!-- bench: ")]
+        assert opened
+        assert set(opened) <= set(known)
+        assert text.count("<!-- /bench -->") == len(opened)
+
+
+def test_sizes_are_spelled_in_their_unit() -> None:
+    assert [size_spelled(1024 * 8**power) for power in (0, 3, 6)] == ["1 KiB", "512 KiB", "256 MiB"]

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import math
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+from bench.svg import HEIGHT, WIDTH, Axis, Line, apart, chart, decades, from_zero
+
+
+def test_a_chart_is_a_document_that_stays_in_its_frame() -> None:
+    across = Axis("x <size>", [(1, "1"), (1000, "1000")], math.log10)
+    up = Axis("µs", [(0, "0"), (10, "10")])
+    lines = [Line("a & b", [(1, 0), (10, 5), (1000, 10)]), Line("c", [(1, 10), (1000, 9)], 1)]
+    root = ET.fromstring(chart("A title", across, up, lines))
+    points = [
+        (float(each.get("cx", "")), float(each.get("cy", "")))
+        for each in root.iter("{http://www.w3.org/2000/svg}circle")
+    ]
+    assert len(points) == 5
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
+    left, middle, right = (x for x, _ in points[:3])
+    assert middle - left == pytest.approx((right - left) / 3, abs=0.2)  # log10(10) of log10(1000)
+    assert points[0][1] > points[1][1] > points[2][1]  # more is higher
+    said = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"A title", "x <size>", "µs", "a & b", "c"} <= set(said)
+
+
+def test_both_grounds_have_colours() -> None:
+    drawn = chart("t", Axis("", [(0, ""), (1, "")]), Axis("", [(0, ""), (1, "")]), [])
+    assert "prefers-color-scheme: dark" in drawn
+    assert not re.search(r"<rect", drawn)  # the page's own ground shows
+
+
+def test_decades_hold_all_values() -> None:
+    assert [tick for tick, _ in decades([3, 250]).ticks] == [1, 10, 100, 1000]
+    assert [tick for tick, _ in decades([10]).ticks] == [10, 100]
+
+
+@pytest.mark.parametrize("most", [0.3, 1, 1.9, 4.2, 9.99, 73, 1000])
+def test_a_linear_axis_holds_all_values_with_few_ticks(most: float) -> None:
+    ticks = [tick for tick, _ in from_zero([0.1, most]).ticks]
+    assert ticks[0] == 0
+    assert most <= ticks[-1] <= 2 * most
+    assert 3 <= len(ticks) <= 6
+
+
+def test_names_are_moved_apart_in_their_order() -> None:
+    assert apart([50, 10, 12], least=15) == [50, 10, 25]
+    assert apart([10, 10, 10], least=15) == [10, 25, 40]
