@@ -11,13 +11,14 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 ARGS ?=
+BASE ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 SOURCES := pyproject.toml $(shell find src -name '*.egg-info' -prune -o -type f ! -name '*.pyc' -print)
 CODE := src tests bench proto fbs
 BRANCH_FLOOR := 95
 
-.PHONY: help run test test-peers lint format types bench soak docs-config fidelity proto fbs clean distclean
+.PHONY: help run test test-peers lint format types bench bench-check soak docs-config fidelity proto fbs clean distclean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -43,8 +44,11 @@ format: .venv/tested  ## let ruff rewrite what it can
 types: .venv/tested  ## mypy, strict
 	@$(BIN)/mypy
 
-bench: .venv/tested  ## side by side with Triton and Envoy: one table (ARGS="--help" for choices)
+bench: .venv/tested  ## side by side with Triton and Envoy: the targets (ARGS="--help" for choices)
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-check: .venv/tested  ## whether a change makes requests dearer than at BASE, by CPU (not in test)
+	@$(BIN)/python -m bench.check $(if $(BASE),--base $(BASE)) $(ARGS)
 
 soak: .venv/tested  ## every kind of client for 10 minutes, some broken: does anything leak? (ARGS="--help")
 	@$(BIN)/python -m bench.soak $(ARGS)

@@ -1,0 +1,149 @@
+"""``make bench-check``: whether a change makes infergate dearer, beside the code it started from.
+
+*Strategy.* The baseline's sources are checked out into a folder of their own and run by this
+interpreter, with the packages that are installed here. Baseline and working tree serve the same
+requests in alternating rounds, and CPU a request is compared: what else the machine does disturbs
+it least. No time is judged by itself, only the ratio of the two within a round.
+
+*Rule.* A row fails where the median of its ratios is over LIMIT and the rounds agree: even the
+least ratio is over 1. Where they do not agree nothing is claimed, and the row says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from . import PROJECT, load, servers
+from .comparisons import BEFORE_ECHOES, IMAGE, TINY, through
+from .load import Contender
+from .results import Result, Spread, proxy_cpu, ratio
+from .rounds import Comparison, Rounds
+
+LIMIT = 1.25
+"""How much dearer a row may become."""
+BASELINE, CHANGED = "baseline", "changed"
+_ENGINES = ("own", "compat")
+
+
+def main(argv: Sequence[str]) -> int:
+    """0; 1 with the rows that became dearer, or with a reason why nothing could be measured."""
+    options = _options(argv)
+    try:
+        load.required_tool()
+        with tempfile.TemporaryDirectory(prefix="infergate-check-") as folder:
+            results = _measured(options, Path(folder))
+    except (load.LoadError, RuntimeError) as error:
+        print(f"bench-check: {error}", file=sys.stderr)
+        return 1
+    judged = {result.name: judge(result) for result in results}
+    print(f"CPU a request, beside {options.base}:")
+    for name, (found, verdict) in judged.items():
+        print(f"  {name:<44} {found}  {verdict}")
+    dearer = [name for name, (_, verdict) in judged.items() if verdict == "dearer"]
+    for name in dearer:
+        print(f"bench-check: '{name}' costs {judged[name][0]} times its CPU", file=sys.stderr)
+    return 1 if dearer else 0
+
+
+def judge(result: Result) -> tuple[Spread | None, str]:
+    """The ratio of CPU a request, changed to baseline, and ``ok``, ``dearer`` or why neither."""
+    runs = {each.name: each for each in result.contenders}
+    found = ratio(runs[CHANGED], runs[BASELINE], proxy_cpu)
+    if found is None:
+        return found, "too little to measure"
+    if found.median <= LIMIT:
+        return found, "ok"
+    return found, "dearer" if found.least > 1 else "unclear: the rounds do not agree"
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.check", description=__doc__)
+    parser.add_argument("--base", default="", help="a revision; default: where this branch left "
+                        "origin/main, or the commit before")  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=0.6, help="default: %(default)s")
+    parser.add_argument("--only", default="", help="rows whose name holds this text")
+    options = parser.parse_args(argv)
+    options.base = options.base or _default_base()
+    return options
+
+
+def _default_base() -> str:
+    """The merge base with origin/main; the commit before where that is this commit itself and
+    nothing has been changed since."""
+    try:
+        base = _git("merge-base", "HEAD", "origin/main")
+    except RuntimeError:
+        return "HEAD~1"
+    clean = not _git("status", "--porcelain", "--", "src")
+    return "HEAD~1" if clean and base == _git("rev-parse", "HEAD") else base
+
+
+def _measured(options: argparse.Namespace, folder: Path) -> list[Result]:
+    rounds = Rounds(options.rounds, options.seconds, folder)
+    with _checked_out(options.base, folder / "baseline") as baseline:
+        sources = {BASELINE: baseline / "src", CHANGED: PROJECT / "src"}
+        with _comparisons(sources, folder) as found:
+            chosen = [each for each in found if options.only in each.name]
+            return [result for each in chosen for result in rounds.compared([each])]
+
+
+@contextmanager
+def _comparisons(sources: dict[str, Path], folder: Path) -> Iterator[list[Comparison]]:
+    with ExitStack() as stack:
+        echoes = {
+            work: stack.enter_context(servers.echo(work.answer(), folder)) for work in (TINY, IMAGE)
+        }
+        config = servers.routed({w: f"grpc://{echo.addresses[0]}" for w, echo in echoes.items()})
+        gateways = {
+            (engine, name): stack.enter_context(servers.infergate(config, engine, folder, source))
+            for engine in _ENGINES
+            for name, source in sources.items()
+        }
+
+        def contender(engine: str, name: str, row: str) -> Contender:
+            make, work = BEFORE_ECHOES[row]
+            gateway = gateways[engine, name]
+            found = through(gateway, make, work, echoes[work].pid, engine)
+            return Contender(name, found.request, found.proxy, found.server, engine)
+
+        yield [
+            Comparison(
+                f"{row} ({engine})",
+                tuple(contender(engine, name, row) for name in (BASELINE, CHANGED)),
+            )
+            for row in BEFORE_ECHOES
+            for engine in _ENGINES
+        ]
+
+
+@contextmanager
+def _checked_out(revision: str, folder: Path) -> Iterator[Path]:
+    _git("worktree", "add", "--detach", "--quiet", str(folder), revision)
+    try:
+        yield folder
+    finally:
+        _git("worktree", "remove", "--force", str(folder))
+
+
+def _git(*arguments: str) -> str:
+    """What git says. Raises RuntimeError with its words when it fails."""
+    done = subprocess.run(
+        ["git", "-C", str(PROJECT), *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
