@@ -280,6 +280,7 @@ class Asked:
         self._is_over = True
         if self._alarm is not None:
             self._alarm.cancel()
+            self._alarm = None  # uvloop's knows us even now
         link, stream = self._link, self._stream
         stream.owner = NOBODY  # a cycle would hold the messages until it is collected
         if stream.local_open or stream.remote_open:

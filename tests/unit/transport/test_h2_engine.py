@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -19,6 +20,8 @@ from infergate.transport.base import Endpoint
 from infergate.transport.guard import Admission
 from infergate.transport.h2 import bounds, calls, fields, frames
 from infergate.transport.h2.frames import frame
+from infergate.transport.h2_asking import AskedOnce
+from infergate.transport.h2_calls import UnaryCall
 from infergate.transport.h2_client import H2Upstream
 from infergate.transport.h2_server import H2Server
 
@@ -27,6 +30,7 @@ QUICK = dataclasses.replace(
 )
 HELLO = frames.PREFACE + frames.settings([])
 END = frames.END_HEADERS | frames.END_STREAM
+CALLS = (AskedOnce, UnaryCall)
 
 
 def asking(method: str, *more: tuple[str, str]) -> bytes:
@@ -369,3 +373,23 @@ async def test_big_messages_both_ways_at_once_do_not_wait_for_each_other() -> No
     await upstream.close()
     await server.stop(0)
     assert (admission.requests, admission.bytes) == (0, 0)
+
+
+async def test_calls_that_are_over_are_gone_at_once() -> None:
+    """A large message must not wait for the collector of cycles, which may take its time."""
+    app = RpcEcho()
+    server = H2Server(LOCAL, app, RPC_LIMITS, Admission(RPC_LIMITS))
+    await server.start()
+    upstream = H2Upstream(RPC_LIMITS)
+    endpoint = Endpoint("127.0.0.1", server.address.port)
+    gc.collect()
+    gc.disable()
+    try:
+        for method in ("Echo", "Fail", "Echo"):
+            await upstream.exchange(RpcRequest(f"/t.T/{method}", (b"9",)), endpoint, 10)
+        app.calls.clear()
+        await until(lambda: not [x for x in gc.get_objects() if type(x) in CALLS])
+    finally:
+        gc.enable()
+        await upstream.close()
+        await server.stop(0)
