@@ -11,10 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self
+from typing import Any, Self
 
 import grpc
+import numpy as np
 import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
 
 from e2e.running import Infergate, started_infergate
 from faults import h2
@@ -22,7 +26,7 @@ from faults.peer import Client
 from faults.rpc import INFER, RpcBackend, _Every, call, channel, infer_message, rpc_backend
 from faults.test_client_bytes import MIB
 from faults.test_grpc_client_bytes import message
-from faults.watch import SECONDS, alive, complaints, descriptors, growing_at_most, until
+from faults.watch import SECONDS, alive, complaints, descriptors, growing_at_most, resident, until
 from peers.support.process import free_ports
 
 STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
@@ -30,8 +34,10 @@ CONFIG = """
 backends:
   ours: {{protocol: builtin}}
   depot: {{protocol: v2-grpc, endpoints: ["grpc://{rpc}"], profile: triton}}
+  nobody: {{protocol: v2-grpc, endpoints: ["grpc://127.0.0.1:9"], profile: triton}}
 routes:
   - {{model: depot, backend: depot}}
+  - {{model: nobody, backend: nobody}}
   - {{model: "*", backend: ours}}
 limits: {{streams: 4000, in_flight: 4000, keepalive_time: 5s}}
 log: {{access: false}}
@@ -217,3 +223,29 @@ def test_a_gateway_that_goes(rpc: RpcBackend) -> None:
         assert complaints(gateway) == ""
     rpc.answer = quick
     assert callers.ended.keys() == {"OK", "UNAVAILABLE"}
+
+
+# ---- long messages
+
+
+@pytest.mark.parametrize("carrier", ["grpc", "http"])
+@pytest.mark.parametrize("model", ["identity", "depot", "nobody", "nothing"])
+def test_long_messages_are_let_go(
+    gateway: Infergate, rpc: RpcBackend, carrier: str, model: str
+) -> None:
+    """Answered, failed by the backend, without a backend, or of no model: of eight, one after the
+    other, nothing stays until the collector of cycles comes by."""
+    size = 16 * MIB
+    module: Any = tritonclient.grpc if carrier == "grpc" else tritonclient.http
+    tensor = module.InferInput("INPUT0", [size // 4], "FP32")
+    tensor.set_data_from_numpy(np.zeros(size // 4, np.float32))
+    quick = rpc.answer
+    rpc.answer = lambda message, context: context.abort(grpc.StatusCode.NOT_FOUND, "nothing here")
+    before = 0
+    with module.InferenceServerClient(getattr(gateway, carrier)) as client:
+        for _ in range(9):
+            with contextlib.suppress(InferenceServerException):
+                client.infer(model, [tensor])
+            before = before or resident(gateway.pid)  # when all is loaded
+    rpc.answer = quick
+    until(lambda: resident(gateway.pid) < before + 4 * size, "all is let go")

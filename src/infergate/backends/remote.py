@@ -215,7 +215,7 @@ class RemoteBackend(Generic[Req, Resp]):
         try:
             return self.codec.parse_response(answer, operation, self._limits, model)
         except GatewayError as error:
-            raise read_wrong(error, self.name) from error
+            raise read_wrong(error, self.name) from None
 
     async def stream(
         self, request: InferRequest, call: Call
@@ -274,7 +274,7 @@ class RemoteBackend(Generic[Req, Resp]):
         try:
             return codec.parse_stream_response(message, request, self._limits, model)
         except GatewayError as error:
-            raise read_wrong(error, self.name) from error
+            raise read_wrong(error, self.name) from None
 
     async def _stream(
         self,
@@ -285,7 +285,7 @@ class RemoteBackend(Generic[Req, Resp]):
     ) -> AsyncGenerator[Resp, None]:
         """What an endpoint gives to ``wire``, as it is pulled."""
         self._forward(wire, call)
-        refused: GatewayError | None = None
+        refused: list[GatewayError] = []  # not a name: see _send
         for endpoint in self._order(sequence):
             left = None if call.whole is None else call.whole - time.monotonic()
             begun = False
@@ -297,12 +297,10 @@ class RemoteBackend(Generic[Req, Resp]):
                         yield message
                     return
             except GatewayError as error:
-                failure = named(error, self.name)
+                refused[:] = (named(error, self.name),)
                 if begun or error.kind is not Kind.CONNECT:
-                    raise failure from error
-                refused = failure
-        assert refused is not None
-        raise refused if sequence is None else self._away(refused, sequence)
+                    raise refused.pop() from error
+        raise refused.pop() if sequence is None else self._away(refused.pop(), sequence)
 
     async def _pull(self, messages: AsyncGenerator[Resp, None], call: Call) -> Resp | None:
         """The next of ``messages``, None after the last."""
@@ -397,7 +395,9 @@ class RemoteBackend(Generic[Req, Resp]):
             return error
 
     async def _send(self, wire: Req, call: Call, endpoints: Sequence[Endpoint]) -> Resp:
-        refused: GatewayError | None = None
+        # An error knows the frames that it goes through, and those the message: where a name of
+        # one of them were the error's, all of it would stay until cycles are collected.
+        refused: list[GatewayError] = []
         for endpoint in endpoints:
             assert call.deadline is not None
             remaining = call.deadline - time.monotonic()
@@ -406,12 +406,10 @@ class RemoteBackend(Generic[Req, Resp]):
             try:
                 return await self._upstream.exchange(wire, endpoint, remaining)
             except GatewayError as error:
-                failure = named(error, self.name)
+                refused[:] = (named(error, self.name),)
                 if error.kind is not Kind.CONNECT:
-                    raise failure from error
-                refused = failure
-        assert refused is not None
-        raise refused
+                    raise refused.pop() from error
+        raise refused.pop()
 
     def _allowed(self, call: Call) -> float:
         """The route's timeout where it has one, else the backend's."""

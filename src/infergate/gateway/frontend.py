@@ -167,7 +167,7 @@ class Forward(Generic[Req, Resp]):
                 limits,
             )
         except GatewayError as error:
-            raise read_wrong(error, bound.backend.name) from error
+            raise read_wrong(error, bound.backend.name) from None
 
     def _sequence(self, wire: Req, model: str) -> SequenceName | None:
         number = self._codec.sequence(wire, self._labour.limits)
