@@ -142,7 +142,6 @@ def test_curl(gateway: Infergate, tmp_path: object) -> None:
         done = subprocess.run(
             [*asked, *headers], input=bytes(5), check=False, capture_output=True, timeout=30
         )
-        # Refused before its message is read, curl may call the answer an early end.
-        assert done.returncode == 0 or code != "0", done.stderr
+        assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(f"HTTP/2 {status}".encode())
         assert f"grpc-status: {code}".encode() in done.stdout

@@ -4,7 +4,7 @@
 hold it.
 *Rule 2.* Of a stream, the next message is let in when the application asks for it, and is admitted
 then; before that, not more than the stream's first window comes.
-*Rule 3.* An answer before the end of the request ends that too (RFC 9113, 8.1).
+*Rule 3.* An answer before the end of the request ends that too, a moment later (RFC 9113, 8.1).
 """
 
 from __future__ import annotations
@@ -160,8 +160,7 @@ class Served:
         else:
             core.send_headers(stream, calls.HEADERS)
             core.send_data(stream, (prefix(length), *response.message), ending)
-        if stream.remote_open:
-            core.reset(stream, Code.NO_ERROR)
+        self._link.let_end(stream)
         self._link.flush_soon()
 
     _is_stream: bool = False

@@ -27,6 +27,7 @@ from infergate.transport.h2.calls import Asked
 from infergate.transport.h2.events import Failed, Headers
 from infergate.transport.h2.frames import Code
 from infergate.transport.h2.roles import ServerConnection
+from infergate.transport.h2.stream import Stream
 from infergate.transport.h2_calls import Served, StreamCall, UnaryCall
 from infergate.transport.h2_link import NOBODY, Link
 from infergate.transport.listener import Sockets
@@ -34,7 +35,7 @@ from infergate.transport.listener import Sockets
 _LOOKS: Final = 4
 """How many times in the length of a limit it is looked at."""
 _GOODBYE: Final = 1.0
-"""Seconds that a client has to tell that it has heard that we stop."""
+"""Seconds that a client has to tell that it has heard that we stop, or to end what is answered."""
 
 
 class H2Server(Sockets):
@@ -141,8 +142,8 @@ class ServerLink(Link):
             self.core.send_headers(
                 stream, calls.refusing(asked.status, code, details, {}), end=True
             )
-            self.core.reset(stream, Code.NO_ERROR)
             stream.owner = NOBODY
+            self.let_end(stream)
             return
         handler = self.host.stream_handler(asked.method)
         if handler is not None:
@@ -165,6 +166,20 @@ class ServerLink(Link):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self.loop.call_later(_GOODBYE, self.abort)
+
+    def let_end(self, stream: Stream) -> None:
+        """``stream`` is answered. A client that is still sending may end it for a moment: some take
+        a reset for a failure that comes before they have sent all (curl; RFC 9113, 8.1 says not
+        to)."""
+        if stream.remote_open:
+            self.loop.call_later(_GOODBYE, self._cut_off, stream)
+
+    def _cut_off(self, stream: Stream) -> None:
+        if stream.local_open:  # the answer waits for the client to read
+            self.let_end(stream)
+        else:
+            self.core.reset(stream, Code.NO_ERROR)
+            self.flush()
 
     def closed(self, call: Served) -> None:
         """``call`` needs nothing more of the connection."""

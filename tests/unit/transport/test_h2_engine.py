@@ -171,6 +171,20 @@ async def test_an_early_refusal_ends_the_request(connect: Connect) -> None:
     assert not site.app.calls
 
 
+async def test_who_is_refused_may_end_the_request_first(connect: Connect) -> None:
+    """curl takes a reset that comes before it has sent its body for a failure."""
+    _, peer = await connect(RPC_LIMITS)
+    fields_told = asking("Echo").replace(b"application/grpc", b"application/what")
+    peer.send(frame(frames.HEADERS, frames.END_HEADERS, 1, fields_told))
+    await peer.until(is_end)
+    peer.send(message(1, b"late") + frame(frames.PING, 0, 0, bytes(8)))
+    while (said := await peer.frame())[0] != frames.PING:
+        assert said[0] != frames.RST_STREAM
+    peer.send(frame(frames.HEADERS, frames.END_HEADERS, 3, fields_told))
+    cut = await peer.until(lambda said: said[0] == frames.RST_STREAM)
+    assert cut[2:] == (3, frames.Code.NO_ERROR.to_bytes(4))
+
+
 async def test_nothing_is_admitted_beyond_the_streams_of_a_connection(connect: Connect) -> None:
     site, peer = await connect(dataclasses.replace(RPC_LIMITS, streams=2))
     peer.send(b"".join(opened(n, "Wait") + message(n, b"x") for n in (1, 3, 5)))
