@@ -30,7 +30,7 @@ test: lint types  ## lint, types, tests with a real Triton, branch coverage
 	@PYTHONPATH=tests $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not peers" \
 	    --cov --cov-report= -p branch_floor --branch-floor=$(BRANCH_FLOOR)
 
-test-peers: .venv/tested  ## the tests that need MLServer, KServe and legacy clients (large downloads)
+test-peers: .venv/tested  ## the tests that need MLServer, KServe, Envoy and other clients (large downloads)
 	@$(BIN)/pytest -m peers
 
 lint: .venv/tested  ## ruff, without changing anything
