@@ -11,19 +11,8 @@ from typing import Any
 from infergate.core import records
 
 
-def _assign_once(kept: object, name: str, value: object) -> None:
-    if hasattr(kept, name):
-        raise dataclasses.FrozenInstanceError(f"cannot assign to field '{name}'")
-    object.__setattr__(kept, name, value)
+def _frozen(**_: Any) -> Any:
+    return dataclasses.dataclass(frozen=True, slots=True)
 
 
-def _dataclass(**options: Any) -> Any:
-    def decorate(made: type) -> type:
-        kept = dataclasses.dataclass(**options)(made)
-        kept.__setattr__ = _assign_once  # type: ignore[assignment]
-        return kept
-
-    return decorate
-
-
-records.dataclass = _dataclass  # type: ignore[attr-defined]
+records.dataclass = _frozen  # type: ignore[attr-defined]

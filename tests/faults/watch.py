@@ -6,7 +6,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from e2e.running import Infergate
@@ -62,8 +62,11 @@ def growing_at_most(pid: int, size: int) -> Iterator[None]:
 
 def children(pid: int) -> list[int]:
     """The processes that this one has started."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError):  # it may end while it is looked at
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 @contextmanager
