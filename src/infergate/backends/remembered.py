@@ -82,6 +82,9 @@ class Remembered(Generic[T]):
             return await self._learn(question, call) if good is None else good
         finally:
             self._asking.release()
+            # It leads to the error, and the error to this frame and to those that await it, with
+            # the message: all would stay until cycles are collected.
+            del question
 
     def doubt(self) -> None:
         """What is known may be wrong: ask again, when it is a second old."""
@@ -101,6 +104,7 @@ class Remembered(Generic[T]):
             if not (error.kind is Kind.TIMEOUT and own.deadline == call.deadline):
                 question.error = error
                 self._question = _Question()
+            del question  # see get
             raise
         self._answer, self._asked, self._until = answer, asked, self._clock() + lifetime
         return answer

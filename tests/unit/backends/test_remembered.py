@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,6 +19,10 @@ from infergate.core.errors import GatewayError, Kind
 def call(seconds: float = 60.0) -> Call:
     now = time.monotonic()
     return Call(peer="test", started=now, deadline=now + seconds)
+
+
+class Message:
+    """Stands for a long one."""
 
 
 class Server:
@@ -88,6 +94,32 @@ async def test_an_error_is_told_to_all_who_wait_and_not_remembered() -> None:
     assert server.remembered.is_empty
     server.error = None
     assert await server.get() == 2
+
+
+async def test_an_error_keeps_nothing_of_those_who_are_told_it() -> None:
+    server = Server()
+    kept: list[weakref.ref[Message]] = []
+
+    async def asking() -> None:
+        message = Message()
+        kept.append(weakref.ref(message))
+        await server.remembered.get(call())
+
+    async def away(call: Call) -> tuple[int, float]:
+        await asyncio.sleep(0)
+        raise GatewayError(Kind.CONNECT, "down")
+
+    server.remembered = Remembered(away)
+    gc.collect()
+    gc.disable()
+    try:
+        told = await asyncio.gather(*(asking() for _ in range(3)), return_exceptions=True)
+        assert [str(each) for each in told] == ["down"] * 3
+        del told
+        await turns()
+        assert [each() for each in kept] == [None] * 3
+    finally:
+        gc.enable()
 
 
 async def test_where_the_one_that_asks_goes_away_the_next_asks() -> None:
