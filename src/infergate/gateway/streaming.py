@@ -161,13 +161,16 @@ class Stream:
         call = request.call
         if request.before is not None:
             await request.before.over.wait()
+            request.before = None  # else each would keep all before it
         error = None
         try:
             async with aclosing(self._answers(request)) as messages:
                 async for message in messages:
                     yield message
         except GatewayError as raised:
-            error = raised
+            # Its frames hold the message and, as this one does, the error: all would stay until
+            # cycles are collected.
+            error = raised.with_traceback(None)
         except Exception:  # noqa: BLE001 - it is logged, and costs one request
             error = _bug(call)
         if error is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -19,7 +20,7 @@ from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.wire import RpcRequest, RpcResponse, joined
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
-from infergate.gateway.streaming import AT_ONCE, InTurn, Stream
+from infergate.gateway.streaming import AT_ONCE, InTurn, Stream, _Request
 from infergate.routing.table import Route, RouteTable
 
 
@@ -171,6 +172,25 @@ async def test_an_error_costs_one_request(text: str, answer: str, outcome: str) 
     assert await site.ask("infer m one b") == ["b last"]
 
 
+@pytest.mark.parametrize(
+    "text", ["infer m fail a", "infer bad one a", "infer unspeakable one a", "infer m one a"]
+)
+async def test_messages_are_let_go_at_once(text: str) -> None:
+    site = Site()
+    gc.collect()
+    gc.disable()
+    try:
+        assert len(await site.ask(text)) == 1
+        assert requests() == []
+    finally:
+        gc.enable()
+
+
+def requests() -> list[Any]:
+    """Those of streams that are still there."""
+    return [each for each in gc.get_objects() if type(each) is _Request]
+
+
 @pytest.mark.parametrize("in_turn", [True, False])
 async def test_the_models_figures_count_each_request(in_turn: bool) -> None:
     site = Site(in_turn=in_turn)
@@ -218,6 +238,25 @@ async def test_a_request_that_others_follow_holds_nobody_up() -> None:
     assert (await waiting).message == [b"b last"]
     await first.aclose()
     await second.aclose()
+
+
+async def test_a_sequence_whose_requests_overlap_keeps_none_that_is_over() -> None:
+    site = Site()
+    gc.collect()
+    gc.disable()
+    try:
+        pulling = await site.asking("infer m one 0 5")
+        for number in range(1, 10):
+            (following,) = await site.asking(f"infer held one {number} 5")
+            site.backend.let_go.set()
+            await pulling.pop()
+            site.backend.let_go.clear()
+            pulling.append(following)
+        assert len(requests()) <= 2
+    finally:
+        gc.enable()
+    site.backend.let_go.set()
+    assert await pulling[0] == ["9 last"]
 
 
 async def test_requests_of_a_sequence_are_carried_out_one_after_the_other() -> None:
