@@ -65,7 +65,8 @@ _known: Final[dict[Any, str]] = {}
 
 
 def _printed(how: Callable[[Any], str], message: Any) -> str:
-    """How ``message`` is printed, remembered by its bytes."""
+    """How ``message`` is printed, remembered by its bytes where these and the text are short: one
+    byte may become ten characters."""
     data = message.SerializeToString(deterministic=True)
     if len(data) > LONGEST_REMEMBERED:
         return how(message)
@@ -73,9 +74,10 @@ def _printed(how: Callable[[Any], str], message: Any) -> str:
     text = _known.get(key)
     if text is None:
         text = how(message)
-        if len(_known) >= REMEMBERED:
-            _known.clear()
-        _known[key] = text
+        if len(text) <= LONGEST_REMEMBERED:
+            if len(_known) >= REMEMBERED:
+                _known.clear()
+            _known[key] = text
     return text
 
 

@@ -210,3 +210,14 @@ def test_long_messages_are_not_remembered() -> None:
     before = len(text._known)
     assert text.line(status) == f'msg: "{status.msg}"'
     assert len(text._known) == before
+
+
+def test_short_messages_with_long_texts_are_not_remembered() -> None:
+    """Dimensions are a byte each in a message: its text would be ten times the memory."""
+    header = InferResponseHeader(model_name="m")
+    for _ in range(20):
+        header.output.add(name="o").raw.dims.extend([1] * 80)
+    assert header.ByteSize() <= text.LONGEST_REMEMBERED
+    before = len(text._known)
+    assert len(text.lines(header)) > 8 * text.LONGEST_REMEMBERED
+    assert len(text._known) == before
