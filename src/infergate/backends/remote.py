@@ -383,7 +383,10 @@ class RemoteBackend(Generic[Req, Resp]):
                 self._descriptions.forget(operation.model)
         failed = [each for each in outcomes if isinstance(each, GatewayError)]
         if failed:
-            raise several(failed, len(outcomes), self.name)
+            try:
+                raise several(failed, len(outcomes), self.name)
+            finally:
+                del failed, outcomes  # see _send: one that failed alone is raised as it is
         return [each for each in outcomes if not isinstance(each, GatewayError)]
 
     async def _one(

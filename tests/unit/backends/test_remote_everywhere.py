@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -128,6 +130,25 @@ async def test_the_only_endpoint_speaks_for_itself() -> None:
     with pytest.raises(GatewayError) as caught:
         await backend(upstream, 1).everywhere(LOAD, call())
     assert caught.value.public == "no such file"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_load_that_failed_lets_its_files_go(count: int) -> None:
+    upstream = FakeUpstream(a=RpcResponse(code=3, details="no such file"))
+    made = backend(upstream, count)
+    files = memoryview(bytes(3))
+    kept = weakref.ref(files)
+    load = ModelLoadRequest("m", parameters={"file:1/a": files})
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(GatewayError) as caught:
+            await made.everywhere(load, call())
+        del caught, files, load
+        await asyncio.sleep(0)
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 async def test_an_endpoint_that_refuses_is_tried_again_and_no_other_for_it() -> None:
