@@ -91,6 +91,8 @@ def _measured(options: argparse.Namespace, folder: Path) -> list[Result]:
         sources = {BASELINE: baseline / "src", CHANGED: PROJECT / "src"}
         with _comparisons(sources, folder) as found:
             chosen = [each for each in found if options.only in each.name]
+            if not chosen:
+                raise load.LoadError(f"no row's name holds '{options.only}'")
             return [result for each in chosen for result in rounds.compared([each])]
 
 

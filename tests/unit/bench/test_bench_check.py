@@ -1,10 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from bench import check
 from bench.check import BASELINE, CHANGED, judge
 from bench.results import Result
+from bench.rounds import Comparison
 from bench_kit import runs
 
 
@@ -28,3 +32,21 @@ def test_judge(changed: Sequence[float], verdict: str) -> None:
 def test_nothing_to_measure_fails_nothing() -> None:
     result = Result("row", (runs(BASELINE, "own", cpus=[0]), runs(CHANGED, "own", cpus=[5])))
     assert judge(result)[1] == "too little to measure"
+
+
+def test_a_guard_that_was_given_nothing_to_measure_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def checked_out(_revision: str, folder: Path) -> Iterator[Path]:
+        yield folder
+
+    @contextmanager
+    def comparisons(_sources: dict[str, Path], _folder: Path) -> Iterator[list[Comparison]]:
+        yield [Comparison("JSON (own)", ())]
+
+    monkeypatch.setattr(check.load, "required_tool", lambda: "h2load")
+    monkeypatch.setattr(check, "_checked_out", checked_out)
+    monkeypatch.setattr(check, "_comparisons", comparisons)
+    assert check.main(["--base=HEAD", "--only=json"]) == 1
+    assert "no row's name holds 'json'" in capsys.readouterr().err
