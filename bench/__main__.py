@@ -86,7 +86,7 @@ def _measured(options: argparse.Namespace, folder: Path) -> Bench:
     if "rows" in parts or "stages" in parts:
         with comparisons.rows(engines, folder) as found:
             _measure_rows(_chosen(found, options), options, folder, bench)
-    curves = Rounds(min(_CURVE_ROUNDS, options.rounds), options.seconds / 2, folder)
+    curves = Rounds(*_of_curves(options), folder)
     if "sizes" in parts:
         with comparisons.sizes(engines, folder) as found:
             bench.results += curves.compared(_chosen(found, options))
@@ -136,12 +136,19 @@ def _told(bench: Bench) -> Iterator[str]:
         yield report.stages(bench)
 
 
+def _of_curves(options: argparse.Namespace) -> tuple[int, float]:
+    """Rounds, and seconds of each run: there are many points."""
+    return min(_CURVE_ROUNDS, options.rounds), options.seconds / 2
+
+
 def _conditions(options: argparse.Namespace) -> str:
+    rounds, seconds = _of_curves(options)
     return (
         f"infergate {__version__}, Python {platform.python_version()}, {os.cpu_count()} cores; "
         f"{options.rounds} rounds of {options.seconds:g} s, 4 connections, one request at a time "
-        "on each; h2load, servers and proxies share the machine; one process each for infergate "
-        "and Envoy, which has one worker thread."
+        f"on each; by size (one connection) and by routes {rounds} rounds of {seconds:g} s; "
+        "h2load, servers and proxies share the machine; one process each for infergate and Envoy, "
+        "which has one worker thread."
     )
 
 

@@ -131,7 +131,7 @@ class Bench:
 def ratio(ours: Runs, theirs: Runs, figure: Figure) -> Spread | None:
     """Formed within each round. None where a figure is zero: too little to measure, or no proxy."""
     pairs = [(figure(a), figure(b)) for a, b in zip(ours.rounds, theirs.rounds, strict=True)]
-    return spread(a / b for a, b in pairs) if all(b for _, b in pairs) else None
+    return spread(a / b for a, b in pairs) if all(a and b for a, b in pairs) else None
 
 
 def difference(ours: Runs, theirs: Runs, figure: Figure) -> Spread:
@@ -142,7 +142,7 @@ def difference(ours: Runs, theirs: Runs, figure: Figure) -> Spread:
 
 def cpu_ratio(ours: Runs, theirs: Runs) -> Spread | None:
     """Proxy with proxy, or all with all where the other has no proxy."""
-    return ratio(ours, theirs, proxy_cpu) or ratio(ours, theirs, all_cpu)
+    return ratio(ours, theirs, proxy_cpu if any(map(proxy_cpu, theirs.rounds)) else all_cpu)
 
 
 def as_json(bench: Bench) -> dict[str, Any]:

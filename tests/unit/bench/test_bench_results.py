@@ -31,6 +31,11 @@ def test_no_ratio_to_nothing() -> None:
     assert ratio(runs("a", cpus=[1, 1]), runs("b", cpus=[1, 0]), proxy_cpu) is None
 
 
+def test_too_little_to_measure_is_no_ratio_and_nothing_else_is_compared() -> None:
+    assert ratio(runs("a", cpus=[0, 1]), runs("b", cpus=[1, 1]), proxy_cpu) is None
+    assert cpu_ratio(runs("a", "own", cpus=[1, 1]), runs("b", cpus=[1, 0])) is None
+
+
 def test_without_a_proxy_all_cpu_is_compared() -> None:
     ours, direct = runs("a", "own", cpus=[20.0]), runs("b", cpus=[0.0])
     assert cpu_ratio(ours, direct) == spread([30 / 10])
