@@ -16,7 +16,7 @@ from pathlib import Path
 from infergate import __version__
 
 from . import PROJECT, comparisons, load, memory, report
-from .publish import publish, size_spelled
+from .publish import lacking, publish, size_spelled
 from .results import Bench, as_json, from_json
 from .rounds import Comparison, Rounds
 from .stages import account
@@ -45,6 +45,9 @@ def main(argv: Sequence[str]) -> int:
         return 1
     print("\n\n".join(_told(bench)))
     if options.publish:
+        if lacks := lacking(bench):
+            print(f"bench: not published, for the run lacks {', '.join(lacks)}", file=sys.stderr)
+            return 1
         publish(bench, PROJECT)
     return 0
 

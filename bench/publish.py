@@ -28,6 +28,20 @@ _KIB = 1024
 _SHOWN = [each for each in PERCENTILES if each < 100]
 _ENGINE_COLOURS = {"own": 0, "compat": 1}
 _OTHER = 2
+_COMPARED = (
+    of.JSON_IMAGE, of.BINARY_IMAGE, of.JSON_TINY, of.GRPC_TINY, of.GRPC_IMAGE, of.GRAPHPIPE_IMAGE,
+    of.LEGACY_IMAGE, of.JSON_LATENCY, of.GRPC_LATENCY, of.BINARY_SIZES, of.GRPC_SIZES,
+    of.JSON_ROUTES, of.GRPC_ROUTES,
+)  # fmt: skip
+
+
+def lacking(bench: Bench) -> list[str]:
+    """What the pages tell that was not measured in ``bench``."""
+    parts = {"memory": bench.peaks and bench.idle, "stages": bench.accounts}
+    return [
+        *(name for name in _COMPARED if bench.result(name) is None),
+        *(name for name, measured in parts.items() if not measured),
+    ]
 
 
 def publish(bench: Bench, project: Path) -> None:

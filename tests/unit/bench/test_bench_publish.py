@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from bench import PROJECT
+from bench import PROJECT, __main__
 from bench import comparisons as of
-from bench.publish import HOLDING_BLOCKS, blocks, filled, plots, publish, size_spelled
-from bench.results import Account, Bench, Peak, Result
+from bench.publish import HOLDING_BLOCKS, blocks, filled, lacking, plots, publish, size_spelled
+from bench.results import Account, Bench, Peak, Result, as_json
 from bench_kit import runs
 
 
@@ -77,3 +78,17 @@ def test_the_pages_hold_blocks_that_are_known(bench: Bench) -> None:
 
 def test_sizes_are_spelled_in_their_unit() -> None:
     assert [size_spelled(1024 * 8**power) for power in (0, 3, 6)] == ["1 KiB", "512 KiB", "256 MiB"]
+
+
+def test_a_run_of_some_parts_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = Result(of.JSON_TINY, (runs("a", "own", cpus=[1]), runs("b", cpus=[1])))
+    part = Bench(results=[row])
+    assert of.JSON_TINY not in lacking(part)
+    assert {of.GRPC_ROUTES, "memory", "stages"} <= set(lacking(part))
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(as_json(part)))
+    monkeypatch.setattr(__main__, "publish", lambda *_: pytest.fail("published"))
+    assert __main__.main(["--again", "--publish", f"--json={path}"]) == 1
+    assert "not published, for the run lacks" in capsys.readouterr().err
