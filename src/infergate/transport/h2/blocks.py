@@ -32,9 +32,10 @@ _MOST_SHIFT: Final = 28
 
 
 class Decoder:
-    """Of one connection. ``is_stateless``: the last block would mean the same at any time."""
+    """Of one connection. ``is_stateless``: the last block would mean the same as long as the table
+    keeps its size; ``is_resized``: it gave it another one."""
 
-    __slots__ = ("_entries", "_most", "_room", "_size", "is_stateless")
+    __slots__ = ("_entries", "_most", "_room", "_size", "is_resized", "is_stateless")
 
     def __init__(self, most: int) -> None:
         """``most``: how much a block may come to, ``PER_FIELD`` counted."""
@@ -42,10 +43,12 @@ class Decoder:
         self._entries: deque[Pair] = deque()  # the newest first
         self._size = 0
         self._room = _LARGEST_TABLE
+        self.is_resized = False
         self.is_stateless = True
 
     def read(self, block: bytes) -> list[Pair]:
         """What ``block`` says. Raises ConnectionFault."""
+        self.is_resized = False
         self.is_stateless = True
         try:
             return self._read(block)
@@ -100,10 +103,10 @@ class Decoder:
     def _resize(self, room: int) -> None:
         if room > _LARGEST_TABLE:
             raise IndexError("the table is too large")
-        # A table that has no room and gets none is the same table.
-        self.is_stateless = self.is_stateless and room == self._room
-        self._room = room
-        self._shrink()
+        if room != self._room:  # else it is the same table
+            self.is_resized, self.is_stateless = True, False
+            self._room = room
+            self._shrink()
 
     def _shrink(self) -> None:
         while self._size > self._room:

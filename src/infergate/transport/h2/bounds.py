@@ -48,6 +48,6 @@ REMEMBERED_RESETS: Final = 1024
 REMEMBERED_BLOCKS: Final = 512
 """Header blocks of a connection whose meaning is remembered."""
 LONGEST_REMEMBERED: Final = 4 * KIB
-"""What such a block may come to, 32 bytes counted for each field."""
+"""What such a block may come to, 32 bytes counted for each field; and its bytes."""
 REMEMBERED_BYTES: Final = 256 * KIB
 """What all of them may, so counted; what they take is up to four times that."""

@@ -118,20 +118,26 @@ class BlockReader:
         fields = Fields(decoder.read(block))
         if decoder.is_stateless:
             self._remember(block, fields)
+        elif decoder.is_resized:  # a known block may give the table the size that it had
+            self._forget()
         return fields
 
     def _remember(self, block: bytes, fields: Fields) -> None:
-        # By what it says, not by its bytes: a byte may say a whole field.
-        if fields.size > bounds.LONGEST_REMEMBERED:
+        # By what it says: a byte may say a whole field. Or by its bytes: they may say nothing.
+        weight = max(fields.size, len(block))
+        if weight > bounds.LONGEST_REMEMBERED:
             return
         if (
             len(self._known) >= bounds.REMEMBERED_BLOCKS
-            or self._weight + fields.size > bounds.REMEMBERED_BYTES
+            or self._weight + weight > bounds.REMEMBERED_BYTES
         ):
-            self._known.clear()
-            self._weight = 0
-        self._weight += fields.size
+            self._forget()
+        self._weight += weight
         self._known[block] = fields
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._weight = 0
 
 
 # ---- writing ------------------------------------------------------------------------------------

@@ -78,6 +78,9 @@ _SHORT = st.builds(
 @example(
     [b"\x20\x82", b"\x3f\xe1\x1f\x40\1a\1b", b"\x20\x82", b"\xbe"], []
 )  # a table that a known block would have emptied
+@example(
+    [b"\x3f\xe1\x1f\x82", b"\x20\x82", b"\x3f\xe1\x1f\x82", b"\x40\1a\1b", b"\xbe"], []
+)  # a table that a known block gives its room back
 @settings(max_examples=600, deadline=None, phases=PHASES)
 @given(
     st.one_of(st.lists(_BLOCKS, min_size=1, max_size=6), st.lists(_SHORT, min_size=3, max_size=12)),
@@ -150,7 +153,16 @@ def test_what_is_remembered_is_bounded_by_what_it_says(block: bytes) -> None:
     assert held < 5 * bounds.REMEMBERED_BYTES
 
 
-def test_a_long_block_is_not_remembered() -> None:
+@pytest.mark.parametrize("block", [b"\x8f" * 1000, b"\x3f\xe1\x1f" * 2000 + b"\x8f"])
+def test_a_long_block_is_not_remembered(block: bytes) -> None:
+    """Long by what it says, or by bytes that say nothing."""
     reader = BlockReader(MOST)
-    reader.read(b"\x8f" * 1000)
+    reader.read(block)
     assert not reader._known
+
+
+def test_bytes_that_say_nothing_count() -> None:
+    reader = BlockReader(MOST)
+    for number in range(200):
+        reader.read(b"\x3f\xe1\x1f" * 1000 + fields.block(("n", str(number))))
+    assert sum(map(len, reader._known)) <= bounds.REMEMBERED_BYTES
