@@ -368,8 +368,11 @@ class Connection(Reader):
             self._close(stream)
 
     def release(self, stream: Stream, size: int) -> None:
-        """``size`` bytes of the stream's DATA have been dealt with: as many more may come."""
-        stream.unreleased += size
+        """``size`` bytes of the stream's DATA have been dealt with: as many more may come, but for
+        those that were invited."""
+        extra = min(size, stream.invited)
+        stream.invited -= extra
+        stream.unreleased += size - extra
         if stream.remote_open and stream.unreleased * 2 >= bounds.STREAM_WINDOW:
             self._grow(stream.unreleased, stream)
             stream.receive_window += stream.unreleased
@@ -382,6 +385,7 @@ class Connection(Reader):
         if lacking > 0 and stream.remote_open:
             self._grow(lacking, stream)
             stream.receive_window += lacking
+            stream.invited += lacking
 
     def _grow(self, size: int, stream: Stream | None = None) -> None:
         if stream is None:

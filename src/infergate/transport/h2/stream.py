@@ -17,6 +17,7 @@ class Stream:
     __slots__ = (
         "due",
         "id",
+        "invited",
         "local_open",
         "owner",
         "queue",
@@ -37,6 +38,8 @@ class Stream:
         self.send_window = send_window
         self.receive_window = receive_window
         """What the peer may still send."""
+        self.invited = 0
+        """What it may send, or has sent, beyond the window that a stream begins with."""
         self.unreleased = 0
         """What it has sent and was released, but has not been told of yet."""
         self.queue: deque[Buffer] | None = None

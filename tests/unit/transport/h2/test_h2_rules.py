@@ -376,6 +376,22 @@ def test_a_stream_may_send_on_when_its_data_was_dealt_with() -> None:
     assert sent(connection) == [(8, 0, 1, (2**21 - 2**19).to_bytes(4))]
 
 
+def test_what_was_invited_may_come_once() -> None:
+    """The next long message has to be invited, too."""
+    connection = server()
+    (event,) = connection.receive(OPEN, 0.0)
+    assert isinstance(event, Headers)
+    stream, whole = event.stream, bounds.STREAM_WINDOW
+    for _ in range(2):
+        connection.invite(stream, 3 * whole)
+        connection.receive(data(1, bytes(2**18)) * 12, 0.0)
+        assert stream.receive_window == 0
+        connection.release(stream, 3 * whole)
+        assert stream.receive_window == whole
+    granted = [int.from_bytes(said[3]) for said in sent(connection) if said[:3] == (8, 0, 1)]
+    assert sum(granted) == 6 * whole
+
+
 def test_the_connections_window_fills_up_by_itself() -> None:
     connection = server()
     for number in range(1, 17, 2):
