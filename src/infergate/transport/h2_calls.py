@@ -174,7 +174,16 @@ class Served:
 class UnaryCall(Served):
     """One message, one answer."""
 
-    __slots__ = ("_admitted", "_last", "_reader", "_received", "_share", "_since", "_unsent")
+    __slots__ = (
+        "_admitted",
+        "_counted",
+        "_last",
+        "_reader",
+        "_received",
+        "_share",
+        "_since",
+        "_unsent",
+    )
 
     def __init__(self, link: ServerLink, stream: Stream, asked: Asked) -> None:
         super().__init__(link, stream, asked)
@@ -183,6 +192,7 @@ class UnaryCall(Served):
         self._since = self._last = link.loop.time()
         self._received = 0
         self._admitted = False
+        self._counted = 0
         self._unsent = -1
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
@@ -217,11 +227,12 @@ class UnaryCall(Served):
         message = self._reader.message
         if not self._admitted:
             self._share.take(length)
-            self._admitted = True
+            self._admitted, self._counted = True, length
             if message is None:
                 self._link.core.invite(self._stream, length + PREFIX.size - here)
-        if message is not None and len(message) > length:  # it was compressed
-            self._share.grow(len(message) - length)
+        if message is not None and len(message) > self._counted:  # it was compressed
+            self._share.grow(len(message) - self._counted)
+            self._counted = len(message)
 
     def _turn_away(self, response: RpcResponse) -> None:
         self.finish(response)
@@ -280,6 +291,7 @@ class StreamCall(Served):
         "_count",
         "_ended",
         "_held",
+        "_is_winding_up",
         "_last",
         "_room",
         "_seen",
@@ -299,6 +311,7 @@ class StreamCall(Served):
         self._since = self._last = 0.0
         self._held = 0
         self._ended = not stream.remote_open
+        self._is_winding_up = False
         self._waiter: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
 
@@ -308,7 +321,8 @@ class StreamCall(Served):
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
         """Some of the messages."""
-        self._body.add(parts)
+        if not self._is_winding_up:  # else it may be the middle of one that was thrown away
+            self._body.add(parts)
         if end:
             self._ended = True
         self._wake()
@@ -321,7 +335,7 @@ class StreamCall(Served):
     def wind_up(self) -> None:
         """The server stops: to the application it looks as if the client had said all it wanted,
         so that the stream ends in good order and does not hold the drain."""
-        self._ended = True
+        self._ended = self._is_winding_up = True
         self._body = Messages(self._most, "")
         self._wake()
 

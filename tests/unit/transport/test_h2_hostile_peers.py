@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import gzip
 from contextlib import aclosing, suppress
 
 import pytest
@@ -111,6 +112,40 @@ async def test_a_client_that_vanished_under_a_call(connect: Connect, method: str
     said = await peer.ended()
     assert frames.PING in [each[0] for each in said]
     await until(lambda: site.admission.streams + site.admission.requests == 0)
+
+
+async def test_a_compressed_message_is_counted_once(connect: Connect) -> None:
+    site, peer = await connect(RPC_LIMITS)
+    told = gzip.compress(bytes(50_000))
+    peer.send(opened(1, "Wait", ("grpc-encoding", "gzip")))
+    peer.send(data(1, b"\1" + len(told).to_bytes(4) + told))
+    await until(lambda: site.admission.bytes == 50_000)
+    peer.send(frame(frames.DATA, frames.END_STREAM, 1, b""))
+    await site.app.entered.wait()
+    assert site.admission.bytes == 50_000
+    site.app.release.set()
+    assert status(await peer.until(is_end))[0] == 0
+
+
+async def test_a_message_that_the_end_of_the_server_cuts_is_no_other(connect: Connect) -> None:
+    """Its rest is not read as messages."""
+    site, peer = await connect(RPC_LIMITS)
+    peer.send(opened(1, "Stream") + message(1, b"stay", 0))
+    await site.app.staying.wait()
+    here = frame(frames.PING, 0, 0, b"are here")
+    peer.send(data(1, b"\0" + (100).to_bytes(4) + bytes(50)) + here)
+    await peer.until(lambda said: said[3] == b"are here")
+    stopping = asyncio.ensure_future(site.server.stop(20))
+    await peer.until(lambda said: said[0] == frames.GOAWAY)
+    peer.send(data(1, bytes(50)) + here)
+    await peer.until(lambda said: said[3] == b"are here")
+    site.app.release.set()
+    said = [await peer.until(lambda said: said[0] in {frames.DATA, frames.HEADERS})]
+    while not is_end(said[-1]):
+        said.append(await peer.frame())
+    assert [each[3] for each in said if each[0] == frames.DATA] == [b"\0\0\0\0\5stay!"]
+    assert status(said[-1])[0] == 0
+    await stopping
 
 
 async def test_a_client_that_answers_may_wait(connect: Connect) -> None:
