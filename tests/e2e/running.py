@@ -38,7 +38,7 @@ listeners:
 """On three ports: the admin's, which is asked for readiness, and then the others."""
 
 
-ENGINE = os.environ.get("INFERGATE_ENGINE", "compat")
+ENGINE = os.environ.get("INFERGATE_ENGINE", "own")
 """What speaks gRPC in all tests that do not say it themselves."""
 
 

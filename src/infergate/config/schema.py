@@ -345,10 +345,11 @@ class Config(Section):
         "waiting; each starts when it is first needed. 0: the serving process does it.",
     )
     engine: Literal["own", "compat"] = Field(
-        default="compat",
+        default="own",
         description="What speaks gRPC and HTTP to clients and backends: `own` is "
         "infergate's HTTP/2 and HTTP/1.1, for a fraction of the CPU, on uvloop where that is "
-        "installed; `compat` the gRPC library and aiohttp's parser.",
+        "installed; `compat` the gRPC library and aiohttp's parser, should a client or a server "
+        "want them.",
     )
     drain: DrainConfig = Field(default=DrainConfig(), description="How the process ends.")
     log: LogConfig = Field(default=LogConfig(), description="How the log is written.")
