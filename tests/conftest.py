@@ -6,7 +6,8 @@ Each is installed before the first test, outside any test's timeout, and started
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,20 @@ def _is_counted(item: pytest.Item) -> bool:
     goes the same ways thousands of times is itself marked ``no_cover``."""
     of_a_part = item.path.relative_to(_TESTS).parts[0] in {"unit", "vectors"}
     return of_a_part and item.get_closest_marker("hypothesis") is None
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """What is marked ``no_cover`` is not traced. pytest-cov sees to that, but in a process of
+    pytest-xdist it has begun twice and leaves off once."""
+    if item.get_closest_marker("no_cover") is None:
+        return (yield)
+    trace = sys.gettrace()
+    sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(trace)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -11,8 +11,20 @@ from typing import Any
 from infergate.core import records
 
 
-def _frozen(**_: Any) -> Any:
-    return dataclasses.dataclass(frozen=True, slots=True)
+def _dataclass(**_: Any) -> Any:
+    def decorate(made: type) -> type:
+        kept: Any = dataclasses.dataclass(frozen=True, slots=True)(made)
+        # They are pickled as those of other processes are, which do not import this.
+        del kept.__getstate__
+        kept.__setstate__ = _restore
+        return kept
+
+    return decorate
 
 
-records.dataclass = _frozen  # type: ignore[attr-defined]
+def _restore(kept: object, state: tuple[None, dict[str, object]]) -> None:
+    for name, value in state[1].items():
+        object.__setattr__(kept, name, value)
+
+
+records.dataclass = _dataclass  # type: ignore[attr-defined]
