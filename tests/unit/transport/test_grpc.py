@@ -399,6 +399,23 @@ async def test_what_a_conversation_returns_is_told_at_its_end(
     assert told == {"x-told": "8", "x-b-bin": b"\0\xff", "x-why": "because"}
 
 
+async def test_a_message_of_a_status_may_end_with_a_blank(rpc_upstream: RpcUpstream) -> None:
+    """As Triton's "Expected [-1], got []. " does."""
+
+    async def serve(_: bytes, context: Any) -> bytes:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "got []. ")
+        return b""
+
+    handler = grpc.unary_unary_rpc_method_handler(serve)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", {"U": handler}),))
+    endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    answer = await rpc_upstream.exchange(ask("U"), endpoint, 5)
+    assert (answer.code, answer.details) == (3, "got []. ")
+    await server.stop(0)
+
+
 async def test_metadata_before_the_first_message_comes_with_it(rpc_upstream: RpcUpstream) -> None:
     async def serve(message: bytes, context: Any) -> None:
         await context.send_initial_metadata((("x-first", "1"),))

@@ -22,7 +22,10 @@ from infergate.transport.h2.blocks import PER_FIELD, Decoder
 
 _NAME = re.compile(rb"[!-9;-@\[-~]+")
 """A field's name: visible ASCII, no upper case, no colon."""
-_VALUE = re.compile(rb"(?:[^\0\r\n\t ](?:[^\0\r\n]*[^\0\r\n\t ])?)?")
+_VALUE = re.compile(rb"[^\0\r\n]*")
+"""A field's value. RFC 9113, 8.2.1 allows no blanks at its ends; gRPC's servers and clients send
+messages and metadata with them as they were told (seen of Triton: "... got []. ")."""
+_BLANKS: Final = b" \t"
 _OF_A_CONNECTION: Final = frozenset(
     {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
 )
@@ -63,7 +66,7 @@ class Fields:
 
     def _add_pseudo(self, name: bytes, value: bytes, *, late: bool) -> None:
         text = name.decode("latin-1")
-        if late or text in self.pseudo:
+        if late or text in self.pseudo or value.strip(_BLANKS) != value:
             self.wrong = True
         self.pseudo[text] = value.decode("latin-1")
 
