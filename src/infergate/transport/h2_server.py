@@ -175,11 +175,8 @@ class ServerLink(Link):
             self.loop.call_later(_GOODBYE, self._cut_off, stream)
 
     def _cut_off(self, stream: Stream) -> None:
-        if stream.local_open:  # the answer waits for the client to read
-            self.let_end(stream)
-        else:
-            self.core.reset(stream, Code.NO_ERROR)
-            self.flush()
+        self.core.reset(stream, Code.NO_ERROR)
+        self.flush()
 
     def closed(self, call: Served) -> None:
         """``call`` needs nothing more of the connection."""

@@ -185,6 +185,15 @@ async def test_who_is_refused_may_end_the_request_first(connect: Connect) -> Non
     assert cut[2:] == (3, frames.Code.NO_ERROR.to_bytes(4))
 
 
+async def test_who_neither_reads_nor_ends_is_cut_off(connect: Connect) -> None:
+    """Also where the end of the answer waits for the client's windows."""
+    closed = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 0)])
+    _, peer = await connect(RPC_LIMITS, closed)
+    peer.send(opened(1, "Talk", ("grpc-timeout", "200m")) + message(1, b"say 1", 0))
+    cut = await peer.until(lambda said: said[0] == frames.RST_STREAM)
+    assert cut[2:] == (1, frames.Code.NO_ERROR.to_bytes(4))
+
+
 async def test_nothing_is_admitted_beyond_the_streams_of_a_connection(connect: Connect) -> None:
     site, peer = await connect(dataclasses.replace(RPC_LIMITS, streams=2))
     peer.send(b"".join(opened(n, "Wait") + message(n, b"x") for n in (1, 3, 5)))
