@@ -13,7 +13,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
-from faults.rpc import INFER, RpcBackend, channel, infer_message, rpc_backend
+from faults.rpc import INFER, RpcBackend, channel, infer_message
 from faults.watch import SECONDS, alive, complaints
 
 MIB = 1 << 20
@@ -41,12 +41,6 @@ limits: {{body: 1MiB}}
 SERVICE = INFER.rpartition("/")[0]
 STREAM = f"{SERVICE}/ModelStreamInfer"
 GZIP, DEFLATE = grpc.Compression.Gzip, grpc.Compression.Deflate
-
-
-@pytest.fixture(scope="module")
-def rpc() -> Iterator[RpcBackend]:
-    with rpc_backend() as backend:
-        yield backend
 
 
 @pytest.fixture(scope="module")

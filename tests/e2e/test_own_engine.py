@@ -14,7 +14,7 @@ import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
-from faults.rpc import INFER, RpcBackend, call, channel, infer_message, rpc_backend
+from faults.rpc import INFER, RpcBackend, call, channel, infer_message
 from faults.watch import alive, complaints
 
 CONFIG = """
@@ -31,12 +31,6 @@ readiness: lenient
 """
 INNER = 'backends: {ours: {protocol: builtin}}\nroutes: [{model: "*", backend: ours}]\n'
 TALL = "limits: {body: 80MiB}\n"
-
-
-@pytest.fixture(scope="module")
-def rpc() -> Iterator[RpcBackend]:
-    with rpc_backend() as backend:
-        yield backend
 
 
 @pytest.fixture(scope="module")

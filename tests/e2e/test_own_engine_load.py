@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException
 from e2e.running import Infergate, started_infergate
 from faults import h2
 from faults.peer import Client
-from faults.rpc import INFER, RpcBackend, _Every, call, channel, infer_message, rpc_backend
+from faults.rpc import INFER, RpcBackend, _Every, call, channel, infer_message
 from faults.test_client_bytes import MIB
 from faults.test_grpc_client_bytes import message
 from faults.watch import SECONDS, alive, complaints, descriptors, growing_at_most, resident, until
@@ -44,12 +44,6 @@ log: {{access: false}}
 readiness: lenient
 """
 UNARY, STREAMS = 2000, 500
-
-
-@pytest.fixture(scope="module")
-def rpc() -> Iterator[RpcBackend]:
-    with rpc_backend() as backend:
-        yield backend
 
 
 @pytest.fixture(scope="module")

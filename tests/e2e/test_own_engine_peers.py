@@ -14,7 +14,7 @@ from bench.servers import envoy
 from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
-from faults.rpc import INFER, RpcBackend, call, channel, good_answer, infer_message, rpc_backend
+from faults.rpc import INFER, RpcBackend, call, channel, good_answer, infer_message
 from faults.watch import SECONDS, alive, complaints
 from peers.support.grpclib import started_grpclib, told_by_grpclib
 from peers.support.installed import Installed
@@ -49,12 +49,6 @@ def identity(size: int = 4, model: str = "identity") -> bytes:
         told.inputs.add(name=name, datatype="UINT8", shape=[size])
         told.raw_input_contents.append(bytes(size))
     return bytes(told.SerializeToString())
-
-
-@pytest.fixture(scope="module")
-def rpc() -> Iterator[RpcBackend]:
-    with rpc_backend() as backend:
-        yield backend
 
 
 @pytest.fixture(scope="module")

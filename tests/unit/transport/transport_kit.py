@@ -8,17 +8,16 @@ import dataclasses
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
+from infergate.runtime.engines import ServeHttp
 from infergate.transport.base import (
     Address,
     Conversation,
     Endpoint,
-    HttpApp,
     RpcApp,
     RpcUpstream,
     Server,
@@ -334,20 +333,6 @@ class Repeating:
             self.app.left.set()
 
 
-class HttpServer(Protocol):
-    """What makes an HTTP listener."""
-
-    def __call__(
-        self,
-        address: Address,
-        app: HttpApp,
-        limits: Limits,
-        admission: Admission,
-        *,
-        accept_both_lengths: bool = False,
-    ) -> Listener: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Engine:
     """What speaks gRPC, and HTTP to clients."""
@@ -355,7 +340,7 @@ class Engine:
     name: str
     server: Callable[[Address, RpcApp, Limits, Admission], Server]
     upstream: Callable[[Limits], RpcUpstream]
-    http: HttpServer
+    http: ServeHttp
     http_upstream: Callable[[Limits], AiohttpUpstream]
 
     def __str__(self) -> str:

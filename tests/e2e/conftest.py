@@ -1,0 +1,16 @@
+"""What several end-to-end tests have behind their gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from faults.rpc import RpcBackend, rpc_backend
+
+
+@pytest.fixture(scope="module")
+def rpc() -> Iterator[RpcBackend]:
+    """A V2 gRPC server that answers as it is told."""
+    with rpc_backend() as backend:
+        yield backend
