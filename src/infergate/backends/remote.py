@@ -1,38 +1,34 @@
 """A server behind the gateway: a transport and a codec behind the Backend protocol.
 
-*Rule 1.* The shorter of the client's deadline and the timeout (the route's; if it has none, the
-backend's) bounds every exchange and travels upstream.
-*Rule 2.* An exchange is tried again only where nothing was sent (CONNECT); anything else may have
-been carried out.
-*Rule 3.* A description that a request or an answer does not fit may be old. A request that was not
+What is sent is the matter of the codec, and where to and how often that of ``sending``.
+
+*Rule 1.* A description that a request or an answer does not fit may be old. A request that was not
 sent is tried once more with a newer one; else the next request asks for it.
-*Rule 4.* A question that a server makes nothing of is asked in another way, where its protocol has
+*Rule 2.* A question that a server makes nothing of is asked in another way, where its protocol has
 one; that of an inference never is.
-*Rule 5.* A stream is a call of its own for each request. Its deadline is the client's alone, which
-travels; the timeout bounds the wait for each message. Once a message has come nothing is tried
-again.
-*Rule 6.* All requests of a sequence go to one endpoint, which alone has its state: they are never
-tried on another (docs/decisions/0013).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
-from infergate.backends.base import named, read_wrong, several
+from infergate.backends.base import read_wrong, several
+from infergate.backends.carriers import HTTP_HEADERS, RPC_HEADERS, HeaderAccess
 from infergate.backends.descriptions import LIFETIME, Descriptions, configured
 from infergate.backends.detection import Detection
+from infergate.backends.endpoints import Endpoints
 from infergate.backends.headers import HeaderRule
 from infergate.backends.remembered import DOUBTFUL
+from infergate.backends.sending import Sending, late
 from infergate.codecs.base import Codec, Profile, Rephrasing, Streaming
 from infergate.codecs.profiles import GENERIC, detect
 from infergate.core.call import Call
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.messages import (
     Answer,
@@ -49,18 +45,13 @@ from infergate.core.messages import (
     ServerMetadataRequest,
 )
 from infergate.core.sequences import SequenceName, sequence_of
-from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
-from infergate.routing.affinity import Rendezvous
-from infergate.routing.balance import RoundRobin
 from infergate.transport.base import Endpoint, StreamUpstream, Upstream
 
+__all__ = ["HTTP_HEADERS", "RPC_HEADERS", "HeaderAccess", "RemoteBackend", "Server"]
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
-_ATTEMPTS: Final = 2  # HAProxy and Envoy retry a refused connection once
 _PATIENCE: Final = 2.0  # seconds a server has to tell a model's configuration
-_SHOWN: Final = 40
-"""Characters of a sequence's id in an error."""
 _LASTING: Final = frozenset(
     {Kind.BAD_REQUEST, Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.UNSUPPORTED}
 )
@@ -78,34 +69,6 @@ _NOT_UNDERSTOOD: Final = frozenset(
     }
 )
 """What a server says, or is said of it, that makes nothing of a question."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderAccess(Generic[Req, Resp]):
-    """Where a carrier keeps its headers. ``add`` puts more of them on a request."""
-
-    add: Callable[[Req, Mapping[str, str]], None]
-    read: Callable[[Resp], Mapping[str, str]]
-
-
-def _add_http(wire: HttpRequest, headers: Mapping[str, str]) -> None:
-    wire.headers = {**headers, **wire.headers}
-
-
-def _add_rpc(wire: RpcRequest, headers: Mapping[str, str]) -> None:
-    wire.metadata = {**headers, **wire.metadata} if wire.metadata else headers
-
-
-def _read_http(wire: HttpResponse) -> Mapping[str, str]:
-    return wire.headers
-
-
-def _read_rpc(wire: RpcResponse) -> Mapping[str, str]:
-    return wire.metadata
-
-
-HTTP_HEADERS: Final = HeaderAccess(_add_http, _read_http)
-RPC_HEADERS: Final = HeaderAccess(_add_rpc, _read_rpc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +101,21 @@ class RemoteBackend(Generic[Req, Resp]):
         self.datatypes: Final = codec.caps.datatypes
         self.sequences: Final = codec.caps.sequences
         self.codec: Final = codec
-        self._timeout: Final = server.timeout
         self._upstream: Final = upstream
-        self._headers: Final = headers
         self._limits: Final = limits
-        self._endpoints: Final = tuple(server.endpoints)
-        self._balance: Final = RoundRobin(server.endpoints, _ATTEMPTS)
-        self._affinity: Final = Rendezvous({f"{e}{e.path}": e for e in server.endpoints})
-        self.spreads: Final = len(server.endpoints) > 1
-        self._forwarded: Final = HeaderRule(server.forward_headers)
-        self._returned: Final = HeaderRule(server.return_headers)
+        self.endpoints: Final = Endpoints(server.endpoints)
+        self.spreads: Final = self.endpoints.spreads
+        self._sending: Final = Sending(
+            server.name,
+            self.endpoints,
+            upstream,
+            headers,
+            timeout=server.timeout,
+            forwarded=HeaderRule(server.forward_headers),
+            returned=HeaderRule(server.return_headers),
+        )
+        self.exchange: Final = self._sending.exchange
+        """See :class:`~infergate.backends.sending.Sending`."""
         self._rephrasing: Final = _rephrasing(codec)
         self._shares: Final = server.shared_memory
         self._detection: Final = Detection(server.profile, self._ask_profile)
@@ -170,7 +138,7 @@ class RemoteBackend(Generic[Req, Resp]):
     async def _ask_otherwise(
         self, operation: Operation, wire: Req, first: GatewayError, call: Call
     ) -> Answer:
-        """Rule 4."""
+        """Rule 2."""
         try:
             return self._read(await self.exchange(wire, call), operation)
         except GatewayError as error:
@@ -187,7 +155,7 @@ class RemoteBackend(Generic[Req, Resp]):
             ) from error
 
     async def _infer_described(self, request: InferRequest, call: Call) -> Answer:
-        """Rule 3."""
+        """Rule 1."""
         profile = await self.profile(call)
         declared = call.declared
         model = declared or await self.describe(request.model, request.version, call)
@@ -226,10 +194,9 @@ class RemoteBackend(Generic[Req, Resp]):
         wire, model = await self._streamed(request, call)
         if wire is not None:
             assert isinstance(codec, Streaming)
-            assert isinstance(self._upstream, StreamUpstream)
             sequence = self._sequence(request)
             try:
-                async with aclosing(self._stream(wire, self._upstream, call, sequence)) as messages:
+                async with aclosing(self._sending.stream(wire, call, sequence)) as messages:
                     async for message in messages:
                         answer = self._read_streamed(codec, message, request, model)
                         begun = True
@@ -276,106 +243,20 @@ class RemoteBackend(Generic[Req, Resp]):
         except GatewayError as error:
             raise read_wrong(error, self.name) from None
 
-    async def _stream(
-        self,
-        wire: Req,
-        upstream: StreamUpstream[Req, Resp],
-        call: Call,
-        sequence: SequenceName | None,
-    ) -> AsyncGenerator[Resp, None]:
-        """What an endpoint gives to ``wire``, as it is pulled."""
-        self._forward(wire, call)
-        refused: list[GatewayError] = []  # not a name: see _send
-        for endpoint in self._order(sequence):
-            left = None if call.whole is None else call.whole - time.monotonic()
-            begun = False
-            try:
-                async with aclosing(upstream.stream(wire, endpoint, left)) as messages:
-                    while (message := await self._pull(messages, call)) is not None:
-                        begun = True
-                        self._return(message, call)
-                        yield message
-                    return
-            except GatewayError as error:
-                refused[:] = (named(error, self.name),)
-                if begun or error.kind is not Kind.CONNECT:
-                    raise refused.pop() from error
-        raise refused.pop() if sequence is None else self._away(refused.pop(), sequence)
-
-    async def _pull(self, messages: AsyncGenerator[Resp, None], call: Call) -> Resp | None:
-        """The next of ``messages``, None after the last."""
-        began = time.monotonic()
-        call.tighten(began + self._allowed(call))
-        assert call.deadline is not None
-        try:
-            async with asyncio.timeout(call.deadline - began):
-                return await anext(messages, None)
-        except TimeoutError:
-            raise GatewayError(
-                Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND
-            ) from None
-        finally:
-            call.backend_seconds += time.monotonic() - began
-
-    async def exchange(self, wire: Req, call: Call, sequence: SequenceName | None = None) -> Resp:
-        """Send ``wire`` to an endpoint, to that of its ``sequence`` if it has one, and wait for its
-        answer, whatever it is."""
-        began = time.monotonic()
-        call.tighten(began + self._allowed(call))
-        self._forward(wire, call)
-        try:
-            answer = await self._send(wire, call, self._order(sequence))
-        except GatewayError as error:
-            if sequence is None or error.kind is not Kind.CONNECT:
-                raise
-            raise self._away(error, sequence) from error
-        finally:
-            call.backend_seconds += time.monotonic() - began
-        self._return(answer, call)
-        return answer
-
-    def _return(self, answer: Resp, call: Call) -> None:
-        """Note those of the headers of ``answer`` that go back."""
-        if headers := self._headers.read(answer):
-            call.returned.update(self._returned.select(headers))
-
     def _sequence(self, operation: Operation) -> SequenceName | None:
         """The sequence that matters to the choice of an endpoint."""
         if self.spreads and isinstance(operation, InferRequest):
             return sequence_of(operation)
         return None
 
-    def _order(self, sequence: SequenceName | None) -> Sequence[Endpoint]:
-        """The endpoints to try."""
-        if sequence is None:
-            return self._balance.order()
-        return (self._affinity.keeper(sequence),) * _ATTEMPTS
-
-    def _away(self, error: GatewayError, sequence: SequenceName) -> GatewayError:
-        """``error`` telling which endpoint is away, by its place in the configuration."""
-        place = self._endpoints.index(self._affinity.keeper(sequence)) + 1
-        return GatewayError(
-            error.kind,
-            f"{error.public} (endpoint {place} of {len(self._endpoints)}, which alone has sequence "
-            f"{repr(sequence.id)[:_SHOWN]} of model '{sequence.model}')",
-            origin=error.origin,
-            detail=error.detail,
-            retry_after=error.retry_after,
-        )
-
-    def _forward(self, wire: Req, call: Call) -> None:
-        """Put those of the client's headers that go on on ``wire``."""
-        if forwarded := self._forwarded.select(call.headers):
-            self._headers.add(wire, forwarded)
-
     async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
         """See Backend. Of a model that may have been changed no description is believed."""
         wire = self.codec.build_request(operation, await self.kind(call))
-        self._forward(wire, call)
-        call.tighten(time.monotonic() + self._allowed(call))
+        self._sending.forward(wire, call)
+        call.tighten(time.monotonic() + self._sending.allowed(call))
         began = time.monotonic()
         try:
-            asked = (self._one(wire, operation, each, call) for each in self._endpoints)
+            asked = (self._one(wire, operation, each, call) for each in self.endpoints.all())
             outcomes = await asyncio.gather(*asked)
         finally:
             call.backend_seconds += time.monotonic() - began
@@ -386,40 +267,16 @@ class RemoteBackend(Generic[Req, Resp]):
             try:
                 raise several(failed, len(outcomes), self.name)
             finally:
-                del failed, outcomes  # see _send: one that failed alone is raised as it is
+                del failed, outcomes  # see Sending: one that failed alone is raised as it is
         return [each for each in outcomes if not isinstance(each, GatewayError)]
 
     async def _one(
         self, wire: Req, operation: Operation, endpoint: Endpoint, call: Call
     ) -> Answer | GatewayError:
         try:
-            return self._read(await self._send(wire, call, (endpoint,) * _ATTEMPTS), operation)
+            return self._read(await self._sending.to(endpoint, wire, call), operation)
         except GatewayError as error:
             return error
-
-    async def _send(self, wire: Req, call: Call, endpoints: Sequence[Endpoint]) -> Resp:
-        # An error knows the frames that it goes through, and those the message: where a name of
-        # one of them were the error's, all of it would stay until cycles are collected.
-        refused: list[GatewayError] = []
-        for endpoint in endpoints:
-            assert call.deadline is not None
-            remaining = call.deadline - time.monotonic()
-            if remaining <= 0:
-                raise self._late()
-            try:
-                return await self._upstream.exchange(wire, endpoint, remaining)
-            except GatewayError as error:
-                refused[:] = (named(error, self.name),)
-                if error.kind is not Kind.CONNECT:
-                    raise refused.pop() from error
-        raise refused.pop()
-
-    def _allowed(self, call: Call) -> float:
-        """The route's timeout where it has one, else the backend's."""
-        return self._timeout if call.timeout is None else call.timeout
-
-    def _late(self) -> GatewayError:
-        return GatewayError(Kind.TIMEOUT, f"backend '{self.name}': the deadline has passed")
 
     async def profile(self, call: Call) -> Profile:
         """What kind of server this is: asked for where requests depend on it, else as known."""
@@ -435,11 +292,11 @@ class RemoteBackend(Generic[Req, Resp]):
 
     async def kind(self, call: Call) -> Profile:
         """See Backend: declared, or asked for; what every server of a protocol does is added."""
-        call.tighten(time.monotonic() + self._allowed(call))
+        call.tighten(time.monotonic() + self._sending.allowed(call))
         try:
             told = await self._detection.profile(call)
         except TimeoutError:
-            raise self._late() from None
+            raise late(self.name) from None
         return replace(told, tells_config=True) if self.codec.caps.tells_config else told
 
     async def _ask_profile(self, call: Call) -> Profile:
@@ -457,11 +314,11 @@ class RemoteBackend(Generic[Req, Resp]):
         self, model: str, version: str, call: Call, *, newer: bool = False
     ) -> ModelMetadata:
         """See Backend."""
-        call.tighten(time.monotonic() + self._allowed(call))
+        call.tighten(time.monotonic() + self._sending.allowed(call))
         try:
             return await self._descriptions.get(model, version, call, newer=newer)
         except TimeoutError:
-            raise self._late() from None
+            raise late(self.name) from None
 
     async def _ask_description(
         self, model: str, version: str, call: Call

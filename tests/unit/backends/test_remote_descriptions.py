@@ -185,7 +185,7 @@ async def test_who_waits_for_a_description_waits_no_longer_than_its_own_deadline
 
     silent = asyncio.Event()
     made = backend(FakeCodec(), TRITON)
-    made._upstream = Silent()  # type: ignore[misc]
+    made._sending._upstream = Silent()  # type: ignore[misc]
     first = asyncio.create_task(made.describe("m", "", call()))
     await asyncio.sleep(0)
     with pytest.raises(GatewayError, match="backend 'b1': the deadline has passed") as caught:

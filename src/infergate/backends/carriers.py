@@ -1,0 +1,55 @@
+"""What sending needs to know of the messages of a carrier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
+
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+
+_GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
+_UNAVAILABLE: Final = 14
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderAccess(Generic[Req, Resp]):
+    """Where a carrier keeps its headers: ``add`` puts more of them on a request. ``declines``:
+    whether an answer says that its endpoint cannot serve now: HTTP 502, 503 or 504 (Envoy's gateway
+    failures), gRPC UNAVAILABLE. 500 and INTERNAL are not among them: they are what servers make of
+    a client's bad input too."""
+
+    add: Callable[[Req, Mapping[str, str]], None]
+    read: Callable[[Resp], Mapping[str, str]]
+    declines: Callable[[Resp], bool]
+
+
+def _add_http(wire: HttpRequest, headers: Mapping[str, str]) -> None:
+    wire.headers = {**headers, **wire.headers}
+
+
+def _add_rpc(wire: RpcRequest, headers: Mapping[str, str]) -> None:
+    wire.metadata = {**headers, **wire.metadata} if wire.metadata else headers
+
+
+def _read_http(wire: HttpResponse) -> Mapping[str, str]:
+    return wire.headers
+
+
+def _read_rpc(wire: RpcResponse) -> Mapping[str, str]:
+    return wire.metadata
+
+
+def _declines_http(wire: HttpResponse) -> bool:
+    return wire.status in _GATEWAY_STATUSES
+
+
+def _declines_rpc(wire: RpcResponse) -> bool:
+    return wire.code == _UNAVAILABLE
+
+
+HTTP_HEADERS: Final = HeaderAccess(_add_http, _read_http, _declines_http)
+RPC_HEADERS: Final = HeaderAccess(_add_rpc, _read_rpc, _declines_rpc)
