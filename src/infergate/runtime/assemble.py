@@ -32,7 +32,7 @@ from infergate.observe.metrics import Metrics
 from infergate.runtime.admin import Admin
 from infergate.runtime.aside import Pool
 from infergate.runtime.engines import ServeHttp, engine
-from infergate.transport.base import HttpStreamUpstream, Server
+from infergate.transport.base import Bind, HttpStreamUpstream, Server
 from infergate.transport.frame_client import EitherUpstream
 from infergate.transport.frame_server import FrameServer
 from infergate.transport.guard import Admission
@@ -51,19 +51,18 @@ class Running:
     log: AccessLog | None
     aside: Pool | None
 
-    async def start(self) -> None:
-        """Bind every listener, or none: raises OSError naming the address that is taken."""
-        started: list[Server] = []
-        for name, listener in self.listeners.items():
-            try:
+    async def start(self, bind: Bind | None = None) -> None:
+        """Bind every listener (by ``bind``, if given), then accept; or none: raises OSError naming
+        the address that is taken."""
+        try:
+            for name, listener in self.listeners.items():
+                await _bind(name, listener, bind)
+            for listener in self.listeners.values():
                 await listener.start()
-            except OSError as error:
-                await asyncio.gather(*(each.stop(0) for each in started))
-                await self._close_backends()
-                raise OSError(
-                    f"listeners.{name}: cannot listen on {listener.address}: {error}"
-                ) from error
-            started.append(listener)
+        except OSError:
+            await asyncio.gather(*(each.stop(0) for each in self.listeners.values()))
+            await self._close_backends()
+            raise
 
     def drain(self) -> None:
         """Fail readiness, for every protocol; whoever watches it is told at once."""
@@ -84,6 +83,13 @@ class Running:
 
     async def _close_backends(self) -> None:
         await asyncio.gather(*(backend.close() for backend in self.gateway.backends))
+
+
+async def _bind(name: str, listener: Server, bind: Bind | None) -> None:
+    try:
+        await listener.bind(bind)
+    except OSError as error:
+        raise OSError(f"listeners.{name}: cannot listen on {listener.address}: {error}") from error
 
 
 def _embedded(name: str, timeout: float) -> Backend:

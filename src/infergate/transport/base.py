@@ -6,7 +6,8 @@ aiohttp and grpcio.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -55,6 +56,39 @@ class Endpoint:
 
     def __str__(self) -> str:
         return str(Address(self.host, self.port, self.unix))
+
+
+def _nothing() -> None:
+    """Only the sockets were there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """``sockets`` that listen at one address: several where its name stands for several. They are
+    the listener's, who closes them and calls ``let_go`` afterwards.
+
+    The library of gRPC (engine ``compat``) takes no sockets. It binds beside one that has
+    SO_REUSEPORT and does not listen, which keeps the port for it.
+    """
+
+    sockets: tuple[socket.socket, ...]
+    let_go: Callable[[], None] = _nothing
+
+    @property
+    def port(self) -> int:
+        """Of TCP; 0 at the path of a file."""
+        first = self.sockets[0]
+        return 0 if first.family is socket.AF_UNIX else int(first.getsockname()[1])
+
+    def close(self) -> None:
+        """Nobody has accepted from them, or who has closed them already."""
+        for each in self.sockets:
+            each.close()
+        self.let_go()
+
+
+Bind = Callable[[Address], Awaitable[Bound]]
+"""What has sockets for an address. Raises OSError."""
 
 
 class HttpApp(Protocol):
@@ -124,8 +158,13 @@ class Server(Protocol):
         """The address it really bound."""
         ...
 
+    async def bind(self, bind: Bind | None = None) -> None:
+        """Have sockets, by ``bind`` or of its own, and accept nobody yet. Raises OSError where the
+        address is taken."""
+        ...
+
     async def start(self) -> None:
-        """Bind and accept. Raises OSError where the address is taken."""
+        """Accept; ``bind`` where that was not done. Raises OSError."""
         ...
 
     async def stop(self, grace: float) -> None:

@@ -14,6 +14,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -24,7 +25,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB, Limits
 from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse, joined
 from infergate.transport import grpc_metadata
-from infergate.transport.base import Address, Conversation, RpcApp, StreamHandler
+from infergate.transport.base import Address, Bind, Bound, Conversation, RpcApp, StreamHandler
 from infergate.transport.grpc_conversation import held
 from infergate.transport.grpc_stream import until
 from infergate.transport.guard import Admission
@@ -47,36 +48,49 @@ class GrpcServer:
 
     def __init__(self, address: Address, app: RpcApp, limits: Limits, admission: Admission) -> None:
         self._wanted = address
-        self._bound = address
+        self._address = address
         self._limits = limits
         self._methods = _Methods(app, admission)
+        self._beside: Bound | None = None
         self._server: Any = None
 
     @property
     def address(self) -> Address:
         """The address it really bound."""
-        return self._bound
+        return self._address
+
+    async def bind(self, bind: Bind | None = None) -> None:
+        """See Server."""
+        address = self._wanted
+        if bind is not None:
+            beside = self._beside = await bind(address)
+            address = replace(address, port=beside.port)
+        server = grpc.aio.server(options=_options(self._limits, shared=bind is not None))
+        server.add_generic_rpc_handlers((self._methods,))
+        self._server = server
+        try:
+            port = server.add_insecure_port(str(address))
+        except RuntimeError as error:  # grpcio keeps the reason to itself
+            await self.stop(0)
+            raise await _why_not(address, str(error)) from error
+        self._address = replace(address, port=port)
 
     async def start(self) -> None:
-        """Bind and accept. Raises OSError where the address is taken."""
-        server = grpc.aio.server(options=_options(self._limits))
-        server.add_generic_rpc_handlers((self._methods,))
-        try:
-            port = server.add_insecure_port(str(self._wanted))
-        except RuntimeError as error:  # grpcio keeps the reason to itself
-            await server.stop(None)
-            raise await _why_not(self._wanted, str(error)) from error
-        self._bound = Address(self._wanted.host, port)
-        await server.start()
-        self._server = server
+        """See Server."""
+        if self._server is None:
+            await self.bind()
+        await self._server.start()
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let calls finish for ``grace`` seconds, then cancel them. Streams hear
-        no more from their clients, so that those that wait for them end at once."""
+        """See Server. Streams hear no more from their clients, so that those that wait for them
+        end at once."""
         self._methods.over.set()
         server, self._server = self._server, None
         if server is not None:
             await server.stop(grace)
+        beside, self._beside = self._beside, None
+        if beside is not None:
+            beside.close()
 
 
 async def _why_not(address: Address, told: str) -> OSError:
@@ -94,10 +108,10 @@ async def _why_not(address: Address, told: str) -> OSError:
     return OSError(f"{told}: {address}")
 
 
-def _options(limits: Limits) -> list[tuple[str, int]]:
+def _options(limits: Limits, *, shared: bool) -> list[tuple[str, int]]:
     return [
-        # Two servers on one port would share its calls at random.
-        ("grpc.so_reuseport", 0),
+        # Two servers on one port share its calls at random: only those that mean to.
+        ("grpc.so_reuseport", int(shared)),
         ("grpc.max_receive_message_length", limits.body + _ROOM),
         ("grpc.max_send_message_length", limits.body + _ROOM),
         # Between the two grpc refuses at random, so there is no between.

@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from infergate.core.limits import Limits
-from infergate.transport.base import Address, HttpApp
+from infergate.transport.base import Address, Bind, Bound, HttpApp
+from infergate.transport.binding import BACKLOG, bound
 from infergate.transport.guard import Admission
-from infergate.transport.unix_socket import SocketFile
 
-_BACKLOG: Final = 1024
 _LAST_WORDS: Final = 1.0
 """Seconds that cancelled requests have for their cleanup."""
 
@@ -47,46 +46,49 @@ class Sockets:
         accept: Callable[[], asyncio.BaseProtocol],
     ) -> None:
         self._wanted = address
-        self._bound = address
+        self._address = address
         self._accept: Final = accept
-        self._file = SocketFile(address.unix, address.mode)
         self.limits = limits
         self.admission = admission
         self.stopping = False
         self.loop: asyncio.AbstractEventLoop
-        self._listener: asyncio.Server | None = None
+        self._bound: Bound | None = None
+        self._listeners: list[asyncio.Server] = []
         self._connections: set[Accepted] = set()
         self._empty: asyncio.Event
 
     @property
     def address(self) -> Address:
         """The address it really bound."""
-        return self._bound
+        return self._address
+
+    async def bind(self, bind: Bind | None = None) -> None:
+        """See Server."""
+        self._bound = await (bind or bound)(self._wanted)
+        self._address = replace(self._wanted, port=self._bound.port)
 
     async def start(self) -> None:
-        """Bind and accept. Raises OSError where the address is taken."""
+        """See Server."""
         self.loop = asyncio.get_running_loop()
         self._empty = asyncio.Event()
         self._empty.set()
-        if self._wanted.unix:
-            self._listener = await self.loop.create_unix_server(
-                self._accept, sock=self._file.bind(), backlog=_BACKLOG
-            )
-            return
-        self._listener = await self.loop.create_server(
-            self._accept, self._wanted.host, self._wanted.port, backlog=_BACKLOG
-        )
-        port = self._listener.sockets[0].getsockname()[1]
-        self._bound = replace(self._wanted, port=port)
+        if self._bound is None:
+            await self.bind()
+        assert self._bound is not None
+        create = self.loop.create_unix_server if self._wanted.unix else self.loop.create_server
+        for each in self._bound.sockets:
+            self._listeners.append(await create(self._accept, sock=each, backlog=BACKLOG))
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, close idle connections, let requests finish for ``grace`` seconds,
-        then cancel them."""
-        if self._listener is None:
+        """See Server."""
+        listeners, self._listeners = self._listeners, []
+        for each in listeners:
+            each.close()
+        if self._bound is not None:
+            self._bound.close()
+            self._bound = None
+        if not listeners:
             return
-        self._listener.close()
-        self._listener = None
-        self._file.remove()
         self.stopping = True
         for connection in tuple(self._connections):
             connection.finish()

@@ -1,0 +1,95 @@
+"""Listeners on sockets that somebody else has bound."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import grpc
+import grpc.aio
+import pytest
+from transport_kit import LIMITS, LOCAL, RPC_LIMITS, Engine, HttpEcho, Peer, RpcEcho
+
+from infergate.transport.base import Address, Bound
+from infergate.transport.binding import bound
+from infergate.transport.guard import Admission
+
+REQUEST = b"POST /any HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+
+
+def listening(address: Address) -> socket.socket:
+    made = socket.create_server((address.host, address.port))
+    made.setblocking(False)
+    return made
+
+
+def beside(address: Address) -> socket.socket:
+    """What the library of gRPC binds beside."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    made.bind((address.host, address.port))
+    return made
+
+
+class Given:
+    """A Bind that gives one socket, and sees to when it is let go."""
+
+    def __init__(self, made: socket.socket) -> None:
+        self.made = made
+        self.has_gone = False
+
+    async def __call__(self, address: Address) -> Bound:
+        return Bound((self.made,), self.let_go)
+
+    def let_go(self) -> None:
+        assert self.made.fileno() == -1, "closed before it is let go"
+        self.has_gone = True
+
+
+async def test_http_on_a_socket_that_was_given(engine: Engine) -> None:
+    given = Given(listening(LOCAL))
+    where = given.made.getsockname()
+    server = engine.http(LOCAL, HttpEcho(), LIMITS, Admission(LIMITS))
+    await server.bind(given)
+    assert (server.address.host, server.address.port) == where
+    reader, writer = await asyncio.open_connection(*where)  # waits until somebody accepts
+    peer = Peer(reader, writer)
+    await server.start()
+    await peer.send(REQUEST)
+    assert (await peer.answer()).status == 200
+    await peer.close()
+    assert not given.has_gone
+    await server.stop(0)
+    assert given.has_gone
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(where)
+
+
+async def test_grpc_on_a_socket_that_was_given(engine: Engine) -> None:
+    given = Given((beside if engine.name == "compat" else listening)(LOCAL))
+    server = engine.server(LOCAL, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
+    await server.bind(given)
+    assert server.address.port == given.made.getsockname()[1]
+    await server.start()
+    async with grpc.aio.insecure_channel(str(server.address)) as channel:
+        assert await channel.unary_unary("/any.Service/Echo")(b"hi")
+    await server.stop(0)
+    assert given.has_gone
+
+
+async def test_an_address_is_taken_before_anybody_accepts(engine: Engine) -> None:
+    server = engine.http(LOCAL, HttpEcho(), LIMITS, Admission(LIMITS))
+    await server.bind()
+    with pytest.raises(OSError, match="in use"):
+        await bound(server.address)
+    await server.stop(0)
+    again = await bound(server.address)
+    again.close()
+
+
+async def test_all_addresses_of_a_name_have_one_port() -> None:
+    made = await bound(Address("localhost", 0))
+    try:
+        assert {each.getsockname()[1] for each in made.sockets} == {made.port}
+    finally:
+        made.close()
