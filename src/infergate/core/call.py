@@ -30,6 +30,10 @@ class Call:
     timeout: float | None = None
     """The route's, in seconds: it stands for the backend's own."""
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+    peer_identity: tuple[str, ...] = ()
+    """The names (subjectAltName) of the certificate that the client proved to hold, once TLS has
+    verified it: first URIs (SPIFFE), then DNS names, e-mail addresses and IP addresses. None where
+    it showed none."""
     lacks: frozenset[Datatype] = frozenset()
     """Datatypes that the client's protocol cannot carry."""
     declared: ModelMetadata | None = None
