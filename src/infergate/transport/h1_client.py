@@ -1,14 +1,21 @@
 """A pooled HTTP/1.1 client that reads plain answers by itself.
 
-*Strategy.* See ``http_client`` and ``h1.answer``. What is not plain goes to aiohttp's parser as it
-came, and is what that makes of it.
+*Strategy.* See ``http_client`` and ``h1.answer``. Bytes are received into a scratch that all
+connections of a client share. The body of a plain answer, if it is not here with its head, goes on
+into memory of its own size, where the kernel puts it. What is not plain goes to aiohttp's parser as
+it came, and is what that makes of it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from typing import Any, Final
 
-from infergate.core.limits import Limits
+import numpy as np
+
+from infergate.core.limits import KIB, Limits
+from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpResponse
 from infergate.transport.base import Endpoint
 from infergate.transport.h1.answer import PlainHead, PlainHeads
@@ -16,41 +23,68 @@ from infergate.transport.http_client import AiohttpUpstream
 from infergate.transport.http_exchange import Exchange
 from infergate.transport.pool import Pool
 
+_SCRATCH: Final = 64 * KIB
 
-class H1Exchange(Exchange):
+
+class H1Exchange(Exchange, asyncio.BufferedProtocol):
     """One connection to a backend."""
 
-    def __init__(self, limits: Limits, endpoint: Endpoint, pool: Pool[Any]) -> None:
+    def __init__(
+        self, scratch: memoryview, limits: Limits, endpoint: Endpoint, pool: Pool[Any]
+    ) -> None:
         super().__init__(limits, endpoint, pool)
+        self._scratch: Final = scratch
         self._heads: Final = PlainHeads()
         self._plain: PlainHead | None = None  # the answer that is coming
+        self._memory: memoryview | None = None  # for its body, and one byte more that is not of it
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Where the next bytes go; never empty."""
+        memory = self._memory
+        return self._scratch if memory is None else memory[self._received :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many are there."""
+        plain, memory = self._plain, self._memory
+        if plain is None or memory is None:
+            self.data_received(bytes(self._scratch[:nbytes]))
+            return
+        self._received += nbytes
+        if self._received >= plain.length:
+            self._memory = None
+            self._finish_plain(plain, memory[: plain.length])
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer; or of nothing we asked for, which ends the connection."""
         if self._waiter is None:
             self._transport.abort()
             return
-        plain = self._plain
-        if plain is None:
-            if self._parser is None:
-                plain = self._heads.read(data, self._method)
-            if plain is None or plain.length > self._limits.body:
-                super().data_received(data)
-                return
-            self._answered = True
-            self._plain = plain
-            data = data[plain.size :]
-        left = plain.length - self._received
-        self._received += len(data)
-        if data:
-            self._parts.append(data[:left])
-        if len(data) >= left:
-            self._plain = None
-            response = HttpResponse(plain.status, plain.headers, self._parts)
-            self._complete(response, keep=plain.keep and len(data) == left)
+        plain = None
+        if self._parser is None:
+            plain = self._heads.read(data, self._method)
+        if plain is None or plain.length > self._limits.body:
+            super().data_received(data)
+            return
+        self._answered = True
+        size, length = plain.size, plain.length
+        self._received = here = len(data) - size
+        if here >= length:
+            self._finish_plain(plain, data[size : size + length])
+            return
+        self._plain = plain
+        # Not filled (bytearray would be, with zeros): what was only announced costs nothing.
+        self._memory = np.empty(length + 1, np.uint8).data
+        self._memory[:here] = data[size:]
+
+    def _finish_plain(self, plain: PlainHead, body: Buffer) -> None:
+        self._plain = None
+        response = HttpResponse(plain.status, plain.headers, (body,) if body else ())
+        self._complete(response, keep=plain.keep and self._received == plain.length)
 
 
 class H1Upstream(AiohttpUpstream):
     """An :data:`~infergate.transport.base.HttpUpstream`. Streams are left to aiohttp's parser."""
 
-    exchanges = H1Exchange
+    def __init__(self, limits: Limits) -> None:
+        scratch = np.empty(_SCRATCH, np.uint8).data
+        super().__init__(limits, functools.partial(H1Exchange, scratch))

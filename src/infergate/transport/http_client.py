@@ -12,15 +12,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import ClassVar, Final
+from typing import Final
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.base import Endpoint
 from infergate.transport.http_events import EventExchange
-from infergate.transport.http_exchange import Exchange
-from infergate.transport.pool import Pools, StaleError
+from infergate.transport.http_exchange import AiohttpExchange, Exchange
+from infergate.transport.pool import Make, Pools, StaleError
 
 _SAFE: Final = frozenset({"GET", "HEAD"})
 
@@ -28,11 +28,10 @@ _SAFE: Final = frozenset({"GET", "HEAD"})
 class AiohttpUpstream:
     """An :data:`~infergate.transport.base.HttpUpstream`."""
 
-    exchanges: ClassVar[type[Exchange]] = Exchange
-
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, make: Make[Exchange] = AiohttpExchange) -> None:
+        """``make`` makes a connection for whole answers."""
         self._limits: Final = limits
-        self._pools: Final = Pools(limits, self.exchanges)
+        self._pools: Final = Pools(limits, make)
         self._streams: Final = Pools(limits, EventExchange)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:

@@ -26,8 +26,8 @@ from infergate.transport.http_parser import (
 from infergate.transport.pool import Pool, Pooled
 
 
-class Exchange(Pooled, asyncio.Protocol):
-    """See the module."""
+class Exchange(Pooled):
+    """See the module. How bytes are received is the matter of those derived from it."""
 
     def __init__(self, limits: Limits, endpoint: Endpoint, pool: Pool[Any]) -> None:
         super().__init__(limits, endpoint, pool)
@@ -122,5 +122,10 @@ class Exchange(Pooled, asyncio.Protocol):
         message = self._message
         assert message is not None
         headers = http_head.lowered(message.headers.items())
-        response = HttpResponse(message.code, headers, self._parts)
+        parts, self._parts = self._parts, []  # an idle connection holds no answer
+        response = HttpResponse(message.code, headers, parts)
         self._complete(response, keep=not (more or message.should_close))
+
+
+class AiohttpExchange(Exchange, asyncio.Protocol):
+    """Receives what the loop has read."""

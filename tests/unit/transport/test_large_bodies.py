@@ -1,0 +1,142 @@
+"""Bodies that are long: received once, where they stay, and not paid for before they come."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import weakref
+from pathlib import Path
+
+import pytest
+from frame_kit import frame_site
+from transport_kit import Engine, HttpServe, fake_backend, read_request, until
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import MIB, Limits
+from infergate.core.wire import HttpRequest, joined
+
+LIMITS = Limits(body=64 * MIB, in_flight_bytes=600 * MIB)
+POST = HttpRequest("POST", "/x", body=(b"hello",))
+LARGE = bytes(range(256)) * (5 * 4096)  # 5 MiB
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds now."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError
+
+
+async def test_a_request_that_is_only_announced(serve_http: HttpServe) -> None:
+    """Huge pages make the first byte of a long one cost up to 2 MiB, no more."""
+    site = await serve_http(LIMITS)
+    before = resident()
+    head = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\nx" % (64 * MIB)
+    peers = [await site.connect() for _ in range(8)]
+    for peer in peers:
+        await peer.send(head)
+    await until(lambda: site.admission.bytes == 512 * MIB)
+    for peer in peers:
+        await peer.send(b"y" * 1000)
+    await site.good()
+    assert resident() - before < 48 * MIB
+    for peer in peers:
+        await peer.close()
+    await until(lambda: not site.admission.bytes)
+
+
+async def test_a_frame_that_is_only_announced() -> None:
+    async with frame_site(LIMITS) as site:
+        before = resident()
+        peers = [await site.connect() for _ in range(8)]
+        for peer in peers:
+            await peer.send((64 * MIB).to_bytes(4, "little") + b"x")
+        await until(lambda: site.admission.bytes == 512 * MIB)
+        assert resident() - before < 48 * MIB
+        for peer in peers:
+            await peer.close()
+        await until(lambda: not site.admission.bytes)
+
+
+async def test_an_answer_that_is_only_announced(engine: Engine) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\nx" % (64 * MIB))
+        await writer.drain()
+        begun.release()
+        await reader.read()
+
+    begun = asyncio.Semaphore(0)
+    upstream = engine.http_upstream(LIMITS)
+    async with fake_backend(script) as fake:
+        before = resident()
+        asked = [asyncio.create_task(upstream.exchange(POST, fake.endpoint, 30)) for _ in range(8)]
+        for _ in asked:
+            await begun.acquire()
+        assert resident() - before < 48 * MIB
+        for each in asked:
+            each.cancel()
+        await asyncio.wait(asked)
+    await upstream.close()
+
+
+@pytest.mark.parametrize("behind", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"])
+async def test_a_long_answer(engine: Engine, behind: bytes) -> None:
+    """What stands behind one is never taken for the answer to another's question."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE)
+            writer.write(head + LARGE[:70_000])
+            await writer.drain()
+            await asyncio.sleep(0)
+            writer.write(LARGE[70_000:] + behind)
+
+    upstream = engine.http_upstream(LIMITS)
+    async with fake_backend(script) as fake:
+        for _ in range(3):
+            try:
+                answer = await upstream.exchange(POST, fake.endpoint, 30)
+            except GatewayError as error:  # compat reads on, and finds two answers
+                assert (behind != b"", error.kind) == (True, Kind.BACKEND_GARBAGE)
+            else:
+                assert bytes(joined(answer.body)) == LARGE
+        assert fake.connections == (3 if behind else 1)
+    await upstream.close()
+
+
+async def test_a_connection_that_is_idle_holds_no_answer() -> None:
+    from infergate.transport.h1_client import H1Upstream
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE)
+        await reader.read()
+
+    upstream = H1Upstream(LIMITS)
+    async with fake_backend(script) as fake:
+        answer = await upstream.exchange(POST, fake.endpoint, 30)
+        (body,) = answer.body
+        memory = weakref.ref(body.obj)  # type: ignore[union-attr]
+        del answer, body
+        await asyncio.sleep(0)  # the turn that woke us knows it
+        is_gone = memory() is None
+        assert is_gone
+        assert fake.ended == 0
+    await upstream.close()
+
+
+async def test_an_answer_that_breaks_off(engine: Engine) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE[:-1])
+        await writer.drain()
+
+    upstream = engine.http_upstream(dataclasses.replace(LIMITS, connect_time=5))
+    async with fake_backend(script) as fake:
+        with pytest.raises(GatewayError) as caught:
+            await upstream.exchange(POST, fake.endpoint, 30)
+    assert caught.value.kind is Kind.BACKEND_GARBAGE
+    await upstream.close()
