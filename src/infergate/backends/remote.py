@@ -14,17 +14,19 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar
 
 from infergate.backends.base import read_wrong, several
 from infergate.backends.carriers import HTTP_HEADERS, RPC_HEADERS, HeaderAccess
+from infergate.backends.checking import Checking
 from infergate.backends.descriptions import LIFETIME, Descriptions, configured
 from infergate.backends.detection import Detection
-from infergate.backends.endpoints import Endpoints
+from infergate.backends.endpoints import Balance, Endpoints, Lease, Site
 from infergate.backends.headers import HeaderRule
 from infergate.backends.remembered import DOUBTFUL
 from infergate.backends.sending import Sending, late
+from infergate.backends.watching import Watcher, Watching
 from infergate.codecs.base import Codec, Profile, Rephrasing, Streaming
 from infergate.codecs.profiles import GENERIC, detect
 from infergate.core.call import Call
@@ -45,7 +47,7 @@ from infergate.core.messages import (
     ServerMetadataRequest,
 )
 from infergate.core.sequences import SequenceName, sequence_of
-from infergate.transport.base import Endpoint, StreamUpstream, Upstream
+from infergate.transport.base import Dropping, Endpoint, StreamUpstream, Upstream
 
 __all__ = ["HTTP_HEADERS", "RPC_HEADERS", "HeaderAccess", "RemoteBackend", "Server"]
 Req = TypeVar("Req")
@@ -76,13 +78,17 @@ class Server:
     """What the operator says of a backend. ``timeout`` in seconds; ``profile`` None: ask it."""
 
     name: str
-    endpoints: Sequence[Endpoint]
+    endpoints: Sequence[Endpoint | Site]
     timeout: float = 30.0
     profile: Profile | None = None
     forward_headers: Sequence[str] = ()
     return_headers: Sequence[str] = ()
     shared_memory: bool = False
     """It reads regions of shared memory itself."""
+    balance: Balance = field(default_factory=Balance)
+    watching: Watching = field(default_factory=Watching)
+    key: Callable[[Call], str] | None = None
+    """What requests have in common that are to go to one endpoint; empty: nothing."""
 
 
 class RemoteBackend(Generic[Req, Resp]):
@@ -103,16 +109,22 @@ class RemoteBackend(Generic[Req, Resp]):
         self.codec: Final = codec
         self._upstream: Final = upstream
         self._limits: Final = limits
-        self.endpoints: Final = Endpoints(server.endpoints)
-        self.spreads: Final = self.endpoints.spreads
+        sites = [e if isinstance(e, Site) else Site(e, str(e)) for e in server.endpoints]
+        self._endpoints: Final = Endpoints(server.name, sites, server.balance)
+        dropping = upstream if isinstance(upstream, Dropping) else None
+        check = Checking(codec, upstream, limits).check
+        self._watcher: Final = Watcher(self._endpoints, server.watching, check, dropping)
+        self.figures: Final = self._endpoints.figures
+        self.loops: Final = self._watcher.loops
         self._sending: Final = Sending(
             server.name,
-            self.endpoints,
+            self._endpoints,
             upstream,
             headers,
             timeout=server.timeout,
             forwarded=HeaderRule(server.forward_headers),
             returned=HeaderRule(server.return_headers),
+            key=server.key,
         )
         self.exchange: Final = self._sending.exchange
         """See :class:`~infergate.backends.sending.Sending`."""
@@ -120,6 +132,16 @@ class RemoteBackend(Generic[Req, Resp]):
         self._shares: Final = server.shared_memory
         self._detection: Final = Detection(server.profile, self._ask_profile)
         self._descriptions: Final = Descriptions(self._ask_description)
+
+    @property
+    def spreads(self) -> bool:
+        """Whether there are several endpoints, to one of which a sequence must keep."""
+        return self._endpoints.spreads
+
+    @property
+    def ready(self) -> bool | None:
+        """See Watched."""
+        return self._endpoints.ready if self._watcher.checks else None
 
     async def perform(self, operation: Operation, call: Call) -> Answer:
         """Translate ``operation``, exchange it, and read the answer."""
@@ -245,7 +267,7 @@ class RemoteBackend(Generic[Req, Resp]):
 
     def _sequence(self, operation: Operation) -> SequenceName | None:
         """The sequence that matters to the choice of an endpoint."""
-        if self.spreads and isinstance(operation, InferRequest):
+        if self._endpoints.spreads and isinstance(operation, InferRequest):
             return sequence_of(operation)
         return None
 
@@ -256,7 +278,7 @@ class RemoteBackend(Generic[Req, Resp]):
         call.tighten(time.monotonic() + self._sending.allowed(call))
         began = time.monotonic()
         try:
-            asked = (self._one(wire, operation, each, call) for each in self.endpoints.all())
+            asked = (self._one(wire, operation, each, call) for each in self._endpoints.all())
             outcomes = await asyncio.gather(*asked)
         finally:
             call.backend_seconds += time.monotonic() - began
@@ -271,10 +293,10 @@ class RemoteBackend(Generic[Req, Resp]):
         return [each for each in outcomes if not isinstance(each, GatewayError)]
 
     async def _one(
-        self, wire: Req, operation: Operation, endpoint: Endpoint, call: Call
+        self, wire: Req, operation: Operation, lease: Lease, call: Call
     ) -> Answer | GatewayError:
         try:
-            return self._read(await self._sending.to(endpoint, wire, call), operation)
+            return self._read(await self._sending.to(lease, wire, call), operation)
         except GatewayError as error:
             return error
 

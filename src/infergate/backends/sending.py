@@ -15,6 +15,7 @@ tried on another (docs/decisions/0013).
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -27,7 +28,7 @@ from infergate.backends.headers import HeaderRule
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.sequences import SequenceName
-from infergate.transport.base import Endpoint, StreamUpstream, Upstream
+from infergate.transport.base import StreamUpstream, Upstream
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -55,7 +56,9 @@ class Sending(Generic[Req, Resp]):
         timeout: float,
         forwarded: HeaderRule,
         returned: HeaderRule,
+        key: Callable[[Call], str] | None = None,
     ) -> None:
+        """``key`` tells what requests that belong together have in common; None: nothing has."""
         self._backend: Final = backend
         self._endpoints: Final = endpoints
         self._upstream: Final = upstream
@@ -63,6 +66,7 @@ class Sending(Generic[Req, Resp]):
         self._timeout: Final = timeout
         self._forwarded: Final = forwarded
         self._returned: Final = returned
+        self._key: Final = key
 
     def allowed(self, call: Call) -> float:
         """The route's timeout where it has one, else the backend's."""
@@ -80,28 +84,28 @@ class Sending(Generic[Req, Resp]):
         call.tighten(began + self.allowed(call))
         self.forward(wire, call)
         try:
-            answer = await self._attempted(wire, call, self._choosing(sequence), sequence)
+            answer = await self._attempted(wire, call, self._choosing(call, sequence), sequence)
         finally:
             call.backend_seconds += time.monotonic() - began
         self._return(answer, call)
         return answer
 
-    async def to(self, endpoint: Endpoint, wire: Req, call: Call) -> Resp:
-        """Send ``wire``, which was forwarded, to ``endpoint`` alone before the call's deadline."""
-        return await self._attempted(wire, call, lambda _: self._endpoints.lease(endpoint))
+    async def to(self, lease: Lease, wire: Req, call: Call) -> Resp:
+        """Send ``wire``, which was forwarded, to ``lease`` alone before the call's deadline."""
+        return await self._attempted(wire, call, lambda _: lease.take())
 
     async def _attempted(
         self,
         wire: Req,
         call: Call,
-        choose: Callable[[list[Endpoint]], Lease],
+        choose: Callable[[list[Lease]], Lease],
         sequence: SequenceName | None = None,
     ) -> Resp:
         """The answer of an endpoint that ``choose`` gives, of those that were tried."""
         # An error knows the frames that it goes through, and those the message: where a name of
         # one of them were the error's, all of it would stay until cycles are collected.
         refused: list[GatewayError] = []
-        tried: list[Endpoint] = []
+        tried: list[Lease] = []
         while len(tried) < _ATTEMPTS:
             assert call.deadline is not None
             began = time.monotonic()
@@ -122,7 +126,7 @@ class Sending(Generic[Req, Resp]):
                 return answer
             finally:
                 lease.finished(outcome)
-            tried.append(lease.endpoint)
+            tried.append(lease)
         raise refused.pop() if sequence is None else self._away(refused.pop(), sequence, tried)
 
     async def stream(
@@ -133,8 +137,8 @@ class Sending(Generic[Req, Resp]):
         assert isinstance(upstream, StreamUpstream)
         self.forward(wire, call)
         refused: list[GatewayError] = []  # not a name: see _attempted
-        tried: list[Endpoint] = []
-        choose = self._choosing(sequence)
+        tried: list[Lease] = []
+        choose = self._choosing(call, sequence)
         while len(tried) < _ATTEMPTS:
             began = time.monotonic()
             left = None if call.whole is None else call.whole - began
@@ -157,7 +161,7 @@ class Sending(Generic[Req, Resp]):
                     raise refused.pop() from error
             finally:
                 lease.finished(outcome)
-            tried.append(lease.endpoint)
+            tried.append(lease)
         raise refused.pop() if sequence is None else self._away(refused.pop(), sequence, tried)
 
     async def _pull(self, messages: AsyncGenerator[Resp, None], call: Call) -> Resp | None:
@@ -175,10 +179,14 @@ class Sending(Generic[Req, Resp]):
         finally:
             call.backend_seconds += time.monotonic() - began
 
-    def _choosing(self, sequence: SequenceName | None) -> Callable[[list[Endpoint]], Lease]:
-        if sequence is None:
+    def _choosing(
+        self, call: Call, sequence: SequenceName | None
+    ) -> Callable[[list[Lease]], Lease]:
+        if sequence is not None:
+            return lambda _: self._endpoints.keeper(sequence)
+        if self._key is None:
             return self._endpoints.choose
-        return lambda _: self._endpoints.keeper(sequence)
+        return functools.partial(self._endpoints.choose, key=self._key(call))
 
     def _answered(self, answer: Resp) -> Outcome:
         return Outcome.FAILED if self._headers.declines(answer) else Outcome.OK
@@ -198,7 +206,7 @@ class Sending(Generic[Req, Resp]):
             call.returned.update(self._returned.select(headers))
 
     def _away(
-        self, error: GatewayError, sequence: SequenceName, tried: list[Endpoint]
+        self, error: GatewayError, sequence: SequenceName, tried: list[Lease]
     ) -> GatewayError:
         """``error`` telling which endpoint is away, by its place in the configuration."""
         place = self._endpoints.place(tried[-1])

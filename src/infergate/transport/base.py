@@ -40,7 +40,8 @@ class Address:
 class Endpoint:
     """One upstream server, on ``host`` and ``port`` or, if there is one, on the path ``unix`` of a
     socket file. ``path`` is a prefix for HTTP ("" or "/base", no slash at the end). ``framed``: it
-    is spoken to in frames instead (``transport.frames``)."""
+    is spoken to in frames instead (``transport.frames``). ``address`` is the one of those of
+    ``host`` that is meant; empty: any. Host headers and certificates go by the name."""
 
     host: str = ""
     port: int = 0
@@ -48,6 +49,12 @@ class Endpoint:
     path: str = ""
     unix: str = ""
     framed: bool = False
+    address: str = ""
+
+    @property
+    def reached(self) -> str:
+        """What is connected to: an address, or a name that is looked up."""
+        return self.address or self.host
 
     @property
     def authority(self) -> str:
@@ -55,7 +62,7 @@ class Endpoint:
         return "localhost" if self.unix else str(Address(self.host, self.port))
 
     def __str__(self) -> str:
-        return str(Address(self.host, self.port, self.unix))
+        return str(Address(self.reached, self.port, self.unix))
 
 
 def _nothing() -> None:
@@ -203,6 +210,15 @@ class StreamUpstream(Protocol[Req_contra, Resp_co]):
         enough. Raises like ``exchange``. Closing it, and cancelling a pull, cancels the upstream
         request.
         """
+        ...
+
+
+@runtime_checkable
+class Dropping(Protocol):
+    """What an upstream has besides whose endpoints may go away while others stay."""
+
+    async def drop(self, endpoint: Endpoint) -> None:
+        """Close all connections to ``endpoint``, where nothing is under way any more."""
         ...
 
 

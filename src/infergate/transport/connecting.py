@@ -29,9 +29,11 @@ async def connected(
     options: dict[str, Any] = {"ssl": context}
     # uvloop tries addresses one after the other. And asyncio, cancelled while it races them, may
     # lose the socket that won: where there is nothing to race for, it does not.
-    if isinstance(loop, asyncio.BaseEventLoop) and _is_name(endpoint.host):
+    if isinstance(loop, asyncio.BaseEventLoop) and _is_name(endpoint.reached):
         options["happy_eyeballs_delay"] = _EYEBALLS
-    _, connection = await loop.create_connection(make, endpoint.host, endpoint.port, **options)
+    if context is not None:
+        options["server_hostname"] = endpoint.host
+    _, connection = await loop.create_connection(make, endpoint.reached, endpoint.port, **options)
     return connection
 
 

@@ -16,7 +16,7 @@ from infergate.core.errors import GatewayError, Kind, garbage
 from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport import http_head
-from infergate.transport.base import Endpoint, HttpStreamUpstream
+from infergate.transport.base import Dropping, Endpoint, HttpStreamUpstream
 from infergate.transport.frames import PREFIX, Frames, prefix
 from infergate.transport.http_client import AiohttpUpstream
 from infergate.transport.pool import Pool, Pooled, Pools
@@ -95,6 +95,10 @@ class FrameUpstream:
         connection = pool.take() or await pool.connect(timeout)
         return await connection.ask(wire, deadline)
 
+    async def drop(self, endpoint: Endpoint) -> None:
+        """See :class:`~infergate.transport.base.Dropping`."""
+        await self._pools.drop(endpoint)
+
     async def close(self) -> None:
         """Close all connections."""
         await self._pools.close()
@@ -124,6 +128,12 @@ class EitherUpstream:
         if endpoint.framed:
             raise GatewayError(Kind.UNSUPPORTED, "frames carry no streams")
         return self._http.stream(wire, endpoint, timeout)
+
+    async def drop(self, endpoint: Endpoint) -> None:
+        """See :class:`~infergate.transport.base.Dropping`."""
+        for upstream in (self._http, self._frames):
+            if isinstance(upstream, Dropping):
+                await upstream.drop(endpoint)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -121,15 +121,22 @@ class GrpcUpstream:
         return message if isinstance(message, bytes) else bytes(message)
 
     def _open(self, endpoint: Endpoint) -> tuple[Any, _Methods]:
+        target, options = endpoint.authority, self._options
+        if endpoint.address:
+            target = f"{'ipv6' if ':' in endpoint.address else 'ipv4'}:{endpoint}"
+            options = [*options, ("grpc.default_authority", endpoint.authority)]
         if endpoint.tls:
-            channel = grpc.aio.secure_channel(
-                endpoint.authority, _credentials(endpoint), self._options
-            )
+            channel = grpc.aio.secure_channel(target, _credentials(endpoint), options)
         else:
-            channel = grpc.aio.insecure_channel(endpoint.authority, self._options)
+            channel = grpc.aio.insecure_channel(target, options)
         opened: tuple[Any, _Methods] = (channel, {})
         self._channels[endpoint] = opened
         return opened
+
+    async def drop(self, endpoint: Endpoint) -> None:
+        """See :class:`~infergate.transport.base.Dropping`."""
+        if (opened := self._channels.pop(endpoint, None)) is not None:
+            await opened[0].close()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -162,7 +169,7 @@ def _credentials(endpoint: Endpoint) -> Any:
     return grpc.ssl_channel_credentials(authorities)
 
 
-def _options(limits: Limits) -> list[tuple[str, int]]:
+def _options(limits: Limits) -> list[tuple[str, Any]]:
     connect = int(limits.connect_time * 1000)
     return [
         ("grpc.max_receive_message_length", limits.body + _ROOM),
@@ -184,7 +191,7 @@ def _told_apart(error: Any, endpoint: Endpoint, *, late: bool, connected: bool) 
     """The server's answer; or raises what happened on the way to it."""
     code: grpc.StatusCode = error.code()
     details: str = error.details() or ""
-    said = f"{endpoint.authority}: {code.name}: {details}"
+    said = f"{endpoint}: {code.name}: {details}"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and late:
         raise GatewayError(
             Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND, detail=said

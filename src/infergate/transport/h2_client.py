@@ -92,6 +92,11 @@ class H2Upstream:
         made = self._sites[endpoint] = _Site(endpoint, self._limits)
         return made
 
+    async def drop(self, endpoint: Endpoint) -> None:
+        """See :class:`~infergate.transport.base.Dropping`."""
+        if (site := self._sites.pop(endpoint, None)) is not None:
+            await site.close()
+
     async def close(self) -> None:
         """Close all connections."""
         sites, self._sites = list(self._sites.values()), {}
@@ -103,7 +108,7 @@ def _unreached(endpoint: Endpoint, reason: BaseException) -> GatewayError:
         Kind.CONNECT,
         tls.NO_TLS if isinstance(reason, ssl.SSLError) else "the backend could not be reached",
         origin=Origin.BACKEND,
-        detail=f"{endpoint.authority}: {reason!r}",
+        detail=f"{endpoint}: {reason!r}",
     )
 
 

@@ -74,6 +74,11 @@ class AiohttpUpstream:
         finally:
             connection.close()
 
+    async def drop(self, endpoint: Endpoint) -> None:
+        """See :class:`~infergate.transport.base.Dropping`."""
+        await self._pools.drop(endpoint)
+        await self._streams.drop(endpoint)
+
     async def close(self) -> None:
         """Close all connections."""
         await self._pools.close()

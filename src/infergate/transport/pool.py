@@ -250,6 +250,11 @@ class Pools(Generic[Made]):
             pool = self._of[endpoint] = Pool(endpoint, self._limits, self._make)
         return pool
 
+    async def drop(self, endpoint: Endpoint) -> None:
+        """Close the connections to ``endpoint``."""
+        if (pool := self._of.pop(endpoint, None)) is not None:
+            await pool.close()
+
     async def close(self) -> None:
         """Close all connections."""
         pools, self._of = list(self._of.values()), {}

@@ -14,7 +14,7 @@ from typing import Final
 
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.wire import HttpRequest, HttpResponse
-from infergate.transport.base import Endpoint, HttpStreamUpstream
+from infergate.transport.base import Dropping, Endpoint, HttpStreamUpstream
 
 
 class Turns:
@@ -64,6 +64,12 @@ class Turns:
             yield
         finally:
             free.release()
+
+    async def drop(self, endpoint: Endpoint) -> None:
+        """See :class:`~infergate.transport.base.Dropping`."""
+        self._free.pop(endpoint, None)
+        if isinstance(self._upstream, Dropping):
+            await self._upstream.drop(endpoint)
 
     async def close(self) -> None:
         """Close all connections."""

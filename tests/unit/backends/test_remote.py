@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from infergate.backends import detection
+from infergate.backends.endpoints import Balance
 from infergate.backends.remote import RPC_HEADERS, RemoteBackend, Server
 from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import GENERIC, KSERVE
@@ -90,30 +91,45 @@ def refused(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
     raise GatewayError(Kind.CONNECT, "cannot connect", detail=endpoint.authority)
 
 
-async def test_endpoints_take_turns() -> None:
+async def test_endpoints_take_turns_where_they_are_to() -> None:
     upstream = FakeUpstream()
-    remote = backend(upstream)
+    remote = backend(upstream, balance=Balance("round-robin"))
     for _ in range(4):
         await remote.perform(ServerLiveRequest(), call())
-    assert [endpoint for _, endpoint, _ in upstream.sent] == [A, B, A, B]
+    asked = [endpoint for _, endpoint, _ in upstream.sent]
+    assert asked in ([A, B, A, B], [B, A, B, A])
 
 
-async def test_a_refused_connection_is_tried_on_the_next_endpoint() -> None:
+async def test_the_one_with_less_to_do_is_asked() -> None:
+    upstream = FakeUpstream()
+    remote = backend(upstream)
+    await asyncio.gather(*(remote.perform(ServerLiveRequest(), call()) for _ in range(6)))
+    asked = [endpoint for _, endpoint, _ in upstream.sent]
+    assert asked.count(A) == asked.count(B) == 3
+
+
+async def test_a_refused_connection_is_tried_on_another_endpoint() -> None:
     def only_b(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
         return refused(wire, endpoint) if endpoint == A else RpcResponse()
 
     upstream = FakeUpstream(only_b)
-    assert await backend(upstream).perform(ServerLiveRequest(), call()) == Health(ok=True)
-    assert [endpoint for _, endpoint, _ in upstream.sent] == [A, B]
+    remote = backend(upstream, balance=Balance("round-robin"))
+    for _ in range(2):
+        assert await remote.perform(ServerLiveRequest(), call()) == Health(ok=True)
+    asked = [endpoint for _, endpoint, _ in upstream.sent]
+    assert asked in ([A, B, B], [B, A, B])
 
 
 async def test_refused_everywhere_is_told_with_the_backend_but_no_address() -> None:
+    upstream = FakeUpstream(refused)
     with pytest.raises(GatewayError) as caught:
-        await backend(FakeUpstream(refused)).perform(ServerLiveRequest(), call())
+        await backend(upstream).perform(ServerLiveRequest(), call())
     assert caught.value.kind is Kind.CONNECT
     assert "b1" in caught.value.public
     assert "a:1" not in caught.value.public
-    assert caught.value.detail == "b:2"
+    _, last, _ = upstream.sent[-1]
+    assert caught.value.detail == str(last)
+    assert {endpoint for _, endpoint, _ in upstream.sent} == {A, B}
 
 
 async def test_what_may_have_been_carried_out_is_not_sent_again() -> None:

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from infergate.core.sequences import SequenceName
-from infergate.routing.affinity import Rendezvous
+from infergate.routing.affinity import keeper, sequence_key
 
 NAMES = [f"10.0.0.{number}:8000" for number in range(1, 6)]
 
 
-def rendezvous(names: list[str]) -> Rendezvous[str]:
-    return Rendezvous({name: name for name in names})
+class Server(NamedTuple):
+    name: bytes
+    weight: float = 1.0
+
+
+class Those:
+    """Sequences among servers of some names."""
+
+    def __init__(self, names: list[str], weights: dict[str, float] | None = None) -> None:
+        self.servers = [Server(name.encode(), (weights or {}).get(name, 1.0)) for name in names]
+
+    def keeper(self, sequence: SequenceName) -> str:
+        return keeper(sequence_key(sequence), self.servers).name.decode()
+
+
+def rendezvous(names: list[str]) -> Those:
+    return Those(names)
 
 
 SEQUENCES = [SequenceName("m", number) for number in range(1, 2001)]
@@ -64,3 +80,12 @@ def test_models_are_told_apart() -> None:
 @given(st.text(st.characters(exclude_categories=[])), st.text(st.characters(exclude_categories=[])))
 def test_any_text_is_kept_somewhere(model: str, number: str) -> None:
     assert rendezvous(NAMES).keeper(SequenceName(model, number)) in NAMES
+
+
+def test_of_two_weights_each_has_its_share_and_what_moves_moves_to_the_heavier() -> None:
+    before, after = Those(NAMES), Those(NAMES, {NAMES[0]: 3.0})
+    counts = Counter(after.keeper(each) for each in SEQUENCES)
+    assert 0.8 < counts[NAMES[0]] / len(SEQUENCES) / (3 / 7) < 1.2
+    for each in SEQUENCES:
+        if before.keeper(each) != after.keeper(each):
+            assert after.keeper(each) == NAMES[0]

@@ -1,0 +1,30 @@
+"""What is known of a backend's endpoints, as metrics tell it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class EndpointFigures(NamedTuple):
+    """Of one endpoint of the configuration, ``endpoint``: its URL there. Where that is a name, of
+    all its addresses together. Numbers of requests, ejections, checks and lookups are of all time,
+    those of addresses and of requests under way are now's."""
+
+    backend: str
+    endpoint: str
+    available: int = 0
+    """Addresses that are asked."""
+    down: int = 0
+    """Addresses whose checks fail."""
+    ejected: int = 0
+    """Addresses let alone for a while."""
+    active: int = 0
+    """Requests under way."""
+    ok: int = 0
+    failed: int = 0
+    """Requests in which it did not do its part."""
+    ejections: int = 0
+    checks_ok: int = 0
+    checks_failed: int = 0
+    lookups_failed: int = 0
+    """How often its name had no address."""

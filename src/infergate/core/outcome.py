@@ -1,0 +1,15 @@
+"""How an attempt to have a request served has ended, for the endpoint that it was made on."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Outcome(enum.Enum):
+    """Whether an endpoint did its part."""
+
+    OK = "ok"
+    FAILED = "failed"
+    """It could not be reached, broke off, was too slow or said that it cannot serve now."""
+    UNTOLD = "untold"
+    """Nothing can be said: the client went away, or set too short a deadline."""

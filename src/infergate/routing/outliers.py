@@ -1,0 +1,61 @@
+"""Whether an endpoint is let alone for a while, by how the requests to it end (Envoy's outlier
+detection, passive health checks).
+
+*Rule 1.* After so many failures in a row it is ejected, for a time that grows with the number of
+times that it was: 30 s, 60 s, up to 300 s.
+*Rule 2.* Each such time that it then spends without being ejected makes the next one shorter again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class OutlierRule:
+    """``consecutive``: failures in a row, 0: nothing is ejected. ``base`` and ``longest`` in
+    seconds; ``share``: how many of the endpoints may be out at a time, from 0 to 1, but one always
+    may."""
+
+    consecutive: int = 5
+    base: float = 30.0
+    longest: float = 300.0
+    share: float = 0.1
+
+
+DEFAULT_RULE: Final = OutlierRule()
+
+
+class Outlier:
+    """What was seen of one endpoint."""
+
+    __slots__ = ("_times", "ejections", "row", "until")
+
+    def __init__(self) -> None:
+        self.row = 0
+        """Failures in a row."""
+        self.until = -inf
+        """When it is back, or was."""
+        self.ejections = 0
+        """How often it was ejected, ever."""
+        self._times = 0
+
+    def is_due(self, rule: OutlierRule, now: float) -> bool:
+        """Whether it has failed so often that it is to be ejected."""
+        return bool(rule.consecutive) and self.row >= rule.consecutive and self.until <= now
+
+    def eject(self, rule: OutlierRule, now: float) -> None:
+        """Let it alone from ``now`` on."""
+        if self._times:
+            self._times = max(0, self._times - int((now - self.until) / rule.base))
+        self._times += 1
+        self.until = now + min(rule.base * self._times, rule.longest)
+        self.ejections += 1
+        self.row = 0
+
+    def forgive(self, now: float) -> None:
+        """It was seen to be well: it is back."""
+        self.row = 0
+        self.until = min(self.until, now)

@@ -1,0 +1,119 @@
+"""How policies spread requests, with chance of a known seed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from infergate.routing.balance import ConsistentHash, LeastRequest, Policy, RoundRobin, Table
+
+
+@dataclass
+class Server:
+    name: bytes
+    weight: float = 1.0
+    active: int = 0
+
+
+def servers(*weights: float) -> list[Server]:
+    return [Server(b"%d" % i, weight) for i, weight in enumerate(weights)]
+
+
+def table(*weights: float) -> Table[Server]:
+    members = servers(*weights)
+    return Table(members, None if len(set(weights)) == 1 else weights)
+
+
+def counts(policy: Policy[Server], among: Table[Server], times: int = 7000) -> list[float]:
+    """The share of each of ``times`` requests that end at once."""
+    chosen = Counter(policy.pick(among, "").name for _ in range(times))
+    return [chosen[each.name] / times for each in among.members]
+
+
+def chance() -> random.Random:
+    return random.Random(7)
+
+
+POLICIES = [LeastRequest, RoundRobin]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_only_one_is_taken(policy: type[LeastRequest[Server] | RoundRobin[Server]]) -> None:
+    assert counts(policy(chance().random), table(1)) == [1.0]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("weights", [(1, 1), (1, 1, 1, 1, 1), (3, 1), (1, 2, 4), (0.1, 1, 1)])
+def test_each_has_its_share(
+    policy: type[LeastRequest[Server] | RoundRobin[Server]], weights: tuple[float, ...]
+) -> None:
+    shares = counts(policy(chance().random), table(*weights))
+    assert shares == pytest.approx([each / sum(weights) for each in weights], abs=0.02)
+
+
+def test_in_turn_is_as_even_as_can_be() -> None:
+    among = table(1, 1, 1)
+    policy = RoundRobin[Server](chance().random)
+    for _ in range(100):
+        assert len({policy.pick(among, "").name for _ in among.members}) == 3
+    heavy = table(3, 1)
+    chosen = [policy.pick(heavy, "").name for _ in range(400)]
+    for i in range(0, 400, 4):
+        assert chosen[i : i + 4].count(b"0") == 3
+
+
+def test_turns_begin_anywhere() -> None:
+    among = table(1, 1, 1, 1)
+    first = {RoundRobin[Server](random.Random(i).random).pick(among, "").name for i in range(50)}
+    assert len(first) == 4
+
+
+def test_the_busier_of_two_is_never_taken() -> None:
+    among = table(1, 1)
+    among.members[0].active = 1
+    assert counts(LeastRequest(chance().random), among, 100) == [0.0, 1.0]
+
+
+def test_the_busiest_of_many_is_never_taken() -> None:
+    among = table(*[1] * 10)
+    among.members[3].active = 5
+    shares = counts(LeastRequest(chance().random), among)
+    assert shares.pop(3) == 0.0
+    assert min(shares) > 0.08
+
+
+def test_requests_under_way_count_for_the_weight() -> None:
+    among = table(3, 1)
+    among.members[0].active = 2
+    among.members[1].active = 1
+    shares = counts(LeastRequest(chance().random), among)
+    assert shares[0] > 0.9, "only who draws the lighter one twice takes it"
+    among.members[0].active = 4
+    assert counts(LeastRequest(chance().random), among)[1] > 0.4
+
+
+def test_two_choices_keep_the_longest_queue_short() -> None:
+    """Requests come and none ends: with one choice at random the longest of 100 queues of 100 on
+    average has about 125."""
+    members = servers(*[1.0] * 100)
+    policy = LeastRequest[Server](chance().random)
+    among = Table(members)
+    for _ in range(10_000):
+        policy.pick(among).active += 1
+    assert max(each.active for each in members) <= 104
+
+
+def test_a_key_goes_to_one_and_no_key_where_it_may() -> None:
+    among = table(1, 1, 1)
+    policy = ConsistentHash[Server](RoundRobin(chance().random))
+    places = {key: policy.pick(among, key).name for key in map(str, range(100))}
+    assert set(places.values()) == {b"0", b"1", b"2"}
+    fewer = Table([each for each in among.members if each.name != b"1"])
+    for key, place in places.items():
+        assert policy.pick(among, key).name == place
+        if place != b"1":
+            assert policy.pick(fewer, key).name == place
+    assert counts(policy, among, 3000) == pytest.approx([1 / 3] * 3)

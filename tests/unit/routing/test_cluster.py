@@ -1,0 +1,232 @@
+"""Which endpoints may be asked, on a simulated clock."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from infergate.core.outcome import Outcome
+from infergate.core.sequences import SequenceName
+from infergate.routing.balance import ConsistentHash, LeastRequest
+from infergate.routing.cluster import Cluster, ClusterRule, Member
+from infergate.routing.health import Health
+from infergate.routing.outliers import OutlierRule
+
+HALF = ClusterRule(OutlierRule(share=0.5))
+
+
+def members(count: int, first: int = 0) -> list[Member]:
+    return [Member(b"%d" % i, 1.0, Health()) for i in range(first, first + count)]
+
+
+def cluster(count: int, rule: ClusterRule = HALF) -> Cluster[Member]:
+    chance = random.Random(5).random
+    policy = ConsistentHash[Member](LeastRequest(chance))
+    return Cluster(members(count), policy, chance, rule)
+
+
+def ask(
+    among: Cluster[Member],
+    now: float,
+    outcome: Outcome = Outcome.OK,
+    tried: Sequence[Member] = (),
+    key: str = "",
+) -> Member:
+    chosen = among.choose(now, tried, key)
+    among.finished(chosen, outcome, now)
+    return chosen
+
+
+def shares(among: Cluster[Member], now: float, times: int = 2000) -> list[float]:
+    chosen = Counter(id(ask(among, now)) for _ in range(times))
+    return [chosen[id(each)] / times for each in among.members]
+
+
+def fail(among: Cluster[Member], member: Member, now: float, times: int = 5) -> bool:
+    """Whether the last of so many failures ejects ``member``."""
+    ejected = False
+    for _ in range(times):
+        member.active += 1
+        ejected = among.finished(member, Outcome.FAILED, now)
+    return ejected
+
+
+def check(among: Cluster[Member], member: Member, now: float, checks: str) -> None:
+    for each in checks:
+        among.checked(member, now, well=each == "+")
+
+
+def test_what_is_down_is_not_asked_until_it_is_up() -> None:
+    among = cluster(3)
+    check(among, among.members[1], 0.0, "-")
+    assert shares(among, 1.0) == pytest.approx([0.5, 0.0, 0.5], abs=0.05)
+    check(among, among.members[1], 2.0, "++")
+    assert min(shares(among, 2.0)) > 0.2
+
+
+def test_what_is_ejected_is_not_asked_until_its_time_is_over() -> None:
+    among = cluster(3)
+    assert fail(among, among.members[0], 0.0)
+    assert shares(among, 29.9)[0] == 0.0
+    assert shares(among, 30.0)[0] > 0.2
+
+
+def test_failures_that_are_not_in_a_row_eject_nothing() -> None:
+    among = cluster(3)
+    for now in range(100):
+        assert not fail(among, among.members[0], now, 4)
+        among.members[0].active += 1
+        among.finished(among.members[0], Outcome.OK, now)
+    assert min(shares(among, 100.0)) > 0.2
+
+
+def test_what_tells_nothing_neither_ejects_nor_excuses() -> None:
+    among = cluster(3)
+    one = among.members[0]
+    fail(among, one, 0.0, 4)
+    for _ in range(10):
+        one.active += 1
+        among.finished(one, Outcome.UNTOLD, 0.0)
+    assert one.outlier.until < 0.0
+    assert fail(among, one, 0.0, 1)
+
+
+@pytest.mark.parametrize(("share", "count", "out"), [(0.1, 3, 1), (0.1, 40, 4), (0.5, 10, 5)])
+def test_only_a_share_is_ejected_and_one_always_may_be(share: float, count: int, out: int) -> None:
+    among = cluster(count, ClusterRule(OutlierRule(share=share)))
+    told = [fail(among, each, 0.0) for each in among.members]
+    assert told == [True] * out + [False] * (count - out)
+    assert len(among.available(0.0)) == count - out
+
+
+def test_the_last_is_never_ejected() -> None:
+    among = cluster(3, ClusterRule(OutlierRule(share=1.0)))
+    check(among, among.members[0], 0.0, "-")
+    assert fail(among, among.members[1], 0.0)
+    assert not fail(among, among.members[2], 0.0, 100)
+    assert shares(among, 1.0) == [0.0, 0.0, 1.0]
+
+
+def test_where_all_are_down_all_are_asked() -> None:
+    among = cluster(4)
+    for each in among.members:
+        check(among, each, 0.0, "-")
+    assert min(shares(among, 1.0)) > 0.15
+    check(among, among.members[2], 2.0, "++")
+    assert shares(among, 2.0) == [0.0, 0.0, 1.0, 0.0]
+
+
+def test_where_fewer_than_the_operator_wants_are_left_all_are_asked() -> None:
+    among = cluster(4, replace(HALF, panic=0.5))
+    for each in among.members[:2]:
+        check(among, each, 0.0, "-")
+    assert shares(among, 1.0)[0] == 0.0
+    check(among, among.members[2], 0.0, "-")
+    assert min(shares(among, 1.0)) > 0.15
+
+
+def test_a_lone_endpoint_is_asked_whatever_happens() -> None:
+    among = cluster(1)
+    one = among.members[0]
+    check(among, one, 0.0, "---")
+    assert not fail(among, one, 0.0, 50)
+    assert ask(among, 0.0, tried=[one]) is one
+
+
+def test_a_second_attempt_goes_elsewhere() -> None:
+    among = cluster(3)
+    for _ in range(100):
+        first = ask(among, 0.0)
+        second = ask(among, 0.0, tried=[first])
+        third = ask(among, 0.0, tried=[first, second])
+        assert len({id(each) for each in (first, second, third)}) == 3
+        assert ask(among, 0.0, tried=among.members) in among.members
+
+
+def test_a_second_attempt_rather_takes_one_that_is_down_than_the_same() -> None:
+    among = cluster(2)
+    check(among, among.members[0], 0.0, "-")
+    first = ask(among, 0.0)
+    assert first is among.members[1]
+    assert ask(among, 0.0, tried=[first]) is among.members[0]
+
+
+def test_a_key_moves_only_while_its_place_may_not_be_asked() -> None:
+    among = cluster(5)
+    places = {key: ask(among, 0.0, key=key) for key in map(str, range(50))}
+    away = among.members[0]
+    check(among, away, 1.0, "-")
+    for key, place in places.items():
+        assert (ask(among, 1.0, key=key) is place) is (place is not away)
+    check(among, away, 2.0, "++")
+    assert all(ask(among, 2.0, key=key) is place for key, place in places.items())
+
+
+def test_a_second_attempt_of_a_key_is_the_same_for_all() -> None:
+    among = cluster(5)
+    first = ask(among, 0.0, key="k")
+    second = {id(ask(among, 0.0, tried=[first], key="k")) for _ in range(20)}
+    assert len(second) == 1
+    assert id(first) not in second
+
+
+def test_a_sequence_stays_whatever_is_known_of_its_keeper() -> None:
+    among = cluster(3)
+    mine = SequenceName("m", 7)
+    kept = among.keeper(mine)
+    check(among, kept, 0.0, "-")
+    fail(among, kept, 0.0)
+    assert among.keeper(mine) is kept
+    assert kept.active == 2
+
+
+# ---- slow start
+
+
+SLOW = replace(HALF, window=10.0)
+
+
+def test_who_comes_back_begins_with_a_tenth() -> None:
+    among = cluster(2, SLOW)
+    assert shares(among, 0.0) == pytest.approx([0.5, 0.5], abs=0.05), "at the start all are alike"
+    fail(among, among.members[0], 0.0)
+    for now, share in [(30.0, 0.1), (35.0, 0.5), (37.5, 0.75), (40.0, 1.0), (1000.0, 1.0)]:
+        assert shares(among, now)[0] == pytest.approx(share / (1 + share), abs=0.04), now
+
+
+def test_so_does_who_is_up_again_and_who_is_new() -> None:
+    among = cluster(2, SLOW)
+    check(among, among.members[0], 0.0, "-++")
+    assert shares(among, 0.0)[0] == pytest.approx(0.1 / 1.1, abs=0.04)
+    among.replace([*among.members, *members(1, first=2)], 100.0)
+    assert shares(among, 100.0) == pytest.approx([1 / 2.1, 1 / 2.1, 0.1 / 2.1], abs=0.04)
+    assert shares(among, 110.0) == pytest.approx([1 / 3] * 3, abs=0.04)
+
+
+def test_who_was_found_by_the_first_look_up_does_not() -> None:
+    among = cluster(1, SLOW)
+    among.replace([*among.members, *members(1, first=1)], 100.0, slowly=False)
+    assert shares(among, 100.0) == pytest.approx([0.5, 0.5], abs=0.05)
+
+
+def test_a_check_that_finds_it_well_again_ends_its_ejection() -> None:
+    among = cluster(2)
+    one = among.members[0]
+    fail(among, one, 0.0)
+    check(among, one, 1.0, "---")
+    check(among, one, 5.0, "++")
+    assert one in among.available(5.0)
+    assert shares(among, 5.0)[0] > 0.4
+
+
+def test_requests_under_way_are_counted_once() -> None:
+    among = cluster(3)
+    held = [among.choose(0.0) for _ in range(30)]
+    assert sum(each.active for each in among.members) == 30
+    for each in held:
+        among.finished(each, random.Random(3).choice(list(Outcome)), 0.0)
+    assert [each.active for each in among.members] == [0, 0, 0]

@@ -1,0 +1,172 @@
+"""A simulation: 100 endpoints, some dead, some slow, some that come and go, three gateways that do
+not know of each other. Time is a number here, and chance has a seed."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from infergate.core.outcome import Outcome
+from infergate.routing.balance import LeastRequest
+from infergate.routing.cluster import Cluster, ClusterRule, Member
+from infergate.routing.health import Health
+
+COUNT = 100
+RATE = 150.0
+"""Requests a second, of each gateway."""
+ATTEMPTS = 2
+
+
+@dataclass
+class World:
+    """``is_up`` tells of an endpoint and a time whether it serves; ``seconds`` how long that takes
+    it. ``checked``: gateways ask every 5 s; else they learn by requests alone."""
+
+    is_up: Callable[[int, float], bool]
+    seconds: Callable[[int], float] = lambda _: 0.02
+    checked: bool = True
+    gateways: int = 3
+    rule: ClusterRule = field(default_factory=lambda: ClusterRule(window=10.0))
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(11)
+        self.clusters = [self._cluster(random.Random(i).random) for i in range(self.gateways)]
+        self.asked: Counter[int] = Counter()
+        self.refused: Counter[int] = Counter()
+        """Attempts that met a dead endpoint, by whole second."""
+        self.lost: Counter[int] = Counter()
+        """Requests all attempts of which did."""
+        self.requests = 0
+
+    def _cluster(self, chance: Callable[[], float]) -> Cluster[Member]:
+        members = [Member(b"%d" % i, 1.0, Health()) for i in range(COUNT)]
+        return Cluster(members, LeastRequest[Member](chance), chance, self.rule)
+
+    def run(self, until: float) -> None:
+        order = itertools.count()
+        events: list[tuple[float, int, Callable[[float], object]]] = []
+
+        def at(time: float, what: Callable[[float], object]) -> None:
+            if time < until:
+                heapq.heappush(events, (time, next(order), what))
+
+        def request(among: Cluster[Member]) -> Callable[[float], None]:
+            def come(now: float) -> None:
+                self.requests += 1
+                tried: list[Member] = []
+                while len(tried) < ATTEMPTS:
+                    chosen = among.choose(now, tried)
+                    number = int(chosen.name)
+                    self.asked[number] += 1
+                    if self.is_up(number, now):
+                        end = now + self.seconds(number)
+                        at(end, functools.partial(among.finished, chosen, Outcome.OK))
+                        break
+                    self.refused[int(now)] += 1
+                    among.finished(chosen, Outcome.FAILED, now)
+                    tried.append(chosen)
+                else:
+                    self.lost[int(now)] += 1
+                at(now + self.chance.expovariate(RATE), come)
+
+            return come
+
+        def check(among: Cluster[Member], member: Member) -> Callable[[float], None]:
+            def look(now: float) -> None:
+                among.checked(member, now, well=self.is_up(int(member.name), now))
+                at(now + 5.0 * self.chance.uniform(0.9, 1.1), look)
+
+            return look
+
+        for among in self.clusters:
+            at(0.0, request(among))
+            for member in among.members if self.checked else ():
+                at(5.0 * self.chance.random(), check(among, member))
+        while events:
+            now, _, what = heapq.heappop(events)
+            what(now)
+
+
+def share(counted: Counter[int], of: range) -> int:
+    return sum(counted[each] for each in of)
+
+
+def test_where_all_are_well_all_have_as_much_to_do() -> None:
+    world = World(lambda number, now: True)
+    world.run(40.0)
+    assert not world.refused
+    mean = world.requests / COUNT
+    assert 0.7 * mean < min(world.asked.values())
+    assert max(world.asked.values()) < 1.3 * mean
+
+
+def test_a_tenth_dies_and_after_three_checks_nobody_meets_it() -> None:
+    world = World(lambda number, now: number >= 10 or now < 5.0)
+    world.run(40.0)
+    assert share(world.refused, range(5)) == 0
+    assert share(world.refused, range(25, 40)) == 0
+    assert share(world.lost, range(5, 40)) < 0.01 * world.requests
+    assert all(len(each.available(40.0)) == 90 for each in world.clusters)
+
+
+def test_without_checks_failures_alone_let_a_tenth_alone() -> None:
+    world = World(lambda number, now: number >= 10 or now < 5.0, checked=False)
+    world.run(30.0)
+    before = share(world.refused, range(5, 10))
+    after = share(world.refused, range(20, 30))
+    assert before > 0
+    assert after == 0, "all ten are out, which is as many as may be"
+
+
+def test_the_slow_ones_are_asked_less() -> None:
+    """Ten take 150 times as long: they are asked as often as they can serve, not a tenth of all
+    requests."""
+    world = World(lambda number, now: True, lambda number: 3.0 if number < 10 else 0.02)
+    world.run(20.0)
+    assert share(world.asked, range(10)) < 0.04 * world.requests
+
+
+def test_flapping_loses_little_and_all_take_part_again() -> None:
+    """Thirty come and go, each in its own time of about ten seconds."""
+
+    def is_up(number: int, now: float) -> bool:
+        if number >= 30 or now > 60.0:
+            return True
+        return int(now / (4.0 + number / 5.0) + number / 7.0) % 2 == 0
+
+    world = World(is_up)
+    world.run(120.0)
+    flapping = share(world.lost, range(60))
+    assert flapping < 0.02 * world.requests / 2
+    assert share(world.lost, range(60, 120)) == 0
+    for among in world.clusters:
+        assert len(among.available(120.0)) >= 90
+        ejections = sum(each.outlier.ejections for each in among.members)
+        assert 0 < ejections < 30 * 12
+        assert sum(each.outlier.ejections for each in among.members[30:]) == 0
+
+
+def test_all_down_and_back_none_is_forgotten() -> None:
+    world = World(lambda number, now: not 5.0 < now < 40.0)
+    world.run(80.0)
+    assert share(world.lost, range(6, 39)) > 0
+    assert share(world.lost, range(41, 80)) == 0
+    assert share(world.refused, range(60, 80)) == 0
+    assert all(len(each.available(80.0)) == COUNT for each in world.clusters)
+
+
+def test_who_comes_back_is_not_run_over() -> None:
+    """A hundredth of all comes back: in its first second it gets much less than its share."""
+    world = World(lambda number, now: number > 0 or now > 30.0)
+    world.run(30.0)
+    for among in world.clusters:
+        back = among.members[0]
+        among.checked(back, 100.0, well=True)
+        among.checked(back, 100.0, well=True)
+        asked = Counter(among.choose(100.5).name for _ in range(10_000))
+        assert 0 < asked[back.name] < 40
