@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from infergate.codecs.base import Profile
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.figures import EndpointFigures
 from infergate.core.messages import Answer, InferRequest, InferResponse, ModelMetadata, Operation
 
 
@@ -68,6 +69,25 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Let go of connections."""
+        ...
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """What a backend has besides whose servers are elsewhere."""
+
+    @property
+    def ready(self) -> bool | None:
+        """Whether any of them can serve, as far as they are asked now and then; None: they are not,
+        or not yet."""
+        ...
+
+    def loops(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        """What is to run as long as it serves: coroutines that never end."""
+        ...
+
+    def figures(self) -> Sequence[EndpointFigures]:
+        """What is known of its endpoints."""
         ...
 
 

@@ -25,6 +25,7 @@ _BOUNDS = {
     "greater_than": ("gt", "must be more than {}"),
     "greater_than_equal": ("ge", "must be at least {}"),
     "less_than": ("lt", "must be less than {}"),
+    "less_than_equal": ("le", "must be at most {}"),
 }
 
 

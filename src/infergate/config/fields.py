@@ -21,18 +21,17 @@ from infergate.config import protocols
 from infergate.config.labels import parse_labels
 from infergate.config.mistakes import or_else
 from infergate.config.values import (
-    Url,
     duration_text,
     mode_text,
     parse_address,
     parse_duration,
     parse_header_glob,
+    parse_header_name,
     parse_mode,
     parse_pattern,
     parse_size,
     parse_socket,
     parse_text,
-    parse_url,
     size_text,
     told,
 )
@@ -44,7 +43,7 @@ FOLDER: Final = "folder"
 """In the context of a validation: where the paths of files begin."""
 
 
-def _read_by(parse: Callable[[Any], Any]) -> BeforeValidator:
+def read_by(parse: Callable[[Any], Any]) -> BeforeValidator:
     """``parse`` as a validator whose ValueError is the whole message."""
 
     def validate(value: Any) -> Any:
@@ -89,65 +88,62 @@ def _spell_null(value: Any) -> Any:
 
 Size = Annotated[
     int,
-    _read_by(parse_size),
+    read_by(parse_size),
     PlainSerializer(size_text, when_used="json"),
     WithJsonSchema({"type": ["integer", "string"], "format": "size", "examples": ["64MiB"]}),
 ]
 """Bytes."""
 Duration = Annotated[
     float,
-    _read_by(parse_duration),
+    read_by(parse_duration),
     PlainSerializer(duration_text, when_used="json"),
     WithJsonSchema({"type": ["string", "integer"], "format": "duration", "examples": ["30s"]}),
 ]
 """Seconds."""
 Text = Annotated[
-    str, _read_by(parse_text), WithJsonSchema({"type": ["string", "integer"], "format": "text"})
+    str, read_by(parse_text), WithJsonSchema({"type": ["string", "integer"], "format": "text"})
 ]
 """A version, say: a whole number is taken as its digits."""
 Pattern = Annotated[
-    str, _read_by(parse_pattern), WithJsonSchema({"type": "string", "format": "pattern"})
+    str, read_by(parse_pattern), WithJsonSchema({"type": "string", "format": "pattern"})
 ]
 HeaderGlob = Annotated[
-    str, _read_by(parse_header_glob), WithJsonSchema({"type": "string", "format": "header glob"})
+    str, read_by(parse_header_glob), WithJsonSchema({"type": "string", "format": "header glob"})
+]
+HeaderName = Annotated[
+    str, read_by(parse_header_name), WithJsonSchema({"type": "string", "format": "header name"})
 ]
 ListenAddress = Annotated[
     InstanceOf[Address],
-    _read_by(parse_address),
+    read_by(parse_address),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "host:port"}),
 ]
 SocketAddress = Annotated[
     InstanceOf[Address],
-    _read_by(parse_socket),
+    read_by(parse_socket),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "host:port or unix:/path"}),
 ]
 FileMode = Annotated[
     int,
-    _read_by(parse_mode),
+    read_by(parse_mode),
     PlainSerializer(mode_text),
     WithJsonSchema({"type": "string", "format": "octal permissions", "examples": ["660"]}),
 ]
-EndpointUrl = Annotated[
-    InstanceOf[Url],
-    _read_by(parse_url),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "format": "URL"}),
-]
 Protocol = Annotated[
     str,
-    _read_by(_parse_protocol),
+    read_by(_parse_protocol),
     WithJsonSchema({"type": "string", "format": "protocol", "examples": ["v2-grpc"]}),
 ]
 ProfileName = Annotated[
     str,
-    _read_by(_parse_profile),
+    read_by(_parse_profile),
     WithJsonSchema({"enum": ["auto", *PROFILES]}),
 ]
 TensorType = Annotated[
     Datatype,
-    _read_by(_parse_datatype),
+    read_by(_parse_datatype),
     PlainSerializer(lambda datatype: datatype.value),
     WithJsonSchema({"enum": list(DATATYPES)}),
 ]

@@ -13,10 +13,10 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from infergate.config import protocols
+from infergate.config.endpoints import BalanceConfig, EndpointUrl, HealthConfig, OutlierConfig
 from infergate.config.fields import (
     Dimension,
     Duration,
-    EndpointUrl,
     HeaderGlob,
     Labels,
     Name,
@@ -51,8 +51,26 @@ class BackendConfig(Section):
         "over HTTP; grpc:// or grpcs:// with a port for v2-grpc and trtis-grpc; for graphpipe also "
         "size-prefixed messages over tcp://host:port or unix:/path; none for builtin. https and "
         "grpcs trust the system's certificates, or those that "
-        "SSL_CERT_FILE and SSL_CERT_DIR name. Requests go to several in turn, but those of a "
-        "sequence to one, always the same (docs/decisions/0013).",
+        "SSL_CERT_FILE and SSL_CERT_DIR name. One of several may have a weight: "
+        "`{url: http://a:8000, weight: 3}`. A name stands for all its addresses, each of which is "
+        "an endpoint with the name's weight (`dns_refresh`). `balance` says which is asked; those "
+        "of a sequence go to one, always the same (docs/decisions/0013).",
+    )
+    balance: BalanceConfig = Field(
+        default=BalanceConfig(), description="How it is chosen which of several endpoints is asked."
+    )
+    health: HealthConfig = Field(
+        default=HealthConfig(), description="How servers are asked whether they are ready."
+    )
+    outliers: OutlierConfig = Field(
+        default=OutlierConfig(), description="When an endpoint that fails is let alone."
+    )
+    dns_refresh: Duration = Field(
+        default=5.0,
+        description="How often the names of endpoints are looked up: addresses that are new get "
+        "requests, those that are gone finish what they have. IPv4 addresses where there are any, "
+        "else IPv6. A name that has none any more keeps those it had. 0: whenever a connection is "
+        "made, and a name is one endpoint; so is `localhost` always.",
     )
     timeout: PositiveDuration = Field(
         default=30.0,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ _ADDRESS: Final = re.compile(r"(?:\[([^\]/]+)\]|([^/\[\]]+)):([0-9]+)")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _HEADER_GLOB: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z?\[\]-]+")
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _MAX_PORT: Final = 65535
 _UNIX_URL: Final = re.compile(r"((?:http\+)?unix):(?://)?(.*)")
 _LONGEST_UNIX_PATH: Final = 107
@@ -32,12 +33,17 @@ _MODE: Final = re.compile(r"0?[0-7]{3}")
 @dataclass(frozen=True, slots=True)
 class Url:
     """An endpoint as the config spells it. ``port`` None: the scheme's own. ``path`` is that of a
-    socket file where there is no host."""
+    socket file where there is no host. ``weight`` is its share beside others'."""
 
     scheme: str
     host: str
     port: int | None
     path: str = ""
+    weight: int = 1
+
+    def weighing(self, weight: int) -> Url:
+        """The same with another weight."""
+        return replace(self, weight=weight)
 
     def __str__(self) -> str:
         if not self.host:
@@ -94,6 +100,14 @@ def parse_header_glob(value: Any) -> str:
     name = parse_text(value).lower()
     if not _HEADER_GLOB.fullmatch(name):
         raise ValueError(f"'{name}' is not a header name or a glob of header names")
+    return name
+
+
+def parse_header_name(value: Any) -> str:
+    """A header's name, in lower case."""
+    name = parse_text(value).lower()
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"'{name}' is not a header name")
     return name
 
 

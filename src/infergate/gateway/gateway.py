@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from infergate import __version__
-from infergate.backends.base import Backend
+from infergate.backends.base import Backend, Watched
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
@@ -331,8 +331,14 @@ class Gateway:
 
     async def _is_ready(self, call: Call) -> bool:
         """Whether the backends, taken together, can serve."""
-        answers = (asked(each, ServerReadyRequest(), call) for each in self.backends)
-        return self._combine([answer == READY for answer in await asyncio.gather(*answers)])
+        answers = (_is_ready(each, call) for each in self.backends)
+        return self._combine(await asyncio.gather(*answers))
+
+
+async def _is_ready(backend: Backend, call: Call) -> bool:
+    """Whether ``backend`` can serve: as its checks say, where it has any, else as it says."""
+    known = backend.ready if isinstance(backend, Watched) else None
+    return await asked(backend, ServerReadyRequest(), call) == READY if known is None else known
 
 
 def _given_back(

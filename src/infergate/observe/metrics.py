@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from infergate import __version__
 from infergate.observe.counted import Counted
+from infergate.observe.endpoints import EndpointMetrics
 
 
 class Metrics:
@@ -27,6 +28,8 @@ class Metrics:
         )
         self._counted: Final = Counted()
         self.registry.register(self._counted)
+        self.endpoints: Final = EndpointMetrics()
+        self.registry.register(self.endpoints)
         self.record: Final = self._counted.record
         """Count a finished request, which took so many seconds."""
         self.in_flight: Final = Gauge(

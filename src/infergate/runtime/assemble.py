@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
-from infergate.backends.base import Backend
+from infergate.backends.base import Backend, Watched
 from infergate.backends.builtin import BuiltinBackend
 from infergate.backends.remote import HTTP_HEADERS, RPC_HEADERS, RemoteBackend
 from infergate.backends.remote import Server as RemoteServer
@@ -29,9 +30,11 @@ from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.statistics import Figures
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.metrics import Metrics
+from infergate.runtime import balancing
 from infergate.runtime.admin import Admin
 from infergate.runtime.aside import Pool
 from infergate.runtime.engines import ServeHttp, engine
+from infergate.runtime.upkeep import Upkeep
 from infergate.transport.base import Bind, HttpStreamUpstream, Server
 from infergate.transport.frame_client import EitherUpstream
 from infergate.transport.frame_server import FrameServer
@@ -50,6 +53,7 @@ class Running:
     listeners: Mapping[str, Server]
     log: AccessLog | None
     aside: Pool | None
+    upkeep: Upkeep
 
     async def start(self, bind: Bind | None = None) -> None:
         """Bind every listener (by ``bind``, if given), then accept; or none: raises OSError naming
@@ -59,6 +63,7 @@ class Running:
                 await _bind(name, listener, bind)
             for listener in self.listeners.values():
                 await listener.start()
+            self.upkeep.start()
         except OSError:
             await asyncio.gather(*(each.stop(0) for each in self.listeners.values()))
             await self._close_backends()
@@ -82,6 +87,7 @@ class Running:
             await asyncio.to_thread(self.log.close)
 
     async def _close_backends(self) -> None:
+        await self.upkeep.stop()
         await asyncio.gather(*(backend.close() for backend in self.gateway.backends))
 
 
@@ -118,6 +124,8 @@ def assemble(config: Config, builtin: Callable[[str, float], Backend] = _embedde
     metrics.streams.set_function(lambda: admission.streams)
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
+    watched = [each for each in gateway.backends if isinstance(each, Watched)]
+    metrics.endpoints.source = lambda: chain.from_iterable(each.figures() for each in watched)
     log = None
     if config.log.access:
         log = AccessLog(FORMATS[config.log.format], metrics.log_dropped.inc)
@@ -141,7 +149,7 @@ def assemble(config: Config, builtin: Callable[[str, float], Backend] = _embedde
         # Not admitted with the rest: a full gateway must still tell that it is full.
         admin = Admin(metrics, gateway.readiness.ready)
         listeners["admin"] = serve_http(addresses["admin"], admin, limits, Admission(limits))
-    return Running(config, gateway, listeners, log, aside)
+    return Running(config, gateway, listeners, log, aside, Upkeep(gateway.backends))
 
 
 def _frontends(
@@ -189,12 +197,15 @@ def _backend(
         return builtin(name, config.timeout)
     server = RemoteServer(
         name,
-        compiled.endpoints(config),
+        balancing.sites(config),
         config.timeout,
         PROFILES.get(config.profile),
         config.forward_headers,
         config.return_headers,
         shares,
+        balancing.balance(config),
+        balancing.watching(config),
+        balancing.key(config),
     )
     codec: Codec[Any, Any] = plugin.make({})
     match plugin.carrier:
