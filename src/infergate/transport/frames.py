@@ -17,12 +17,11 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 from infergate.core.wire import size
+from infergate.transport.rooms import room
 
 PREFIX: Final = struct.Struct("<I")
 LONGEST: Final = 2**32 - 1
@@ -108,7 +107,7 @@ class Frames:
             self._body = memoryview(bytes(self._ahead[begin : self._start]))
             return
         self.received = self._end - begin
-        self._body = np.empty(length + 1, np.uint8).data
+        self._body = room(length + 1)
         self._body[: self.received] = self._ahead[begin : self._end]
         self._start = self._end = 0
 

@@ -22,6 +22,7 @@ from infergate.transport.h1.answer import PlainHead, PlainHeads
 from infergate.transport.http_client import AiohttpUpstream
 from infergate.transport.http_exchange import Exchange
 from infergate.transport.pool import Pool
+from infergate.transport.rooms import room
 
 _SCRATCH: Final = 64 * KIB
 
@@ -73,7 +74,7 @@ class H1Exchange(Exchange, asyncio.BufferedProtocol):
             return
         self._plain = plain
         # Not filled (bytearray would be, with zeros): what was only announced costs nothing.
-        self._memory = np.empty(length + 1, np.uint8).data
+        self._memory = room(length + 1)
         self._memory[:here] = data[size:]
 
     def _finish_plain(self, plain: PlainHead, body: Buffer) -> None:

@@ -13,13 +13,12 @@ that one begins. It is the last one too, as RFC 9112, 6.1 wants.
 
 from __future__ import annotations
 
-import numpy as np
-
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.transport import http_head
 from infergate.transport.h1.chunks import Chunks
 from infergate.transport.h1.head import Head, Heads, Judge, check_size
+from infergate.transport.rooms import room
 
 _EMPTY_LINE = b"\r\n\r\n"
 
@@ -66,7 +65,7 @@ class Reader:
         memory = self._memory
         if memory is None:
             # Not filled (bytearray would be, with zeros): what was only announced costs nothing.
-            memory = self._memory = np.empty(self._length, np.uint8).data
+            memory = self._memory = room(self._length)
             memory[: self.received] = self._data[self._at :]
             self._data, self._at = b"", 0
         return memory[self.received :]

@@ -10,9 +10,8 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from infergate.core.tensor import Buffer
+from infergate.transport.rooms import room
 
 PREFIX: Final = struct.Struct(">BI")
 _SIZE: Final = PREFIX.size
@@ -103,7 +102,7 @@ class OneMessage:
         if len(data) == _SIZE + length:
             self._finish(bytes(data[_SIZE:]))
             return
-        self._room = np.empty(length, np.uint8).data  # touched only as bytes come
+        self._room = room(length)  # touched only as bytes come
         self._fill(data[_SIZE:])
 
     def _fill(self, data: Buffer) -> None:
