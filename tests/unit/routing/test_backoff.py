@@ -1,0 +1,37 @@
+"""How long to wait before another try."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from infergate.routing.backoff import BASE, MOST, backoff
+
+
+def longest() -> float:
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("tries", "most"), [(1, 0.025), (2, 0.075), (3, 0.175), (4, 0.25), (5, 0.25), (10**9, 0.25)]
+)
+def test_it_grows_up_to_its_most(tries: int, most: float) -> None:
+    assert backoff(tries, longest) == pytest.approx(most)
+    assert backoff(tries, lambda: 0.0) == 0.0
+
+
+def test_requests_that_failed_together_are_spread() -> None:
+    chance = random.Random(3).random
+    waits = sorted(backoff(1, chance) for _ in range(1000))
+    gaps = [later - earlier for earlier, later in itertools.pairwise(waits)]
+    assert waits[0] < BASE * 0.02
+    assert waits[-1] > BASE * 0.98
+    assert max(gaps) < BASE * 0.02
+
+
+def test_chance_alone_decides() -> None:
+    one, other = random.Random(5).random, random.Random(5).random
+    assert [backoff(n, one) for n in range(1, 9)] == [backoff(n, other) for n in range(1, 9)]
+    assert all(0 <= backoff(n) <= MOST for n in range(1, 9))

@@ -1,0 +1,73 @@
+"""How many tries beyond the first there may be at once."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.routing.budget import LEAST, RetryBudget
+
+
+def taken(budget: RetryBudget) -> int:
+    count = 0
+    while budget.take():
+        count += 1
+    return count
+
+
+def test_three_at_least_where_little_goes_on() -> None:
+    assert taken(RetryBudget()) == LEAST == 3
+
+
+def test_a_fifth_of_what_is_in_progress() -> None:
+    budget = RetryBudget()
+    budget.requests = 100
+    assert taken(budget) == 20
+    budget.give_back()
+    assert taken(budget) == 1
+
+
+def test_none_where_the_operator_wants_none() -> None:
+    budget = RetryBudget(share=0.0, least=0)
+    budget.requests = 1000
+    assert not budget.take()
+
+
+@given(st.integers(0, 100), st.integers(0, 10), st.integers(0, 500))
+def test_never_more_than_its_share(percent: int, least: int, requests: int) -> None:
+    budget = RetryBudget(percent / 100, least)
+    budget.requests = requests
+    most = max(least, percent / 100 * requests)
+    assert most <= taken(budget) < most + 1
+
+
+def test_an_outage_is_sent_little_more_than_what_comes() -> None:
+    """A simulation: 200 requests a second for ten seconds to a backend that fails each try after
+    half a second, with three tries beyond the first. Without a budget it would be sent four times
+    as many."""
+    chance = random.Random(7)
+    budget = RetryBudget()
+    events = [(chance.uniform(0, 10), 0) for _ in range(2000)]
+    events.sort()
+    over: list[tuple[float, int]] = []  # when a try ends, and how many there were of its request
+    sent = 0
+    while events or over:
+        now, tries = min(events[:1] + over)
+        if events and (now, tries) == events[0]:
+            events.pop(0)
+            budget.requests += 1
+            sent += 1
+            over.append((now + 0.5, 1))
+            continue
+        over.remove((now, tries))
+        if tries > 1:
+            budget.give_back()
+        if tries <= 3 and budget.take():
+            sent += 1
+            over.append((now + 0.5, tries + 1))
+        else:
+            budget.requests -= 1
+    assert 2000 < sent < 2000 * 1.35
+    assert (budget.requests, budget.retries) == (0, 0)
