@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar
@@ -24,6 +24,7 @@ from infergate.backends.descriptions import LIFETIME, Descriptions, configured
 from infergate.backends.detection import Detection
 from infergate.backends.endpoints import Balance, Endpoints, Lease, Site
 from infergate.backends.headers import HeaderRule
+from infergate.backends.queueing import Queue
 from infergate.backends.remembered import DOUBTFUL
 from infergate.backends.sending import Sending, late
 from infergate.backends.watching import Watcher, Watching
@@ -47,6 +48,8 @@ from infergate.core.messages import (
     ServerMetadataRequest,
 )
 from infergate.core.sequences import SequenceName, sequence_of
+from infergate.core.tally import Tally
+from infergate.routing.budget import LEAST, SHARE, RetryBudget
 from infergate.transport.base import Dropping, Endpoint, StreamUpstream, Upstream
 
 __all__ = ["HTTP_HEADERS", "RPC_HEADERS", "HeaderAccess", "RemoteBackend", "Server"]
@@ -89,19 +92,31 @@ class Server:
     watching: Watching = field(default_factory=Watching)
     key: Callable[[Call], str] | None = None
     """What requests have in common that are to go to one endpoint; empty: nothing."""
+    max_requests: int = 0
+    """Inferences it is sent at once; 0: as many as come."""
+    max_queue: int = 0
+    """Inferences that wait for their turn."""
+    retry_share: float = SHARE
+    """Of the inferences in progress: how many may be tries beyond the first."""
+    retry_least: int = LEAST
+    """How many may be in any case."""
 
 
 class RemoteBackend(Generic[Req, Resp]):
     """Speaks ``codec`` to the endpoints of ``server`` over ``upstream``."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it stands on
         self,
         server: Server,
         codec: Codec[Req, Resp],
         upstream: Upstream[Req, Resp],
         headers: HeaderAccess[Req, Resp],
         limits: Limits,
+        *,
+        tally: Tally | None = None,
     ) -> None:
+        """``tally`` is where its retries and the like are counted."""
+        tally = tally or Tally()
         self.name: Final = server.name
         self.protocol: Final = codec.name
         self.datatypes: Final = codec.caps.datatypes
@@ -125,8 +140,11 @@ class RemoteBackend(Generic[Req, Resp]):
             forwarded=HeaderRule(server.forward_headers),
             returned=HeaderRule(server.return_headers),
             key=server.key,
+            budget=RetryBudget(server.retry_share, server.retry_least),
+            queue=_queue(server, tally),
+            tally=tally,
         )
-        self.exchange: Final = self._sending.exchange
+        self.infer: Final = self._sending.infer
         """See :class:`~infergate.backends.sending.Sending`."""
         self._rephrasing: Final = _rephrasing(codec)
         self._shares: Final = server.shared_memory
@@ -150,19 +168,24 @@ class RemoteBackend(Generic[Req, Resp]):
         profile = await self.profile(call) if self.codec.profiled else self._known()
         wire = self.codec.build_request(operation, profile)
         try:
-            return self._read(await self.exchange(wire, call, self._sequence(operation)), operation)
+            return self._read(await self._answer(operation, wire, call), operation)
         except GatewayError as error:
             otherwise = self._rephrasing(operation)
             if otherwise is None or error.kind not in _NOT_UNDERSTOOD:
                 raise
             return await self._ask_otherwise(operation, otherwise, error, call)
 
+    def _answer(self, operation: Operation, wire: Req, call: Call) -> Awaitable[Resp]:
+        if isinstance(operation, InferRequest):
+            return self.infer(wire, call, self._sequence(operation, call))
+        return self._sending.exchange(wire, call)
+
     async def _ask_otherwise(
         self, operation: Operation, wire: Req, first: GatewayError, call: Call
     ) -> Answer:
         """Rule 2."""
         try:
-            return self._read(await self.exchange(wire, call), operation)
+            return self._read(await self._sending.exchange(wire, call), operation)
         except GatewayError as error:
             if error.kind not in _NOT_UNDERSTOOD:
                 raise
@@ -191,7 +214,7 @@ class RemoteBackend(Generic[Req, Resp]):
                 raise
             model = newer
             wire = self.codec.build_request(request, profile, model)
-        answer = await self.exchange(wire, call, self._sequence(request))
+        answer = await self.infer(wire, call, self._sequence(request, call))
         try:
             return self._read(answer, request, model)
         except GatewayError as error:
@@ -216,7 +239,7 @@ class RemoteBackend(Generic[Req, Resp]):
         wire, model = await self._streamed(request, call)
         if wire is not None:
             assert isinstance(codec, Streaming)
-            sequence = self._sequence(request)
+            sequence = self._sequence(request, call)
             try:
                 async with aclosing(self._sending.stream(wire, call, sequence)) as messages:
                     async for message in messages:
@@ -265,11 +288,10 @@ class RemoteBackend(Generic[Req, Resp]):
         except GatewayError as error:
             raise read_wrong(error, self.name) from None
 
-    def _sequence(self, operation: Operation) -> SequenceName | None:
-        """The sequence that matters to the choice of an endpoint."""
-        if self._endpoints.spreads and isinstance(operation, InferRequest):
-            return sequence_of(operation)
-        return None
+    def _sequence(self, request: InferRequest, call: Call) -> SequenceName | None:
+        """The sequence that ``request`` is of, where that matters: to the choice of an endpoint, or
+        because nothing of a sequence is sent twice."""
+        return sequence_of(request) if self.spreads or call.retry.idempotent else None
 
     async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
         """See Backend. Of a model that may have been changed no description is believed."""
@@ -324,7 +346,8 @@ class RemoteBackend(Generic[Req, Resp]):
     async def _ask_profile(self, call: Call) -> Profile:
         question = ServerMetadataRequest()
         wire = self.codec.build_request(question, GENERIC)
-        answer = self.codec.parse_response(await self.exchange(wire, call), question, self._limits)
+        told = await self._sending.exchange(wire, call)
+        answer = self.codec.parse_response(told, question, self._limits)
         assert isinstance(answer, ServerMetadata)
         return detect(answer)
 
@@ -369,6 +392,12 @@ class RemoteBackend(Generic[Req, Resp]):
     async def close(self) -> None:
         """Close the connections to all endpoints."""
         await self._upstream.close()
+
+
+def _queue(server: Server, tally: Tally) -> Queue | None:
+    if not server.max_requests:
+        return None
+    return Queue(server.name, server.max_requests, server.max_queue, tally)
 
 
 def _rephrasing(codec: Codec[Req, Resp]) -> Callable[[Operation], Req | None]:

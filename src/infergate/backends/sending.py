@@ -2,14 +2,15 @@
 
 *Rule 1.* The shorter of the client's deadline and the timeout (the route's; if it has none, the
 backend's) bounds every exchange and travels upstream.
-*Rule 2.* An exchange is tried again only where nothing was sent (CONNECT); anything else may have
-been carried out.
+*Rule 2.* What failed is tried again as its route wants (``retrying``, docs/decisions/0022): by
+default only where nothing was sent, for anything else may have been carried out.
 *Rule 3.* A stream is a call of its own for each request. Its deadline is the client's alone, which
 travels; the timeout bounds the wait for each message. Once a message has come nothing is tried
-again.
+again, and nothing of a stream is hedged.
 *Rule 4.* All requests of a sequence go to one endpoint, which alone has its state: they are never
-tried on another (docs/decisions/0013).
+tried on another (docs/decisions/0013), nor sent twice.
 *Rule 5.* Of each attempt the endpoints are told how it ended.
+*Rule 6.* Where the operator bounds them, inferences wait for their turn; questions never do.
 """
 
 from __future__ import annotations
@@ -17,23 +18,29 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from infergate.backends.base import named
 from infergate.backends.carriers import HeaderAccess
 from infergate.backends.endpoints import Endpoints, Lease, Outcome
 from infergate.backends.headers import HeaderRule
+from infergate.backends.hedging import hedged
+from infergate.backends.queueing import Queue
+from infergate.backends.retrying import Choose, Tries
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.retrying import Hedge
 from infergate.core.sequences import SequenceName
+from infergate.core.tally import Tally
+from infergate.routing.budget import RetryBudget
+from infergate.routing.latency import Latencies
 from infergate.transport.base import StreamUpstream, Upstream
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
-_ATTEMPTS: Final = 2  # HAProxy and Envoy retry a refused connection once
 _SHOWN: Final = 40
 """Characters of a sequence's id in an error."""
 _FAULTS: Final = frozenset({Kind.CONNECT, Kind.BACKEND_GARBAGE})
@@ -56,9 +63,13 @@ class Sending(Generic[Req, Resp]):
         timeout: float,
         forwarded: HeaderRule,
         returned: HeaderRule,
+        budget: RetryBudget,
+        queue: Queue | None,
+        tally: Tally,
         key: Callable[[Call], str] | None = None,
     ) -> None:
-        """``key`` tells what requests that belong together have in common; None: nothing has."""
+        """``queue``: where inferences wait for their turn; None: they need not. ``key`` tells what
+        requests that belong together have in common; None: nothing has."""
         self._backend: Final = backend
         self._endpoints: Final = endpoints
         self._upstream: Final = upstream
@@ -66,7 +77,12 @@ class Sending(Generic[Req, Resp]):
         self._timeout: Final = timeout
         self._forwarded: Final = forwarded
         self._returned: Final = returned
+        self._budget: Final = budget
+        self._queue: Final = queue
+        self._tally: Final = tally
         self._key: Final = key
+        self._latencies: Final[dict[str, Latencies]] = {}
+        """Of routes that hedge after a percentile."""
 
     def allowed(self, call: Call) -> float:
         """The route's timeout where it has one, else the backend's."""
@@ -83,94 +99,225 @@ class Sending(Generic[Req, Resp]):
         began = time.monotonic()
         call.tighten(began + self.allowed(call))
         self.forward(wire, call)
+        tries = self._tries(call, sequence)
         try:
-            answer = await self._attempted(wire, call, self._choosing(call, sequence), sequence)
+            answer = await self._tried(wire, tries)
+        except GatewayError as error:
+            if sequence is None or error.kind is not Kind.CONNECT:
+                raise
+            raise self._away(error, sequence, tries) from error
         finally:
             call.backend_seconds += time.monotonic() - began
         self._return(answer, call)
         return answer
 
+    def _tries(self, call: Call, sequence: SequenceName | None) -> Tries:
+        if sequence is not None:
+            return self._only(call, lambda: self._endpoints.keeper(sequence))
+        choose: Choose = self._endpoints.choose
+        if self._key is not None:
+            choose = functools.partial(self._endpoints.choose, key=self._key(call))
+        return Tries(call, choose, self._budget, self._tally, resend=call.retry.idempotent)
+
+    def _only(self, call: Call, choose: Callable[[], Lease]) -> Tries:
+        return Tries(call, lambda _: choose(), self._budget, self._tally, resend=False)
+
+    def infer(self, wire: Req, call: Call, sequence: SequenceName | None = None) -> Awaitable[Resp]:
+        """The same for an inference: in its turn, and hedged where its route wants that."""
+        if self._queue is None and call.retry.hedge is None:
+            return self.exchange(wire, call, sequence)
+        return self._infer(wire, call, sequence)
+
+    async def _infer(self, wire: Req, call: Call, sequence: SequenceName | None) -> Resp:
+        began = time.monotonic()
+        call.tighten(began + self.allowed(call))
+        queue = self._queue
+        if queue is not None:
+            try:
+                await queue.enter(call)
+            finally:
+                call.backend_seconds += time.monotonic() - began
+        try:
+            if sequence is None and call.retry.hedge is not None:
+                return await self._hedged(wire, call, call.retry.hedge)
+            return await self.exchange(wire, call, sequence)
+        finally:
+            if queue is not None:
+                queue.leave()
+
+    async def _hedged(self, wire: Req, call: Call, hedge: Hedge) -> Resp:
+        """``exchange`` of a request that may be sent twice at once."""
+        began = time.monotonic()
+        self.forward(wire, call)
+        latencies = self._latencies.setdefault(call.route, Latencies())
+        delay = latencies.percentile(hedge.percentile) if hedge.after is None else hedge.after
+        tries = self._tries(call, None)
+        first = self._tried(wire, tries)
+        try:
+            if delay is None:
+                answer = await first
+            else:
+                answer, won = await hedged(
+                    first, lambda: self._hedge(wire, tries), delay, self._serves
+                )
+                self._tally.hedged(won)
+        finally:
+            took = time.monotonic() - began
+            call.backend_seconds += took
+        if hedge.after is None and self._serves(answer):
+            latencies.add(took)
+        self._return(answer, call)
+        return answer
+
+    def _hedge(self, wire: Req, tries: Tries) -> Coroutine[Any, Any, Resp] | None:
+        """Another try beside the first, of another endpoint; None where there is none, or none that
+        may be asked more now."""
+        queue = self._queue
+        if queue is not None and not queue.enter_now():
+            return None
+        lease = tries.hedge()
+        if lease is not None:
+            return self._second(wire, tries, lease)
+        if queue is not None:
+            queue.leave()
+        return None
+
+    async def _second(self, wire: Req, tries: Tries, lease: Lease) -> Resp:
+        try:
+            return await self._try(wire, tries, lease)
+        finally:
+            self._budget.give_back()
+            if self._queue is not None:
+                self._queue.leave()
+
     async def to(self, lease: Lease, wire: Req, call: Call) -> Resp:
         """Send ``wire``, which was forwarded, to ``lease`` alone before the call's deadline."""
-        return await self._attempted(wire, call, lambda _: lease.take())
+        return await self._tried(wire, self._only(call, lease.take))
 
-    async def _attempted(
-        self,
-        wire: Req,
-        call: Call,
-        choose: Callable[[list[Lease]], Lease],
-        sequence: SequenceName | None = None,
-    ) -> Resp:
-        """The answer of an endpoint that ``choose`` gives, of those that were tried."""
-        # An error knows the frames that it goes through, and those the message: where a name of
-        # one of them were the error's, all of it would stay until cycles are collected.
-        refused: list[GatewayError] = []
-        tried: list[Lease] = []
-        while len(tried) < _ATTEMPTS:
-            assert call.deadline is not None
-            began = time.monotonic()
-            remaining = call.deadline - began
-            if remaining <= 0:
-                raise late(self._backend)
-            lease = choose(tried)
-            outcome = Outcome.UNTOLD
-            try:
-                answer = await self._upstream.exchange(wire, lease.endpoint, remaining)
-                outcome = self._answered(answer)
-            except GatewayError as error:
-                outcome = self._failed(error, time.monotonic() - began, call)
-                refused[:] = (named(error, self._backend),)
-                if error.kind is not Kind.CONNECT:
-                    raise refused.pop() from error
-            else:
-                return answer
-            finally:
-                lease.finished(outcome)
-            tried.append(lease)
-        raise refused.pop() if sequence is None else self._away(refused.pop(), sequence, tried)
+    async def _tried(self, wire: Req, tries: Tries) -> Resp:
+        """The answer of an endpoint."""
+        call = tries.call
+        assert call.deadline is not None
+        if call.deadline <= time.monotonic():
+            raise late(self._backend)
+        lease: Lease | None = tries.first()
+        try:
+            while lease is not None:
+                declined: Resp | None = None
+                # An error knows the frames that it goes through, and those the message: where a
+                # name of one of them were the error's, all of it would stay until cycles are
+                # collected.
+                try:
+                    answer = await self._try(wire, tries, lease)
+                    if not tries.resend or self._serves(answer):
+                        return answer
+                    declined = answer
+                except GatewayError as error:
+                    tries.refused(named(error, self._backend))
+                lease = await tries.next()
+        finally:
+            tries.over()
+        if declined is not None:
+            return declined
+        raise tries.error()
+
+    async def _try(self, wire: Req, tries: Tries, lease: Lease) -> Resp:
+        call = tries.call
+        began = time.monotonic()
+        assert call.deadline is not None
+        seconds = call.deadline - began
+        if tries.resend and call.retry.per_try is not None:
+            seconds = min(seconds, call.retry.per_try)
+        outcome = Outcome.UNTOLD
+        try:
+            answer = await self._upstream.exchange(wire, lease.endpoint, seconds)
+            outcome = Outcome.OK if self._serves(answer) else Outcome.FAILED
+        except GatewayError as error:
+            outcome = self._failed(error, time.monotonic() - began, call)
+            raise
+        finally:
+            lease.finished(outcome)
+        return answer
 
     async def stream(
         self, wire: Req, call: Call, sequence: SequenceName | None
     ) -> AsyncGenerator[Resp, None]:
-        """What an endpoint gives to ``wire``, as it is pulled. The upstream has streams."""
+        """What an endpoint gives to ``wire``, as it is pulled, in its turn. The upstream has
+        streams."""
+        queue = self._queue
+        if queue is not None:
+            call.tighten(time.monotonic() + self.allowed(call))
+            await queue.enter(call)
+        try:
+            async with aclosing(self._stream(wire, call, sequence)) as messages:
+                async for message in messages:
+                    yield message
+        finally:
+            if queue is not None:
+                queue.leave()
+
+    async def _stream(
+        self, wire: Req, call: Call, sequence: SequenceName | None
+    ) -> AsyncGenerator[Resp, None]:
         upstream = self._upstream
         assert isinstance(upstream, StreamUpstream)
         self.forward(wire, call)
-        refused: list[GatewayError] = []  # not a name: see _attempted
-        tried: list[Lease] = []
-        choose = self._choosing(call, sequence)
-        while len(tried) < _ATTEMPTS:
-            began = time.monotonic()
-            left = None if call.whole is None else call.whole - began
-            begun = False
-            lease = choose(tried)
-            outcome = Outcome.UNTOLD
-            try:
-                async with aclosing(upstream.stream(wire, lease.endpoint, left)) as messages:
-                    while (message := await self._pull(messages, call)) is not None:
-                        begun = True
-                        outcome = self._answered(message)
-                        self._return(message, call)
-                        yield message
-                        began = time.monotonic()
-                    return
-            except GatewayError as error:
-                outcome = self._failed(error, time.monotonic() - began, call)
-                refused[:] = (named(error, self._backend),)
-                if begun or error.kind is not Kind.CONNECT:
-                    raise refused.pop() from error
-            finally:
-                lease.finished(outcome)
-            tried.append(lease)
-        raise refused.pop() if sequence is None else self._away(refused.pop(), sequence, tried)
+        tries = self._tries(call, sequence)
+        lease: Lease | None = tries.first()
+        try:
+            while lease is not None:
+                declined: Resp | None = None
+                patience = call.retry.per_try if tries.resend else None
+                began = time.monotonic()
+                left = None if call.whole is None else call.whole - began
+                begun = False
+                outcome = Outcome.UNTOLD
+                try:
+                    async with aclosing(upstream.stream(wire, lease.endpoint, left)) as messages:
+                        while (message := await self._pull(messages, call, patience)) is not None:
+                            outcome = Outcome.OK if self._serves(message) else Outcome.FAILED
+                            if outcome is Outcome.FAILED and tries.resend and not begun:
+                                declined = message
+                                break
+                            begun, patience = True, None
+                            self._return(message, call)
+                            yield message
+                            began = time.monotonic()
+                        else:
+                            return
+                except GatewayError as error:
+                    outcome = self._failed(error, time.monotonic() - began, call)
+                    tries.refused(named(error, self._backend))
+                    if begun:
+                        raise tries.error() from error
+                finally:
+                    lease.finished(outcome)
+                lease = await tries.next()
+        finally:
+            tries.over()
+        if declined is not None:
+            self._return(declined, call)
+            yield declined
+            return
+        last = tries.error()
+        try:
+            if sequence is None or last.kind is not Kind.CONNECT:
+                raise last
+            raise self._away(last, sequence, tries)
+        finally:
+            del last
 
-    async def _pull(self, messages: AsyncGenerator[Resp, None], call: Call) -> Resp | None:
-        """The next of ``messages``, None after the last."""
+    async def _pull(
+        self, messages: AsyncGenerator[Resp, None], call: Call, patience: float | None
+    ) -> Resp | None:
+        """The next of ``messages``, None after the last; waited for ``patience`` seconds at most,
+        if they are given."""
         began = time.monotonic()
         call.tighten(began + self.allowed(call))
         assert call.deadline is not None
+        seconds = call.deadline - began
         try:
-            async with asyncio.timeout(call.deadline - began):
+            async with asyncio.timeout(seconds if patience is None else min(seconds, patience)):
                 return await anext(messages, None)
         except TimeoutError:
             raise GatewayError(
@@ -179,23 +326,18 @@ class Sending(Generic[Req, Resp]):
         finally:
             call.backend_seconds += time.monotonic() - began
 
-    def _choosing(
-        self, call: Call, sequence: SequenceName | None
-    ) -> Callable[[list[Lease]], Lease]:
-        if sequence is not None:
-            return lambda _: self._endpoints.keeper(sequence)
-        if self._key is None:
-            return self._endpoints.choose
-        return functools.partial(self._endpoints.choose, key=self._key(call))
-
-    def _answered(self, answer: Resp) -> Outcome:
-        return Outcome.FAILED if self._headers.declines(answer) else Outcome.OK
+    def _serves(self, answer: Resp) -> bool:
+        """Whether the endpoint that gave ``answer`` can serve."""
+        return not self._headers.declines(answer)
 
     def _failed(self, error: GatewayError, seconds: float, call: Call) -> Outcome:
         """What ``error``, after so many seconds, says of the endpoint. One that was given less time
         than the operator gives cannot be blamed for needing more."""
         if error.kind is Kind.TIMEOUT:
-            blamed = seconds >= self.allowed(call) - _ROUNDING
+            given = self.allowed(call)
+            if call.retry.per_try is not None:
+                given = min(given, call.retry.per_try)
+            blamed = seconds >= given - _ROUNDING
         else:
             blamed = error.kind in _FAULTS
         return Outcome.FAILED if blamed else Outcome.UNTOLD
@@ -205,11 +347,9 @@ class Sending(Generic[Req, Resp]):
         if headers := self._headers.read(answer):
             call.returned.update(self._returned.select(headers))
 
-    def _away(
-        self, error: GatewayError, sequence: SequenceName, tried: list[Lease]
-    ) -> GatewayError:
+    def _away(self, error: GatewayError, sequence: SequenceName, tries: Tries) -> GatewayError:
         """``error`` telling which endpoint is away, by its place in the configuration."""
-        place = self._endpoints.place(tried[-1])
+        place = self._endpoints.place(tries.asked[-1])
         return GatewayError(
             error.kind,
             f"{error.public} ({place}, which alone has sequence "

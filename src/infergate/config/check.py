@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from posixpath import normpath
 from typing import Final
 
-from infergate.config import protocols
+from infergate.config import protocols, traffic
 from infergate.config.mistakes import Finding, Path, nearest, or_else, spell
 from infergate.config.outline import Outline
 from infergate.config.schema import BackendConfig, RouteConfig, TensorConfig
@@ -39,6 +39,7 @@ def check(outline: Outline) -> Iterator[Finding]:
     if outline.backends is not None:
         yield from _targets(outline.routes, outline.backends)
     yield from _rewrites(outline.routes)
+    yield from traffic.findings(outline.routes)
     yield from _casts(outline.routes)
     yield from _unreachable(outline.routes)
     yield from _models(outline)

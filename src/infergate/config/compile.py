@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from infergate.config import protocols, schema
+from infergate.config import protocols, schema, traffic
 from infergate.config.listeners import GraphPipeListener
 from infergate.config.values import Url
 from infergate.core.datatypes import BY_NAME as DATATYPES
@@ -29,6 +29,8 @@ def _route(route: schema.RouteConfig) -> Route:
         version=route.version,
         rewrite=Rewrite(to.model, to.version, to.inputs, to.outputs),
         timeout=route.timeout,
+        idle_timeout=route.idle_timeout,
+        retry=traffic.policy(route),
         validate=route.validate_,
         labels=route.labels,
         cast={DATATYPES[datatype]: to for datatype, to in route.cast.items()},

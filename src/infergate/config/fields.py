@@ -22,11 +22,13 @@ from infergate.config.labels import parse_labels
 from infergate.config.mistakes import or_else
 from infergate.config.values import (
     duration_text,
+    hedge_text,
     mode_text,
     parse_address,
     parse_duration,
     parse_header_glob,
     parse_header_name,
+    parse_hedge,
     parse_mode,
     parse_pattern,
     parse_size,
@@ -37,6 +39,7 @@ from infergate.config.values import (
 )
 from infergate.core.datatypes import BY_NAME as DATATYPES
 from infergate.core.datatypes import Datatype
+from infergate.core.retrying import Hedge
 from infergate.transport.base import Address
 
 FOLDER: Final = "folder"
@@ -100,6 +103,12 @@ Duration = Annotated[
     WithJsonSchema({"type": ["string", "integer"], "format": "duration", "examples": ["30s"]}),
 ]
 """Seconds."""
+HedgeAfter = Annotated[
+    InstanceOf[Hedge],
+    read_by(parse_hedge),
+    PlainSerializer(hedge_text, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "duration or percentile", "examples": ["p95"]}),
+]
 Text = Annotated[
     str, read_by(parse_text), WithJsonSchema({"type": ["string", "integer"], "format": "text"})
 ]

@@ -31,6 +31,7 @@ from infergate.config.fields import (
 )
 from infergate.config.listeners import Listeners
 from infergate.config.section import Section
+from infergate.config.traffic import BackendLimits, HedgeConfig, RetryConfig
 from infergate.core.limits import DEFAULT_LIMITS
 
 # ---- backends and routes ----------------------------------------------------------------------
@@ -95,6 +96,9 @@ class BackendConfig(Section):
         default=("endpoint-load-metrics",),
         description="Names or globs of the backend's headers passed back to the client.",
     )
+    limits: BackendLimits = Field(
+        default=BackendLimits(), description="How much of it is asked at once."
+    )
     shared_memory: Literal["copy", "forward"] = Field(
         default="copy",
         description="Where `control.shared_memory` is on: `copy` reads and writes clients' regions "
@@ -120,6 +124,10 @@ class BackendConfig(Section):
                 "mistake",
                 "connections is for protocols over HTTP, which '{protocol}' is not",
                 {"protocol": self.protocol},
+            )
+        if self.protocol == protocols.BUILTIN and self.limits.max_requests:
+            raise PydanticCustomError(
+                "mistake", "limits.max_requests is for servers; 'builtin' runs inside infergate"
             )
         return self
 
@@ -172,6 +180,25 @@ class RouteConfig(Section):
         default=None,
         description="For one request, and each answer of a stream; left out: the backend's. A "
         "client's shorter deadline wins.",
+    )
+    idle_timeout: PositiveDuration | None = Field(
+        default=None,
+        description="Longest pause between two answers of a stream; left out: `timeout`.",
+    )
+    idempotent: bool = Field(
+        default=False,
+        description="Whether an inference may be carried out twice without harm, as those of "
+        "models without state may: then one that was sent is tried again, too, if its connection "
+        "broke, its try was too slow, or the server answered 502, 503 or 504 (gRPC: UNAVAILABLE). "
+        "Those of sequences never are.",
+    )
+    retry: RetryConfig = Field(
+        default=RetryConfig(), description="What becomes of a request that fails."
+    )
+    hedge: HedgeConfig | None = Field(
+        default=None,
+        description="When an inference that is slow is sent a second time, on an `idempotent` "
+        "route; left out: never. Streams never are.",
     )
     validate_: bool = Field(
         default=True,

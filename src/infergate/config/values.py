@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from infergate.core.retrying import Hedge
 from infergate.routing import table
 from infergate.transport.base import Address
 
@@ -18,6 +19,7 @@ _SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _TIME_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE: Final = re.compile(r"([0-9]{1,15}) ?(B|KiB|MiB|GiB)?")
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h)")
+_PERCENTILE: Final = re.compile(r"p([1-9][0-9]?(?:\.[0-9]{1,2})?)")
 _ADDRESS: Final = re.compile(r"(?:\[([^\]/]+)\]|([^/\[\]]+)):([0-9]+)")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
@@ -145,6 +147,28 @@ def duration_text(seconds: float) -> str:
         if unit != "ms" and seconds and seconds % scale == 0:
             return f"{seconds / scale:.0f}{unit}"
     return f"{seconds * 1000:.12g}ms" if seconds else "0s"
+
+
+def parse_hedge(value: Any) -> Hedge:
+    """When to hedge: after a duration, or after a percentile like ``p95`` of the last answers."""
+    if isinstance(value, str) and (match := _PERCENTILE.fullmatch(value)):
+        return Hedge(percentile=float(match[1]) / 100)
+    try:
+        after = parse_duration(value)
+    except ValueError:
+        raise ValueError(
+            f"expected a duration like 50ms or a percentile like p95, got {told(value)}"
+        ) from None
+    if not after:
+        raise ValueError("after no time at all every request would be sent twice")
+    return Hedge(after)
+
+
+def hedge_text(hedge: Hedge) -> str:
+    """``hedge`` as the config spells it."""
+    if hedge.after is not None:
+        return duration_text(hedge.after)
+    return f"p{hedge.percentile * 100:.4g}"
 
 
 def parse_address(value: Any) -> Address:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.messages import ModelMetadata
+from infergate.core.retrying import DEFAULT, RetryPolicy
 from infergate.core.wire import NO_HEADERS
 
 
@@ -29,6 +30,8 @@ class Call:
     ``deadline`` is that of its next message."""
     timeout: float | None = None
     """The route's, in seconds: it stands for the backend's own."""
+    retry: RetryPolicy = DEFAULT
+    """The route's."""
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     peer_identity: tuple[str, ...] = ()
     """The names (subjectAltName) of the certificate that the client proved to hold, once TLS has

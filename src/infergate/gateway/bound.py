@@ -33,5 +33,6 @@ class Bound:
         call.backend = backend.name
         call.backend_protocol = backend.protocol
         call.timeout = timeout
+        call.retry = self.route.retry
         if timeout is not None:
             call.tighten(time.monotonic() + timeout)

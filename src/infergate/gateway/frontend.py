@@ -9,6 +9,7 @@ where both sides spell the same protocol and the route renames no tensor, *trans
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from infergate.backends.base import read_wrong
@@ -41,8 +42,9 @@ class Exchanging(Protocol):
         """Whether it has several endpoints, to one of which a sequence must keep."""
         ...
 
-    async def exchange(self, wire: Any, call: Call, sequence: SequenceName | None = None) -> Any:
-        """Send ``wire``, of ``sequence`` in the backend's names, return the wire answer."""
+    def infer(self, wire: Any, call: Call, sequence: SequenceName | None = None) -> Awaitable[Any]:
+        """Send the inference ``wire``, of ``sequence`` in the backend's names, return the wire
+        answer."""
         ...
 
     async def profile(self, call: Call) -> Profile:
@@ -147,7 +149,8 @@ class Forward(Generic[Req, Resp]):
         else:
             checked = await self._labour.aside(call, self._codec.shield, wire, limits)
         model = route.backend_model(peek.model)
-        sequence = self._sequence(checked, model) if self._backend.spreads else None
+        keeps = self._backend.spreads or route.retry.idempotent
+        sequence = self._sequence(checked, model) if keeps else None
         upstream = self._codec.readdress(
             checked,
             model,
@@ -157,7 +160,7 @@ class Forward(Generic[Req, Resp]):
         if upstream is None:  # this server does not take that form of the protocol
             call.way = self._otherwise.name
             return await self._otherwise.infer(checked, peek, bound, call)
-        answer = await self._backend.exchange(upstream, call, sequence)
+        answer = await self._backend.infer(upstream, call, sequence)
         try:
             return self._codec.relabel(
                 answer,

@@ -204,6 +204,8 @@ class Gateway:
         async with aclosing(bound.backend.stream(theirs, call)) as answers:
             async for answer in answers:
                 yield _given_back(answer, request, model, bound, call)
+                if bound.route.idle_timeout is not None:
+                    call.timeout = bound.route.idle_timeout
                 call.renew()
 
     async def _prepared(

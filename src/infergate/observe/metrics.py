@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from infergate import __version__
 from infergate.observe.counted import Counted
 from infergate.observe.endpoints import EndpointMetrics
+from infergate.observe.traffic import Traffic
 
 
 class Metrics:
@@ -32,6 +33,9 @@ class Metrics:
         self.registry.register(self.endpoints)
         self.record: Final = self._counted.record
         """Count a finished request, which took so many seconds."""
+        self.traffic: Final = Traffic()
+        """What is counted of each backend besides its requests."""
+        self.registry.register(self.traffic)
         self.in_flight: Final = Gauge(
             "infergate_in_flight_requests", "Requests being served now.", registry=self.registry
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from infergate.core.datatypes import Datatype
+from infergate.core.retrying import DEFAULT, RetryPolicy
 from infergate.routing.inverse import inverse
 
 _REMEMBERED: Final = 4096
@@ -41,10 +42,11 @@ class Rewrite:
 class Route:
     """``pattern`` as the config spells it: a name, a glob (``bert-*``) or ``/a regex/``.
 
-    ``timeout`` in seconds; None takes the backend's. ``validate`` False lets a trusted client's
-    message through unread where both sides speak the same protocol. ``labels`` name the classes of
-    an output, which the client calls so, where the gateway classifies. ``cast`` says what stands
-    for a datatype where a protocol cannot carry it.
+    ``timeout`` in seconds; None takes the backend's. ``idle_timeout`` bounds the pauses of a stream
+    instead, if there is one. ``retry`` says what becomes of what fails. ``validate`` False lets a
+    trusted client's message through unread where both sides speak the same protocol. ``labels``
+    name the classes of an output, which the client calls so, where the gateway classifies.
+    ``cast`` says what stands for a datatype where a protocol cannot carry it.
     """
 
     pattern: str
@@ -52,6 +54,8 @@ class Route:
     version: str = ""
     rewrite: Rewrite = field(default_factory=Rewrite)
     timeout: float | None = None
+    idle_timeout: float | None = None
+    retry: RetryPolicy = DEFAULT
     validate: bool = True
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     cast: Mapping[Datatype, Datatype] = field(default_factory=dict)

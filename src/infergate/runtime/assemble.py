@@ -21,6 +21,7 @@ from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.call import Call
 from infergate.core.limits import Limits
+from infergate.core.tally import Tally
 from infergate.gateway.control import Allowed
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
 from infergate.gateway.frontend import Frontend
@@ -107,8 +108,11 @@ def assemble(config: Config, builtin: Callable[[str, float], Backend] = _embedde
     makes the backend that has no wire, of a name and a timeout in seconds."""
     limits = compiled.limits(config)
     shares = compiled.sharing_backends(config)
+    metrics = Metrics()
     backends = {
-        name: _backend(name, config, limits, builtin, shares=name in shares)
+        name: _backend(
+            name, config, limits, builtin, metrics.traffic.of(name), shares=name in shares
+        )
         for name in config.backends
     }
     gateway = Gateway(
@@ -119,7 +123,7 @@ def assemble(config: Config, builtin: Callable[[str, float], Backend] = _embedde
         SharedMemory(limits, [backends[name] for name in shares], on=config.control.shared_memory),
         allowed=Allowed(config.control.repository, config.control.settings),
     )
-    metrics, admission = Metrics(), Admission(limits)
+    admission = Admission(limits)
     metrics.in_flight.set_function(lambda: admission.requests)
     metrics.streams.set_function(lambda: admission.streams)
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
@@ -183,11 +187,12 @@ def _bound_listener(
     )
 
 
-def _backend(
+def _backend(  # noqa: PLR0913 - what backends stand on
     name: str,
     whole: Config,
     limits: Limits,
     builtin: Callable[[str, float], Backend],
+    tally: Tally,
     *,
     shares: bool,
 ) -> Backend:
@@ -206,6 +211,10 @@ def _backend(
         balancing.balance(config),
         balancing.watching(config),
         balancing.key(config),
+        max_requests=config.limits.max_requests,
+        max_queue=config.limits.max_queue,
+        retry_share=config.limits.retry_percent / 100,
+        retry_least=config.limits.retry_least,
     )
     codec: Codec[Any, Any] = plugin.make({})
     match plugin.carrier:
@@ -214,10 +223,10 @@ def _backend(
             upstream: HttpStreamUpstream = EitherUpstream(limits, ask_http)
             if config.connections:
                 upstream = Turns(upstream, config.connections)
-            return RemoteBackend(server, codec, upstream, HTTP_HEADERS, limits)
+            return RemoteBackend(server, codec, upstream, HTTP_HEADERS, limits, tally=tally)
         case Carrier.GRPC:
             ask_grpc = engine(whole.engine).ask_grpc
-            return RemoteBackend(server, codec, ask_grpc(limits), RPC_HEADERS, limits)
+            return RemoteBackend(server, codec, ask_grpc(limits), RPC_HEADERS, limits, tally=tally)
 
 
 def _recorder(metrics: Metrics, figures: Figures, log: AccessLog | None) -> Callable[[Call], None]:

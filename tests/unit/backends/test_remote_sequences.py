@@ -78,7 +78,7 @@ async def stream(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
 async def forward(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
     number: Any = asked.parameters.get("sequence_id")
     name = None if number is None else SequenceName(asked.model, number)
-    await remote.exchange(RpcRequest("/infer"), call(), name)
+    await remote.infer(RpcRequest("/infer"), call(), name)
 
 
 WAYS = [perform, perform_described, stream, forward]

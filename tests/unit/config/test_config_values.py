@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from infergate.config import values
 from infergate.config.values import Url
+from infergate.core.retrying import Hedge
 from infergate.transport.base import Address
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -41,6 +42,28 @@ def test_not_sizes(text: Any) -> None:
 def test_not_durations(text: Any) -> None:
     with pytest.raises(ValueError, match="expected a duration"):
         values.parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hedge"),
+    [
+        ("50ms", Hedge(0.05)),
+        ("p95", Hedge(percentile=0.95)),
+        ("p99.9", Hedge(percentile=0.999)),
+        ("p5", Hedge(percentile=0.05)),
+    ],
+)
+def test_hedges(text: str, hedge: Hedge) -> None:
+    told = values.parse_hedge(text)
+    assert told.after == hedge.after
+    assert told.percentile == pytest.approx(hedge.percentile)
+    assert values.hedge_text(told) == text
+
+
+@pytest.mark.parametrize("text", ["p0", "p100", "p", "95", 95, None, "P95", "p95.123", "-1s"])
+def test_not_hedges(text: Any) -> None:
+    with pytest.raises(ValueError, match="expected a duration like 50ms or a percentile"):
+        values.parse_hedge(text)
 
 
 @UNHURRIED

@@ -162,7 +162,7 @@ class Wired(Memory):
     async def profile(self, call: Call) -> Profile:
         return GENERIC
 
-    async def exchange(
+    async def infer(
         self, wire: RpcRequest, call: Call, sequence: SequenceName | None = None
     ) -> RpcResponse:
         self.wires.append(wire)

@@ -1,0 +1,74 @@
+"""Waiting for a place at a backend that is sent so many requests at once and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.tally import Tally
+from infergate.routing.places import Places
+
+_RETRY_AFTER: Final = 1.0
+"""Seconds."""
+
+
+class Queue:
+    """Whoever ``enter``s leaves again."""
+
+    def __init__(self, backend: str, most: int, most_waiting: int, tally: Tally) -> None:
+        self._backend: Final = backend
+        self._places: Final[Places[asyncio.Future[None]]] = Places(most, most_waiting)
+        self._tally: Final = tally
+
+    def enter_now(self) -> bool:
+        """Take a place if there is one."""
+        return self._places.take()
+
+    async def enter(self, call: Call) -> None:
+        """Take a place, waiting for it until the deadline of ``call``. Raises OVERLOADED where too
+        many wait, TIMEOUT where it waited too long."""
+        if not self._places.take():
+            await self._wait(call)
+
+    async def _wait(self, call: Call) -> None:
+        assert call.deadline is not None
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._places.wait(waiter, call.deadline):
+            self._tally.refused += 1
+            raise GatewayError(
+                Kind.OVERLOADED,
+                f"backend '{self._backend}' is serving its limit of {self._places.most} requests, "
+                f"and {self._places.most_waiting} wait",
+                retry_after=_RETRY_AFTER,
+            )
+        self._tally.waiting += 1
+        try:
+            async with asyncio.timeout(call.deadline - time.monotonic()):
+                await waiter
+        except TimeoutError:
+            self._give_up(waiter)
+            self._tally.expired += 1
+            raise GatewayError(
+                Kind.TIMEOUT, f"backend '{self._backend}' was busy with other requests"
+            ) from None
+        except asyncio.CancelledError:
+            self._give_up(waiter)
+            raise
+        finally:
+            self._tally.waiting -= 1
+
+    def _give_up(self, waiter: asyncio.Future[None]) -> None:
+        if waiter.done() and not waiter.cancelled():  # it was called at the same moment
+            self.leave()
+        else:
+            self._places.give_up(waiter)
+
+    def leave(self) -> None:
+        """Give up a place: the next who waits has it."""
+        while (waiter := self._places.leave(time.monotonic())) is not None:
+            if not waiter.done():  # else it just went away
+                waiter.set_result(None)
+                return

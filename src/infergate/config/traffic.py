@@ -1,0 +1,89 @@
+"""What routes.yaml says of requests that fail, are slow, or are too many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from infergate.config.fields import HedgeAfter, PositiveDuration
+from infergate.config.mistakes import Finding
+from infergate.config.section import Section
+from infergate.core.retrying import DEFAULT, RetryPolicy
+from infergate.routing.budget import LEAST, SHARE
+
+if TYPE_CHECKING:
+    from infergate.config.schema import RouteConfig
+
+
+class RetryConfig(Section):
+    """What becomes of a request that fails. Nothing is tried again past its deadline, nor once the
+    client has had a byte of the answer; a sequence never goes to another endpoint."""
+
+    times: Annotated[int, Field(ge=0, le=10)] = Field(
+        default=DEFAULT.retries,
+        description="Tries beyond the first: on another endpoint where there is one, at once where "
+        "nothing was sent, else after up to 25 ms, 75 ms, 175 ms, and then 250 ms each.",
+    )
+    per_try_timeout: PositiveDuration | None = Field(
+        default=None,
+        description="What each try has of the request's timeout, on an `idempotent` route; left "
+        "out: all of it.",
+    )
+
+
+class HedgeConfig(Section):
+    """A second try of a request that is slow, on another endpoint; the first good answer is taken
+    and the other try cancelled."""
+
+    after: HedgeAfter = Field(
+        description="How long to wait for the first: a duration, or `p95`, say, for as long as "
+        "95 % of the route's last 500 to 1000 answers took (once there were 50)."
+    )
+
+
+class BackendLimits(Section):
+    """How much of a backend is asked at once. Only inferences count."""
+
+    max_requests: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="Inferences at a time, streams included, to all endpoints together; the others "
+        "wait in the order they came, no longer than their deadlines. 0: as many as come.",
+    )
+    max_queue: Annotated[int, Field(ge=0)] = Field(
+        default=100,
+        description="How many wait, where `max_requests` bounds them; further ones are refused at "
+        "once: HTTP 503 with Retry-After, gRPC UNAVAILABLE.",
+    )
+    retry_percent: Annotated[int, Field(ge=0, le=100)] = Field(
+        default=round(SHARE * 100),
+        description="What share of the inferences in progress may be tries beyond the first, "
+        "hedges included; beyond that failures are told as they come.",
+    )
+    retry_least: Annotated[int, Field(ge=0)] = Field(
+        default=LEAST,
+        description="How many tries beyond the first there may be at a time whatever the share.",
+    )
+
+
+def policy(route: RouteConfig) -> RetryPolicy:
+    """How ``route`` wants its requests tried."""
+    return RetryPolicy(
+        route.retry.times,
+        route.idempotent,
+        route.retry.per_try_timeout,
+        None if route.hedge is None else route.hedge.after,
+    )
+
+
+def findings(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
+    """What is wrong between the keys of routes."""
+    for index, route in routes.items():
+        if route.idempotent:
+            continue
+        why = "is for routes marked 'idempotent: true': the request would be sent twice"
+        if route.hedge is not None:
+            yield ("routes", index, "hedge"), f"hedge {why}"
+        if route.retry.per_try_timeout is not None:
+            yield ("routes", index, "retry", "per_try_timeout"), f"per_try_timeout {why}"

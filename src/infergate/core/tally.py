@@ -1,0 +1,32 @@
+"""What is counted of a backend's traffic besides its requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of one backend, since the process began. Who causes a number counts it."""
+
+    retries: Counter[str] = field(default_factory=Counter)
+    """Tries beyond the first, by why: ``not_sent``, ``broken``, ``timeout`` or ``declined``."""
+    exhausted: int = 0
+    """Failures that were not tried again, hedges that were not sent, because the budget was
+    used up."""
+    hedges_won: int = 0
+    """Hedges whose answer was taken."""
+    hedges_lost: int = 0
+    waiting: int = 0
+    """Requests that wait for a place now."""
+    refused: int = 0
+    """Requests that were refused because the queue was full."""
+    expired: int = 0
+    """Requests whose deadline passed while they waited."""
+
+    def hedged(self, won: bool | None) -> None:  # noqa: FBT001 - it is an outcome
+        """A request that might have been sent twice is over; None: it was not."""
+        if won is not None:
+            self.hedges_won += won
+            self.hedges_lost += not won

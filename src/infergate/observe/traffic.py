@@ -1,0 +1,63 @@
+"""What backends' tallies come to, when a scrape asks for them.
+
+*Rule.* A label is a backend's name, or one of a few words of the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from infergate.core.tally import Tally
+
+
+class Traffic(Collector):
+    """All of one process. To be told and asked on one thread."""
+
+    def __init__(self) -> None:
+        self._tallies: Final[dict[str, Tally]] = {}
+
+    def of(self, backend: str) -> Tally:
+        """Where ``backend`` is counted: the same for all who ask."""
+        return self._tallies.setdefault(backend, Tally())
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of what was counted."""
+        retries = CounterMetricFamily(
+            "infergate_retries",
+            "Tries beyond the first, by why: not_sent, broken, timeout or declined.",
+            labels=("backend", "reason"),
+        )
+        exhausted = CounterMetricFamily(
+            "infergate_retry_budget_exhausted",
+            "Tries and hedges that were not made because too many were in progress.",
+            labels=("backend",),
+        )
+        hedges = CounterMetricFamily(
+            "infergate_hedges",
+            "Second tries beside a slow first one; won: their answer was taken.",
+            labels=("backend", "outcome"),
+        )
+        waiting = GaugeMetricFamily(
+            "infergate_queue_requests",
+            "Inferences that wait for a place at a backend now.",
+            labels=("backend",),
+        )
+        turned_away = CounterMetricFamily(
+            "infergate_queue_refusals",
+            "Inferences that got no place: full: too many waited; expired: they waited too long.",
+            labels=("backend", "reason"),
+        )
+        for backend, tally in self._tallies.items():
+            for reason, count in tally.retries.items():
+                retries.add_metric((backend, reason), count)
+            exhausted.add_metric((backend,), tally.exhausted)
+            hedges.add_metric((backend, "won"), tally.hedges_won)
+            hedges.add_metric((backend, "lost"), tally.hedges_lost)
+            waiting.add_metric((backend,), tally.waiting)
+            turned_away.add_metric((backend, "full"), tally.refused)
+            turned_away.add_metric((backend, "expired"), tally.expired)
+        yield from (retries, exhausted, hedges, waiting, turned_away)
