@@ -67,6 +67,7 @@ ONLY_IN = {
     "aiohttp": ("transport.http_", "runtime.admin"),
     "grpc": ("transport.grpc_",),
     "httptools": ("transport.h1.",),
+    "watchfiles": ("runtime.watch",),
 }
 IMPURE = ("asyncio", "logging", "time", "socket")
 """What codecs, being pure, may not import."""

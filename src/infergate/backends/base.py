@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol, runtime_checkable
 
 from infergate.codecs.base import Profile
@@ -82,8 +82,8 @@ class Watched(Protocol):
         or not yet."""
         ...
 
-    def loops(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        """What is to run as long as it serves: coroutines that never end."""
+    def start(self) -> None:
+        """Look after its endpoints from now on, until it is closed. It may be told so again."""
         ...
 
     def figures(self) -> Sequence[EndpointFigures]:

@@ -130,7 +130,7 @@ class RemoteBackend(Generic[Req, Resp]):
         check = Checking(codec, upstream, limits).check
         self._watcher: Final = Watcher(self._endpoints, server.watching, check, dropping)
         self.figures: Final = self._endpoints.figures
-        self.loops: Final = self._watcher.loops
+        self.start: Final = self._watcher.start
         self._sending: Final = Sending(
             server.name,
             self._endpoints,
@@ -390,7 +390,8 @@ class RemoteBackend(Generic[Req, Resp]):
         return configured(told, config.settings)
 
     async def close(self) -> None:
-        """Close the connections to all endpoints."""
+        """Look after its endpoints no longer, and close the connections to all of them."""
+        await self._watcher.stop()
         await self._upstream.close()
 
 

@@ -1,12 +1,13 @@
 """What is done for a backend's endpoints besides requests: names are looked up, servers are asked
 how they are, and connections to those that left are closed.
 
-*Strategy.* Coroutines that never end, for whoever runs tasks to run them; None where there is
-nothing to do, so that a backend of one address costs nothing.
+*Strategy.* Tasks from ``start`` to ``stop``; none where there is nothing to do, so that a backend
+of one address costs nothing.
 
 *Rule 1.* Nothing here beats in time with other gateways: each period is drawn a little shorter or
 longer, the first one much shorter, and the endpoints of a round are asked one after the other.
 *Rule 2.* One failure changes nothing but what it is about: it is logged, and the next round comes.
+A task that fails by a bug is told of in the log and ends; all others, and requests, go on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import logging
 import random
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -89,10 +90,23 @@ class Watcher:
         self._check: Final = check
         self._dropping: Final = dropping
         self._resolve: Final = resolve
+        self._tasks: list[asyncio.Task[None]] = []
         self._names: Final = [i for i, site in enumerate(endpoints.sites) if site.resolves]
 
-    def loops(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        """What is to run as long as the backend serves."""
+    def start(self) -> None:
+        """Begin. Once begun it goes on until ``stop``."""
+        if not self._tasks:
+            loop = asyncio.get_running_loop()
+            self._tasks = [loop.create_task(_run(each())) for each in self._loops()]
+
+    async def stop(self) -> None:
+        """End."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _loops(self) -> list[Callable[[], Awaitable[None]]]:
         found: list[Callable[[], Awaitable[None]]] = []
         found += [functools.partial(self._look_up, site) for site in self._names]
         several = self._names or len(self._endpoints.sites) > 1
@@ -139,3 +153,10 @@ class Watcher:
 
 def _jittered(period: float) -> float:
     return period * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - no secret
+
+
+async def _run(loop: Awaitable[None]) -> None:
+    try:
+        await loop
+    except Exception:  # noqa: BLE001 - the last line: Rule 2
+        _log.exception("a bug: endpoints of a backend are no longer looked after")

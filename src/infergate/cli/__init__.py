@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from infergate.cli.arguments import MATRIX, Arguments, parse
 from infergate.cli.summary import summary
+from infergate.config.files import Files
 from infergate.config.load import load
 from infergate.config.mistakes import ConfigError
 from infergate.config.schema import Config
@@ -27,32 +28,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         _tell("more than one worker comes with a later version; leave out --workers, or say 1")
         return _WRONG
     try:
-        config = _configuration(arguments)
+        if arguments.check:
+            print(summary(_configuration(arguments, Files())), end="")
+            return _STOPPED
+        return _serve(arguments)
     except ConfigError as error:
         for mistake in error.mistakes:
             print(mistake, file=sys.stderr)
         return _WRONG
-    if arguments.check:
-        print(summary(config), end="")
-        return _STOPPED
-    return _serve(config, arguments.config)
 
 
-def _configuration(arguments: Arguments) -> Config:
+def _configuration(arguments: Arguments, files: Files) -> Config:
     """What the file says, or the embedded demo, under what the command line says."""
     source = arguments.config
-    config = Config.default() if source is None else load(source, os.environ)
+    config = Config.default() if source is None else load(source, os.environ, files)
     if arguments.log_format is None:
         return config
     log = config.log.model_copy(update={"format": arguments.log_format})
     return config.model_copy(update={"log": log})
 
 
-def _serve(config: Config, source: Path | None) -> int:
+def _serve(arguments: Arguments) -> int:
     from infergate.runtime.serve import serve  # noqa: PLC0415 - --check and --help need no server
 
     try:
-        return serve(config, source)
+        return serve(functools.partial(_configuration, arguments), arguments.config)
     except OSError as error:
         _tell(str(error))
         return _FAILED

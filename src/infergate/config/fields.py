@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from infergate.codecs.profiles import BY_NAME as PROFILES
 from infergate.config import protocols
+from infergate.config.files import Files
 from infergate.config.labels import parse_labels
 from infergate.config.mistakes import or_else
 from infergate.config.values import (
@@ -44,6 +45,8 @@ from infergate.transport.base import Address
 
 FOLDER: Final = "folder"
 """In the context of a validation: where the paths of files begin."""
+FILES: Final = "files"
+"""There too: the :class:`Files` by which those are read, so that they can be watched."""
 
 
 def read_by(parse: Callable[[Any], Any]) -> BeforeValidator:
@@ -60,9 +63,11 @@ def read_by(parse: Callable[[Any], Any]) -> BeforeValidator:
 
 def _read_labels(value: Any, info: ValidationInfo) -> tuple[str, ...]:
     """``parse_labels`` with the folder that the validation's context names."""
-    folder: Path = (info.context or {}).get(FOLDER, Path())
+    context = info.context or {}
+    folder: Path = context.get(FOLDER, Path())
+    files: Files = context.get(FILES) or Files()
     try:
-        return parse_labels(value, folder)
+        return parse_labels(value, lambda path: files.read(folder / path))
     except ValueError as error:
         raise PydanticCustomError("mistake", "{text}", {"text": str(error)}) from None
 

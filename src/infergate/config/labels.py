@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import re
+from collections.abc import Callable
+from typing import Any, Final
 
 from infergate.config.values import parse_text, told
 
+_NEW_LINE: Final = re.compile(r"\r\n?")
+"""What a text file may end its lines with besides."""
 
-def parse_labels(value: Any, folder: Path) -> tuple[str, ...]:
-    """The labels in ``value``: a list of them, or a file with one a line, seen from ``folder``.
+
+def parse_labels(value: Any, read: Callable[[str], bytes]) -> tuple[str, ...]:
+    """The labels in ``value``: a list of them, or the path of a file with one a line, which is
+    ``read``.
 
     Raises ValueError with a message for the operator.
     """
@@ -17,7 +22,7 @@ def parse_labels(value: Any, folder: Path) -> tuple[str, ...]:
         case tuple() | list():
             labels = tuple(_label(number, each) for number, each in enumerate(value))
         case str():
-            labels = _read(value, folder)
+            labels = _read(value, read)
         case _:
             raise ValueError(f"expected a list of labels or the path of a file, got {told(value)}")
     if not labels:
@@ -32,9 +37,9 @@ def _label(number: int, value: Any) -> str:
         raise ValueError(f"label {number}: {error}") from None
 
 
-def _read(path: str, folder: Path) -> tuple[str, ...]:
+def _read(path: str, read: Callable[[str], bytes]) -> tuple[str, ...]:
     try:
-        text = (folder / path).read_text(encoding="utf-8-sig")
+        text = _NEW_LINE.sub("\n", read(path).decode("utf-8-sig"))
     except OSError as error:
         raise ValueError(f"the file '{path}' cannot be read: {error.strerror}") from None
     except ValueError:  # not UTF-8, or a path that cannot be one

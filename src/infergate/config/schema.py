@@ -30,6 +30,7 @@ from infergate.config.fields import (
     Text,
 )
 from infergate.config.listeners import Listeners
+from infergate.config.reload import ReloadConfig
 from infergate.config.section import Section
 from infergate.config.traffic import BackendLimits, HedgeConfig, RetryConfig
 from infergate.core.limits import DEFAULT_LIMITS
@@ -397,6 +398,10 @@ class Config(Section):
         "want them.",
     )
     drain: DrainConfig = Field(default=DrainConfig(), description="How the process ends.")
+    reload: ReloadConfig = Field(
+        default=ReloadConfig(),
+        description="When another configuration is taken while infergate runs.",
+    )
     log: LogConfig = Field(default=LogConfig(), description="How the log is written.")
 
     @classmethod

@@ -76,7 +76,8 @@ class Gateway:
     ``declared`` is metadata that the operator wrote down, by the client's model name; it stands
     for what the backend would say. ``combine`` makes one readiness of all backends': ``all``
     (strict) or ``any`` (lenient). ``memory`` is what clients share; None: nothing. ``allowed`` are
-    the operations that change state. ``figures`` are to be told of every finished request.
+    the operations that change state. ``figures`` are to be told of every finished request. They and
+    the readiness are those of the gateway ``before`` this one, if there was one.
     """
 
     def __init__(  # noqa: PLR0913 - what is switched on stands beside what is routed
@@ -88,11 +89,12 @@ class Gateway:
         memory: SharedMemory | None = None,
         *,
         allowed: Allowed = NOTHING,
+        before: Gateway | None = None,
     ) -> None:
         self.backends: Final = tuple(backends.values())
         self.declared: Final = declared
-        self._memory: Final = memory or SharedMemory(DEFAULT_LIMITS, on=False)
-        self._extensions: Final = (*EXTENSIONS, *allowed.extensions, *self._memory.extensions)
+        self.memory: Final = memory or SharedMemory(DEFAULT_LIMITS, on=False)
+        self._extensions: Final = (*EXTENSIONS, *allowed.extensions, *self.memory.extensions)
         self._control: Final = Control(allowed, self)
         self.bound: Final = tuple(Bound(r, backends[r.backend]) for r in table.routes)
         self._table: Final = table
@@ -100,8 +102,14 @@ class Gateway:
         self._combine: Final = combine
         self._catalogue: Final = Catalogue(table, self.bound, self)
         exact = (route.pattern for route in table.routes if route.is_exact)
-        self.figures: Final = Figures((*exact, *declared))
-        self.readiness: Final = Readiness(self._is_ready)
+        self._named: Final = frozenset((*exact, *declared))
+        self.figures: Final[Figures] = before.figures if before else Figures(self._named)
+        self.readiness: Final[Readiness] = before.readiness if before else Readiness(self._is_ready)
+
+    def take_over(self) -> None:
+        """Serve from now on, in the place of the gateway before this one."""
+        self.figures.name(self._named)
+        self.readiness.turn_to(self._is_ready)
 
     def bind(self, model: str, version: str, call: Call) -> Bound:
         """The route of ``model`` and its backend, noted on ``call``. Raises NOT_FOUND."""
@@ -161,7 +169,7 @@ class Gateway:
                 | SharedMemoryRegisterRequest()
                 | SharedMemoryUnregisterRequest()
             ):
-                return await self._memory.perform(operation, call)
+                return await self.memory.perform(operation, call)
             case _:
                 return await self._control.perform(operation, call)
 
@@ -171,7 +179,7 @@ class Gateway:
 
     async def _lent(self, request: InferRequest, bound: Bound, call: Call) -> InferResponse:
         by_name = not bound.route.cast
-        async with self._memory.lent(request, bound.backend, by_name=by_name) as loan:
+        async with self.memory.lent(request, bound.backend, by_name=by_name) as loan:
             return await loan.delivered(await self._infer(loan.request, bound, call))
 
     async def _infer(self, request: InferRequest, bound: Bound, call: Call) -> InferResponse:
@@ -191,7 +199,7 @@ class Gateway:
             return
         by_name = not bound.route.cast
         async with (
-            self._memory.lent(request, bound.backend, by_name=by_name) as loan,
+            self.memory.lent(request, bound.backend, by_name=by_name) as loan,
             aclosing(self._stream(loan.request, bound, call)) as answers,
         ):
             async for answer in answers:

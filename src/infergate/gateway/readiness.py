@@ -29,7 +29,7 @@ class Readiness:
     def __init__(
         self, ask: Callable[[Call], Awaitable[bool]], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._ask: Final = ask
+        self._ask = ask
         self._clock: Final = clock
         self._asking: Final = asyncio.Lock()
         self._answer = False
@@ -46,8 +46,10 @@ class Readiness:
         async with self._asking:
             # Whoever held the lock before may have learned it meanwhile.
             if not self.draining and self._clock() >= self._until:
-                self._answer = await self._ask(Call(peer="", started=self._clock()))
-                self._until = self._clock() + MEMORY
+                ask = self._ask
+                answer = await ask(Call(peer="", started=self._clock()))
+                if ask is self._ask:
+                    self._answer, self._until = answer, self._clock() + MEMORY
         return self._told()
 
     def _told(self) -> bool:
@@ -62,6 +64,14 @@ class Readiness:
             self._turn = asyncio.Event()
             self._timer = asyncio.get_running_loop().call_later(EVERY, self._wake)
         await self._turn.wait()
+
+    def turn_to(self, ask: Callable[[Call], Awaitable[bool]]) -> None:
+        """Other backends serve from now on, who are asked by ``ask``; all who wait are woken."""
+        self._ask = ask
+        self._until = self._clock()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake()
 
     def drain(self) -> None:
         """From now on not ready; all who wait are woken."""

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar, TypeVarTuple
@@ -32,6 +34,7 @@ from infergate.core.messages import (
     InferRequest,
     InferResponse,
     RequestedOutput,
+    SharedMemoryRegion,
     SharedMemoryRegisterRequest,
     SharedMemoryStatus,
     SharedMemoryStatusRequest,
@@ -44,9 +47,12 @@ from infergate.gateway.regions import Region, check_name, opened
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+_log = logging.getLogger(__name__)
 MemoryOperation = (
     SharedMemoryStatusRequest | SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest
 )
+_PATIENCE: Final = 2.0
+"""Seconds that a backend of a new configuration has to take a region that is registered."""
 _INLINE: Final = MIB
 """Bytes that are copied while everything else waits: about 0.1 ms. More is done by a thread."""
 _INLINE_ELEMENTS: Final = 1024
@@ -100,14 +106,22 @@ class Loan:
 
 class SharedMemory:
     """The regions that are registered. ``on``: whether any can be; ``backends``: those that read
-    regions themselves."""
+    regions themselves; ``before``: of the configuration before this one, whose regions stay."""
 
-    def __init__(self, limits: Limits, backends: Sequence[Backend] = (), *, on: bool) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        backends: Sequence[Backend] = (),
+        *,
+        on: bool,
+        before: SharedMemory | None = None,
+    ) -> None:
         self._on: Final = on
         self._limits: Final = limits
         self._backends: Final = tuple(backends)
-        self._regions: Final[dict[str, Region]] = {}
-        self._changing: Final = asyncio.Lock()
+        stays = before if before is not None and on and before._on else None  # noqa: SLF001
+        self._regions: Final[dict[str, Region]] = {} if stays is None else stays._regions  # noqa: SLF001
+        self._changing: Final[asyncio.Lock] = asyncio.Lock() if stays is None else stays._changing  # noqa: SLF001
         self._held = 0
 
     @property
@@ -117,6 +131,15 @@ class SharedMemory:
             return ()
         system = ("system_shared_memory",)
         return (*system, "cuda_shared_memory") if self._backends else system
+
+    async def introduce(self, known: Collection[Backend]) -> None:
+        """Tell those backends of the regions that are not yet ``known``. One that does not take a
+        region is logged: it may know it by another name of itself."""
+        async with self._changing:
+            for backend in self._backends:
+                if backend not in known:
+                    for each in tuple(self._regions.values()):
+                        await _tell_again(backend, each.told)
 
     # ---- registering
 
@@ -281,6 +304,16 @@ class SharedMemory:
             yield
         finally:
             self._held -= size
+
+
+async def _tell_again(backend: Backend, told: SharedMemoryRegion) -> None:
+    asked = SharedMemoryRegisterRequest(told.name, told.key, told.offset, told.size, told.device)
+    try:
+        now = time.monotonic()
+        await backend.perform(asked, Call(peer="", started=now, deadline=now + _PATIENCE))
+    except GatewayError as error:
+        if error.kind is not Kind.ALREADY_EXISTS:
+            _log.warning("shared memory region %r: %s", told.name, error.public)
 
 
 def _check_apart(places: Mapping[str, Place], regions: Mapping[str, Region]) -> None:

@@ -41,8 +41,12 @@ class Figures:
     """The gateway's own. ``named`` are models that are counted from the start."""
 
     def __init__(self, named: Iterable[str]) -> None:
-        self._named: Final = frozenset(named)
+        self._named = frozenset(named)
         self._of: Final[OrderedDict[str, _Figures]] = OrderedDict()
+
+    def name(self, named: Iterable[str]) -> None:
+        """From now on these are counted from the start. What was counted stays."""
+        self._named = frozenset(named)
 
     def record(self, call: Call, seconds: float, now: float) -> None:
         """Count a finished request, which took ``seconds``. ``now`` is the wall clock."""

@@ -14,7 +14,8 @@ from infergate.config.schema import Config
 from infergate.matrix import cases
 from infergate.matrix.clients import FRAMES, Speaker
 from infergate.matrix.witness import Witness
-from infergate.runtime.assemble import Running, assemble
+from infergate.runtime.assemble import assemble
+from infergate.runtime.running import Running
 from infergate.transport.base import Address, Endpoint
 
 BUILTIN: Final = "builtin"

@@ -50,6 +50,36 @@ class Metrics:
             "Bytes of request bodies being served now.",
             registry=self.registry,
         )
+        self.generations: Final = Gauge(
+            "infergate_config_generations",
+            "Configurations that serve now: 1, and those that calls from before a reload are "
+            "still under way on.",
+            registry=self.registry,
+        )
+        self.reloads: Final = Counter(
+            "infergate_config_reloads",
+            "Reloads of the configuration; result is ok or failed.",
+            ["result"],
+            registry=self.registry,
+        )
+        for result in ("ok", "failed"):
+            self.reloads.labels(result)
+        self.reload_worked: Final = Gauge(
+            "infergate_config_last_reload_successful",
+            "Whether the last reload worked: 0 where an older configuration goes on.",
+            registry=self.registry,
+        )
+        self.loaded: Final = Gauge(
+            "infergate_config_loaded_timestamp_seconds",
+            "When the configuration that serves was taken, in seconds since 1970.",
+            registry=self.registry,
+        )
+        self.config: Final = Info(
+            "infergate_config",
+            "The configuration that serves: the SHA-256 of its files, and its number since the "
+            "start.",
+            registry=self.registry,
+        )
         self.log_dropped: Final = Counter(
             "infergate_access_log_dropped_lines",
             "Lines of the access log dropped because nobody read them.",

@@ -1,9 +1,11 @@
-"""The admin listener: metrics and health, never reachable from the data ports."""
+"""The admin listener: metrics, health and the configuration, never reachable from the data
+ports."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 import orjson
 
@@ -12,24 +14,37 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.observe.metrics import Metrics
+from infergate.runtime.history import History
 
 _TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
+_JSON: Final = {"content-type": "application/json"}
+_RELOAD: Final = "/reload"
+_audit = logging.getLogger("infergate.audit")
 
 
 class Admin:
-    """``/metrics`` for Prometheus, ``/healthz`` (the process lives), ``/readyz`` (it can serve)."""
+    """``/metrics`` for Prometheus, ``/healthz`` (the process lives), ``/readyz`` (it can serve),
+    ``/config`` (which configuration serves), and POST ``/reload`` where that is on."""
 
-    def __init__(self, metrics: Metrics, ready: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        ready: Callable[[], Awaitable[bool]],
+        history: History,
+        *,
+        reload: bool = False,
+    ) -> None:
         self._metrics: Final = metrics
         self._ready: Final = ready
+        self._history: Final = history
+        self._reload: Final = reload
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
         """Answer one admin request."""
-        del call
+        if wire.path == _RELOAD:
+            return await self._reloaded(wire, call)
         if wire.method not in {"GET", "HEAD"}:
-            return HttpResponse(
-                405, {**_TEXT, "allow": "GET, HEAD"}, [b"only GET is served here\n"]
-            )
+            return _not_allowed("GET, HEAD")
         match wire.path:
             case "/metrics":
                 return HttpResponse(
@@ -41,19 +56,50 @@ class Admin:
                 if await self._ready():
                     return HttpResponse(200, _TEXT, [b"ready\n"])
                 return HttpResponse(503, _TEXT, [b"not ready\n"])
+            case "/config":
+                return _json(200, self._history.page())
             case "/":
                 about = {
                     "name": "infergate",
                     "version": __version__,
-                    "paths": ["/metrics", "/healthz", "/readyz"],
+                    "paths": ["/metrics", "/healthz", "/readyz", "/config"],
+                    "config": self._history.page(),
                 }
-                return HttpResponse(
-                    200, {"content-type": "application/json"}, [orjson.dumps(about)]
-                )
+                return _json(200, about)
             case _:
-                return HttpResponse(404, _TEXT, [b"there are /metrics, /healthz and /readyz\n"])
+                return HttpResponse(
+                    404, _TEXT, [b"there are /metrics, /healthz, /readyz and /config\n"]
+                )
+
+    async def _reloaded(self, wire: HttpRequest, call: Call) -> HttpResponse:
+        """Prometheus' statuses: 403 where it is off, 500 where the configuration is not taken."""
+        if wire.method != "POST":
+            return _not_allowed("POST")
+        again = self._history.again
+        if not self._reload or again is None:
+            off = b"POST /reload is off; it is switched on by 'reload: {post: true}'\n"
+            return HttpResponse(403, _TEXT, [off])
+        if "origin" in wire.headers:
+            # Any web page may have its reader's browser send a POST; only browsers tell where from.
+            return HttpResponse(403, _TEXT, [b"not from a web page\n"])
+        outcome = None
+        try:
+            outcome = await again(f"POST {_RELOAD}")
+        finally:
+            result = "cancelled" if outcome is None else "failed" if outcome.wrong else "ok"
+            _audit.info("reload peer=%s outcome=%s", call.peer, result)
+        return _json(500 if outcome.wrong else 200, self._history.page())
 
     def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
         """A request the transport turned away."""
         del wire, call
         return HttpResponse(400, _TEXT, [error.public.encode(), b"\n"])
+
+
+def _json(status: int, told: Mapping[str, Any]) -> HttpResponse:
+    return HttpResponse(status, _JSON, [orjson.dumps(told)])
+
+
+def _not_allowed(allowed: str) -> HttpResponse:
+    only = f"only {allowed.partition(',')[0]} is served here\n"
+    return HttpResponse(405, {**_TEXT, "allow": allowed}, [only.encode()])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -20,8 +21,8 @@ from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.call import Call
+from infergate.core.figures import EndpointFigures
 from infergate.core.limits import Limits
-from infergate.core.tally import Tally
 from infergate.gateway.control import Allowed
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
 from infergate.gateway.frontend import Frontend
@@ -34,85 +35,69 @@ from infergate.observe.metrics import Metrics
 from infergate.runtime import balancing
 from infergate.runtime.admin import Admin
 from infergate.runtime.aside import Pool
-from infergate.runtime.engines import ServeHttp, engine
-from infergate.runtime.upkeep import Upkeep
-from infergate.transport.base import Bind, HttpStreamUpstream, Server
+from infergate.runtime.engines import engine
+from infergate.runtime.history import History
+from infergate.runtime.running import ADMIN, Listening, Parts, Running
+from infergate.transport.base import Address, HttpStreamUpstream, Server
 from infergate.transport.frame_client import EitherUpstream
 from infergate.transport.frame_server import FrameServer
 from infergate.transport.guard import Admission
 from infergate.transport.turns import Turns
 
 _COMBINE: Final = {"strict": all, "lenient": any}
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """Everything that serves one configuration. ``listeners`` by the config's names."""
-
-    config: Config
-    gateway: Gateway
-    listeners: Mapping[str, Server]
-    log: AccessLog | None
-    aside: Pool | None
-    upkeep: Upkeep
-
-    async def start(self, bind: Bind | None = None) -> None:
-        """Bind every listener (by ``bind``, if given), then accept; or none: raises OSError naming
-        the address that is taken."""
-        try:
-            for name, listener in self.listeners.items():
-                await _bind(name, listener, bind)
-            for listener in self.listeners.values():
-                await listener.start()
-            self.upkeep.start()
-        except OSError:
-            await asyncio.gather(*(each.stop(0) for each in self.listeners.values()))
-            await self._close_backends()
-            raise
-
-    def drain(self) -> None:
-        """Fail readiness, for every protocol; whoever watches it is told at once."""
-        self.gateway.readiness.drain()
-
-    async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for ``grace`` seconds, close everything."""
-        self.drain()
-        data = [server for name, server in self.listeners.items() if name != "admin"]
-        await asyncio.gather(*(server.stop(grace) for server in data))
-        if "admin" in self.listeners:  # last: it tells how the drain goes
-            await self.listeners["admin"].stop(0)
-        await self._close_backends()
-        if self.aside is not None:
-            await self.aside.close()
-        if self.log is not None:
-            await asyncio.to_thread(self.log.close)
-
-    async def _close_backends(self) -> None:
-        await self.upkeep.stop()
-        await asyncio.gather(*(backend.close() for backend in self.gateway.backends))
-
-
-async def _bind(name: str, listener: Server, bind: Bind | None) -> None:
-    try:
-        await listener.bind(bind)
-    except OSError as error:
-        raise OSError(f"listeners.{name}: cannot listen on {listener.address}: {error}") from error
+_HTTP: Final = {"the protocol": "http", "accept_both_lengths": False}
+_FRAMES: Final = {"the protocol": "frames"}
+_GRPC: Final = {"the protocol": "grpc"}
+"""What a listener cannot change, see :class:`Listening`."""
 
 
 def _embedded(name: str, timeout: float) -> Backend:
     return BuiltinBackend(name, timeout=timeout)
 
 
-def assemble(config: Config, builtin: Callable[[str, float], Backend] = _embedded) -> Running:
+def assemble(
+    config: Config,
+    builtin: Callable[[str, float], Backend] = _embedded,
+    history: History | None = None,
+) -> Running:
     """Build, but do not start, what ``config`` describes. Needs a running event loop. ``builtin``
-    makes the backend that has no wire, of a name and a timeout in seconds."""
+    makes the backend that has no wire, of a name and a timeout in seconds; ``history`` is what the
+    admin listener tells of configurations."""
+    metrics, admission = Metrics(), Admission(compiled.limits(config))
+    metrics.in_flight.set_function(lambda: admission.requests)
+    metrics.streams.set_function(lambda: admission.streams)
+    metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
+    metrics.in_flight_bytes.set_function(lambda: admission.bytes)
+    shared = _Shared(metrics, admission, builtin, history or History())
+    shared.history.tell(metrics)
+    running = Running(config, functools.partial(_parts, shared))
+    metrics.generations.set_function(lambda: running.generations)
+    metrics.endpoints.source = lambda: _endpoint_figures(running.gateway.backends)
+    return running
+
+
+def _endpoint_figures(backends: Iterable[Backend]) -> Iterator[EndpointFigures]:
+    return chain.from_iterable(each.figures() for each in backends if isinstance(each, Watched))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What goes on from one configuration to the next."""
+
+    metrics: Metrics
+    admission: Admission
+    builtin: Callable[[str, float], Backend]
+    history: History
+
+
+def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
+    """What serves ``config``. Of what serves ``before`` it, all is taken over that stays as it
+    is."""
     limits = compiled.limits(config)
     shares = compiled.sharing_backends(config)
-    metrics = Metrics()
+    alike = {} if before is None else _alike(before, config, limits)
     backends = {
-        name: _backend(
-            name, config, limits, builtin, metrics.traffic.of(name), shares=name in shares
-        )
+        name: alike.get(name) or _backend(name, config, limits, shared, shares=name in shares)
         for name in config.backends
     }
     gateway = Gateway(
@@ -120,40 +105,90 @@ def assemble(config: Config, builtin: Callable[[str, float], Backend] = _embedde
         backends,
         compiled.declared_models(config),
         _COMBINE[config.readiness],
-        SharedMemory(limits, [backends[name] for name in shares], on=config.control.shared_memory),
+        SharedMemory(
+            limits,
+            [backends[name] for name in shares],
+            on=config.control.shared_memory,
+            before=before.gateway.memory if before else None,
+        ),
         allowed=Allowed(config.control.repository, config.control.settings),
+        before=before.gateway if before else None,
     )
-    admission = Admission(limits)
-    metrics.in_flight.set_function(lambda: admission.requests)
-    metrics.streams.set_function(lambda: admission.streams)
-    metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
-    metrics.in_flight_bytes.set_function(lambda: admission.bytes)
-    watched = [each for each in gateway.backends if isinstance(each, Watched)]
-    metrics.endpoints.source = lambda: chain.from_iterable(each.figures() for each in watched)
-    log = None
-    if config.log.access:
-        log = AccessLog(FORMATS[config.log.format], metrics.log_dropped.inc)
+    if before is not None and before.config.log == config.log:
+        log = before.log
+    else:
+        log = _access_log(config, shared.metrics)
+    if before is not None and before.config.helpers == config.helpers:
+        aside = before.aside
+    else:
+        aside = Pool(config.helpers) if config.helpers else None
+    listening = _listening(config, gateway, aside, log, shared)
+    return Parts(config, limits, gateway, listening, log, aside)
+
+
+def _alike(before: Parts, config: Config, limits: Limits) -> dict[str, Backend]:
+    """The backends of ``before`` that ``config`` says the same of, by their names."""
+    if before.limits != limits:
+        return {}
+    old, shares = before.config, compiled.sharing_backends(config)
+    shared = compiled.sharing_backends(old)
+    return {
+        each.name: each
+        for each in before.gateway.backends
+        if old.backends[each.name] == config.backends.get(each.name)
+        and (each.name in shares) == (each.name in shared)
+    }
+
+
+def _access_log(config: Config, metrics: Metrics) -> AccessLog | None:
+    if not config.log.access:
+        return None
+    return AccessLog(FORMATS[config.log.format], metrics.log_dropped.inc)
+
+
+def _listening(
+    config: Config, gateway: Gateway, aside: Pool | None, log: AccessLog | None, shared: _Shared
+) -> dict[str, Listening]:
+    """What listens, by the config's names, and what it serves."""
+    metrics, limits = shared.metrics, compiled.limits(config)
     record = _recorder(metrics, gateway.figures, log)
-    aside = Pool(config.helpers) if config.helpers else None
     addresses = compiled.addresses(config)
-    serve_http, serve_grpc, *_ = engine(config.engine)
-    listeners: dict[str, Server] = {}
+    chosen = engine(config.engine)
+    listening: dict[str, Listening] = {}
+
+    def listen(
+        name: str,
+        address: Address,
+        app: Any,
+        serve: Callable[[Address, Any, Limits, Admission], Server],
+        form: Mapping[str, object],
+    ) -> None:
+        # Not admitted with the rest: a full gateway must still tell that it is full.
+        admission = Admission(limits) if name == ADMIN else shared.admission
+        make = functools.partial(serve, address, app, limits, admission)
+        listening[name] = Listening(address, app, make, {"mode": address.mode, **form})
+
     if "http" in addresses:
         http = HttpDispatch(_frontends(Carrier.HTTP, config, gateway, limits, aside), record)
-        listeners["http"] = serve_http(addresses["http"], http, limits, admission)
+        listen("http", addresses["http"], http, chosen.serve_http, _HTTP)
     for name, bound in compiled.bound_listeners(config).items():
         app = HttpDispatch({"": _bound_frontend(bound, gateway, limits, aside)}, record)
-        listeners[name] = _bound_listener(bound, app, limits, admission, serve_http)
+        if bound.framed:
+            listen(name, bound.address, app, FrameServer, _FRAMES)
+        else:
+            both = bound.accept_both_lengths
+            serve = functools.partial(chosen.serve_http, accept_both_lengths=both)
+            listen(name, bound.address, app, serve, {**_HTTP, "accept_both_lengths": both})
     if "grpc" in addresses:
         frontends = _frontends(Carrier.GRPC, config, gateway, limits, aside)
         own = own_services(SCHEMA, tuple(frontends), gateway.readiness)
         rpc = RpcDispatch(frontends, own.unary, own.streams, record)
-        listeners["grpc"] = serve_grpc(addresses["grpc"], rpc, limits, admission)
+        kept = {f"limits.{name}": getattr(limits, name) for name in chosen.fixed}
+        listen("grpc", addresses["grpc"], rpc, chosen.serve_grpc, {**_GRPC, **kept})
     if "admin" in addresses:
-        # Not admitted with the rest: a full gateway must still tell that it is full.
-        admin = Admin(metrics, gateway.readiness.ready)
-        listeners["admin"] = serve_http(addresses["admin"], admin, limits, Admission(limits))
-    return Running(config, gateway, listeners, log, aside, Upkeep(gateway.backends))
+        page = Admin(metrics, gateway.readiness.ready, shared.history, reload=config.reload.post)
+        listen(ADMIN, addresses["admin"], page, chosen.serve_http, _HTTP)
+    return listening
 
 
 def _frontends(
@@ -177,29 +212,11 @@ def _bound_frontend(
     return Frontend(plugins()[bound.protocol].make(bound.options), gateway, limits, aside)
 
 
-def _bound_listener(
-    bound: compiled.Bound, app: HttpDispatch, limits: Limits, admission: Admission, serve: ServeHttp
-) -> Server:
-    if bound.framed:
-        return FrameServer(bound.address, app, limits, admission)
-    return serve(
-        bound.address, app, limits, admission, accept_both_lengths=bound.accept_both_lengths
-    )
-
-
-def _backend(  # noqa: PLR0913 - what backends stand on
-    name: str,
-    whole: Config,
-    limits: Limits,
-    builtin: Callable[[str, float], Backend],
-    tally: Tally,
-    *,
-    shares: bool,
-) -> Backend:
+def _backend(name: str, whole: Config, limits: Limits, shared: _Shared, *, shares: bool) -> Backend:
     config = whole.backends[name]
     plugin = plugins().get(config.protocol)
     if plugin is None:  # the one protocol without a wire
-        return builtin(name, config.timeout)
+        return shared.builtin(name, config.timeout)
     server = RemoteServer(
         name,
         balancing.sites(config),
@@ -216,6 +233,7 @@ def _backend(  # noqa: PLR0913 - what backends stand on
         retry_share=config.limits.retry_percent / 100,
         retry_least=config.limits.retry_least,
     )
+    tally = shared.metrics.traffic.of(name)
     codec: Codec[Any, Any] = plugin.make({})
     match plugin.carrier:
         case Carrier.HTTP:

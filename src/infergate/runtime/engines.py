@@ -41,12 +41,14 @@ class ServeHttp(Protocol):
 
 
 class Engine(NamedTuple):
-    """``new_loop`` makes the event loop that it is at its best on; None: asyncio does."""
+    """``fixed`` are the limits that a listener of gRPC keeps as long as it listens.
+    ``new_loop`` makes the event loop that it is at its best on; None: asyncio does."""
 
     serve_http: ServeHttp
     serve_grpc: Callable[[Address, RpcApp, Limits, Admission], Server]
     ask_http: Callable[[Limits], HttpStreamUpstream]
     ask_grpc: Callable[[Limits], RpcUpstream]
+    fixed: tuple[str, ...]
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None
 
 
@@ -56,7 +58,7 @@ def _own() -> Engine:
     from infergate.transport.h2_client import H2Upstream
     from infergate.transport.h2_server import H2Server
 
-    return Engine(H1Server, H2Server, H1Upstream, H2Upstream, _uvloops())
+    return Engine(H1Server, H2Server, H1Upstream, H2Upstream, (), _uvloops())
 
 
 def _uvloops() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -69,11 +71,11 @@ def _uvloops() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def _compat() -> Engine:
     from infergate.transport.grpc_client import GrpcUpstream
-    from infergate.transport.grpc_server import GrpcServer
+    from infergate.transport.grpc_server import FIXED, GrpcServer
     from infergate.transport.http_client import AiohttpUpstream
     from infergate.transport.http_server import AiohttpServer
 
-    return Engine(AiohttpServer, GrpcServer, AiohttpUpstream, GrpcUpstream, None)
+    return Engine(AiohttpServer, GrpcServer, AiohttpUpstream, GrpcUpstream, FIXED, None)
 
 
 _ENGINES: Final[Mapping[str, Callable[[], Engine]]] = {"own": _own, "compat": _compat}

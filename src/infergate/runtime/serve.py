@@ -1,5 +1,8 @@
 """Run until told to stop.
 
+*Reload.* SIGHUP, a change of the configuration's files, and POST /reload on the admin listener
+where that is on, have them read again (``reload``).
+
 *Drain.* The first SIGTERM or SIGINT fails readiness, waits ``drain.delay`` for load balancers to
 notice, stops accepting, and lets requests finish for ``drain.timeout``. A second one ends at once.
 """
@@ -7,51 +10,83 @@ notice, stops accepting, and lets requests finish for ``drain.timeout``. A secon
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import signal
 import sys
 from pathlib import Path
 from typing import Final
 
+from infergate.config.files import Files
 from infergate.config.schema import Config
 from infergate.observe.log_lines import FORMATTERS
-from infergate.runtime.assemble import Running, assemble
+from infergate.runtime.assemble import assemble
 from infergate.runtime.banner import banner
 from infergate.runtime.engines import engine
+from infergate.runtime.history import History
 from infergate.runtime.memory import keep_freed_memory
+from infergate.runtime.reload import Read, Reloads
+from infergate.runtime.running import Running
+from infergate.runtime.watch import watch
 
 _log = logging.getLogger("infergate")
 _STOP: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(config: Config, source: Path | None) -> int:
-    """Serve ``config`` (``source``: the file it came from; None: the embedded demo).
+def serve(read: Read, source: Path | None) -> int:
+    """Serve what ``read`` reads (``source``: the file it comes from; None: the embedded demo),
+    again whenever that is to be done.
 
-    Returns 0 after a clean stop. Raises OSError where an address is taken.
+    Returns 0 after a clean stop. Raises ConfigError, and OSError where an address is taken.
     """
+    files = Files()
+    config = read(files)
     keep_freed_memory()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATTERS[config.log.format]())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+    async def serving() -> int:
+        signals = _Signals()
+        history = History(source, files.sha256 if source else "")
+        running = assemble(config, history=history)
+
+        async def take(config: Config) -> None:
+            await running.reload(config)
+            handler.setFormatter(FORMATTERS[config.log.format]())
+
+        reloads = None if source is None else Reloads(read, take, history, files)
+        await running.start()
+        sys.stdout.write(banner(config, running.listeners, source))
+        sys.stdout.flush()
+        return await _until_stopped(running, reloads, signals)
+
     with asyncio.Runner(loop_factory=engine(config.engine).new_loop) as runner:
-        return runner.run(_serve(config, source))
+        return runner.run(serving())
 
 
-async def _serve(config: Config, source: Path | None) -> int:
-    running = assemble(config)
-    await running.start()
-    stops: asyncio.Queue[signal.Signals] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    for number in _STOP:
-        loop.add_signal_handler(number, stops.put_nowait, number)
-    loop.add_signal_handler(signal.SIGHUP, _no_reload)
-    sys.stdout.write(banner(config, running.listeners, source))
-    sys.stdout.flush()
+class _Signals:
+    """Those that came: ``stops`` in their order; ``hung_up``, however often."""
 
-    first = await stops.get()
-    _log.info("%s: draining", first.name)
-    draining = asyncio.create_task(_drain(running, config))
-    again = asyncio.create_task(stops.get())
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.stops: Final[asyncio.Queue[signal.Signals]] = asyncio.Queue()
+        self.hung_up: Final = asyncio.Event()
+        for number in _STOP:
+            loop.add_signal_handler(number, self.stops.put_nowait, number)
+        loop.add_signal_handler(signal.SIGHUP, self.hung_up.set)
+
+
+async def _until_stopped(running: Running, reloads: Reloads | None, signals: _Signals) -> int:
+    async with asyncio.TaskGroup() as beside:
+        hanging = beside.create_task(_hang_ups(signals.hung_up, reloads))
+        watching = beside.create_task(_watch(running, reloads))
+        first = await signals.stops.get()
+        _log.info("%s: draining", first.name)
+        hanging.cancel()
+        watching.cancel()
+    draining = asyncio.create_task(_drain(running))
+    again = asyncio.create_task(signals.stops.get())
     await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
     if draining.done():
         draining.result()  # a failure of the drain is a failure of the process
@@ -66,11 +101,30 @@ async def _serve(config: Config, source: Path | None) -> int:
     return 0
 
 
-async def _drain(running: Running, config: Config) -> None:
+async def _hang_ups(hung_up: asyncio.Event, reloads: Reloads | None) -> None:
+    """Reload at each SIGHUP; several that come meanwhile are one."""
+    while True:
+        await hung_up.wait()
+        hung_up.clear()
+        if reloads is None:
+            _log.warning("SIGHUP: the embedded models have no configuration to reload")
+        else:
+            await reloads.again("SIGHUP")
+
+
+async def _watch(running: Running, reloads: Reloads | None) -> None:
+    """Reload when files have changed, as the configuration that serves wants it."""
+
+    def quiet() -> float | None:
+        how = running.config.reload
+        return how.quiet if how.watch else None
+
+    if reloads is not None:
+        changed = functools.partial(reloads.if_changed, "a file changed")
+        await watch(lambda: reloads.files.paths, quiet, changed)
+
+
+async def _drain(running: Running) -> None:
     running.drain()
-    await asyncio.sleep(config.drain.delay)
-    await running.stop(config.drain.timeout)
-
-
-def _no_reload() -> None:
-    _log.warning("SIGHUP: this version does not reload; restart to take a new configuration")
+    await asyncio.sleep(running.config.drain.delay)
+    await running.stop(running.config.drain.timeout)

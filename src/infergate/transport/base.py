@@ -6,13 +6,22 @@ aiohttp and grpcio.
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+)
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
+from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
 
 Req_contra = TypeVar("Req_contra", contravariant=True)
@@ -174,8 +183,19 @@ class Server(Protocol):
         """Accept; ``bind`` where that was not done. Raises OSError."""
         ...
 
+    def serve(self, app: Any, limits: Limits) -> None:
+        """From now on ``app``, of the kind that it was made for, serves what is asked, also on
+        connections that are open; calls under way go on as they began. Connections that come keep
+        ``limits``."""
+        ...
+
+    def calls(self) -> Iterable[asyncio.Task[None]]:
+        """What serves requests and streams now."""
+        ...
+
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for ``grace`` seconds, then cancel them."""
+        """Stop accepting, let requests finish for ``grace`` seconds, then cancel them. Called once
+        more, it shortens that."""
         ...
 
 

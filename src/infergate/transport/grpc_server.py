@@ -13,7 +13,16 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -35,6 +44,8 @@ log = logging.getLogger(__name__)
 _ROOM: Final = 64 * KIB
 """A message is a tensor's bytes and a few fields around them."""
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+FIXED: Final = ("body", "headers", "streams")
+"""Limits that a server of the library keeps as long as it listens."""
 _METHODS: Final = 256
 """How many methods' handlers are kept made."""
 _PING_EVERY: Final = 500
@@ -81,13 +92,21 @@ class GrpcServer:
             await self.bind()
         await self._server.start()
 
+    def serve(self, app: RpcApp, limits: Limits) -> None:
+        """See Server. What of ``limits`` the library keeps (``FIXED``) stays as it was."""
+        self._methods.app = app
+        self._methods.admission.keep(limits)
+
+    def calls(self) -> Iterable[asyncio.Task[None]]:
+        """See Server."""
+        return tuple(self._methods.running)
+
     async def stop(self, grace: float) -> None:
         """See Server. Streams hear no more from their clients, so that those that wait for them
         end at once."""
         self._methods.over.set()
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop(grace)
+        if self._server is not None:
+            await self._server.stop(grace)
         beside, self._beside = self._beside, None
         if beside is not None:
             beside.close()
@@ -125,34 +144,48 @@ def _options(limits: Limits, *, shared: bool) -> list[tuple[str, int]]:
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """All methods, known and unknown. ``over`` is set when the server stops."""
+    """All methods, known and unknown, as ``app`` serves them when they are called. ``over`` is set
+    when the server stops; ``running`` are the calls under way."""
 
     def __init__(self, app: RpcApp, admission: Admission) -> None:
-        self._app = app
-        self._admission = admission
+        self.app = app
+        self.admission: Final = admission
+        self.running: Final[set[asyncio.Task[None]]] = set()
         self.over = asyncio.Event()
         self._unary = functools.lru_cache(_METHODS)(self._make_unary)
 
     def service(self, handler_call_details: Any) -> Any:
         """The handler of one call."""
         method: str = handler_call_details.method
-        stream = self._app.streams.get(method)
-        begin = self._app.conversations.get(method)
-        if begin is not None:
-            stream = self._make_conversation(begin)
-        if stream is None:
+        if self._stream_handler(method) is None:
             return self._unary(method)
-        return grpc.stream_stream_rpc_method_handler(self._make_stream(method, stream))
+        return grpc.stream_stream_rpc_method_handler(self._make_stream(method))
+
+    def _stream_handler(self, method: str) -> StreamHandler | None:
+        """What serves a streaming method; None: it is none."""
+        begin = self.app.conversations.get(method)
+        return self.app.streams.get(method) if begin is None else self._make_conversation(begin)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """The call of this task is under way."""
+        task: Any = asyncio.current_task()
+        self.running.add(task)
+        try:
+            yield
+        finally:
+            self.running.discard(task)
 
     def _make_unary(self, method: str) -> Any:
         async def answer(message: bytes, context: Any) -> bytes:
-            return await self._answer(method, message, context)
+            with self._counted():
+                return await self._answer(method, message, context)
 
         return grpc.unary_unary_rpc_method_handler(answer)
 
     def _make_conversation(self, begin: Callable[[Call], Conversation]) -> StreamHandler:
         def answer(messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[RpcResponse]:
-            return held(begin(call), messages, self._admission)
+            return held(begin(call), messages, self.admission)
 
         return answer
 
@@ -160,11 +193,11 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         length = call.bytes_in = len(message)
         wire = RpcRequest(method, (message,), call.headers)
         try:
-            self._admission.admit(length)
+            self.admission.admit(length)
             try:
-                return await self._app.respond(wire, call)
+                return await self.app.respond(wire, call)
             finally:
-                self._admission.release(length)
+                self.admission.release(length)
         except GatewayError as error:
             return self._refusal(error, method, call)
         except Exception:
@@ -180,47 +213,53 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
             context.set_trailing_metadata(grpc_metadata.write(response.metadata))
         return _message(response)
 
-    def _make_stream(
-        self, method: str, handler: StreamHandler
-    ) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
+    def _make_stream(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
         async def answer(messages: AsyncIterator[bytes], context: Any) -> None:
-            call = _call_of(context)
-            try:
-                self._admission.admit_stream()
-            except GatewayError as error:
-                refusal = self._refusal(error, method, call)
-                if refusal.code:
-                    _end(context, refusal)
-                else:  # a protocol that tells errors in its messages
-                    await context.write(_message(refusal))
-                return
-            asked = until(messages, self.over)
-            responses = handler(asked, call)
-            try:
-                async for response in responses:
-                    if response.code:
-                        _end(context, response, call.returned)
-                        return
-                    await context.write(_message(response))
-                context.set_trailing_metadata(grpc_metadata.write(call.returned))
-            except grpc.aio.InternalError:
-                return  # nobody to write to: the client has left
-            except GatewayError as error:
-                _end(context, self._refusal(error, method, call))
-            except Exception:
-                log.exception("streaming %s failed", method)
-                _end(context, self._refusal(_internal(), method, call))
-            finally:
-                self._admission.release_stream()
-                if isinstance(responses, AsyncGenerator):
-                    await responses.aclose()
-                await asked.aclose()
+            with self._counted():
+                await self._answer_stream(method, messages, context)
 
         return answer
 
+    async def _answer_stream(
+        self, method: str, messages: AsyncIterator[bytes], context: Any
+    ) -> None:
+        call = _call_of(context)
+        handler = self._stream_handler(method)
+        assert handler is not None  # which methods stream is no matter of the configuration
+        try:
+            self.admission.admit_stream()
+        except GatewayError as error:
+            refusal = self._refusal(error, method, call)
+            if refusal.code:
+                _end(context, refusal)
+            else:  # a protocol that tells errors in its messages
+                await context.write(_message(refusal))
+            return
+        asked = until(messages, self.over)
+        responses = handler(asked, call)
+        try:
+            async for response in responses:
+                if response.code:
+                    _end(context, response, call.returned)
+                    return
+                await context.write(_message(response))
+            context.set_trailing_metadata(grpc_metadata.write(call.returned))
+        except grpc.aio.InternalError:
+            return  # nobody to write to: the client has left
+        except GatewayError as error:
+            _end(context, self._refusal(error, method, call))
+        except Exception:
+            log.exception("streaming %s failed", method)
+            _end(context, self._refusal(_internal(), method, call))
+        finally:
+            self.admission.release_stream()
+            if isinstance(responses, AsyncGenerator):
+                await responses.aclose()
+            await asked.aclose()
+
     def _refusal(self, error: GatewayError, method: str, call: Call) -> RpcResponse:
         try:
-            return self._app.refuse(error, RpcRequest(method, metadata=call.headers), call)
+            return self.app.refuse(error, RpcRequest(method, metadata=call.headers), call)
         except Exception:
             log.exception("refusing %s failed", method)
             return RpcResponse(code=grpc.StatusCode.INTERNAL.value[0], details="internal error")

@@ -24,14 +24,18 @@ class Admission:
     __slots__ = ("_most_bytes", "_most_requests", "bytes", "requests", "streams")
 
     def __init__(self, limits: Limits) -> None:
-        self._most_requests = limits.in_flight
-        self._most_bytes = limits.in_flight_bytes
+        self.keep(limits)
         self.requests = 0
         """Requests being served now."""
         self.bytes = 0
         """Bytes of their bodies, those announced and still on their way included."""
         self.streams = 0
         """Streams open now."""
+
+    def keep(self, limits: Limits) -> None:
+        """From now on admit as many as ``limits`` say; what is admitted stays."""
+        self._most_requests = limits.in_flight
+        self._most_bytes = limits.in_flight_bytes
 
     def admit(self, size: int) -> None:
         """Count one more request of ``size`` bytes. Raises OVERLOADED, and counts nothing."""

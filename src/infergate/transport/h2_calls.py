@@ -20,7 +20,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, size
-from infergate.transport.base import StreamHandler
+from infergate.transport.base import RpcApp, StreamHandler
 from infergate.transport.guard import Share
 from infergate.transport.h2 import calls
 from infergate.transport.h2.calls import Asked
@@ -90,6 +90,11 @@ class Served:
     def gone(self, event: Reset) -> None:  # noqa: ARG002
         """The client gave the call up."""
         self.cancel()
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """What serves it, while that is under way."""
+        return self._task
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more."""
@@ -246,11 +251,12 @@ class UnaryCall(Served):
             return
         self.call.bytes_in = len(message)
         wire = RpcRequest(self._asked.method, (message,), self._asked.headers)
-        self._task = self._link.loop.create_task(self._answer(wire))
+        link = self._link
+        self._task = link.loop.create_task(self._answer(wire, link.host.app))
 
-    async def _answer(self, wire: RpcRequest) -> None:
+    async def _answer(self, wire: RpcRequest, app: RpcApp) -> None:
         try:
-            response = await self._link.host.app.respond(wire, self.call)
+            response = await app.respond(wire, self.call)
         except GatewayError as error:
             response = self.refused(error)
         except Exception:  # noqa: BLE001 - a bug costs one call

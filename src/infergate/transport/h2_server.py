@@ -13,7 +13,7 @@ each other.)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from infergate.core.call import Call
@@ -43,10 +43,14 @@ class H2Server(Sockets):
 
     def __init__(self, address: Address, app: RpcApp, limits: Limits, admission: Admission) -> None:
         super().__init__(address, limits, admission, lambda: ServerLink(self))
-        self.app: Final = app
-        self.period: Final = (
-            min(limits.header_time, limits.idle_body_time, limits.keepalive_time) / _LOOKS
-        )
+        self.app = app
+        self.period = _period(limits)
+
+    def serve(self, app: RpcApp, limits: Limits) -> None:
+        """See Server."""
+        self.app = app
+        self.period = _period(limits)
+        self.keep(limits)
 
     def stream_handler(self, method: str) -> StreamHandler | None:
         """What serves a streaming method; None: it is none."""
@@ -58,6 +62,10 @@ class H2Server(Sockets):
             return held(begin(call), messages, self.admission)
 
         return answer
+
+
+def _period(limits: Limits) -> float:
+    return min(limits.header_time, limits.idle_body_time, limits.keepalive_time) / _LOOKS
 
 
 class ServerLink(Link):
@@ -251,6 +259,12 @@ class ServerLink(Link):
         if not self._is_lost and not self.core.is_over:
             self.core.refuse_more()
             self.flush()
+
+    def calls(self) -> Iterator[asyncio.Task[None]]:
+        """What serves its calls now."""
+        for each in self._calls:
+            if each.task is not None:
+                yield each.task
 
     def abort(self) -> None:
         """Close now, cancelling what is under way."""

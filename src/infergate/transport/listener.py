@@ -7,7 +7,7 @@ and leaves the others to close themselves after their answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -29,6 +29,10 @@ class Accepted(Protocol):
 
     def abort(self) -> None:
         """Close now, cancelling what is under way."""
+        ...
+
+    def calls(self) -> Iterable[asyncio.Task[None]]:
+        """What serves its requests now."""
         ...
 
 
@@ -55,7 +59,8 @@ class Sockets:
         self._bound: Bound | None = None
         self._listeners: list[asyncio.Server] = []
         self._connections: set[Accepted] = set()
-        self._empty: asyncio.Event
+        self._empty: Final = asyncio.Event()
+        self._empty.set()
 
     @property
     def address(self) -> Address:
@@ -70,14 +75,22 @@ class Sockets:
     async def start(self) -> None:
         """See Server."""
         self.loop = asyncio.get_running_loop()
-        self._empty = asyncio.Event()
-        self._empty.set()
         if self._bound is None:
             await self.bind()
         assert self._bound is not None
         create = self.loop.create_unix_server if self._wanted.unix else self.loop.create_server
         for each in self._bound.sockets:
             self._listeners.append(await create(self._accept, sock=each, backlog=BACKLOG))
+
+    def keep(self, limits: Limits) -> None:
+        """From now on keep ``limits``."""
+        self.limits = limits
+        self.admission.keep(limits)
+
+    def calls(self) -> Iterator[asyncio.Task[None]]:
+        """See Server."""
+        for connection in self._connections:
+            yield from connection.calls()
 
     async def stop(self, grace: float) -> None:
         """See Server."""
@@ -87,8 +100,6 @@ class Sockets:
         if self._bound is not None:
             self._bound.close()
             self._bound = None
-        if not listeners:
-            return
         self.stopping = True
         for connection in tuple(self._connections):
             connection.finish()
@@ -131,3 +142,8 @@ class Listener(Sockets):
     ) -> None:
         super().__init__(address, limits, admission, accept)
         self.app = app
+
+    def serve(self, app: HttpApp, limits: Limits) -> None:
+        """See Server."""
+        self.app = app
+        self.keep(limits)

@@ -20,7 +20,7 @@ import asyncio
 import enum
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar, cast
 
 from infergate.core.call import Call
@@ -28,7 +28,7 @@ from infergate.core.errors import GatewayError
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, Rest
 from infergate.transport import http_answer, http_head
-from infergate.transport.base import Address
+from infergate.transport.base import Address, HttpApp
 from infergate.transport.listener import Listener
 from infergate.transport.timer import Timer
 
@@ -165,10 +165,9 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         """``request`` is complete: serve it."""
         self._timer.stop()
         self._state = State.BUSY
-        self._task = self._host.loop.create_task(self._serve(request))
+        self._task = self._host.loop.create_task(self._serve(request, self._host.app))
 
-    async def _serve(self, request: AnyRequest) -> None:
-        app = self._host.app
+    async def _serve(self, request: AnyRequest, app: HttpApp) -> None:
         try:
             response = await app.respond(request.wire, request.call)
         except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001
@@ -283,6 +282,11 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         """Close when the request being received or answered is done; now where there is none."""
         if (self._state is State.HEAD and not self._has_begun) or self._state is State.LINGER:
             self._transport.close()
+
+    def calls(self) -> Iterator[asyncio.Task[None]]:
+        """What serves its request now."""
+        if self._task is not None:
+            yield self._task
 
     def abort(self) -> None:
         """Close now, cancelling what is under way."""

@@ -11,6 +11,8 @@ import pytest
 from infergate import __version__
 from infergate.cli import main
 from infergate.config import Config
+from infergate.config.files import Files
+from infergate.runtime.reload import Read
 
 GOOD = Path(__file__).parents[2] / "config" / "good" / "everything.yaml"
 BAD = Path(__file__).parents[2] / "config" / "bad" / "many.yaml"
@@ -21,8 +23,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, Path | None]]:
     """What ``main`` hands over to be served."""
     seen: list[tuple[Config, Path | None]] = []
 
-    def serve(config: Config, source: Path | None) -> int:
-        seen.append((config, source))
+    def serve(read: Read, source: Path | None) -> int:
+        seen.append((read(Files()), source))
         return 0
 
     install(monkeypatch, serve)
@@ -168,7 +170,7 @@ def test_version_and_help(flag: str, text: str, capsys: pytest.CaptureFixture[st
 def test_a_port_that_is_taken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def serve(config: Config, source: Path | None) -> int:
+    def serve(read: Read, source: Path | None) -> int:
         raise OSError("127.0.0.1:8000 is taken")
 
     install(monkeypatch, serve)
@@ -177,7 +179,7 @@ def test_a_port_that_is_taken(
 
 
 def test_control_c_is_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    def serve(config: Config, source: Path | None) -> int:
+    def serve(read: Read, source: Path | None) -> int:
         raise KeyboardInterrupt
 
     install(monkeypatch, serve)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
+from collections.abc import Mapping
 
 import pytest
 
@@ -10,18 +12,21 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.wire import HttpRequest
 from infergate.observe.metrics import Metrics
 from infergate.runtime.admin import Admin
+from infergate.runtime.history import History, Outcome
 
 
-def admin(*, ready: bool = True) -> Admin:
+def admin(*, ready: bool = True, history: History | None = None, reload: bool = False) -> Admin:
     async def is_ready() -> bool:
         return ready
 
-    return Admin(Metrics(), is_ready)
+    return Admin(Metrics(), is_ready, history or History(), reload=reload)
 
 
-async def told(served: Admin, path: str, method: str = "GET") -> tuple[int, bytes]:
+async def told(
+    served: Admin, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
+) -> tuple[int, bytes]:
     call = Call(peer="test", started=time.monotonic())
-    answer = await served.respond(HttpRequest(method, path), call)
+    answer = await served.respond(HttpRequest(method, path, headers=headers or {}), call)
     return answer.status, b"".join(bytes(part) for part in answer.body)
 
 
@@ -55,3 +60,64 @@ def test_what_the_transport_turns_away_is_plain_text() -> None:
     answer = admin().refuse(GatewayError(Kind.TOO_LARGE, "too large"), HttpRequest("", ""), call)
     assert answer.status == 400
     assert b"too large" in b"".join(bytes(part) for part in answer.body)
+
+
+class Again:
+    """Stands for what reloads."""
+
+    def __init__(self, wrong: str = "") -> None:
+        self.history = History()
+        self.history.again = self
+        self.wrong = wrong
+        self.why: list[str] = []
+
+    async def __call__(self, why: str) -> Outcome:
+        self.why.append(why)
+        outcome = Outcome(why, 1.0, self.wrong)
+        self.history.note(outcome, "abc")
+        return outcome
+
+
+async def test_a_reload_is_asked_for_and_audited(caplog: pytest.LogCaptureFixture) -> None:
+    again = Again()
+    with caplog.at_level(logging.INFO, "infergate.audit"):
+        status, body = await told(admin(history=again.history, reload=True), "/reload", "POST")
+    assert (status, again.why) == (200, ["POST /reload"])
+    page = json.loads(body)
+    assert (page["number"], page["sha256"]) == (2, "abc")
+    assert page["last_reload"] == {
+        "when": "1970-01-01T00:00:01.000+00:00",
+        "why": "POST /reload",
+        "ok": True,
+    }
+    assert caplog.messages == ["reload peer=test outcome=ok"]
+
+
+async def test_a_reload_that_fails_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    again = Again("routes.yaml:3: no")
+    served = admin(history=again.history, reload=True)
+    with caplog.at_level(logging.INFO, "infergate.audit"):
+        status, body = await told(served, "/reload", "POST")
+    assert status == 500
+    assert json.loads(body)["last_reload"]["error"] == "routes.yaml:3: no"
+    assert json.loads(body)["number"] == 1
+    assert caplog.messages == ["reload peer=test outcome=failed"]
+    status, body = await told(served, "/")
+    assert json.loads(body)["config"] == json.loads((await told(served, "/config"))[1])
+
+
+@pytest.mark.parametrize(
+    ("reload", "method", "headers", "status"),
+    [
+        (False, "POST", {}, 403),
+        (True, "GET", {}, 405),
+        (True, "POST", {"origin": "http://evil.example"}, 403),
+    ],
+)
+async def test_a_reload_that_may_not_be_asked_for(
+    reload: bool, method: str, headers: dict[str, str], status: int
+) -> None:
+    again = Again()
+    served = admin(history=again.history, reload=reload)
+    assert (await told(served, "/reload", method, headers))[0] == status
+    assert again.why == []
