@@ -1,0 +1,234 @@
+"""Load over every protocol: clients that keep their connections, and fail at the first answer that
+is not right."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import struct
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+
+from infergate.codecs.base import Codec
+from infergate.codecs.profiles import GENERIC, TRTSERVER
+from infergate.codecs.registry import plugins
+from infergate.core.datatypes import Datatype
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.tensor import tensor_of
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
+
+PROFILES = {"trtis-http": TRTSERVER, "trtis-grpc": TRTSERVER}
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+VALUES = np.arange(6, dtype=np.float32)
+DESCRIBED = (
+    (TensorMetadata("INPUT0", "FP32", (-1,)),),
+    (TensorMetadata("OUTPUT0", "FP32", (-1,)),),
+)
+
+
+def asking(model: str) -> InferRequest:
+    return InferRequest(model, inputs=(tensor_of("INPUT0", Datatype.FP32, VALUES),))
+
+
+def repeating(model: str, count: int, delay: int) -> InferRequest:
+    """For ``count`` answers, each after ``delay`` milliseconds."""
+    return InferRequest(
+        model,
+        id="r",
+        inputs=(
+            tensor_of("IN", Datatype.INT32, np.arange(count, dtype=np.int32)),
+            tensor_of("DELAY", Datatype.UINT32, np.full(count, delay, np.uint32)),
+        ),
+    )
+
+
+class Connection:
+    """One connection over HTTP/1.1 or in frames, kept as long as the server keeps it."""
+
+    def __init__(self, address: str) -> None:
+        self._host, _, port = address.rpartition(":")
+        self._port = int(port)
+        self._reader: asyncio.StreamReader | None = None
+        self.opened = 0
+        """How many connections it took."""
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._reader is None:
+            self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+            self.opened += 1
+        return self._reader, self._writer
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._writer.close()
+            self._reader = None
+
+    async def ask(self, wire: HttpRequest) -> HttpResponse:
+        reader, writer = await self._connected()
+        body = bytes(joined(wire.body))
+        headers = {"host": "x", "content-length": str(len(body)), **wire.headers}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        query = f"?{wire.query}" if wire.query else ""
+        writer.write(f"{wire.method} {wire.path}{query} HTTP/1.1\r\n{lines}\r\n".encode() + body)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *pairs = head.rstrip().split("\r\n")
+        told = {name.lower(): value for name, value in (pair.split(": ", 1) for pair in pairs)}
+        if "chunked" in told.get("transfer-encoding", ""):
+            parts = []
+            while size := int(await reader.readuntil(b"\r\n"), 16):
+                parts.append((await reader.readexactly(size + 2))[:-2])
+            await reader.readexactly(2)
+            answer = b"".join(parts)
+        else:
+            answer = await reader.readexactly(int(told["content-length"]))
+        if told.get("connection") == "close":
+            self.close()
+        return HttpResponse(int(first.split()[1]), told, [answer])
+
+    async def frame(self, wire: HttpRequest) -> HttpResponse:
+        reader, writer = await self._connected()
+        body = bytes(joined(wire.body))
+        writer.write(struct.pack("<I", len(body)) + body)
+        (length,) = struct.unpack("<I", await reader.readexactly(4))
+        return HttpResponse(200, {}, [await reader.readexactly(length)])
+
+
+Ask = Callable[[Any], Any]
+
+
+@dataclass
+class Load:
+    """``served`` counts the right answers, by kind of client."""
+
+    served: dict[str, int] = field(default_factory=dict)
+    connections: list[Connection] = field(default_factory=list)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    _came: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+
+    def _connection(self, address: str) -> Connection:
+        made = Connection(address)
+        self.connections.append(made)
+        return made
+
+    def count(self, name: str) -> None:
+        self.served[name] = self.served.get(name, 0) + 1
+        self._came.release()
+
+    async def more(self, answers: int) -> None:
+        """Wait until so many more have come."""
+        self._came = asyncio.Semaphore(0)
+        for _ in range(answers):
+            await self._came.acquire()
+
+    async def unary(self, protocol: str, models: Sequence[str], ask: Ask, prefix: str = "") -> None:
+        """Ask for ``models`` in turn, until it is over."""
+        codec: Codec[Any, Any] = plugins()[protocol].make({})
+        profile = PROFILES.get(protocol, GENERIC)
+        while not self.over.is_set():
+            for model in models:
+                request = asking(model)
+                described = ModelMetadata(model, inputs=DESCRIBED[0], outputs=DESCRIBED[1])
+                wire = codec.build_request(request, profile, described)
+                if prefix:
+                    wire.path = f"{prefix}{model}"
+                answer = codec.parse_response(await ask(wire), request, DEFAULT_LIMITS, described)
+                assert isinstance(answer, InferResponse)
+                assert np.array_equal(answer.outputs[0].numpy(), VALUES), (protocol, model)
+                self.count(protocol)
+                await asyncio.sleep(0)
+
+    async def streams(self, channel: Any, models: Sequence[str]) -> None:
+        """Streams of twenty answers over V2 gRPC, all of which have to come."""
+        while not self.over.is_set():
+            for model in models:
+                call = channel.stream_stream(STREAM)()
+                await call.write(streamed(model, 20, 5))
+                await call.done_writing()
+                assert await told(call) == list(range(20))
+                self.count("v2-grpc stream")
+
+    async def events(self, address: str, models: Sequence[str]) -> None:
+        """The same as events over HTTP."""
+        connection = self._connection(address)
+        body = json.dumps({"IN": list(range(20)), "DELAY": [5] * 20}).encode()
+        while not self.over.is_set():
+            for model in models:
+                path = f"/v2/models/{model}/generate_stream"
+                answer = await connection.ask(HttpRequest("POST", path, body=[body]))
+                lines = bytes(joined(answer.body)).decode().split("\n\n")
+                found = [json.loads(line[6:])["OUT"] for line in lines if line.startswith("data: ")]
+                assert found == list(range(20)), (answer.status, lines[:3])
+                self.count("v2-rest stream")
+
+    @asynccontextmanager
+    async def applied(
+        self, addresses: Mapping[str, str], models: Sequence[str], repeats: Sequence[str]
+    ) -> AsyncIterator[None]:
+        """To ``addresses`` (``http``, ``grpc``, ``frames``: a raw socket for the first of the
+        models) while the block runs, which fails where a client does."""
+        async with grpc.aio.insecure_channel(addresses["grpc"]) as channel:
+            http, frames = addresses["http"], addresses["frames"]
+
+            def unary(wire: RpcRequest) -> Any:
+                return called(channel, wire)
+
+            clients = [
+                self.unary("v2-rest", models, self._connection(http).ask),
+                self.unary("trtis-http", models, self._connection(http).ask),
+                self.unary("graphpipe", models, self._connection(http).ask, "/graphpipe/"),
+                self.unary("graphpipe", models[:1], self._connection(frames).frame),
+                self.unary("v2-grpc", models, unary),
+                self.unary("trtis-grpc", models, unary),
+                self.streams(channel, repeats),
+                self.events(http, repeats),
+            ]
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for each in clients:
+                        group.create_task(each)
+                    yield
+                    self.over.set()
+            finally:
+                for each in self.connections:
+                    each.close()
+
+
+async def called(channel: Any, wire: RpcRequest) -> RpcResponse:
+    try:
+        message = await channel.unary_unary(wire.method)(bytes(joined(wire.message)))
+    except grpc.aio.AioRpcError as error:
+        return RpcResponse((), error.code().value[0], error.details() or "")
+    return RpcResponse((message,))
+
+
+def streamed(model: str, count: int, delay: int) -> bytes:
+    """A request of a stream over V2 gRPC."""
+    codec: Any = plugins()["v2-grpc"].make({})
+    return bytes(
+        joined(codec.build_stream_request(repeating(model, count, delay), GENERIC).message)
+    )
+
+
+async def told(call: Any, most: int | None = None) -> list[int]:
+    """What the answers of a stream tell, up to ``most`` of them."""
+    codec: Any = plugins()["v2-grpc"].make({})
+    found: list[int] = []
+    with contextlib.suppress(StopAsyncIteration):
+        while most is None or len(found) < most:
+            message = await call.read()
+            if message is grpc.aio.EOF:
+                break
+            answer = codec.parse_stream_response(
+                RpcResponse((message,)), InferRequest("m"), DEFAULT_LIMITS
+            )
+            if answer is not None and answer.outputs:
+                found.append(int(answer.outputs[0].numpy()[0]))
+    return found

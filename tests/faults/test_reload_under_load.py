@@ -1,0 +1,138 @@
+"""Fifty reloads while clients of every protocol ask, keep their connections and stream: nobody
+notices, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.load import STREAM, Load, streamed, told
+from faults.watch import complaints, counted, descriptors, resident, until
+from peers.support.process import free_ports
+
+MIB = 1 << 20
+BEHIND = """
+backends: {ours: {protocol: builtin}}
+routes: [{model: "*", backend: ours}]
+log: {access: false}
+"""
+FRONT = """
+reload: {{watch: false, post: true}}
+log: {{access: false}}
+helpers: 0
+backends:
+  ours: {{protocol: builtin, timeout: {timeout}s}}
+  rest: {{protocol: v2-rest, endpoints: ["http://{behind.http}"], timeout: {timeout}s}}
+  rpc: {{protocol: v2-grpc, endpoints: ["grpc://{behind.grpc}"], timeout: {timeout}s}}
+  old-http: {{protocol: trtis-http, endpoints: ["http://{behind.http}"]}}
+  old-rpc: {{protocol: trtis-grpc, endpoints: ["grpc://{behind.grpc}"], timeout: {timeout}s}}
+  pipe: {{protocol: graphpipe, endpoints: ["http://{behind.http}/graphpipe/identity"]}}
+routes:
+  - {{model: "/rest\\\\.(.*)/", backend: rest, rewrite: {{model: "\\\\1"}}}}
+  - {{model: "/rpc\\\\.(.*)/", backend: rpc, rewrite: {{model: "\\\\1"}}}}
+  - {{model: "/old-http\\\\.(.*)/", backend: old-http, rewrite: {{model: "\\\\1"}}}}
+  - {{model: "/old-rpc\\\\.(.*)/", backend: old-rpc, rewrite: {{model: "\\\\1"}}}}
+  - {{model: "/pipe\\\\.(.*)/", backend: pipe, rewrite: {{model: "\\\\1"}}}}
+  - {{model: "*", backend: ours}}
+limits: {{tensors: {tensors}}}
+"""
+MODELS = [
+    "identity",
+    *(f"{each}.identity" for each in ("rest", "rpc", "old-http", "old-rpc", "pipe")),
+]
+REPEATS = ["repeat", "rpc.repeat"]
+ENGINES = ("own", "compat")
+
+
+@dataclass
+class Site:
+    gateway: Infergate
+    behind: Infergate
+    frames: str
+    file: Path
+    number: Iterator[int]
+
+    def write(self) -> None:
+        """Another configuration: now and then with other limits, so that all backends are new."""
+        number = next(self.number)
+        text = self.file.read_text()
+        listeners = text[: text.index("drain:")]
+        rest = FRONT.format(
+            behind=self.behind, timeout=20 + number % 3, tensors=100 + number % 10 // 5
+        )
+        self.file.write_text(f"{listeners}drain: {{delay: 0s}}\n# {number}{rest}")
+
+    def reload(self) -> dict[str, Any]:
+        connection = http.client.HTTPConnection(self.gateway.admin, timeout=20)
+        try:
+            connection.request("POST", "/reload")
+            answer = connection.getresponse()
+            page: dict[str, Any] = json.loads(answer.read())
+        finally:
+            connection.close()
+        assert answer.status == 200, page
+        return page
+
+
+@pytest.fixture(params=ENGINES)
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    engine: str = request.param
+    (frames,) = free_ports(1)
+    listeners = (
+        LISTENERS
+        + f"""\
+  graphpipe: [{{{{address: "127.0.0.1:{frames}", model: identity, framing: size-prefixed}}}}]
+"""
+    )
+    with started_infergate(BEHIND, engine=engine) as behind:
+        config = FRONT.format(behind=behind, timeout=30, tensors=100)
+        with started_infergate(config, listeners, engine) as gateway:
+            file = gateway.log.parent / "routes.yaml"
+            yield Site(gateway, behind, f"127.0.0.1:{frames}", file, itertools.count(1))
+
+
+async def test_fifty_reloads_under_mixed_load(site: Site) -> None:
+    gateway = site.gateway
+    load = Load()
+    addresses = {"http": gateway.http, "grpc": gateway.grpc, "frames": site.frames}
+    sizes: list[int] = []
+    open_then = 0
+    async with asyncio.timeout(120), grpc.aio.insecure_channel(gateway.grpc) as channel:
+        lasting = channel.stream_stream(STREAM)()
+        async with load.applied(addresses, MODELS, REPEATS):
+            for number in range(50):
+                site.write()
+                page = await asyncio.to_thread(site.reload)
+                assert page["number"] == number + 2
+                await lasting.write(streamed("repeat", 2, 0))
+                assert await told(lasting, 2) == [0, 1]
+                await load.more(8)
+                if number == 9:
+                    open_then = await asyncio.to_thread(descriptors, gateway.pid)
+                sizes.append(resident(gateway.pid))
+        assert len(load.served) == 7, load.served
+        # Connections stay: to each kind of listener there was one for each client.
+        assert [each.opened for each in load.connections] == [1] * len(load.connections)
+        assert "infergate_config_generations 2.0" in gateway.metrics(), "the lasting stream's"
+        await lasting.done_writing()
+        assert await lasting.read() is grpc.aio.EOF
+        until(lambda: "infergate_config_generations 1.0" in gateway.metrics(), "old ones closed")
+    metrics = gateway.metrics()
+    assert 'infergate_config_reloads_total{result="ok"} 50.0' in metrics
+    assert 'infergate_config_reloads_total{result="failed"} 0.0' in metrics
+    assert "infergate_config_last_reload_successful 1.0" in metrics
+    assert counted(gateway) == counted(gateway, outcome="ok") > sum(load.served.values())
+    until(lambda: descriptors(gateway.pid) <= open_then, f"descriptors are back to {open_then}")
+    assert sizes[-1] - sizes[9] < 12 * MIB, sizes
+    assert complaints(gateway) == ""
+    assert complaints(site.behind) == ""
