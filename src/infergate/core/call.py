@@ -59,6 +59,8 @@ class Call:
     bytes_in: int = 0
     bytes_out: int = 0
     backend_seconds: float = 0.0
+    cut: GatewayError | None = None
+    """Why the gateway gives it up while it is under way: it is cancelled, and its client told."""
     returned: dict[str, str] = field(default_factory=dict)
     """Headers of the backend's answer that go back to the client."""
 

@@ -7,6 +7,7 @@ the body, as the last that is told there.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -107,6 +108,10 @@ class _Body:
             response = await self.pull()
         except GatewayError as error:
             return self._failed(error)
+        except asyncio.CancelledError:
+            if self._call.cut is None:
+                raise
+            return self._failed(self._call.cut)
         except Exception:  # noqa: BLE001 - it is logged, and costs one request
             _log.exception("a bug while serving a stream of %s", self._call.protocol)
             return self._failed(GatewayError(Kind.INTERNAL, "internal error"))

@@ -66,8 +66,9 @@ class Dispatch(Generic[Req, Resp]):
         try:
             answer = await self._answering(wire, call)
         except BaseException:  # the client went away: only log and metrics are told
-            call.outcome = Kind.CANCELLED.value
-            self._record(call)
+            if call.cut is None:  # else it is refused
+                call.outcome = Kind.CANCELLED.value
+                self._record(call)
             raise
         call.bytes_out = self._finish(answer, call)
         self._told_of(answer, call)

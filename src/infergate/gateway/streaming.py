@@ -145,8 +145,11 @@ class Stream:
                     call.messages += 1
                     call.bytes_out += size(message.message)
                     yield message
-        except BaseException:  # the client went away
-            call.outcome = Kind.CANCELLED.value
+        except BaseException:  # the client went away, or all of the stream is cut
+            if self._call.cut is None:
+                call.outcome = Kind.CANCELLED.value
+            else:
+                call.fail(self._call.cut)
             raise
         finally:
             self._leave(request)

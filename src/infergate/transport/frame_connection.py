@@ -156,7 +156,11 @@ class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
             head, body = PREFIX.pack(0), ()
         for part in http_head.gathered(head, body):
             self._transport.write(part)
-        return not self._host.stopping
+        return not self._is_last()
+
+    def _is_last(self) -> bool:
+        """Clients cannot be told that nothing is served any more: what has come is answered."""
+        return self._host.stopping and not self._frames.has_begun
 
     def _send_more(self, body: Sequence[Buffer] | None) -> None:  # noqa: ARG002
         raise AssertionError  # no protocol that is framed has answers with a rest

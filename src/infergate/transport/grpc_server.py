@@ -37,7 +37,7 @@ from infergate.transport import grpc_metadata
 from infergate.transport.base import Address, Bind, Bound, Conversation, RpcApp, StreamHandler
 from infergate.transport.grpc_conversation import held
 from infergate.transport.grpc_stream import until
-from infergate.transport.guard import Admission
+from infergate.transport.guard import Admission, shutting_down
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,8 @@ _ROOM: Final = 64 * KIB
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 FIXED: Final = ("body", "headers", "streams")
 """Limits that a server of the library keeps as long as it listens."""
+_LAST_WORDS: Final = 1.0
+"""Seconds that clients have to be told how their calls ended."""
 _METHODS: Final = 256
 """How many methods' handlers are kept made."""
 _PING_EVERY: Final = 500
@@ -106,7 +108,11 @@ class GrpcServer:
         end at once."""
         self._methods.over.set()
         if self._server is not None:
-            await self._server.stop(grace)
+            stopping = asyncio.create_task(self._server.stop(grace + _LAST_WORDS))
+            done, _ = await asyncio.wait({stopping}, timeout=grace)
+            if not done:
+                self._methods.give_up(shutting_down())
+            await stopping
         beside, self._beside = self._beside, None
         if beside is not None:
             beside.close()
@@ -150,7 +156,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, app: RpcApp, admission: Admission) -> None:
         self.app = app
         self.admission: Final = admission
-        self.running: Final[set[asyncio.Task[None]]] = set()
+        self.running: Final[dict[asyncio.Task[None], Call]] = {}
         self.over = asyncio.Event()
         self._unary = functools.lru_cache(_METHODS)(self._make_unary)
 
@@ -166,20 +172,29 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         begin = self.app.conversations.get(method)
         return self.app.streams.get(method) if begin is None else self._make_conversation(begin)
 
+    def give_up(self, error: GatewayError) -> None:
+        """End all calls that are under way with ``error``."""
+        for task, call in tuple(self.running.items()):
+            call.cut = error
+            task.cancel()
+
     @contextmanager
-    def _counted(self) -> Iterator[None]:
-        """The call of this task is under way."""
+    def _counted(self, call: Call) -> Iterator[None]:
+        """``call`` is under way, by this task. Raises what cuts it."""
         task: Any = asyncio.current_task()
-        self.running.add(task)
+        self.running[task] = call
         try:
             yield
+        except asyncio.CancelledError:
+            if call.cut is None:
+                raise
+            raise call.cut from None
         finally:
-            self.running.discard(task)
+            del self.running[task]
 
     def _make_unary(self, method: str) -> Any:
         async def answer(message: bytes, context: Any) -> bytes:
-            with self._counted():
-                return await self._answer(method, message, context)
+            return await self._answer(method, message, context)
 
         return grpc.unary_unary_rpc_method_handler(answer)
 
@@ -195,7 +210,8 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         try:
             self.admission.admit(length)
             try:
-                return await self.app.respond(wire, call)
+                with self._counted(call):
+                    return await self.app.respond(wire, call)
             finally:
                 self.admission.release(length)
         except GatewayError as error:
@@ -215,8 +231,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _make_stream(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
         async def answer(messages: AsyncIterator[bytes], context: Any) -> None:
-            with self._counted():
-                await self._answer_stream(method, messages, context)
+            await self._answer_stream(method, messages, context)
 
         return answer
 
@@ -229,25 +244,22 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         try:
             self.admission.admit_stream()
         except GatewayError as error:
-            refusal = self._refusal(error, method, call)
-            if refusal.code:
-                _end(context, refusal)
-            else:  # a protocol that tells errors in its messages
-                await context.write(_message(refusal))
+            await self._turn_away(error, method, call, context)
             return
         asked = until(messages, self.over)
         responses = handler(asked, call)
         try:
-            async for response in responses:
-                if response.code:
-                    _end(context, response, call.returned)
-                    return
-                await context.write(_message(response))
+            with self._counted(call):
+                async for response in responses:
+                    if response.code:
+                        _end(context, response, call.returned)
+                        return
+                    await context.write(_message(response))
             context.set_trailing_metadata(grpc_metadata.write(call.returned))
         except grpc.aio.InternalError:
             return  # nobody to write to: the client has left
         except GatewayError as error:
-            _end(context, self._refusal(error, method, call))
+            await self._turn_away(error, method, call, context)
         except Exception:
             log.exception("streaming %s failed", method)
             _end(context, self._refusal(_internal(), method, call))
@@ -256,6 +268,14 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
             if isinstance(responses, AsyncGenerator):
                 await responses.aclose()
             await asked.aclose()
+
+    async def _turn_away(self, error: GatewayError, method: str, call: Call, context: Any) -> None:
+        """End a stream with ``error``."""
+        refusal = self._refusal(error, method, call)
+        if refusal.code:
+            _end(context, refusal)
+        else:  # a protocol that tells errors in its messages
+            await context.write(_message(refusal))
 
     def _refusal(self, error: GatewayError, method: str, call: Call) -> RpcResponse:
         try:

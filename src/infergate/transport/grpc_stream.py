@@ -9,17 +9,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Final
+
+QUIET: Final = 0.5
+"""Seconds in which what a client sent before it could know is taken."""
+_READY: Final = 0.02
+"""Seconds in which a message is had that has come already."""
+_MOST: Final = 100
+"""How many such messages are taken after that."""
 
 
 async def until(messages: AsyncIterator[bytes], over: asyncio.Event) -> AsyncGenerator[bytes, None]:
-    """The ``messages`` that come before ``over`` is set. To be closed by ``aclose``."""
+    """The ``messages`` that have come a moment after ``over`` was set. To be closed by
+    ``aclose``."""
     iterator = aiter(messages)
+    loop = asyncio.get_running_loop()
     end = asyncio.create_task(over.wait())
+    deaf, late = 0.0, 0
     following: asyncio.Future[bytes] | None = None
     try:
         while True:
             following = asyncio.ensure_future(anext(iterator))
             await asyncio.wait({following, end}, return_when=asyncio.FIRST_COMPLETED)
+            if end.done():
+                deaf = deaf or loop.time() + QUIET
+                late += loop.time() > deaf
+                if late > _MOST:
+                    return
+                await asyncio.wait({following}, timeout=max(_READY, deaf - loop.time()))
             if not following.done():
                 return
             try:

@@ -99,6 +99,11 @@ class Share:
             self._admission.release(self._bytes)
 
 
+def shutting_down() -> GatewayError:
+    """What is under way when the time for that is over."""
+    return GatewayError(Kind.OVERLOADED, "the gateway is shutting down", retry_after=_RETRY_AFTER)
+
+
 def _full(what: str) -> GatewayError:
     return GatewayError(
         Kind.OVERLOADED, f"the gateway is serving its limit of {what}", retry_after=_RETRY_AFTER

@@ -21,6 +21,7 @@ from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, size
 from infergate.transport.base import RpcApp, StreamHandler
+from infergate.transport.grpc_stream import QUIET
 from infergate.transport.guard import Share
 from infergate.transport.h2 import calls
 from infergate.transport.h2.calls import Asked
@@ -122,6 +123,19 @@ class Served:
     def _expire(self) -> None:
         self._alarm = None
         self.give_up(_LATE_WORDS)
+
+    def cut(self, error: GatewayError) -> None:
+        """End it with ``error``, whatever it is at."""
+        link, stream = self._link, self._stream
+        if not self._has_ended:
+            self.call.cut = error
+            self._refuse(self.refused(error))
+            if stream.remote_open and stream.queue is None:
+                link.core.reset(stream, Code.NO_ERROR)
+        self.cancel()
+
+    def _refuse(self, refusal: RpcResponse) -> None:
+        self.finish(refusal)
 
     def give_up(self, why: str) -> None:
         """End it without the application, or without the client where that does not take the
@@ -297,7 +311,7 @@ class StreamCall(Served):
         "_count",
         "_ended",
         "_held",
-        "_is_winding_up",
+        "_is_deaf",
         "_last",
         "_room",
         "_seen",
@@ -317,7 +331,7 @@ class StreamCall(Served):
         self._since = self._last = 0.0
         self._held = 0
         self._ended = not stream.remote_open
-        self._is_winding_up = False
+        self._is_deaf = False
         self._waiter: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
 
@@ -327,7 +341,9 @@ class StreamCall(Served):
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
         """Some of the messages."""
-        if not self._is_winding_up:  # else it may be the middle of one that was thrown away
+        if self._is_deaf:
+            self._body.add_last(parts)
+        else:
             self._body.add(parts)
         if end:
             self._ended = True
@@ -339,11 +355,16 @@ class StreamCall(Served):
         self._wake()
 
     def wind_up(self) -> None:
-        """The server stops: to the application it looks as if the client had said all it wanted,
-        so that the stream ends in good order and does not hold the drain."""
-        self._ended = self._is_winding_up = True
-        self._body = Messages(self._most, "")
-        self._wake()
+        """The server stops: what has come in a moment from now on is served. Then to the
+        application it looks as if the client had said all it wanted, so that the stream ends in
+        good order and does not hold the drain."""
+        self._link.loop.call_later(QUIET, self._go_deaf)
+
+    def _go_deaf(self) -> None:
+        if not self._is_deaf:
+            self._is_deaf = True
+            self._body.close()
+            self._wake()
 
     def sent(self) -> None:
         """There is room for more answers."""
@@ -389,7 +410,7 @@ class StreamCall(Served):
                 yield message
                 del message, taken  # the next may be hours away
                 continue
-            if self._ended:
+            if self._ended or (self._is_deaf and self._body.is_empty):
                 return
             if (lacking := self._body.lacking) > 0:
                 if not self._admit(lacking):
@@ -424,7 +445,8 @@ class StreamCall(Served):
         try:
             admission.admit_stream()
         except GatewayError as error:
-            await self._turn_away(error)
+            self._refuse(self.refused(error))
+            self._close()
             return
         messages = self._messages()
         responses: AsyncIterator[RpcResponse] | None = None
@@ -438,7 +460,7 @@ class StreamCall(Served):
                 await self._write(response)
             self.finish(RpcResponse(metadata=self.call.returned))
         except GatewayError as error:
-            self.finish(self.refused(error))
+            self._refuse(self.refused(error))
         except Exception:  # noqa: BLE001 - a bug costs one stream
             self.finish(self._bug())
         finally:
@@ -448,13 +470,15 @@ class StreamCall(Served):
             await messages.aclose()
             self._close()
 
-    async def _turn_away(self, error: GatewayError) -> None:
-        refusal = self.refused(error)
+    def _refuse(self, refusal: RpcResponse) -> None:
         if not refusal.code:  # a protocol that tells errors in its messages
-            await self._write(refusal)
+            core, stream, message = self._link.core, self._stream, refusal.message
+            if not self._has_headers:
+                self._has_headers = True
+                core.send_headers(stream, calls.HEADERS)
+            core.send_data(stream, (prefix(size(message)), *message))
             refusal = RpcResponse()
         self.finish(refusal)
-        self._close()
 
     async def _write(self, response: RpcResponse) -> None:
         """Send one answer; wait until there is room for another."""

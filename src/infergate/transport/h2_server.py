@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from infergate.core.call import Call
+from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.wire import RpcResponse
 from infergate.transport.base import Address, RpcApp, StreamHandler
@@ -259,6 +260,13 @@ class ServerLink(Link):
         if not self._is_lost and not self.core.is_over:
             self.core.refuse_more()
             self.flush()
+
+    def give_up(self, error: GatewayError) -> None:
+        """Answer all that is under way with ``error``, and close."""
+        for each in tuple(self._calls):
+            each.cut(error)
+        self.core.refuse_more()
+        self.flush()
 
     def calls(self) -> Iterator[asyncio.Task[None]]:
         """What serves its calls now."""

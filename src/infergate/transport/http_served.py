@@ -42,7 +42,7 @@ class HttpServed(Served[AnyHttpRequest]):
         method, keep, old = "", False, False
         if request is not None:
             method, old = request.wire.method, request.old
-            keep = request.whole and request.keep and not self._host.stopping
+            keep = request.whole and request.keep and not self._is_last()
         if response.rest is not None:
             keep = keep and not old  # the end of the connection is that of the body
             self._chunked = not old

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final, Protocol
 
+from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.transport.base import Address, Bind, Bound, HttpApp
 from infergate.transport.binding import BACKLOG, bound
-from infergate.transport.guard import Admission
+from infergate.transport.guard import Admission, shutting_down
 
 _LAST_WORDS: Final = 1.0
-"""Seconds that cancelled requests have for their cleanup."""
+"""Seconds that clients have to take how their requests ended, and cancelled requests for their
+cleanup."""
 
 
 class Accepted(Protocol):
@@ -25,6 +27,10 @@ class Accepted(Protocol):
 
     def finish(self) -> None:
         """Close when the request being received or answered is done; now where there is none."""
+        ...
+
+    def give_up(self, error: GatewayError) -> None:
+        """Answer what is under way with ``error``, and close."""
         ...
 
     def abort(self) -> None:
@@ -105,10 +111,15 @@ class Sockets:
             connection.finish()
         if not await self._emptied(grace):
             for connection in tuple(self._connections):
+                connection.give_up(shutting_down())
+        if not await self._emptied(_LAST_WORDS):
+            for connection in tuple(self._connections):
                 connection.abort()
             await self._emptied(_LAST_WORDS)
 
     async def _emptied(self, seconds: float) -> bool:
+        if self._empty.is_set():
+            return True
         try:
             await asyncio.wait_for(self._empty.wait(), seconds)
         except TimeoutError:

@@ -171,6 +171,9 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         try:
             response = await app.respond(request.wire, request.call)
         except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001
+            cut = request.call.cut
+            if cut is not None and isinstance(failure, asyncio.CancelledError):
+                failure = cut
             response = http_answer.instead(failure, app, request.wire, request.call)
         if response.rest is not None:
             await self._answer_on(response, response.rest, request)
@@ -238,7 +241,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
 
     def _next(self) -> None:
         """The connection is free for another request, which may have come already."""
-        if self._host.stopping:
+        if self._is_last():
             self._close()
             return
         state = self._state
@@ -282,6 +285,21 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         """Close when the request being received or answered is done; now where there is none."""
         if (self._state is State.HEAD and not self._has_begun) or self._state is State.LINGER:
             self._transport.close()
+
+    def give_up(self, error: GatewayError) -> None:
+        """Answer what is under way with ``error``, and close."""
+        request = self._request
+        if self._task is not None and request is not None:
+            request.call.cut = error
+            self._task.cancel()
+        elif self._state is State.BODY or (self._state is State.HEAD and self._has_begun):
+            self._refuse(error)
+        else:
+            self._transport.abort()
+
+    def _is_last(self) -> bool:
+        """Whether the connection ends with this answer, however its client asked."""
+        return self._host.stopping
 
     def calls(self) -> Iterator[asyncio.Task[None]]:
         """What serves its request now."""

@@ -285,6 +285,7 @@ async def test_a_drain_lets_the_request_under_way_finish() -> None:
         assert await inside.frame() == b"POST inside"
         site.app.release.set()
         assert await busy.frame() == b"POST wait"
+        assert await busy.frame() == b"POST pipelined", "nothing could tell it to ask elsewhere"
         assert await busy.ended()
         assert await inside.ended()
         await stopping
@@ -299,7 +300,8 @@ async def test_a_drain_that_takes_too_long_cancels() -> None:
         await site.app.entered.wait()
         await site.server.stop(0.05)
         assert site.app.cancelled.is_set()
-        peer.writer.transport.abort()
+        assert await peer.frame() == b"the gateway is shutting down"
+        assert await peer.ended()
 
 
 async def test_an_answer_that_fits_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,10 +123,11 @@ class OneMessage:
 class Messages:
     """A body of any number of messages, each of at most ``most`` bytes; cut when asked for."""
 
-    __slots__ = ("_body", "_encoding", "_most")
+    __slots__ = ("_body", "_encoding", "_left", "_most")
 
     def __init__(self, most: int, encoding: str) -> None:
         self._body = bytearray()  # not the pieces: those cost far more than their bytes
+        self._left = 0  # of the last message, once that is known to be the last
         self._most: Final = most
         self._encoding: Final = encoding
 
@@ -134,6 +135,21 @@ class Messages:
         """Some of the body."""
         for part in parts:
             self._body += part
+
+    def close(self) -> None:
+        """The message that has begun is the last: only ``add_last`` may follow."""
+        body, end = self._body, 0
+        while len(body) - end >= _SIZE:
+            end += _SIZE + int(PREFIX.unpack_from(body, end)[1])
+        del body[end:]  # less than a length: it has not begun
+        self._left = end - len(body)
+
+    def add_last(self, parts: Sequence[Buffer]) -> None:
+        """Some of the body: what lacks of the last message is taken."""
+        for part in parts:
+            taken = part[: self._left]
+            self._left -= len(taken)
+            self._body += taken
 
     @property
     def is_empty(self) -> bool:
