@@ -84,8 +84,14 @@ class Site:
         return page
 
 
+@pytest.fixture(scope="module")
+def behind() -> Iterator[Infergate]:
+    with started_infergate(BEHIND) as running:
+        yield running
+
+
 @pytest.fixture(params=ENGINES)
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, behind: Infergate) -> Iterator[Site]:
     engine: str = request.param
     (frames,) = free_ports(1)
     listeners = (
@@ -94,11 +100,10 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
   graphpipe: [{{{{address: "127.0.0.1:{frames}", model: identity, framing: size-prefixed}}}}]
 """
     )
-    with started_infergate(BEHIND, engine=engine) as behind:
-        config = FRONT.format(behind=behind, timeout=30, tensors=100)
-        with started_infergate(config, listeners, engine) as gateway:
-            file = gateway.log.parent / "routes.yaml"
-            yield Site(gateway, behind, f"127.0.0.1:{frames}", file, itertools.count(1))
+    config = FRONT.format(behind=behind, timeout=30, tensors=100)
+    with started_infergate(config, listeners, engine) as gateway:
+        file = gateway.log.parent / "routes.yaml"
+        yield Site(gateway, behind, f"127.0.0.1:{frames}", file, itertools.count(1))
 
 
 async def test_fifty_reloads_under_mixed_load(site: Site) -> None:

@@ -1,0 +1,278 @@
+"""Reloads that fail, and those that change the listeners: nobody is refused who was served."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.peer import Client, post
+from faults.test_frame_bytes import GOOD, error_in
+from faults.watch import complaints, descriptors, descriptors_come_back, open_files, until
+from peers.support.process import Launch, free_ports, started
+
+CONFIG = """
+drain: {delay: 0s, timeout: 10s}
+reload: {watch: false, post: true}
+helpers: 0
+backends: {ours: {protocol: builtin}}
+routes: [{model: "identity", backend: ours}]
+"""
+BODY = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"FP32","data":[1]}]}'
+
+
+def get(address: str, path: str, method: str = "GET") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(address, timeout=20)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@dataclass
+class Site:
+    gateway: Infergate
+    file: Path
+    first: str
+
+    def page(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(get(self.gateway.admin, "/config")[1])
+        return told
+
+    def replace(self, text: str) -> None:
+        """As editors do: another file takes its name."""
+        other = self.file.with_suffix(".new")
+        other.write_text(text)
+        other.rename(self.file)
+
+    def listening(self, more: str) -> str:
+        """The first configuration with ``more`` listeners."""
+        return self.first.replace("drain:", f"{more}\ndrain:", 1)
+
+    def reload(self) -> tuple[int, dict[str, Any]]:
+        status, body = get(self.gateway.admin, "/reload", "POST")
+        return status, json.loads(body)
+
+    def infer(self, model: str) -> int:
+        return post(self.gateway.http, f"/v2/models/{model}/infer", BODY).status
+
+
+@contextmanager
+def started_site(engine: str, config: str) -> Iterator[Site]:
+    with started_infergate(config, engine=engine) as gateway:
+        file = gateway.log.parent / "routes.yaml"
+        yield Site(gateway, file, file.read_text())
+        assert complaints_but_of_reloads(gateway) == ""
+
+
+@pytest.fixture(scope="module", params=["own", "compat"])
+def shared(request: pytest.FixtureRequest) -> Iterator[Site]:
+    with started_site(request.param, CONFIG) as site:
+        yield site
+
+
+@pytest.fixture
+def site(shared: Site) -> Iterator[Site]:
+    """With the first configuration."""
+    yield shared
+    shared.file.write_text(shared.first)
+    assert shared.reload()[0] == 200
+
+
+def told(gateway: Infergate, name: str) -> float:
+    """What the metric infergate_config_... tells."""
+    start = f"infergate_config_{name} "
+    (line,) = (line for line in gateway.metrics().splitlines() if line.startswith(start))
+    return float(line.removeprefix(start))
+
+
+def complaints_but_of_reloads(gateway: Infergate) -> str:
+    lines = complaints(gateway).splitlines()
+    return "\n".join(line for line in lines if "is not taken" not in line)
+
+
+def test_a_bad_file_leaves_the_old_one_serving(site: Site) -> None:
+    with Client(site.gateway.http) as client, descriptors_come_back(site.gateway.pid):
+        before = site.page()
+        failed = told(site.gateway, 'reloads_total{result="failed"}')
+        site.file.write_text(site.first + "nonsense: 1\n")
+        status, page = site.reload()
+        assert (status, page["number"], page["sha256"]) == (500, before["number"], before["sha256"])
+        assert not page["last_reload"]["ok"]
+        assert "unknown key 'nonsense'" in page["last_reload"]["error"]
+        assert "unknown key 'nonsense'" in site.gateway.log.read_text()
+        assert told(site.gateway, 'reloads_total{result="failed"}') == failed + 1
+        assert told(site.gateway, "last_reload_successful") == 0
+        assert f'sha256="{page["sha256"]}"' in site.gateway.metrics()
+        assert site.infer("identity") == 200
+        # Mended, it is taken, and the connection from before is served by it.
+        site.file.write_text(site.first.replace('model: "identity"', 'model: "id*"'))
+        assert site.reload()[0] == 200
+        assert told(site.gateway, "last_reload_successful") == 1
+        client.send(
+            b"POST /v2/models/idle/infer HTTP/1.1\r\nHost: x\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+        )
+        assert "unknown model 'idle'" in client.answer().error
+
+
+def test_an_address_that_is_taken(site: Site) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, descriptors_come_back(site.gateway.pid):
+        port = other.getsockname()[1]
+        (free,) = free_ports(1)
+        more = f"""\
+  graphpipe:
+    - {{address: "127.0.0.1:{free}", model: identity}}
+    - {{address: "127.0.0.1:{port}", model: identity}}"""
+        site.file.write_text(site.listening(more))
+        status, page = site.reload()
+        assert status == 500
+        assert f"graphpipe[1]: cannot listen on 127.0.0.1:{port}" in page["last_reload"]["error"]
+        assert site.infer("identity") == 200
+        with pytest.raises(ConnectionRefusedError):
+            Client(f"127.0.0.1:{free}")
+
+
+def test_listeners_come_and_go(site: Site) -> None:
+    before = descriptors(site.gateway.pid)
+    raw, other, grpc = free_ports(3)
+    frames = f'{{address: "127.0.0.1:{raw}", model: identity, framing: size-prefixed}}'
+    more = f'{{address: "127.0.0.1:{other}", model: identity}}'
+    site.file.write_text(site.listening(f"  graphpipe: [{more}, {frames}]"))
+    assert site.reload()[0] == 200
+    with Client(f"127.0.0.1:{raw}") as client:
+        client.send(GOOD)
+        assert error_in(client) == ""
+        # The other one goes, so that this one has another name: its connection stays.
+        site.file.write_text(site.listening(f"  graphpipe: [{frames}]"))
+        assert site.reload()[0] == 200
+        client.send(GOOD)
+        assert error_in(client) == ""
+        with pytest.raises(ConnectionRefusedError):
+            Client(f"127.0.0.1:{other}")
+        # What is under way on a listener that goes is answered.
+        client.send(GOOD[:6])
+        until(lambda: "infergate_in_flight_requests 1.0" in site.gateway.metrics(), "begun")
+        site.file.write_text(site.first.replace(site.gateway.grpc, f"127.0.0.1:{grpc}"))
+        assert site.reload()[0] == 200
+        client.send(GOOD[6:])
+        assert error_in(client) == ""
+        assert client.rest() == b""
+    with socket.create_connection(("127.0.0.1", grpc)):
+        pass
+    until(lambda: descriptors(site.gateway.pid) <= before, f"descriptors are back to {before}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("engine: own", "engine: compat", "engine: 'own' cannot become 'compat'"),
+        ("helpers: 0", "limits: {body: 1KiB}\nhelpers: 0", ""),
+    ],
+)
+def test_what_cannot_be_changed_is_refused(site: Site, old: str, new: str, told: str) -> None:
+    compat = "engine: compat" in site.first
+    if compat:
+        old, new = old.replace("own", "compat"), new.replace("compat", "own")
+        told = told.replace("'own' cannot become 'compat'", "'compat' cannot become 'own'")
+        told = told or "listeners.grpc: limits.body cannot be changed while infergate listens on"
+    assert old in site.first
+    site.file.write_text(site.first.replace(old, new))
+    status, page = site.reload()
+    if told:
+        assert (status, told in page["last_reload"]["error"]) == (500, True), page
+        assert site.infer("identity") == 200
+    else:
+        assert status == 200
+        answer = post(site.gateway.http, "/v2/models/identity/infer", b" " * 2000)
+        assert answer.status == 413
+
+
+def test_what_listens_in_one_form_cannot_in_another(site: Site) -> None:
+    (port,) = free_ports(1)
+    site.file.write_text(
+        site.listening(f'  graphpipe: [{{address: "127.0.0.1:{port}", model: identity}}]')
+    )
+    assert site.reload()[0] == 200
+    site.file.write_text(
+        site.file.read_text().replace("model: id", "framing: size-prefixed, model: id", 1)
+    )
+    status, page = site.reload()
+    assert status == 500
+    assert "the protocol cannot be changed" in page["last_reload"]["error"]
+
+
+def test_signals_and_files_that_change() -> None:
+    with started_site("own", CONFIG.replace("watch: false", "watch: true, quiet: 50ms")) as site:
+        until(lambda: any("inotify" in each for each in open_files(site.gateway.pid)), "watched")
+        with descriptors_come_back(site.gateway.pid):
+            check_signals_and_files(site)
+
+
+def check_signals_and_files(site: Site) -> None:
+    os.kill(site.gateway.pid, signal.SIGHUP)
+    until(lambda: site.page()["number"] == 2, "SIGHUP reloads what has not changed, too")
+    assert site.page()["last_reload"]["why"] == "SIGHUP"
+    labels = site.file.parent / "labels.txt"
+    labels.write_text("cat\ndog\n")
+    with_labels = site.first.replace(
+        "backend: ours}]", "backend: ours, labels: {OUTPUT0: labels.txt}}]"
+    )
+    site.replace(with_labels)
+    until(lambda: site.page()["number"] == 3, "the file that changed is taken")
+    assert site.page()["last_reload"]["why"] == "a file changed"
+    labels.write_text("cat\ndog\nbird\n")
+    until(lambda: site.page()["number"] == 4, "a file that it names counts, too")
+    labels.unlink()
+    until(lambda: not site.page()["last_reload"]["ok"], "it is missing")
+    labels.write_text("cat\n")
+    until(lambda: site.page()["number"] == 5, "it is there again")
+    assert site.infer("identity") == 200
+
+
+@contextmanager
+def started_file(file: Path, ports: list[int]) -> Iterator[Infergate]:
+    argv = [sys.executable, "-m", "infergate", "--config", str(file), "--log-format", "json"]
+    launch = Launch("infergate", argv, dict(os.environ), ports, ready="/healthz")
+    with started(lambda _: launch) as running:
+        admin, grpc, http_ = running.addresses
+        yield Infergate(http_, grpc, admin, running.pid, running.log)
+
+
+def test_a_configmap(tmp_path: Path) -> None:
+    """Kubernetes' kubelet: a file is a link to ..data, which is a link that is replaced."""
+    ports = free_ports(3)
+    config = CONFIG.replace("watch: false", "watch: true, quiet: 50ms")
+    text = "engine: own\n" + LISTENERS.format(*ports) + config
+
+    def swap(name: str, text: str) -> None:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "routes.yaml").write_text(text)
+        (tmp_path / "..data_tmp").symlink_to(name)
+        (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+
+    swap("..2026_01", text)
+    (tmp_path / "routes.yaml").symlink_to("..data/routes.yaml")
+    with started_file(tmp_path / "routes.yaml", ports) as gateway:
+        site = Site(gateway, tmp_path / "routes.yaml", text)
+        assert site.infer("other") == 404
+        for number in (2, 3):
+            swap(f"..2026_0{number}", text.replace('"identity"', f'"other{number}"'))
+            until(lambda n=number: site.page()["number"] == n, "the swap is seen")  # type: ignore[misc]
+        assert site.page()["last_reload"]["why"] == "a file changed"
+        answer = post(gateway.http, "/v2/models/other3/infer", BODY)
+        assert "unknown model 'other3'" in answer.error
