@@ -105,7 +105,7 @@ def complaints_but_of_reloads(gateway: Infergate) -> str:
 
 
 def test_a_bad_file_leaves_the_old_one_serving(site: Site) -> None:
-    with Client(site.gateway.http) as client, descriptors_come_back(site.gateway.pid):
+    with descriptors_come_back(site.gateway.pid), Client(site.gateway.http) as client:
         before = site.page()
         failed = told(site.gateway, 'reloads_total{result="failed"}')
         site.file.write_text(site.first + "nonsense: 1\n")
