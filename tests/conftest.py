@@ -25,13 +25,19 @@ from peers.support.kserve import KServe, prepare_kserve, started_kserve
 from peers.support.legacy_client import prepare_legacy_client
 from peers.support.mlserver import MLServer, prepare_mlserver, started_mlserver
 from peers.support.triton import Triton, prepare_triton, started_triton
+from searching import examples
 
 # Servers are started (forked) from a process that has gRPC channels. In the child gRPC would begin
 # threads of its own, which abort it before it becomes the server.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # No test depends on speed.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "unhurried",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=examples(100),
+)
 settings.load_profile("unhurried")
 
 _TESTS = Path(__file__).parent
@@ -61,12 +67,17 @@ _PEERS = {
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that uses a peer is marked so; ``-m`` then selects by it. Coverage is counted where it
-    tells something, for it makes Python several times slower."""
+    tells something, for it makes Python several times slower. A file goes to one process of
+    pytest-xdist, and all that use a Triton to the same, so that one is started."""
     for item in items:
         for name in _peers_of(item):
             item.add_marker(_PEERS[name][0])
         if not _is_counted(item):
             item.add_marker(pytest.mark.no_cover)
+    with_triton = {item.path for item in items if item.get_closest_marker("triton")}
+    for item in items:
+        group = "triton" if item.path in with_triton else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _is_counted(item: pytest.Item) -> bool:

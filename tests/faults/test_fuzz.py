@@ -19,6 +19,7 @@ from e2e.running import Infergate, started_infergate
 from faults.peer import Client, post
 from faults.rpc import INFER, call, channel
 from faults.watch import alive, complaints, counted
+from searching import examples
 
 CONFIG = """
 backends:
@@ -29,7 +30,7 @@ routes:
 limits: {header_time: 1s, idle_body_time: 1s, body: 1MiB}
 """
 FUZZ = settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -47,6 +47,7 @@ from infergate.core.wire import RpcRequest, joined
 from infergate.testing import strategies
 from infergate.testing.canonical import text
 from infergate.testing.vectors import finished
+from searching import examples
 
 
 def _as_written(wire: Any, operation: InferRequest) -> Any:
@@ -226,7 +227,7 @@ def travel(client: str, server: str, exchange: Exchange) -> None:
 @pytest.mark.parametrize("client", NAMES)
 @settings(
     deadline=None,
-    max_examples=40,
+    max_examples=examples(40),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to make one smaller takes minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from infergate.routing.places import Places
+from searching import examples
 
 
 def test_as_many_as_there_are_places() -> None:
@@ -115,10 +116,10 @@ class Kept(RuleBasedStateMachine):
 
 
 TestKept = Kept.TestCase
-TestKept.settings = settings(max_examples=50, stateful_step_count=30)
+TestKept.settings = settings(max_examples=examples(50), stateful_step_count=30)
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(st.integers(1, 20), st.integers(0, 50), st.integers(0, 2**32))
 def test_a_simulation_of_too_many(most: int, most_waiting: int, seed: int) -> None:
     """Five hundred come within ten seconds, each is served for up to a second and waits for up to

@@ -37,6 +37,7 @@ from infergate.testing import strategies
 from infergate.testing.canonical import same
 from infergate.testing.codec_check import check_codec
 from infergate.testing.vectors import Vector, body_of, finished, load, with_body
+from searching import examples
 
 VECTORS = load(Path(__file__).resolve().parents[3] / "vectors" / "graphpipe")
 CARRIED = frozenset(NUMBERS)
@@ -190,7 +191,7 @@ def read_all(vector: Vector, body: bytes) -> None:
 SMALL = [vector for vector in VECTORS if len(joined(body_of(vector.wire))) < 5000]
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(st.sampled_from(SMALL), st.data())
 def test_spoilt_captures(vector: Vector, data: st.DataObject) -> None:
     honest = bytes(joined(body_of(vector.wire)))
@@ -200,7 +201,7 @@ def test_spoilt_captures(vector: Vector, data: st.DataObject) -> None:
 OFFSETS = st.sampled_from([0, 1, 4, 8, 0x7F, 0xFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(st.sampled_from(SMALL), st.data())
 def test_captures_with_other_offsets(vector: Vector, data: st.DataObject) -> None:
     """Words of 4 bytes, which offsets and lengths are, replaced by others, near or vast."""

@@ -19,6 +19,7 @@ from infergate.transport.h1.answer import PlainHeads
 from infergate.transport.h1_client import H1Exchange
 from infergate.transport.http_exchange import AiohttpExchange, Exchange
 from infergate.transport.pool import Make
+from searching import examples
 
 LIMITS = Limits(body=50)
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: 5\r\n\r\n"
@@ -164,7 +165,7 @@ def wires(draw: st.DrawFn) -> bytes:
     return head + draw(st.sampled_from([b"", b"abc", b"abcde", b"5\r\nabcde\r\n0\r\n\r\n"]))
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(wires(), st.lists(st.integers(0, 200), max_size=4), st.sampled_from(["POST", "GET", "HEAD"]))
 @example(OK + b"abcde", [], "POST")
 @example(OK + b"abcde", [len(OK), len(OK) + 2], "POST")

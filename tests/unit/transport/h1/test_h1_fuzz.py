@@ -18,6 +18,7 @@ from infergate.transport.guard import Admission
 from infergate.transport.h1.reader import Reader
 from infergate.transport.http_incoming import Incoming
 from infergate.transport.http_parser import NOT_HTTP, request_parser
+from searching import examples
 
 LIMITS = Limits(body=3000, headers=500, header_count=8)
 ROOMY = Limits()
@@ -200,7 +201,7 @@ def requests(data: bytes, cuts: Sequence[int], *, both: bool = False) -> tuple[l
 _CUTS = st.lists(st.integers(0, 10_000), max_size=8)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(wires(), _CUTS, st.booleans())
 @example(b"\r\n\r", [1, 2], True)
 @example(b"GET / HTTP/1.1\r\nHost: x\r\nA:" + b" " * 495 + b"b\r\n\r\n", [300, 520], False)
@@ -211,7 +212,7 @@ def test_cuts_make_no_difference(data: bytes, cuts: list[int], both: bool) -> No
     assert requests(data, range(len(data)), both=both) == whole
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=300), _CUTS)
 def test_any_bytes(data: bytes, cuts: list[int]) -> None:
     assert requests(data, cuts) == requests(data, [])
@@ -266,7 +267,7 @@ _STRICTER = (b"GET  /", b"http://u@h", b"PRI ")
 """What only we refuse, or we sooner."""
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(heads(), st.binary(max_size=8))
 def test_heads_are_read_as_aiohttp_reads_them(head: bytes, after: bytes) -> None:
     got, expected = ours(head + after, LIMITS), theirs(head + after, LIMITS)
@@ -279,7 +280,7 @@ def test_heads_are_read_as_aiohttp_reads_them(head: bytes, after: bytes) -> None
 _CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     st.lists(_CHUNKS, max_size=4), _ENDS, st.binary(max_size=3), st.integers(0, 60), st.booleans()
 )

@@ -15,6 +15,7 @@ from infergate.transport.h2 import bounds, fields
 from infergate.transport.h2.blocks import Decoder
 from infergate.transport.h2.fields import BlockReader, Fields
 from infergate.transport.h2.frames import Code, ConnectionFault
+from searching import examples
 
 MOST = 65_536
 PHASES = (Phase.explicit, Phase.generate)
@@ -81,7 +82,7 @@ _SHORT = st.builds(
 @example(
     [b"\x3f\xe1\x1f\x82", b"\x20\x82", b"\x3f\xe1\x1f\x82", b"\x40\1a\1b", b"\xbe"], []
 )  # a table that a known block gives its room back
-@settings(max_examples=600, deadline=None, phases=PHASES)
+@settings(max_examples=examples(600), deadline=None, phases=PHASES)
 @given(
     st.one_of(st.lists(_BLOCKS, min_size=1, max_size=6), st.lists(_SHORT, min_size=3, max_size=12)),
     st.lists(st.integers(0, 5), max_size=8),

@@ -21,6 +21,7 @@ from infergate.transport.h2.connection import Connection
 from infergate.transport.h2.events import Data, Failed, Headers, Reset, Trailers
 from infergate.transport.h2.frames import frame
 from infergate.transport.h2.roles import ClientConnection, ServerConnection
+from searching import examples
 
 _NUMBERS = st.sampled_from([0, 1, 2, 3, 5, 7, 2**31 - 1])
 _FLAGS = st.sampled_from([0, 1, 4, 5, 8, 9, 12, 13, 32, 36, 37, 45, 255])
@@ -81,7 +82,7 @@ def fed(connection: Connection, said: list[bytes]) -> list[object]:
 
 
 @pytest.mark.parametrize("end", ["server", "client"])
-@settings(max_examples=400, deadline=None, phases=PHASES)
+@settings(max_examples=examples(400), deadline=None, phases=PHASES)
 @given(said=_SAID, steps=_STEPS)
 def test_any_bytes(end: str, said: bytes, steps: list[int]) -> None:
     def made() -> Connection:
@@ -109,7 +110,7 @@ def test_any_bytes(end: str, said: bytes, steps: list[int]) -> None:
         assert whole.receive(said, 0.0) == []
 
 
-@settings(max_examples=400, deadline=None, phases=PHASES)
+@settings(max_examples=examples(400), deadline=None, phases=PHASES)
 @given(said=st.one_of(st.lists(_FRAMES, max_size=4), st.lists(_FRAMES, max_size=12)).map(b"".join))
 def test_we_let_pass_what_h2_lets_pass(said: bytes) -> None:
     """What it refuses, we end or reset; what we end, it refuses, but for our own bounds."""
@@ -172,7 +173,7 @@ def pumped(
             mine += ours.receive(asked, 0.0)
 
 
-@settings(max_examples=60, deadline=None, phases=PHASES)
+@settings(max_examples=examples(60), deadline=None, phases=PHASES)
 @given(
     bodies=st.lists(st.integers(0, 200_000), min_size=1, max_size=8),
     window=st.sampled_from([1000, 65_535, 2**20]),
@@ -229,7 +230,7 @@ def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> 
     assert not ours.is_over
 
 
-@settings(max_examples=40, deadline=None, phases=PHASES)
+@settings(max_examples=examples(40), deadline=None, phases=PHASES)
 @given(
     size=st.integers(0, 300_000),
     window=st.sampled_from([500, 65_535, 2**20]),

@@ -12,6 +12,7 @@ from infergate.transport.h2 import bounds, fields, frames
 from infergate.transport.h2.connection import Connection
 from infergate.transport.h2.events import Data, Event, Failed, Reset
 from infergate.transport.h2.frames import Code, frame
+from searching import examples
 
 FULL = 16_384
 """What nearly every peer puts into a frame."""
@@ -169,7 +170,7 @@ _STEPS = st.lists(st.integers(1, 2000), max_size=30)
 
 
 @pytest.mark.parametrize("length", [None, 500, 2000, 100_000])
-@settings(max_examples=150, deadline=None, phases=PHASES)
+@settings(max_examples=examples(150), deadline=None, phases=PHASES)
 @given(said=st.lists(_RUN | _RUN | _AROUND, max_size=12).map(b"".join), steps=_STEPS)
 def test_runs_cut_anywhere(length: int | None, said: bytes, steps: list[int]) -> None:
     """With windows that are soon used up, and filled again."""
