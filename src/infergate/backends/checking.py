@@ -2,8 +2,8 @@
 
 *Rule 1.* It is asked as clients ask: V2 and the legacy APIs have a question of their own, GraphPipe
 its metadata; where it makes nothing of that, in the other way that its protocol has.
-*Rule 2.* One that refuses the question (it has no such path, or not for us) is there and may well
-serve: that is no reason to let it alone.
+*Rule 2.* One that refuses the question (it has none such, or not for us) is there and may well
+serve: that is no reason to let it alone. Over V2 REST a refusal is a no: Triton's own is 400.
 """
 
 from __future__ import annotations

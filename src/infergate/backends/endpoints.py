@@ -159,7 +159,7 @@ class Endpoints:
         else:
             lease.checks_failed += 1
         if self._cluster.checked(lease, self._clock(), well=well):
-            word = "up again" if well else "down: its checks fail"
+            word = "back: its checks go well" if well else "down: its checks fail"
             _log.warning("backend '%s': %s is %s", self._backend, lease.endpoint, word)
 
     @property
@@ -208,7 +208,7 @@ class Endpoints:
             del self._leaving[at]
             self._gone[lease.site] = _with(self._gone[lease.site], lease)
         staying = {lease.endpoint for lease in (*self.all(), *self._leaving.values())}
-        return [lease.endpoint for lease in over.values() if lease.endpoint not in staying]
+        return [e for e in dict.fromkeys(e for _, e in over) if e not in staying]
 
     # ---- what metrics tell
 

@@ -43,8 +43,6 @@ Resp = TypeVar("Resp")
 
 _SHOWN: Final = 40
 """Characters of a sequence's id in an error."""
-_FAULTS: Final = frozenset({Kind.CONNECT, Kind.BACKEND_GARBAGE})
-"""What is the endpoint's doing, whatever it was asked."""
 _ROUNDING: Final = 0.05
 """Seconds by which a wait that used up the whole timeout may look shorter."""
 
@@ -333,14 +331,15 @@ class Sending(Generic[Req, Resp]):
     def _failed(self, error: GatewayError, seconds: float, call: Call) -> Outcome:
         """What ``error``, after so many seconds, says of the endpoint. One that was given less time
         than the operator gives cannot be blamed for needing more."""
-        if error.kind is Kind.TIMEOUT:
-            given = self.allowed(call)
-            if call.retry.per_try is not None:
-                given = min(given, call.retry.per_try)
-            blamed = seconds >= given - _ROUNDING
-        else:
-            blamed = error.kind in _FAULTS
-        return Outcome.FAILED if blamed else Outcome.UNTOLD
+        if error.kind is Kind.CONNECT:
+            return Outcome.UNREACHED
+        if error.kind is Kind.BACKEND_GARBAGE:
+            return Outcome.FAILED
+        given = self.allowed(call)
+        if call.retry.per_try is not None:
+            given = min(given, call.retry.per_try)
+        late = error.kind is Kind.TIMEOUT and seconds >= given - _ROUNDING
+        return Outcome.FAILED if late else Outcome.UNTOLD
 
     def _return(self, answer: Resp, call: Call) -> None:
         """Note those of the headers of ``answer`` that go back."""

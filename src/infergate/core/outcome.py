@@ -9,7 +9,9 @@ class Outcome(enum.Enum):
     """Whether an endpoint did its part."""
 
     OK = "ok"
+    UNREACHED = "unreached"
+    """There was no connection to it."""
     FAILED = "failed"
-    """It could not be reached, broke off, was too slow or said that it cannot serve now."""
+    """It broke off, was too slow or said that it cannot serve now."""
     UNTOLD = "untold"
     """Nothing can be said: the client went away, or set too short a deadline."""

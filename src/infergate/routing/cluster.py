@@ -158,7 +158,7 @@ class Cluster(Generic[M]):
             return False
         member.failed += 1
         outlier, rule = member.outlier, self._rule.outliers
-        outlier.row += 1
+        outlier.failed(unreached=outcome is Outcome.UNREACHED)
         if not (outlier.is_due(rule, now) and self._may_eject(member, now)):
             return False
         outlier.eject(rule, now)
@@ -174,11 +174,12 @@ class Cluster(Generic[M]):
         )
 
     def checked(self, member: M, now: float, *, well: bool) -> bool:
-        """A check of ``member`` has ended; whether it is up or down by that."""
-        if not member.health.checked(well=well):
-            return False
-        if well:
+        """A check of ``member`` has ended; whether it is up or down, or back, by that."""
+        changed = member.health.checked(well=well)
+        back = member.outlier.is_back(now, member.health.rise, well=well)
+        if back or (changed and well):
             member.outlier.forgive(now)
             member.since = now
-        self._until = -inf
-        return True
+        if changed or back:
+            self._until = -inf
+        return changed or back

@@ -14,10 +14,10 @@ from typing import Final
 class Health:
     """Of one endpoint."""
 
-    __slots__ = ("_fall", "_rise", "_row", "told", "up")
+    __slots__ = ("_fall", "_row", "rise", "told", "up")
 
     def __init__(self, rise: int = 2, fall: int = 3) -> None:
-        self._rise: Final = rise
+        self.rise: Final = rise
         self._fall: Final = fall
         self._row = 0
         self.up = True
@@ -31,7 +31,7 @@ class Health:
             self._row = 0
             return False
         self._row += 1
-        if not first and self._row < (self._rise if well else self._fall):
+        if not first and self._row < (self.rise if well else self._fall):
             return False
         self.up, self._row = well, 0
         return True

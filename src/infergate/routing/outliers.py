@@ -3,7 +3,9 @@ detection, passive health checks).
 
 *Rule 1.* After so many failures in a row it is ejected, for a time that grows with the number of
 times that it was: 30 s, 60 s, up to 300 s.
-*Rule 2.* Each such time that it then spends without being ejected makes the next one shorter again.
+*Rule 2.* One that could not be reached and then answers as many checks as make one that is down be
+up again is back at once. One that failed otherwise is not: its checks may well be good all along.
+*Rule 3.* Each such time that it then spends without being ejected makes the next one shorter again.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ DEFAULT_RULE: Final = OutlierRule()
 class Outlier:
     """What was seen of one endpoint."""
 
-    __slots__ = ("_times", "ejections", "row", "until")
+    __slots__ = ("_answered", "_times", "ejections", "row", "unreached", "until")
 
     def __init__(self) -> None:
         self.row = 0
@@ -40,7 +42,22 @@ class Outlier:
         """When it is back, or was."""
         self.ejections = 0
         """How often it was ejected, ever."""
+        self.unreached = False
+        """Its last failure was that there was no connection."""
+        self._answered = 0
+        """Checks that it has answered in a row since."""
         self._times = 0
+
+    def failed(self, *, unreached: bool) -> None:
+        """One more failure in a row."""
+        self.row += 1
+        self.unreached = unreached
+        self._answered = 0
+
+    def is_back(self, now: float, rise: int, *, well: bool) -> bool:
+        """A check has ended; whether it is back by that, after ``rise`` good ones in a row."""
+        self._answered = self._answered + 1 if well else 0
+        return self.unreached and self.until > now and self._answered >= rise
 
     def is_due(self, rule: OutlierRule, now: float) -> bool:
         """Whether it has failed so often that it is to be ejected."""

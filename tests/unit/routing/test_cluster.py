@@ -223,6 +223,18 @@ def test_a_check_that_finds_it_well_again_ends_its_ejection() -> None:
     assert shares(among, 5.0)[0] > 0.4
 
 
+def test_who_was_not_reached_is_back_when_it_answers_checks() -> None:
+    among = cluster(2)
+    one = among.members[0]
+    for _ in range(5):
+        one.active += 1
+        among.finished(one, Outcome.UNREACHED, 0.0)
+    check(among, one, 1.0, "-+")
+    assert one not in among.available(1.0)
+    check(among, one, 2.0, "+")
+    assert one in among.available(2.0)
+
+
 def test_requests_under_way_are_counted_once() -> None:
     among = cluster(3)
     held = [among.choose(0.0) for _ in range(30)]

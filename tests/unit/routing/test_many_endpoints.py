@@ -68,7 +68,7 @@ class World:
                         at(end, functools.partial(among.finished, chosen, Outcome.OK))
                         break
                     self.refused[int(now)] += 1
-                    among.finished(chosen, Outcome.FAILED, now)
+                    among.finished(chosen, Outcome.UNREACHED, now)
                     tried.append(chosen)
                 else:
                     self.lost[int(now)] += 1

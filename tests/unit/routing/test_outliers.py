@@ -9,7 +9,7 @@ RULE = OutlierRule()
 
 def fail(outlier: Outlier, now: float, times: int = 5) -> bool:
     for _ in range(times):
-        outlier.row += 1
+        outlier.failed(unreached=False)
     due = outlier.is_due(RULE, now)
     if due:
         outlier.eject(RULE, now)
@@ -60,6 +60,37 @@ def test_who_is_forgiven_is_back() -> None:
     assert (outlier.until, outlier.row) == (10.0, 0)
     outlier.forgive(20.0)
     assert outlier.until == 10.0
+
+
+def unreached(outlier: Outlier, now: float) -> None:
+    for _ in range(5):
+        outlier.failed(unreached=True)
+    outlier.eject(RULE, now)
+
+
+def test_who_was_not_reached_is_back_when_it_answers_checks() -> None:
+    outlier = Outlier()
+    unreached(outlier, 0.0)
+    told = [outlier.is_back(now, 2, well=well) for now, well in [(1, True), (2, False), (3, True)]]
+    assert told == [False, False, False]
+    assert outlier.is_back(4, 2, well=True)
+
+
+def test_who_failed_otherwise_is_not() -> None:
+    outlier = Outlier()
+    fail(outlier, 0.0)
+    assert not any(outlier.is_back(now, 2, well=True) for now in range(29))
+
+
+def test_checks_before_the_failure_do_not_count() -> None:
+    outlier = Outlier()
+    for now in range(10):
+        assert not outlier.is_back(now, 2, well=True)
+    unreached(outlier, 10.0)
+    assert not outlier.is_back(11, 2, well=True)
+    assert outlier.is_back(12, 2, well=True)
+    outlier.forgive(12.0)
+    assert not outlier.is_back(13, 2, well=True)
 
 
 def test_no_failures_in_a_row_are_enough_where_that_is_off() -> None:

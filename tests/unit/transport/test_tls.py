@@ -144,6 +144,23 @@ async def test_a_trusted_server(serve: Serve, client: Client, trust: Trust, host
 
 
 @CARRIERS
+async def test_an_address_is_trusted_by_its_name(
+    serve: Serve, client: Client, trust: Trust
+) -> None:
+    """The certificates are for 127.0.0.1 and localhost: any other name is another's."""
+    trust(AUTHORITY)
+    async with serve("server") as endpoint, client() as ask:
+        named = dataclasses.replace(endpoint, host="localhost", address="127.0.0.1")
+        assert await ask(named) == b"ok"
+    async with serve("server") as endpoint, client() as ask:
+        named = dataclasses.replace(endpoint, host="pods.test", address="127.0.0.1")
+        with pytest.raises(GatewayError) as caught:
+            await ask(named)
+        assert caught.value.kind is Kind.CONNECT
+        assert "127.0.0.1" in caught.value.detail
+
+
+@CARRIERS
 async def test_an_untrusted_server(serve: Serve, client: Client, trust: Trust) -> None:
     trust(STRANGER)
     async with serve("server") as endpoint, client() as ask:

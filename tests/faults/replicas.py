@@ -1,0 +1,240 @@
+"""Several servers of the same models on real sockets, that die and come back, and a gateway before
+them; all in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from faults.watch import SECONDS
+from infergate.backends.base import Backend
+from infergate.backends.builtin import BuiltinBackend
+from infergate.config.schema import Config
+from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError
+from infergate.core.figures import EndpointFigures
+from infergate.core.messages import Answer, InferRequest, InferResponse, Operation
+from infergate.core.tensor import tensor_of
+from infergate.runtime.assemble import Running, assemble
+
+QUIET: dict[str, Any] = {"log": {"access": False}, "helpers": 0}
+QUICK = {"interval": "50ms", "timeout": "500ms"}
+"""Of health: tests do not wait for five seconds."""
+
+
+class Slowed(BuiltinBackend):
+    """The embedded models, each inference of which takes ``seconds`` more."""
+
+    seconds = 0.0
+
+    async def perform(self, operation: Operation, call: Call) -> Answer:
+        if isinstance(operation, InferRequest):
+            await asyncio.sleep(self.seconds)
+        return await super().perform(operation, call)
+
+
+@dataclass
+class Replica:
+    """An infergate with the embedded models, on one address for each carrier."""
+
+    host: str
+    http: int = 0
+    grpc: int = 0
+    backend: Slowed = field(default_factory=lambda: Slowed("demo", timeout=30.0))
+    running: Running | None = None
+
+    async def start(self) -> None:
+        addresses = {name: f"{self.host}:{getattr(self, name)}" for name in ("http", "grpc")}
+        config = Config.model_validate(
+            {
+                **QUIET,
+                "listeners": {k: {"address": v} for k, v in addresses.items()} | {"admin": None},
+                "backends": {"demo": {"protocol": "builtin"}},
+                "routes": ({"model": "*", "backend": "demo"},),
+            }
+        )
+        self.running = assemble(config, lambda *_: self.backend)
+        await self.running.start()
+        self.http = self.running.listeners["http"].address.port
+        self.grpc = self.running.listeners["grpc"].address.port
+
+    async def kill(self) -> None:
+        """At once: what is under way breaks off."""
+        running, self.running = self.running, None
+        if running is not None:
+            await running.stop(0)
+
+    def url(self, carrier: str) -> str:
+        return f"{carrier}://{self.host}:{getattr(self, carrier)}"
+
+    def connections(self) -> int:
+        """TCP connections to it, over IPv4 or, as grpcio makes them, through IPv6."""
+        address = socket.inet_aton(self.host)[::-1].hex().upper()
+        ports = (self.http, self.grpc)
+        ends = tuple(f"{address}:{port:04X}" for port in ports if port)
+        found = 0
+        for table in ("tcp", "tcp6"):
+            rows = Path("/proc/self/net", table).read_text().splitlines()[1:]
+            states = (row.split()[2:4] for row in rows)
+            found += sum(1 for remote, state in states if remote.endswith(ends) and state == "01")
+        return found
+
+
+@asynccontextmanager
+async def replicas(*hosts: str, same_ports: bool = False) -> AsyncIterator[list[Replica]]:
+    """One at each of ``hosts``; ``same_ports``: as pods of one service have them."""
+    made = [Replica(host) for host in hosts]
+    try:
+        for each in made:
+            if same_ports:
+                each.http, each.grpc = made[0].http, made[0].grpc
+            await each.start()
+        yield made
+    finally:
+        for each in made:
+            await each.kill()
+
+
+@dataclass
+class Load:
+    """What became of requests."""
+
+    gateway: Running
+    backend: Backend
+    ok: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    slowest: float = 0.0
+    _stop: bool = False
+
+    async def ask(self, **headers: str) -> None:
+        """One inference. Raises GatewayError."""
+        call = Call(peer="test", started=time.monotonic(), headers=headers)
+        inputs = tuple(
+            tensor_of(name, Datatype.INT32, np.arange(16, dtype=np.int32).reshape(1, 16))
+            for name in ("INPUT0", "INPUT1")
+        )
+        gateway = self.gateway.gateway
+        request = InferRequest("simple", inputs=inputs)
+        answer = await gateway.infer(request, gateway.bind("simple", "", call), call)
+        assert isinstance(answer, InferResponse)
+
+    async def keep_asking(self) -> None:
+        while not self._stop:
+            began = time.monotonic()
+            try:
+                await self.ask()
+                self.ok += 1
+            except GatewayError as error:
+                self.failed[error.kind.name] += 1
+            self.slowest = max(self.slowest, time.monotonic() - began)
+            await asyncio.sleep(0.002)
+
+    @asynccontextmanager
+    async def callers(self, count: int) -> AsyncIterator[None]:
+        """So many ask all the time."""
+        self._stop = False
+        asking = [asyncio.ensure_future(self.keep_asking()) for _ in range(count)]
+        try:
+            yield
+        finally:
+            self._stop = True
+            await asyncio.gather(*asking)
+
+    async def more(self, count: int) -> None:
+        """Wait until so many more have been answered."""
+        wanted = self.ok + count
+        await until(lambda: self.ok >= wanted, f"{count} more answers")
+
+    def figures(self) -> list[EndpointFigures]:
+        remote: Any = self.backend
+        return list(remote.figures())
+
+    async def figure(self, name: str, place: int) -> float:
+        """A metric of an endpoint, as a scrape reads it."""
+        admin = self.gateway.listeners["admin"].address
+        reader, writer = await asyncio.open_connection(admin.host, admin.port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        text = (await reader.read()).decode()
+        writer.close()
+        url = self.figures()[place].endpoint
+        rows = [line for line in text.splitlines() if line.startswith(name) and f'"{url}"' in line]
+        assert rows, text
+        return sum(float(row.rpartition(" ")[2]) for row in rows)
+
+
+@asynccontextmanager
+async def gateway(
+    carrier: str, engine: str, endpoints: list[Any], **backend: Any
+) -> AsyncIterator[Load]:
+    """A gateway whose one backend has ``endpoints``."""
+    protocol = {"http": "v2-rest", "grpc": "v2-grpc"}[carrier]
+    described = {"health": QUICK, "profile": "infergate"} | backend
+    config = Config.model_validate(
+        {
+            **QUIET,
+            "engine": engine,
+            "listeners": {
+                "http": {"address": "127.0.0.1:0"},
+                "grpc": None,
+                "admin": {"address": "127.0.0.1:0"},
+            },
+            "backends": {"b": {"protocol": protocol, "endpoints": tuple(endpoints), **described}},
+            "routes": ({"model": "*", "backend": "b"},),
+        }
+    )
+    running = assemble(config)
+    await running.start()
+    try:
+        yield Load(running, running.gateway.backends[0])
+    finally:
+        await running.stop(5)
+
+
+async def until(met: Callable[[], bool], what: str) -> None:
+    """Wait for a condition that nothing tells us of."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SECONDS):
+            while not met():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+    assert met(), what
+
+
+class Names:
+    """What names stand for; ``addresses`` may be changed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **addresses: list[str]) -> None:
+        self.addresses = addresses
+        self.asked = 0
+        real = socket.getaddrinfo
+
+        def getaddrinfo(host: Any, port: Any, *args: Any, **more: Any) -> Any:
+            name = host.decode() if isinstance(host, bytes) else host
+            if name not in self.addresses:
+                return real(host, port, *args, **more)
+            self.asked += 1
+            found = self.addresses[name]
+            if not found:
+                raise socket.gaierror(socket.EAI_NONAME, "no such name")
+            return [
+                (
+                    socket.AF_INET6 if ":" in each else socket.AF_INET,
+                    socket.SOCK_STREAM,
+                    6,
+                    "",
+                    (each, port),
+                )
+                for each in found
+            ]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)

@@ -1,0 +1,216 @@
+"""Endpoints that die and come back, flap, are slow, or are all away: over HTTP and gRPC, with both
+engines, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from faults.replicas import Names, gateway, replicas, until
+from infergate.backends.base import Watched
+from infergate.core.errors import GatewayError, Kind
+
+LOCAL = "127.0.0.1"
+WAYS = [("http", "own"), ("http", "compat"), ("grpc", "own"), ("grpc", "compat")]
+ways = pytest.mark.parametrize(("carrier", "engine"), WAYS)
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@ways
+async def test_one_of_three_is_killed_and_comes_back(carrier: str, engine: str) -> None:
+    async with replicas(LOCAL, LOCAL, LOCAL) as three:
+        urls = [each.url(carrier) for each in three]
+        async with gateway(carrier, engine, urls, balance={"slow_start": "0s"}) as load:
+            before = await load.figure("infergate_endpoint_addresses", 0)
+            assert before == 1
+            async with load.callers(6):
+                await load.more(60)
+                assert all(each.ok > 5 for each in load.figures())
+                await three[0].kill()
+                await until(lambda: load.figures()[0].down == 1, "it is down")
+                broken = sum(load.failed.values())
+                assert broken <= 6, "those under way, one for each who asks"
+                assert set(load.failed) <= {"BACKEND_GARBAGE", "CANCELLED", "NO_BACKEND"}
+                await load.more(60)
+                asked = load.figures()[0]
+                assert (asked.down, asked.available) == (1, 0)
+                await load.more(60)
+                assert load.figures()[0].failed == asked.failed, "nobody is sent there"
+                await three[0].start()
+                await until(lambda: load.figures()[0].available == 1, "it is up again")
+                await until(lambda: load.figures()[0].ok > asked.ok + 10, "it is asked again")
+                await load.more(60)
+            assert sum(load.failed.values()) == broken
+            assert await load.figure("infergate_endpoint_checks_total", 0) > 3
+            await until(lambda: not any(each.active for each in load.figures()), "all are over")
+
+
+@pytest.mark.parametrize(("carrier", "engine"), [("http", "own"), ("grpc", "own")])
+async def test_without_checks_failures_alone_tell(carrier: str, engine: str) -> None:
+    async with replicas(LOCAL, LOCAL) as two:
+        urls = [each.url(carrier) for each in two]
+        never = {"checks": "never"}
+        out = {"base_ejection_time": "200ms"}
+        balance = {"slow_start": "0s"}
+        async with gateway(
+            carrier, engine, urls, health=never, outliers=out, balance=balance
+        ) as load:
+            await two[1].kill()
+            async with load.callers(3):
+                await until(lambda: load.figures()[1].ejected == 1, "it is let alone")
+                await until(lambda: load.figures()[1].ejections >= 2, "and again")
+                await two[1].start()
+                await until(lambda: load.figures()[1].ok > 10, "and is back")
+            assert not load.failed, "nothing was sent, so another was asked"
+            assert await load.figure("infergate_endpoint_ejections_total", 1) >= 2
+            assert await load.figure("infergate_endpoint_checks_total", 1) == 0
+
+
+@pytest.mark.parametrize(("carrier", "engine"), [("http", "own"), ("grpc", "own")])
+async def test_one_that_flaps_breaks_only_what_is_under_way(carrier: str, engine: str) -> None:
+    async with replicas(LOCAL, LOCAL, LOCAL) as three:
+        urls = [each.url(carrier) for each in three]
+        held = descriptors()
+        async with gateway(carrier, engine, urls) as load:
+            async with load.callers(4):
+                for _ in range(4):
+                    await load.more(20)
+                    await three[1].kill()
+                    await load.more(20)
+                    await three[1].start()
+                await until(lambda: load.figures()[1].available == 1, "it is up in the end")
+                await load.more(20)
+            assert sum(load.failed.values()) <= 4 * 4
+            assert load.figures()[0].ejections == load.figures()[2].ejections == 0
+        await until(lambda: all(each.connections() == 0 for each in three), "nothing stays open")
+        await until(lambda: descriptors() <= held, "descriptors are back")
+
+
+@ways
+async def test_the_slow_one_of_three_is_asked_less(carrier: str, engine: str) -> None:
+    async with replicas(LOCAL, LOCAL, LOCAL) as three:
+        three[2].backend.seconds = 0.5
+        urls = [each.url(carrier) for each in three]
+        async with gateway(carrier, engine, urls) as load:
+            async with load.callers(8):
+                await load.more(150)
+            fast, other, slow = (each.ok for each in load.figures())
+            assert slow < 0.2 * (fast + other)
+            assert not load.failed
+
+
+@ways
+async def test_all_down_is_told_at_once_and_over_at_once(carrier: str, engine: str) -> None:
+    async with replicas(LOCAL, LOCAL) as two:
+        urls = [each.url(carrier) for each in two]
+        async with gateway(carrier, engine, urls) as load:
+            ready = load.gateway.gateway.readiness.ready
+            assert await ready()
+            for each in two:
+                await each.kill()
+            await until(lambda: all(each.down for each in load.figures()), "all are down")
+            held = descriptors()
+            for _ in range(10):
+                began = time.monotonic()
+                with pytest.raises(GatewayError) as caught:
+                    await load.ask()
+                assert caught.value.kind is Kind.CONNECT
+                assert caught.value.public == "backend 'b': the backend could not be reached"
+                assert time.monotonic() - began < 2.0
+            assert descriptors() <= held + 2
+            await asyncio.sleep(0.5)  # what readiness remembers
+            assert not await ready()
+            await two[1].start()
+            await until(lambda: load.figures()[1].available == 1, "one is up")
+            await load.ask()
+            await asyncio.sleep(0.5)
+            assert await ready(), "one endpoint is enough for a backend"
+
+
+async def test_a_lone_endpoint_costs_nothing() -> None:
+    async with replicas(LOCAL) as one, gateway("http", "own", [one[0].url("http")]) as load:
+        remote = load.gateway.gateway.backends[0]
+        assert isinstance(remote, Watched)
+        assert remote.ready is None, "a lone endpoint is not asked until somebody wants to know"
+        assert await load.gateway.gateway.readiness.ready()
+        assert not load.gateway.upkeep._tasks
+
+
+# ---- names
+
+PODS = "pods.test"
+
+
+@ways
+async def test_pods_come_and_go(carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+    names = Names(monkeypatch, **{PODS: list(hosts[:2])})
+    async with replicas(*hosts, same_ports=True) as pods:
+        port = getattr(pods[0], carrier)
+        url = f"{carrier}://{PODS}:{port}"
+        async with gateway(
+            carrier, engine, [url], dns_refresh="20ms", balance={"slow_start": "0s"}
+        ) as load:
+            served = [each.backend for each in pods]
+            counts = [0, 0, 0]
+            for place, backend in enumerate(served):
+                backend.seconds = 0.0
+                _count(backend, counts, place)
+            async with load.callers(4):
+                await until(lambda: min(counts[:2]) > 10, "both are asked")
+                assert counts[2] == 0
+                assert load.figures()[0].available == 2
+                names.addresses[PODS] = list(hosts[1:])
+                await until(lambda: counts[2] > 10, "the new one is asked")
+                await until(lambda: pods[0].connections() == 0, "nobody is connected to the old")
+                gone = counts[0]
+                await load.more(50)
+                assert counts[0] == gone
+                names.addresses[PODS] = []
+                await until(lambda: load.figures()[0].lookups_failed > 2, "the name is gone")
+                await load.more(50)
+                assert load.figures()[0].available == 2, "what is known is kept"
+            assert await load.figure("infergate_endpoint_lookup_failures_total", 0) > 2
+            assert not load.failed
+            assert load.figures()[0].endpoint == url
+            assert load.figures()[0].ok == load.ok, "those of pods that left are counted"
+
+
+def _count(backend: object, counts: list[int], place: int) -> None:
+    perform = backend.perform  # type: ignore[attr-defined]
+
+    async def counted(operation: object, call: object) -> object:
+        if type(operation).__name__ == "InferRequest":
+            counts[place] += 1
+        return await perform(operation, call)
+
+    backend.perform = counted  # type: ignore[attr-defined]
+
+
+@ways
+async def test_a_pod_that_leaves_finishes_what_it_has(
+    carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = ("127.0.0.1", "127.0.0.2")
+    names = Names(monkeypatch, **{PODS: [hosts[0]]})
+    async with replicas(*hosts, same_ports=True) as pods:
+        url = f"{carrier}://{PODS}:{getattr(pods[0], carrier)}"
+        async with gateway(carrier, engine, [url], dns_refresh="20ms") as load:
+            await load.ask()
+            await until(lambda: load.figures()[0].available == 1, "the name is known")
+            pods[0].backend.seconds = 0.5
+            slow = asyncio.ensure_future(load.ask())
+            await until(lambda: load.figures()[0].active == 1, "it is under way")
+            names.addresses[PODS] = [hosts[1]]
+            await until(lambda: names.asked > 3, "the name was looked up")
+            await load.ask()
+            assert pods[1].connections() >= 1
+            assert not slow.done()
+            await slow
+            await until(lambda: pods[0].connections() == 0, "then it is let go")

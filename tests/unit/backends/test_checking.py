@@ -1,0 +1,140 @@
+"""What a check makes of a server's answers, in each protocol that backends speak."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from infergate.backends.checking import Checking
+from infergate.backends.endpoints import Endpoints, Lease, Site
+from infergate.codecs.registry import plugins
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
+from infergate.transport.base import Endpoint
+
+ENDPOINT = Endpoint("10.0.0.1", 1)
+Answer = Callable[[Any], Any]
+
+
+class Upstream:
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.asked: list[Any] = []
+        self.held: list[int] = []
+        self.lease: Lease
+
+    async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:
+        assert endpoint == ENDPOINT
+        assert 0 < timeout <= 2.0
+        self.asked.append(wire)
+        self.held.append(self.lease.active)
+        return self.answer(wire)
+
+    async def close(self) -> None:
+        pass
+
+
+async def check(protocol: str, answer: Answer) -> tuple[bool, Upstream]:
+    upstream = Upstream(answer)
+    (lease,) = Endpoints("b", [Site(ENDPOINT)]).all()
+    upstream.lease = lease
+    codec = plugins()[protocol].make({})
+    well = await Checking(codec, upstream, DEFAULT_LIMITS).check(lease, 2.0)
+    assert set(upstream.held) == {1}, "who closes connections must see that one is in use"
+    assert (lease.active, lease.ok, lease.failed) == (0, 0, 0), "it is no request"
+    return well, upstream
+
+
+def raising(kind: Kind) -> Answer:
+    def answer(wire: object) -> object:
+        raise GatewayError(kind, "no", origin=Origin.BACKEND)
+
+    return answer
+
+
+def http(status: int, body: bytes = b"") -> Answer:
+    return lambda _: HttpResponse(status, {}, (body,))
+
+
+def rpc(code: int = 0, message: bytes = b"\x08\x01") -> Answer:
+    return lambda _: RpcResponse((message,), code)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "answer", "well"),
+    [
+        ("v2-rest", http(200), True),
+        ("v2-rest", http(400), False),
+        ("v2-rest", http(404), False),
+        ("v2-rest", http(401), False),
+        ("v2-rest", http(500), False),
+        ("v2-rest", http(503), False),
+        ("v2-grpc", rpc(), True),
+        ("v2-grpc", rpc(0, b""), False),
+        ("v2-grpc", rpc(12, b""), True),
+        ("v2-grpc", rpc(7, b""), True),
+        ("v2-grpc", rpc(14, b""), False),
+        ("v2-grpc", rpc(0, b"\xff"), False),
+        ("trtis-http", http(200), True),
+        ("trtis-http", http(503), False),
+        ("trtis-grpc", rpc(14, b""), False),
+        ("graphpipe", http(200), True),
+        ("graphpipe", http(404), True),
+        ("graphpipe", http(501), True),
+        ("graphpipe", http(500), False),
+    ],
+)
+async def test_what_is_well(protocol: str, answer: Answer, well: bool) -> None:
+    assert (await check(protocol, answer))[0] is well
+
+
+@pytest.mark.parametrize("kind", [Kind.CONNECT, Kind.TIMEOUT, Kind.BACKEND_GARBAGE])
+@pytest.mark.parametrize("protocol", ["v2-rest", "v2-grpc", "trtis-http", "trtis-grpc"])
+async def test_what_does_not_answer_is_not_well(protocol: str, kind: Kind) -> None:
+    well, upstream = await check(protocol, raising(kind))
+    assert not well
+    assert len(upstream.asked) == 1
+
+
+async def test_each_protocol_has_its_own_question() -> None:
+    _, rest = await check("v2-rest", http(200))
+    assert (rest.asked[0].method, rest.asked[0].path) == ("GET", "/v2/health/ready")
+    _, grpc = await check("v2-grpc", rpc())
+    assert isinstance(grpc.asked[0], RpcRequest)
+    assert grpc.asked[0].method == "/inference.GRPCInferenceService/ServerReady"
+    _, legacy = await check("trtis-http", http(200))
+    assert (legacy.asked[0].method, legacy.asked[0].path) == ("GET", "/api/health/ready")
+    _, old = await check("trtis-grpc", rpc(14))
+    assert old.asked[0].method == "/nvidia.inferenceserver.GRPCService/Health"
+
+
+async def test_a_graphpipe_server_that_drops_the_question_is_asked_by_get() -> None:
+    def drops(wire: HttpRequest) -> HttpResponse:
+        if wire.method == "POST":
+            raise GatewayError(Kind.BACKEND_GARBAGE, "closed", origin=Origin.BACKEND)
+        return HttpResponse(501)
+
+    well, upstream = await check("graphpipe", drops)
+    assert well
+    assert [wire.method for wire in upstream.asked] == ["POST", "GET"]
+
+
+async def test_both_ways_to_ask_have_one_time_together() -> None:
+    class Slow(Upstream):
+        async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:
+            self.asked.append(wire)
+            await asyncio.sleep(timeout)
+            raise GatewayError(Kind.BACKEND_GARBAGE, "closed", origin=Origin.BACKEND)
+
+    upstream = Slow(http(200))
+    (lease,) = Endpoints("b", [Site(ENDPOINT)]).all()
+    codec = plugins()["graphpipe"].make({})
+    began = time.monotonic()
+    assert not await Checking(codec, upstream, DEFAULT_LIMITS).check(lease, 0.1)
+    assert time.monotonic() - began < 5.0
+    assert len(upstream.asked) == 1

@@ -1,0 +1,181 @@
+"""Loops that look after endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+
+import pytest
+
+from infergate.backends.endpoints import Endpoints, Lease, Site
+from infergate.backends.watching import Watcher, Watching, is_name, looked_up
+from infergate.transport.base import Endpoint
+
+PODS = Site(Endpoint("pods", 1), "http://pods:1", resolves=True)
+A, B = Site(Endpoint("10.0.0.1", 1)), Site(Endpoint("10.0.0.2", 1))
+QUICK = Watching(refresh=0.01, interval=0.02, timeout=0.5)
+
+
+class World:
+    def __init__(self) -> None:
+        self.addresses: Collection[str] = ["10.0.0.7"]
+        self.well = True
+        self.bug = False
+        self.looked_up = 0
+        self.checked: list[str] = []
+        self.dropped: list[str] = []
+
+    async def resolve(self, name: str, port: int) -> Collection[str]:
+        self.looked_up += 1
+        return self.addresses
+
+    async def check(self, lease: Lease, timeout: float) -> bool:
+        self.checked.append(str(lease.endpoint))
+        if self.bug:
+            raise ZeroDivisionError
+        return self.well
+
+    async def drop(self, endpoint: Endpoint) -> None:
+        self.dropped.append(str(endpoint))
+
+
+def watcher(world: World, sites: list[Site], rule: Watching = QUICK) -> tuple[Watcher, Endpoints]:
+    endpoints = Endpoints("b", sites)
+    return Watcher(endpoints, rule, world.check, world, world.resolve), endpoints
+
+
+@asynccontextmanager
+async def running(loops: Collection[Callable[[], Awaitable[None]]]) -> AsyncIterator[None]:
+    tasks = [asyncio.ensure_future(each()) for each in loops]
+    try:
+        yield
+    finally:
+        assert not any(task.done() for task in tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not met():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("sites", "checks", "count"),
+    [
+        ([A], None, 0),
+        ([A], False, 0),
+        ([A], True, 1),
+        ([A, B], None, 1),
+        ([A, B], False, 0),
+        ([PODS], None, 2),
+        ([PODS], False, 1),
+        ([PODS, PODS], True, 3),
+    ],
+)
+def test_there_is_a_loop_only_for_what_there_is_to_do(
+    sites: list[Site], checks: bool | None, count: int
+) -> None:
+    made, _ = watcher(World(), sites, Watching(checks=checks))
+    assert len(made.loops()) == count
+
+
+async def test_a_name_is_looked_up_again_and_again_and_what_left_is_dropped() -> None:
+    world = World()
+    made, endpoints = watcher(world, [PODS, A])
+    async with running(made.loops()):
+        await until(lambda: world.dropped == ["pods:1"])
+        world.addresses = ["10.0.0.8"]
+        await until(lambda: world.dropped == ["pods:1", "10.0.0.7:1"])
+        assert [str(each.endpoint) for each in endpoints.all()] == ["10.0.0.8:1", "10.0.0.1:1"]
+        seen = world.looked_up
+        await until(lambda: world.looked_up > seen + 3)
+    assert len(world.dropped) == 2
+
+
+async def test_checks_change_what_is_asked() -> None:
+    world = World()
+    made, endpoints = watcher(world, [A, B])
+    async with running(made.loops()):
+        await until(lambda: endpoints.ready is True)
+        world.well = False
+        await until(lambda: endpoints.ready is False)
+        world.well = True
+        await until(lambda: endpoints.ready is True)
+    assert set(world.checked) == {"10.0.0.1:1", "10.0.0.2:1"}
+
+
+async def test_a_bug_in_one_check_is_told_and_ends_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.bug = True
+    made, endpoints = watcher(world, [A, B])
+    with caplog.at_level(logging.ERROR):
+        async with running(made.loops()):
+            await until(lambda: len(world.checked) > 4)
+            assert endpoints.ready is None
+            world.bug = False
+            await until(lambda: endpoints.ready is True)
+    assert "a bug while checking 10.0.0." in caplog.text
+
+
+async def test_nobody_is_checked_while_a_name_has_one_address() -> None:
+    world = World()
+    made, endpoints = watcher(world, [PODS])
+    async with running(made.loops()):
+        seen = world.looked_up
+        await until(lambda: world.looked_up > seen + 10)
+        assert not world.checked
+        assert not made.checks
+        world.addresses = ["10.0.0.7", "10.0.0.8"]
+        await until(lambda: len(set(world.checked)) == 2)
+        assert endpoints.spreads
+
+
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [
+        ("triton", True),
+        ("a.b.example.", True),
+        ("localhost", False),
+        ("x.localhost", False),
+        ("10.0.0.1", False),
+        ("fe80::1", False),
+        ("", False),
+    ],
+)
+def test_what_is_a_name(host: str, told: bool) -> None:
+    assert is_name(host) is told
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (["10.0.0.1", "10.0.0.2"], ["10.0.0.1", "10.0.0.2"]),
+        (["fe80::1", "10.0.0.1"], ["10.0.0.1"]),
+        (["fe80::1", "fe80::2"], ["fe80::1", "fe80::2"]),
+        ([], []),
+    ],
+)
+async def test_the_systems_resolver(
+    found: list[str], told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def getaddrinfo(host: str, port: int, *_: object, **__: object) -> list[object]:
+        if not found:
+            raise socket.gaierror
+        return [
+            (socket.AF_INET6 if ":" in a else socket.AF_INET, 1, 6, "", (a, port)) for a in found
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    assert list(await looked_up("pods", 1)) == told
+
+
+async def test_a_name_that_can_be_none_has_no_address() -> None:
+    assert not await looked_up("a" * 64 + ".example", 1)
