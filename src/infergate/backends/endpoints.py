@@ -78,7 +78,10 @@ class Lease(Member):
 
     def finished(self, outcome: Outcome) -> None:
         """An attempt is over."""
-        self._endpoints.finished(self, outcome)
+        if outcome is Outcome.OK:  # nearly always: it needs no clock
+            self.served()
+        else:
+            self._endpoints.finished(self, outcome)
 
     def checked(self, *, well: bool) -> None:
         """A check is over."""
@@ -111,12 +114,19 @@ class Endpoints:
             self.all(), _policy(self.balance, chance), chance, self.balance.rule
         )
 
+        self._lone = self._only()
+
+    def _only(self) -> Lease | None:
+        """The one there is, where there is just one: nothing is to be decided then."""
+        members = self._cluster.members
+        return members[0] if len(members) == 1 else None
+
     # ---- choosing
 
     @property
     def spreads(self) -> bool:
         """Whether there are several now: then a sequence must keep to one."""
-        return len(self._cluster.members) > 1
+        return self._lone is None
 
     def choose(self, tried: Collection[Lease] = (), key: str = "") -> Lease:
         """The best for the next attempt, another than those that were ``tried`` where there is one.
@@ -124,6 +134,9 @@ class Endpoints:
         A lone endpoint is tried again, so that a connection refused while a server restarts gets
         the second attempt that several endpoints would give it.
         """
+        lone = self._lone
+        if lone is not None:
+            return lone.take()
         return self._cluster.choose(self._clock(), tried, key)
 
     def keeper(self, sequence: SequenceName) -> Lease:
@@ -187,6 +200,7 @@ class Endpoints:
         ]
         self._leaving.update({(site, endpoint): lease for endpoint, lease in known.items()})
         self._cluster.replace(self.all(), self._clock(), slowly=site in self._resolved)
+        self._lone = self._only()
         if site in self._resolved:
             _log.info(
                 "backend '%s': %s has %d addresses now",

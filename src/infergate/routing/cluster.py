@@ -48,6 +48,12 @@ class Member:
         self.since = -inf
         """When it joined, or came back, as far as its share still grows."""
 
+    def served(self) -> None:
+        """An attempt on it has ended well."""
+        self.active -= 1
+        self.ok += 1
+        self.outlier.row = 0
+
 
 M = TypeVar("M", bound=Member)
 
@@ -149,11 +155,10 @@ class Cluster(Generic[M]):
 
     def finished(self, member: M, outcome: Outcome, now: float) -> bool:
         """An attempt on ``member`` has ended; whether it was ejected for that."""
-        member.active -= 1
         if outcome is Outcome.OK:
-            member.ok += 1
-            member.outlier.row = 0
+            member.served()
             return False
+        member.active -= 1
         if outcome is Outcome.UNTOLD:
             return False
         member.failed += 1

@@ -186,6 +186,40 @@ async def test_readiness_strict_and_lenient(combine: Any, expected: bool) -> Non
     assert await made.perform(ServerReadyRequest(), call()) == Health(ok=expected)
 
 
+class WatchedMemory(Memory):
+    """One whose servers are asked now and then."""
+
+    def __init__(self, name: str, ready: bool | None) -> None:
+        super().__init__(name)
+        self.ready = ready
+
+    def loops(self) -> list[Any]:
+        return []
+
+    def figures(self) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("told", "combine", "ready"),
+    [
+        ((True, True), all, True),
+        ((True, False), all, False),
+        ((True, False), any, True),
+        ((False, False), any, False),
+        ((True, None), all, True),
+        ((False, None), any, True),
+    ],
+)
+async def test_readiness_believes_checks_and_asks_where_there_are_none(
+    told: tuple[bool | None, ...], combine: Any, ready: bool
+) -> None:
+    backends = [WatchedMemory(str(i), each) for i, each in enumerate(told)]
+    made = gateway(Route("m", "0"), backends=backends, combine=combine)
+    assert await made.perform(ServerReadyRequest(), call()) == Health(ok=ready)
+    assert [len(each.asked) for each in backends] == [int(each is None) for each in told]
+
+
 async def test_a_draining_gateway_is_not_ready() -> None:
     made, _ = one()
     made.readiness.drain()

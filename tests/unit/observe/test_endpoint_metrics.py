@@ -1,0 +1,39 @@
+"""What a scrape reads of endpoints."""
+
+from __future__ import annotations
+
+from infergate.core.figures import EndpointFigures
+from infergate.observe.metrics import Metrics
+
+FIGURES = EndpointFigures(
+    "b", "http://pods:8000", 1, 2, 3, 4, ok=5, failed=6, ejections=7, checks_ok=8, checks_failed=9,
+    lookups_failed=10,
+)  # fmt: skip
+
+
+def test_each_figure_is_a_metric() -> None:
+    metrics = Metrics()
+    metrics.endpoints.source = lambda: [FIGURES]
+    text = metrics.text().decode()
+    told = {
+        line.split(" ")[0].removeprefix("infergate_endpoint_"): float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if line.startswith("infergate_endpoint_")
+    }
+    at = 'backend="b",endpoint="http://pods:8000"'
+    assert told == {
+        f'addresses{{{at},state="available"}}': 1,
+        f'addresses{{{at},state="down"}}': 2,
+        f'addresses{{{at},state="ejected"}}': 3,
+        f"active_requests{{{at}}}": 4,
+        f'requests_total{{{at},outcome="ok"}}': 5,
+        f'requests_total{{{at},outcome="failed"}}': 6,
+        f"ejections_total{{{at}}}": 7,
+        f'checks_total{{{at},outcome="ok"}}': 8,
+        f'checks_total{{{at},outcome="failed"}}': 9,
+        f"lookup_failures_total{{{at}}}": 10,
+    }
+
+
+def test_without_backends_elsewhere_there_is_nothing_to_tell() -> None:
+    assert "infergate_endpoint_addresses{" not in Metrics().text().decode()

@@ -1,0 +1,114 @@
+"""What the configuration says of endpoints reaches the backend; and who looks after them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from infergate.backends.endpoints import Balance
+from infergate.config.schema import BackendConfig
+from infergate.core.call import Call
+from infergate.routing.cluster import ClusterRule
+from infergate.routing.outliers import OutlierRule
+from infergate.runtime import balancing
+from infergate.runtime.upkeep import Upkeep
+
+
+def backend(**keys: Any) -> BackendConfig:
+    described = {"protocol": "v2-rest", "endpoints": ("http://pods", "http://10.0.0.1:8000")}
+    return BackendConfig.model_validate({**described, **keys})
+
+
+def test_left_out_it_is_as_envoy_has_it() -> None:
+    config = backend()
+    rule = ClusterRule(OutlierRule(5, 30.0, 300.0, 0.1), 10.0, 0.0)
+    assert balancing.balance(config) == Balance("least-request", False, rule, 2, 3)
+    told = balancing.watching(config)
+    assert (told.refresh, told.checks, told.interval, told.timeout) == (5.0, None, 5.0, 2.0)
+    assert balancing.key(config) is None
+
+
+def test_names_are_looked_up_unless_that_is_off() -> None:
+    told = [(site.label, site.resolves) for site in balancing.sites(backend())]
+    assert told == [("http://pods", True), ("http://10.0.0.1:8000", False)]
+    assert not any(site.resolves for site in balancing.sites(backend(dns_refresh=0)))
+    local = backend(endpoints=("http://localhost:1", "http+unix:/run/a.sock"))
+    assert not any(site.resolves for site in balancing.sites(local))
+
+
+def test_weights_are_carried_and_are_no_part_of_the_label() -> None:
+    (site,) = balancing.sites(backend(endpoints=({"url": "http://a:1", "weight": 3},)))
+    assert (site.label, site.weight) == ("http://a:1", 3)
+
+
+@pytest.mark.parametrize(
+    ("health", "connections", "checks"),
+    [
+        ("auto", 0, None),
+        ("auto", 1, False),
+        ("always", 0, True),
+        ("always", 1, True),
+        ("never", 0, False),
+    ],
+)
+def test_whether_servers_are_asked(health: str, connections: int, checks: bool | None) -> None:
+    config = backend(health={"checks": health}, connections=connections)
+    assert balancing.watching(config).checks is checks
+
+
+def test_a_key_is_a_headers_value() -> None:
+    config = backend(balance={"policy": "consistent-hash", "hash_header": "X-User"})
+    key = balancing.key(config)
+    assert key is not None
+    assert key(Call("test", time.monotonic(), headers={"x-user": "me"})) == "me"
+    assert key(Call("test", time.monotonic())) == ""
+    assert balancing.balance(config).hashes
+    assert balancing.balance(config).policy == "least-request"
+
+
+# ---- upkeep
+
+
+class Watched:
+    ready = None
+
+    def __init__(self, *loops: Callable[[], Awaitable[None]]) -> None:
+        self._loops = loops
+
+    def loops(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        return self._loops
+
+    def figures(self) -> list[Any]:
+        return []
+
+
+async def test_loops_run_until_they_are_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def good() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def bad() -> None:
+        raise ZeroDivisionError
+
+    watched: Any = [Watched(bad, good), object(), Watched()]
+    upkeep = Upkeep(watched)
+    await upkeep.stop()
+    upkeep.start()
+    async with asyncio.timeout(10):
+        await begun.wait()
+        await asyncio.sleep(0)
+        assert "a bug: endpoints of a backend are no longer looked after" in caplog.text
+        assert not ended.is_set()
+        await upkeep.stop()
+    assert ended.is_set()
+    assert not [each for each in caplog.records if each.levelno > logging.ERROR]
