@@ -18,10 +18,11 @@ _LEAST: Final = "least-request"
 
 
 def sites(config: BackendConfig) -> Sequence[Site]:
-    """Where the backend is."""
+    """Where the backend is. Regions of shared memory are one server's, so its name is one too."""
+    looks_up = bool(config.dns_refresh) and config.shared_memory == "copy"
     pairs = zip(config.endpoints, compiled.endpoints(config), strict=True)
     return [
-        Site(endpoint, str(url), url.weight, bool(config.dns_refresh) and is_name(endpoint.host))
+        Site(endpoint, str(url), url.weight, looks_up and is_name(endpoint.host))
         for url, endpoint in pairs
     ]
 

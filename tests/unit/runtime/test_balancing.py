@@ -37,6 +37,10 @@ def test_names_are_looked_up_unless_that_is_off() -> None:
     told = [(site.label, site.resolves) for site in balancing.sites(backend())]
     assert told == [("http://pods", True), ("http://10.0.0.1:8000", False)]
     assert not any(site.resolves for site in balancing.sites(backend(dns_refresh=0)))
+    assert not any(
+        site.resolves
+        for site in balancing.sites(backend(endpoints=("http://a:1",), shared_memory="forward"))
+    )
     local = backend(endpoints=("http://localhost:1", "http+unix:/run/a.sock"))
     assert not any(site.resolves for site in balancing.sites(local))
 

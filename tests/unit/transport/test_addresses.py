@@ -1,0 +1,153 @@
+"""Endpoints that are one address of a name: both are kept apart, and one is let go while others
+stay."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.events
+import pytest
+from transport_kit import RPC_LIMITS, fake_backend
+
+from infergate.core.wire import HttpRequest, RpcRequest, joined
+from infergate.transport.base import Dropping, Endpoint
+from infergate.transport.frame_client import EitherUpstream
+from infergate.transport.grpc_client import GrpcUpstream
+from infergate.transport.h1_client import H1Upstream
+from infergate.transport.h2_client import H2Upstream
+from infergate.transport.http_client import AiohttpUpstream
+from infergate.transport.turns import Turns
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+def bounded(limits: Any) -> Turns:
+    return Turns(EitherUpstream(limits, H1Upstream), 4)
+
+
+HTTP = [AiohttpUpstream, H1Upstream, EitherUpstream, bounded]
+GRPC = [H2Upstream, GrpcUpstream]
+
+
+@dataclass
+class Heard:
+    """What a server was told, and how many connections it has."""
+
+    endpoint: Endpoint = field(default_factory=Endpoint)
+    names: list[str] = field(default_factory=list)
+    open: int = 0
+    ever: int = 0
+
+
+@asynccontextmanager
+async def http_server() -> AsyncIterator[Heard]:
+    heard = Heard()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.open += 1
+        heard.ever += 1
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                lines = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:-2])
+                heard.names.append({k.lower(): v for k, v in lines.items()}["host"])
+                await reader.readexactly(1)
+                writer.write(OK)
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            heard.open -= 1
+
+    async with fake_backend(script) as fake:
+        heard.endpoint = fake.endpoint
+        yield heard
+
+
+@asynccontextmanager
+async def grpc_server() -> AsyncIterator[Heard]:
+    heard = Heard()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.open += 1
+        heard.ever += 1
+        core = h2.connection.H2Connection(
+            h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
+        )
+        core.initiate_connection()
+        writer.write(core.data_to_send())
+        try:
+            while data := await reader.read(65536):
+                for event in core.receive_data(data):
+                    if isinstance(event, h2.events.RequestReceived):
+                        heard.names.append(dict(event.headers)[":authority"])  # type: ignore[arg-type, call-overload]
+                    if isinstance(event, h2.events.StreamEnded):
+                        said = [(":status", "200"), ("content-type", "application/grpc")]
+                        core.send_headers(event.stream_id, said)
+                        core.send_data(event.stream_id, b"\0\0\0\0\2ok")
+                        core.send_headers(event.stream_id, [("grpc-status", "0")], end_stream=True)
+                writer.write(core.data_to_send())
+        finally:
+            heard.open -= 1
+
+    async with fake_backend(script) as fake:
+        heard.endpoint = fake.endpoint
+        yield heard
+
+
+Server = Callable[[], Any]
+ALL = [(make, http_server) for make in HTTP] + [(make, grpc_server) for make in GRPC]
+both = pytest.mark.parametrize(("make", "serve"), ALL)
+
+
+async def ask(upstream: Any, endpoint: Endpoint, serve: Server) -> bytes:
+    if serve is http_server:
+        answer = await upstream.exchange(HttpRequest("POST", "/", body=(b"x",)), endpoint, 10)
+        return bytes(joined(answer.body))
+    answer = await upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), endpoint, 10)
+    return bytes(joined(answer.message))
+
+
+@both
+async def test_servers_are_called_by_the_name(make: Any, serve: Server) -> None:
+    async with serve() as heard:
+        upstream = make(RPC_LIMITS)
+        named = dataclasses.replace(heard.endpoint, host="pods.test", address="127.0.0.1")
+        for _ in range(2):
+            assert await ask(upstream, named, serve) == b"ok"
+        assert heard.names == [f"pods.test:{heard.endpoint.port}"] * 2
+        assert heard.ever == 1
+        assert str(named) == f"127.0.0.1:{heard.endpoint.port}"
+        await upstream.close()
+
+
+@both
+async def test_one_is_let_go_and_others_stay(make: Any, serve: Server) -> None:
+    async with serve() as one, serve() as other:
+        upstream = make(RPC_LIMITS)
+        assert isinstance(upstream, Dropping)
+        for each in (one, other, one, other):
+            await ask(upstream, each.endpoint, serve)
+        assert (one.open, other.open) == (1, 1)
+        await upstream.drop(one.endpoint)
+        await upstream.drop(Endpoint("127.0.0.1", 1))
+        async with asyncio.timeout(10):
+            while one.open:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        await ask(upstream, other.endpoint, serve)
+        assert (other.open, other.ever) == (1, 1)
+        assert await ask(upstream, one.endpoint, serve) == b"ok"
+        assert one.ever == 2
+        await upstream.close()
+
+
+def test_an_ipv6_address_stands_in_brackets() -> None:
+    endpoint = Endpoint("pods.test", 8000, address="fe80::1")
+    assert str(endpoint) == "[fe80::1]:8000"
+    assert endpoint.authority == "pods.test:8000"
