@@ -139,7 +139,7 @@ async def test_a_lone_endpoint_costs_nothing() -> None:
         assert isinstance(remote, Watched)
         assert remote.ready is None, "a lone endpoint is not asked until somebody wants to know"
         assert await load.gateway.gateway.readiness.ready()
-        assert not load.gateway.upkeep._tasks
+        assert not [t for t in asyncio.all_tasks() if "watching" in repr(t.get_coro())]
 
 
 # ---- names

@@ -97,7 +97,7 @@ class Watcher:
         """Begin. Once begun it goes on until ``stop``."""
         if not self._tasks:
             loop = asyncio.get_running_loop()
-            self._tasks = [loop.create_task(_run(each())) for each in self._loops()]
+            self._tasks = [loop.create_task(_run(each)) for each in self._loops()]
 
     async def stop(self) -> None:
         """End."""
@@ -155,8 +155,8 @@ def _jittered(period: float) -> float:
     return period * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - no secret
 
 
-async def _run(loop: Awaitable[None]) -> None:
+async def _run(loop: Callable[[], Awaitable[None]]) -> None:
     try:
-        await loop
+        await loop()
     except Exception:  # noqa: BLE001 - the last line: Rule 2
         _log.exception("a bug: endpoints of a backend are no longer looked after")

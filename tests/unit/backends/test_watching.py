@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
 import pytest
@@ -48,15 +48,15 @@ def watcher(world: World, sites: list[Site], rule: Watching = QUICK) -> tuple[Wa
 
 
 @asynccontextmanager
-async def running(loops: Collection[Callable[[], Awaitable[None]]]) -> AsyncIterator[None]:
-    tasks = [asyncio.ensure_future(each()) for each in loops]
+async def running(made: Watcher) -> AsyncIterator[None]:
+    made.start()
+    made.start()
     try:
         yield
     finally:
-        assert not any(task.done() for task in tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks = made._tasks
+        await made.stop()
+        assert all(task.cancelled() for task in tasks)
 
 
 async def until(met: Callable[[], bool]) -> None:
@@ -78,17 +78,19 @@ async def until(met: Callable[[], bool]) -> None:
         ([PODS, PODS], True, 3),
     ],
 )
-def test_there_is_a_loop_only_for_what_there_is_to_do(
+async def test_there_is_a_task_only_for_what_there_is_to_do(
     sites: list[Site], checks: bool | None, count: int
 ) -> None:
     made, _ = watcher(World(), sites, Watching(checks=checks))
-    assert len(made.loops()) == count
+    made.start()
+    assert len(made._tasks) == count
+    await made.stop()
 
 
 async def test_a_name_is_looked_up_again_and_again_and_what_left_is_dropped() -> None:
     world = World()
     made, endpoints = watcher(world, [PODS, A])
-    async with running(made.loops()):
+    async with running(made):
         await until(lambda: world.dropped == ["pods:1"])
         world.addresses = ["10.0.0.8"]
         await until(lambda: world.dropped == ["pods:1", "10.0.0.7:1"])
@@ -101,7 +103,7 @@ async def test_a_name_is_looked_up_again_and_again_and_what_left_is_dropped() ->
 async def test_checks_change_what_is_asked() -> None:
     world = World()
     made, endpoints = watcher(world, [A, B])
-    async with running(made.loops()):
+    async with running(made):
         await until(lambda: endpoints.ready is True)
         world.well = False
         await until(lambda: endpoints.ready is False)
@@ -117,7 +119,7 @@ async def test_a_bug_in_one_check_is_told_and_ends_nothing(
     world.bug = True
     made, endpoints = watcher(world, [A, B])
     with caplog.at_level(logging.ERROR):
-        async with running(made.loops()):
+        async with running(made):
             await until(lambda: len(world.checked) > 4)
             assert endpoints.ready is None
             world.bug = False
@@ -128,7 +130,7 @@ async def test_a_bug_in_one_check_is_told_and_ends_nothing(
 async def test_nobody_is_checked_while_a_name_has_one_address() -> None:
     world = World()
     made, endpoints = watcher(world, [PODS])
-    async with running(made.loops()):
+    async with running(made):
         seen = world.looked_up
         await until(lambda: world.looked_up > seen + 10)
         assert not world.checked
@@ -136,6 +138,20 @@ async def test_nobody_is_checked_while_a_name_has_one_address() -> None:
         world.addresses = ["10.0.0.7", "10.0.0.8"]
         await until(lambda: len(set(world.checked)) == 2)
         assert endpoints.spreads
+
+
+async def test_a_bug_ends_one_task_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    made, endpoints = watcher(world, [PODS, A])
+
+    async def wrong(name: str, port: int) -> Collection[str]:
+        raise ZeroDivisionError
+
+    made._resolve = wrong  # type: ignore[misc]
+    made.start()
+    await until(lambda: endpoints.ready is True)
+    await made.stop()
+    assert "a bug: endpoints of a backend are no longer looked after" in caplog.text
 
 
 @pytest.mark.parametrize(

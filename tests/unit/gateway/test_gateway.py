@@ -193,8 +193,8 @@ class WatchedMemory(Memory):
         super().__init__(name)
         self.ready = ready
 
-    def loops(self) -> list[Any]:
-        return []
+    def start(self) -> None:
+        pass
 
     def figures(self) -> list[Any]:
         return []

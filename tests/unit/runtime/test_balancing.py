@@ -1,11 +1,8 @@
-"""What the configuration says of endpoints reaches the backend; and who looks after them."""
+"""What the configuration says of endpoints reaches the backend."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +13,6 @@ from infergate.core.call import Call
 from infergate.routing.cluster import ClusterRule
 from infergate.routing.outliers import OutlierRule
 from infergate.runtime import balancing
-from infergate.runtime.upkeep import Upkeep
 
 
 def backend(**keys: Any) -> BackendConfig:
@@ -73,46 +69,3 @@ def test_a_key_is_a_headers_value() -> None:
     assert key(Call("test", time.monotonic())) == ""
     assert balancing.balance(config).hashes
     assert balancing.balance(config).policy == "least-request"
-
-
-# ---- upkeep
-
-
-class Watched:
-    ready = None
-
-    def __init__(self, *loops: Callable[[], Awaitable[None]]) -> None:
-        self._loops = loops
-
-    def loops(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        return self._loops
-
-    def figures(self) -> list[Any]:
-        return []
-
-
-async def test_loops_run_until_they_are_stopped(caplog: pytest.LogCaptureFixture) -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
-
-    async def good() -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    async def bad() -> None:
-        raise ZeroDivisionError
-
-    watched: Any = [Watched(bad, good), object(), Watched()]
-    upkeep = Upkeep(watched)
-    await upkeep.stop()
-    upkeep.start()
-    async with asyncio.timeout(10):
-        await begun.wait()
-        await asyncio.sleep(0)
-        assert "a bug: endpoints of a backend are no longer looked after" in caplog.text
-        assert not ended.is_set()
-        await upkeep.stop()
-    assert ended.is_set()
-    assert not [each for each in caplog.records if each.levelno > logging.ERROR]
