@@ -6,8 +6,8 @@ of one address costs nothing.
 
 *Rule 1.* Nothing here beats in time with other gateways: each period is drawn a little shorter or
 longer, the first one much shorter, and the endpoints of a round are asked one after the other.
-*Rule 2.* One failure changes nothing but what it is about: it is logged, and the next round comes.
-A task that fails by a bug is told of in the log and ends; all others, and requests, go on.
+*Rule 2.* One failure changes nothing but what it is about, not even a bug's: it is logged, and the
+next round comes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ import ipaddress
 import logging
 import random
 import socket
+import threading
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from infergate.backends.endpoints import Endpoints, Lease
 from infergate.transport.base import Dropping
 
 _log = logging.getLogger(__name__)
+_STREAM: Final = socket.SOCK_STREAM
 _JITTER: Final = 0.1
 """The share of a period by which it may be shorter or longer."""
 _SPREAD: Final = 0.5
@@ -50,16 +53,32 @@ class Watching:
 
 
 async def looked_up(name: str, port: int) -> Collection[str]:
-    """The addresses that the system's resolver gives, asked in a thread: IPv4 ones where there are
-    any, else IPv6, for a server that has one of each would count twice."""
+    """The addresses that the system's resolver gives: IPv4 ones where there are any, else IPv6, for
+    a server that has one of each would count twice.
+
+    It is asked in a thread of its own, which nobody waits for at the end of the process: where DNS
+    is away it takes the resolver many seconds to say so.
+    """
     loop = asyncio.get_running_loop()
+    told: asyncio.Future[dict[int, list[str]]] = loop.create_future()
+
+    def tell(found: dict[int, list[str]]) -> None:
+        if not told.done():
+            told.set_result(found)
+
+    def ask() -> None:
+        found: dict[int, list[str]] = {}
+        with suppress(OSError, UnicodeError):  # the latter of what no name can be
+            for family, _, _, _, address in socket.getaddrinfo(name, port, type=_STREAM):
+                found.setdefault(family, []).append(str(address[0]))
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell, found)
+
     try:
-        found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):  # the latter of what no name can be
+        threading.Thread(target=ask, name=f"looking up {name}", daemon=True).start()
+    except RuntimeError:  # the system has no thread for us now
         return ()
-    by_family: dict[int, list[str]] = {}
-    for family, _, _, _, address in found:
-        by_family.setdefault(family, []).append(str(address[0]))
+    by_family = await told
     return by_family.get(socket.AF_INET) or by_family.get(socket.AF_INET6) or ()
 
 
@@ -97,7 +116,7 @@ class Watcher:
         """Begin. Once begun it goes on until ``stop``."""
         if not self._tasks:
             loop = asyncio.get_running_loop()
-            self._tasks = [loop.create_task(_run(each)) for each in self._loops()]
+            self._tasks = [loop.create_task(each()) for each in self._loops()]
 
     async def stop(self) -> None:
         """End."""
@@ -106,8 +125,8 @@ class Watcher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _loops(self) -> list[Callable[[], Awaitable[None]]]:
-        found: list[Callable[[], Awaitable[None]]] = []
+    def _loops(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        found: list[Callable[[], Coroutine[Any, Any, None]]] = []
         found += [functools.partial(self._look_up, site) for site in self._names]
         several = self._names or len(self._endpoints.sites) > 1
         if self._rule.checks or (self._rule.checks is None and several):
@@ -120,12 +139,15 @@ class Watcher:
         return self._endpoints.spreads if self._rule.checks is None else self._rule.checks
 
     async def _look_up(self, site: int) -> None:
-        endpoint = self._endpoints.sites[site].endpoint
+        name = self._endpoints.sites[site].endpoint
         while True:
-            self._endpoints.resolved(site, await self._resolve(endpoint.host, endpoint.port))
-            if self._dropping is not None:
-                for endpoint in self._endpoints.left():
-                    await self._dropping.drop(endpoint)
+            try:
+                self._endpoints.resolved(site, await self._resolve(name.host, name.port))
+                if self._dropping is not None:
+                    for endpoint in self._endpoints.left():
+                        await self._dropping.drop(endpoint)
+            except Exception:  # noqa: BLE001 - the last line: Rule 2
+                _log.exception("a bug while looking up %s", name.host)
             await asyncio.sleep(_jittered(self._rule.refresh))
 
     async def _check_all(self) -> None:
@@ -145,7 +167,7 @@ class Watcher:
         await asyncio.sleep(delay)
         try:
             well = await self._check(lease, self._rule.timeout)
-        except Exception:  # noqa: BLE001 - the last line: a bug must not end all checks
+        except Exception:  # noqa: BLE001 - the last line: Rule 2
             _log.exception("a bug while checking %s", lease.endpoint)
             return
         lease.checked(well=well)
@@ -153,10 +175,3 @@ class Watcher:
 
 def _jittered(period: float) -> float:
     return period * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - no secret
-
-
-async def _run(loop: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await loop()
-    except Exception:  # noqa: BLE001 - the last line: Rule 2
-        _log.exception("a bug: endpoints of a backend are no longer looked after")

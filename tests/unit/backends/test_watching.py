@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
@@ -140,18 +141,23 @@ async def test_nobody_is_checked_while_a_name_has_one_address() -> None:
         assert endpoints.spreads
 
 
-async def test_a_bug_ends_one_task_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_in_one_look_up_is_told_and_ends_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     world = World()
-    made, endpoints = watcher(world, [PODS, A])
+    made, endpoints = watcher(world, [PODS])
+    resolve, world.addresses = world.resolve, ["10.0.0.9"]
 
     async def wrong(name: str, port: int) -> Collection[str]:
-        raise ZeroDivisionError
+        await resolve(name, port)
+        if world.looked_up == 1:
+            raise ZeroDivisionError
+        return world.addresses
 
     made._resolve = wrong  # type: ignore[misc]
-    made.start()
-    await until(lambda: endpoints.ready is True)
-    await made.stop()
-    assert "a bug: endpoints of a backend are no longer looked after" in caplog.text
+    async with running(made):
+        await until(lambda: str(endpoints.all()[0].endpoint) == "10.0.0.9:1")
+    assert "a bug while looking up pods" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -195,3 +201,25 @@ async def test_the_systems_resolver(
 
 async def test_a_name_that_can_be_none_has_no_address() -> None:
     assert not await looked_up("a" * 64 + ".example", 1)
+
+
+async def test_nobody_waits_for_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go = threading.Event()
+
+    def getaddrinfo(*_: object, **__: object) -> list[object]:
+        let_go.wait(20)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    endpoints = Endpoints("b", [PODS])
+    world = World()
+    made = Watcher(endpoints, QUICK, world.check, world)
+    made.start()
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await made.stop()
+    hanging = [each for each in threading.enumerate() if each.name == "looking up pods"]
+    assert all(each.daemon for each in hanging)
+    let_go.set()
+    for each in hanging:
+        each.join(10)
