@@ -66,10 +66,17 @@ class Connection:
             self.opened += 1
         return self._reader, self._writer
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._reader is not None:
             self._writer.close()
+            with contextlib.suppress(ConnectionError):
+                await self._writer.wait_closed()
             self._reader = None
+
+    async def ended(self) -> bool:
+        """The server closes, and says nothing more."""
+        assert self._reader is not None
+        return await self._reader.read() == b""
 
     async def ask(self, wire: HttpRequest) -> HttpResponse:
         reader, writer = await self._connected()
@@ -90,7 +97,7 @@ class Connection:
         else:
             answer = await reader.readexactly(int(told["content-length"]))
         if told.get("connection") == "close":
-            self.close()
+            await self.close()
         return HttpResponse(int(first.split()[1]), told, [answer])
 
     async def frame(self, wire: HttpRequest) -> HttpResponse:
@@ -198,7 +205,7 @@ class Load:
                     self.over.set()
             finally:
                 for each in self.connections:
-                    each.close()
+                    await each.close()
 
 
 async def called(channel: Any, wire: RpcRequest) -> RpcResponse:

@@ -1,0 +1,143 @@
+"""SIGTERM while streams are open, and a second one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+import pytest
+
+from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.load import STREAM, Connection, streamed, told
+from faults.peer import Client
+from faults.test_frame_bytes import GOOD, error_in
+from faults.watch import alive, complaints, until
+from infergate.codecs.protos import SCHEMA
+from infergate.core.wire import HttpRequest, joined
+from peers.support.process import free_ports
+
+STREAMS = 50
+CONFIG = """
+drain: {{delay: {delay}, timeout: {timeout}}}
+helpers: 0
+backends: {{ours: {{protocol: builtin}}}}
+routes: [{{model: "*", backend: ours}}]
+"""
+HEALTH = "/grpc.health.v1.Health/Check"
+Status = SCHEMA.message("grpc.health.v1.HealthCheckResponse")
+
+
+@dataclass
+class Site:
+    gateway: Infergate
+    frames: str
+
+    def terminate(self) -> None:
+        os.kill(self.gateway.pid, signal.SIGTERM)
+
+    def ended(self) -> None:
+        until(lambda: not alive(self.gateway), "it ends")
+        assert "stopped" in self.gateway.log.read_text()
+        assert complaints(self.gateway) == ""
+
+
+@contextmanager
+def started_site(engine: str, delay: str, timeout: str) -> Iterator[Site]:
+    (frames,) = free_ports(1)
+    raw = f'{{{{address: "127.0.0.1:{frames}", model: identity, framing: size-prefixed}}}}'
+    listeners = f"{LISTENERS}  graphpipe: [{raw}]\n"
+    config = CONFIG.format(delay=delay, timeout=timeout)
+    with started_infergate(config, listeners, engine) as gateway:
+        yield Site(gateway, f"127.0.0.1:{frames}")
+
+
+async def statuses(site: Site, channel: grpc.aio.Channel) -> list[int]:
+    """What each protocol says of readiness."""
+    found = []
+    for address, path in (
+        (site.gateway.http, "/v2/health/ready"),
+        (site.gateway.http, "/api/health/ready"),
+        (site.gateway.admin, "/readyz"),
+    ):
+        connection = Connection(address)
+        answer = await connection.ask(HttpRequest("GET", path))
+        found.append(answer.status)
+        await connection.close()
+    found.append(Status.FromString(await channel.unary_unary(HEALTH)(b"")).status)
+    ready = await channel.unary_unary("/inference.GRPCInferenceService/ServerReady")(b"")
+    return [*found, int(ready == b"\x08\x01")]
+
+
+def logged(gateway: Infergate, text: str) -> bool:
+    return text in gateway.log.read_text()
+
+
+@pytest.mark.parametrize("engine", ["own", "compat"])
+async def test_every_message_of_fifty_streams_arrives(engine: str) -> None:
+    with started_site(engine, "300ms", "20s") as site, Client(site.frames) as raw:
+        async with asyncio.timeout(60), grpc.aio.insecure_channel(site.gateway.grpc) as channel:
+            assert await statuses(site, channel) == [200, 200, 200, 1, 1]
+            idle, kept = Connection(site.gateway.http), Connection(site.gateway.http)
+            live = HttpRequest("GET", "/v2/health/live")
+            for each in (idle, kept):
+                assert (await each.ask(live)).status == 200
+            calls = [channel.stream_stream(STREAM)() for _ in range(STREAMS)]
+            for call in calls:  # two requests each, the second of which may still be unread
+                await call.write(streamed("repeat", 40, 25))
+                await call.write(streamed("repeat", 2, 1))
+            await asyncio.gather(*(told(call, 1) for call in calls))
+            body = json.dumps({"IN": list(range(40)), "DELAY": [25] * 40}).encode()
+            events = asyncio.create_task(
+                kept.ask(HttpRequest("POST", "/v2/models/repeat/generate_stream", body=[body]))
+            )
+            raw.send(GOOD[:6])
+            site.terminate()
+            await asyncio.to_thread(until, lambda: logged(site.gateway, "draining"), "it begins")
+            refused = await statuses(site, channel)
+            assert refused == [400, 400, 503, 2, 0], "not ready, but served while it waits"
+            # Then the idle connection is closed, and nobody new is let in.
+            assert await idle.ended()
+            await idle.close()
+            with pytest.raises(ConnectionRefusedError):
+                await Connection(site.gateway.http).ask(live)
+            raw.send(GOOD[6:])
+            assert error_in(raw) == ""
+            assert raw.rest() == b""
+            every = await asyncio.gather(*(told(call) for call in calls))
+            assert [sorted(each) for each in every] == [
+                sorted([*range(40), 0, 1])[1:] for _ in calls
+            ]
+            for call in calls:
+                assert await call.code() is grpc.StatusCode.OK
+            told_by_http = bytes(joined((await events).body)).count(b"data: ")
+            assert told_by_http == 40
+            await kept.close()
+        site.ended()
+
+
+@pytest.mark.parametrize("engine", ["own", "compat"])
+async def test_a_second_signal_ends_at_once(engine: str) -> None:
+    with started_site(engine, "0s", "60s") as site:
+        async with asyncio.timeout(60), grpc.aio.insecure_channel(site.gateway.grpc) as channel:
+            call = channel.stream_stream(STREAM)()
+            await call.write(streamed("repeat", 2, 30_000))
+            await call.write(streamed("repeat", 1, 0))
+            assert await told(call, 1) == [0]
+            site.terminate()
+            await asyncio.to_thread(until, lambda: logged(site.gateway, "draining"), "it begins")
+            assert alive(site.gateway)
+            began = time.monotonic()
+            site.terminate()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await told(call)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        site.ended()
+        assert time.monotonic() - began < 10
