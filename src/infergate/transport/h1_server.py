@@ -58,7 +58,7 @@ class H1Server(Listener):
             limits,
             admission,
             lambda: Connection(
-                self, Reader(scratch, limits, accept_both_lengths=accept_both_lengths)
+                self, Reader(scratch, self.limits, accept_both_lengths=accept_both_lengths)
             ),
         )
 

@@ -1,0 +1,257 @@
+"""One configuration after another: what stays, what is new, and when the old is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+import pytest
+
+from faults.load import Connection
+from infergate.backends.base import Backend
+from infergate.backends.builtin import BuiltinBackend
+from infergate.config.schema import Config
+from infergate.core.call import Call
+from infergate.core.messages import (
+    ModelStatistics,
+    ModelStatisticsRequest,
+    Operation,
+    SharedMemoryRegisterRequest,
+    SharedMemoryStatus,
+    SharedMemoryStatusRequest,
+)
+from infergate.core.wire import HttpRequest, joined
+from infergate.runtime.assemble import assemble
+from infergate.runtime.history import History
+from infergate.runtime.running import NotTaken, Running
+
+FREE = {"address": "127.0.0.1:0"}
+BODY = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"FP32","data":[1]}]}'
+
+
+def configured(**more: Any) -> Config:
+    return Config.model_validate(
+        {
+            "listeners": {"http": FREE, "grpc": None, "admin": None},
+            "backends": {"one": {"protocol": "builtin"}, "two": {"protocol": "builtin"}},
+            "routes": ({"model": "identity", "backend": "one"}, {"model": "*", "backend": "two"}),
+            "log": {"access": False},
+            "helpers": 0,
+            **more,
+        }
+    )
+
+
+def with_timeout(timeout: str) -> Config:
+    """In which backend ``one`` is another."""
+    one = {"protocol": "builtin", "timeout": timeout}
+    return configured(backends={"one": one, "two": {"protocol": "builtin"}})
+
+
+class Embedded(BuiltinBackend):
+    """Answers when it is let to, and knows whether it was closed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.closed = 0
+        self.asked = asyncio.Event()
+        self.free = asyncio.Event()
+        self.free.set()
+
+    async def perform(self, operation: Operation, call: Call) -> Any:
+        self.asked.set()
+        await self.free.wait()
+        return await super().perform(operation, call)
+
+    async def close(self) -> None:
+        assert self.free.is_set() or not self.asked.is_set(), "closed under a call"
+        self.closed += 1
+
+
+class Site:
+    def __init__(self, config: Config) -> None:
+        self.made: list[Embedded] = []
+        self.history = History()
+        self.running: Running = assemble(config, self._make, self.history)
+
+    def _make(self, name: str, _: float) -> Backend:
+        self.made.append(Embedded(name))
+        return self.made[-1]
+
+    def connection(self, name: str = "http") -> Connection:
+        return Connection(str(self.running.listeners[name].address))
+
+    def call(self) -> Call:
+        return Call(peer="test", started=time.monotonic())
+
+
+@asynccontextmanager
+async def serving(config: Config) -> AsyncIterator[Site]:
+    site = Site(config)
+    await site.running.start()
+    async with asyncio.timeout(20):
+        yield site
+    await site.running.stop(0)
+    assert [each.closed for each in site.made] == [1] * len(site.made)
+
+
+def inferring(model: str) -> HttpRequest:
+    return HttpRequest("POST", f"/v2/models/{model}/infer", body=[BODY])
+
+
+async def until(met: Callable[[], bool]) -> None:
+    while not met():  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0)
+
+
+async def test_the_old_is_closed_when_its_last_call_ends() -> None:
+    async with serving(configured()) as site:
+        old, other = site.made
+        slow, quick = site.connection(), site.connection()
+        old.free.clear()
+        asking = asyncio.create_task(slow.ask(inferring("identity")))
+        await old.asked.wait()
+        await site.running.reload(with_timeout("9s"))
+        # A second change, with nothing of the first one's under way: that one is closed at once.
+        assert (await quick.ask(inferring("identity"))).status == 200
+        await site.running.reload(with_timeout("8s"))
+        await until(lambda: bool(site.made[2].closed))
+        assert site.running.generations == 2
+        assert (await quick.ask(inferring("identity"))).status == 200
+        assert (old.closed, other.closed) == (0, 0)
+        old.free.set()
+        assert (await asking).status == 200
+        await until(lambda: site.running.generations == 1)
+        assert (old.closed, other.closed) == (1, 0)
+        assert [each.name for each in site.made] == ["one", "two", "one", "one"]
+        assert (await slow.ask(inferring("identity"))).status == 200
+        assert (slow.opened, quick.opened) == (1, 1), "connections stay"
+        assert not site.running._busy
+        await slow.close()
+        await quick.close()
+
+
+async def test_a_change_of_limits_is_for_backends_too() -> None:
+    async with serving(configured()) as site:
+        await site.running.reload(configured(limits={"body": "1KiB"}))
+        assert len(site.made) == 4
+        connection = site.connection()
+        answer = await connection.ask(HttpRequest("POST", "/v2", body=[bytes(2000)]))
+        assert answer.status == 413
+        await connection.close()
+
+
+async def test_what_was_counted_stays() -> None:
+    async with serving(configured()) as site:
+        connection = site.connection()
+        for config in (configured(), with_timeout("9s")):
+            assert (await connection.ask(inferring("identity"))).status == 200
+            await site.running.reload(config)
+        told = await site.running.gateway.perform(ModelStatisticsRequest("identity"), site.call())
+        assert isinstance(told, ModelStatistics)
+        assert told.models[0]["inference_count"] == 2
+        await connection.close()
+
+
+async def test_regions_stay_registered_as_long_as_they_may_be() -> None:
+    on, off = {"shared_memory": True}, {"shared_memory": False}
+    region = SharedMemory(create=True, size=4)
+    try:
+        async with serving(configured(control=on)) as site:
+            asked = SharedMemoryRegisterRequest("r", region.name, 0, 4)
+            await site.running.gateway.perform(asked, site.call())
+            for control, found in ((on, 1), (off, 0), (on, 0)):
+                await site.running.reload(configured(control=control, limits={"tensors": 5}))
+                told = await site.running.gateway.perform(SharedMemoryStatusRequest(), site.call())
+                assert isinstance(told, SharedMemoryStatus)
+                assert len(told.regions) == found
+    finally:
+        region.close()
+        region.unlink()
+
+
+async def test_a_change_that_is_dropped_leaves_nothing_behind() -> None:
+    listeners = {"http": FREE, "grpc": FREE, "admin": None}
+    async with serving(configured()) as site:
+        change = await site.running.prepare(configured(listeners=listeners, limits={"rank": 3}))
+        waiting = asyncio.create_task(site.running.reload(with_timeout("9s")))
+        await asyncio.sleep(0)
+        assert not waiting.done(), "one at a time"
+        await change.drop()
+        await waiting
+        assert [each.closed for each in site.made[2:4]] == [1, 1]
+        assert list(site.running.listeners) == ["http"]
+        assert site.running.config == with_timeout("9s")
+
+
+async def test_an_address_that_is_taken_leaves_nothing_behind() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        listeners = {"http": FREE, "grpc": {"address": address}, "admin": None}
+        async with serving(configured()) as site:
+            with pytest.raises(NotTaken, match=f"listeners.grpc: cannot listen on {address}"):
+                await site.running.reload(configured(listeners=listeners, limits={"rank": 3}))
+            assert [each.closed for each in site.made] == [0, 0, 1, 1]
+
+
+async def test_nothing_is_taken_by_who_stops() -> None:
+    async with serving(configured()) as site:
+        change = await site.running.prepare(with_timeout("9s"))
+        stopping = asyncio.create_task(site.running.stop(0))
+        await asyncio.sleep(0)
+        change.take()
+        await stopping
+        await until(lambda: bool(site.made[2].closed))
+        with pytest.raises(NotTaken, match="stopping"):
+            await site.running.reload(configured())
+        for each in site.made[:2]:
+            each.closed = 0  # stopped once more at the end
+
+
+async def test_readiness_is_that_of_the_new_backends() -> None:
+    async with serving(configured()) as site:
+        connection = site.connection()
+        ready = HttpRequest("GET", "/v2/health/ready")
+        assert (await connection.ask(ready)).status == 200
+        dead = {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:1",)}
+        routes = ({"model": "*", "backend": "dead"},)
+        await site.running.reload(configured(backends={"dead": dead}, routes=routes))
+        assert (await connection.ask(ready)).status == 400
+        await site.running.reload(configured())
+        assert (await connection.ask(ready)).status == 200
+        await connection.close()
+
+
+async def test_the_log_may_be_switched_on_and_off() -> None:
+    async with serving(configured()) as site:
+        assert site.running._parts.log is None
+        await site.running.reload(configured(log={"access": True}))
+        log = site.running._parts.log
+        assert log is not None
+        await site.running.reload(configured(log={"access": True}, limits={"rank": 3}))
+        assert site.running._parts.log is log, "the same goes on"
+        await site.running.reload(configured())
+        await until(lambda: not log._writer.is_alive())
+
+
+async def test_an_open_stream_goes_on_as_it_began() -> None:
+    """Though its model has no route any more."""
+    async with serving(configured()) as site:
+        connection = site.connection()
+        body = b'{"IN":[0,1,2],"DELAY":[0,200,0]}'
+        asking = asyncio.create_task(
+            connection.ask(HttpRequest("POST", "/v2/models/repeat/generate_stream", body=[body]))
+        )
+        await until(lambda: bool(list(site.running.listeners["http"].calls())))
+        routes = ({"model": "identity", "backend": "one"}, {"model": "simple", "backend": "two"})
+        await site.running.reload(configured(routes=routes))
+        answer = await asking
+        assert bytes(joined(answer.body)).count(b"data: ") == 3
+        again = await connection.ask(HttpRequest("POST", "/v2/models/repeat/generate", body=[body]))
+        assert again.status == 404
+        await connection.close()
