@@ -50,6 +50,19 @@ def repeating(model: str, count: int, delay: int) -> InferRequest:
     )
 
 
+def described(model: str) -> ModelMetadata:
+    return ModelMetadata(model, inputs=DESCRIBED[0], outputs=DESCRIBED[1])
+
+
+def built(protocol: str, model: str = "identity", prefix: str = "") -> Any:
+    """An inference of ``model``; ``prefix`` stands before its name where that is its path."""
+    profile = PROFILES.get(protocol, GENERIC)
+    wire = plugins()[protocol].make({}).build_request(asking(model), profile, described(model))
+    if prefix:
+        wire.path = f"{prefix}{model}"
+    return wire
+
+
 class Connection:
     """One connection over HTTP/1.1 or in frames, kept as long as the server keeps it."""
 
@@ -138,15 +151,12 @@ class Load:
     async def unary(self, protocol: str, models: Sequence[str], ask: Ask, prefix: str = "") -> None:
         """Ask for ``models`` in turn, until it is over."""
         codec: Codec[Any, Any] = plugins()[protocol].make({})
-        profile = PROFILES.get(protocol, GENERIC)
         while not self.over.is_set():
             for model in models:
-                request = asking(model)
-                described = ModelMetadata(model, inputs=DESCRIBED[0], outputs=DESCRIBED[1])
-                wire = codec.build_request(request, profile, described)
-                if prefix:
-                    wire.path = f"{prefix}{model}"
-                answer = codec.parse_response(await ask(wire), request, DEFAULT_LIMITS, described)
+                answered = await ask(built(protocol, model, prefix))
+                answer = codec.parse_response(
+                    answered, asking(model), DEFAULT_LIMITS, described(model)
+                )
                 assert isinstance(answer, InferResponse)
                 assert np.array_equal(answer.outputs[0].numpy(), VALUES), (protocol, model)
                 self.count(protocol)

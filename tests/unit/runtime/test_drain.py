@@ -1,12 +1,24 @@
 """Streams that live for hours do not hold the drain, and take no request's place."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 
+from faults.load import STREAM, Connection, asking, built, called, described, streamed, told
+from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.protos import SCHEMA
+from infergate.codecs.registry import plugins
 from infergate.config.load import parse
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, InferResponse, Operation
+from infergate.core.wire import RpcResponse, joined
 from infergate.runtime.assemble import assemble
 
 CONFIG = """
@@ -19,6 +31,8 @@ routes: [{model: "*", backend: demo}]
 limits: {in_flight: 1}
 log: {access: false}
 """
+PREFIXES = {"graphpipe": "/graphpipe/"}
+SHUTTING_DOWN = "the gateway is shutting down"
 Status = SCHEMA.message("grpc.health.v1.HealthCheckResponse")
 
 
@@ -53,3 +67,103 @@ async def test_draining_fails_every_readiness() -> None:
     assert running.gateway.readiness.draining
     assert not await running.gateway.readiness.ready()
     await running.stop(0)
+
+
+class Hanging(BuiltinBackend):
+    """Never answers an inference, but for those of streams of ``repeat``."""
+
+    async def stream(
+        self, operation: InferRequest, call: Call
+    ) -> AsyncGenerator[InferResponse, None]:
+        if operation.model != "repeat":
+            await asyncio.Event().wait()
+        async with aclosing(super().stream(operation, call)) as answers:
+            async for answer in answers:
+                yield answer
+
+    async def perform(self, operation: Operation, call: Call) -> Any:
+        if isinstance(operation, InferRequest):
+            await asyncio.Event().wait()
+        return await super().perform(operation, call)
+
+
+def parsed(protocol: str, wire: Any, model: str = "identity") -> str:
+    """The error that ``wire`` tells in the words of ``protocol``."""
+    codec: Any = plugins()[protocol].make({})
+    with pytest.raises(GatewayError) as caught:
+        codec.parse_response(wire, asking(model), DEFAULT_LIMITS, described(model))
+    return caught.value.public
+
+
+@pytest.mark.parametrize("engine", ["own", "compat"])
+async def test_what_is_cut_off_is_told_so_in_every_protocol(engine: str) -> None:
+    graphpipe = '[{address: "127.0.0.1:0", model: identity, framing: size-prefixed}]'
+    text = CONFIG.replace("admin:", f"graphpipe: {graphpipe}\n  admin:")
+    text = text.replace("limits: {in_flight: 1}", f"engine: {engine}")
+    running = assemble(parse(text, "routes.yaml", {}), lambda name, _: Hanging(name))
+    await running.start()
+    where = {name: str(server.address) for name, server in running.listeners.items()}
+    http = [Connection(where["http"]) for _ in range(3)]
+    raw = Connection(where["graphpipe[0]"])
+    async with asyncio.timeout(30), grpc.aio.insecure_channel(where["grpc"]) as channel:
+        over_http = ("v2-rest", "trtis-http", "graphpipe")
+        asked: dict[str, Any] = {
+            protocol: each.ask(built(protocol, "identity", PREFIXES.get(protocol, "")))
+            for protocol, each in zip(over_http, http, strict=True)
+        }
+        asked["frames"] = raw.frame(built("graphpipe"))
+        for protocol in ("v2-grpc", "trtis-grpc"):
+            asked[protocol] = called(channel, built(protocol))
+        asking_all = {name: asyncio.ensure_future(each) for name, each in asked.items()}
+        stream = channel.stream_stream(STREAM)()
+        await stream.write(streamed("repeat", 2, 60_000))
+        await stream.write(streamed("repeat", 1, 0))
+        old = channel.stream_stream("/nvidia.inferenceserver.GRPCService/StreamInfer")()
+        await old.write(bytes(joined(built("trtis-grpc").message)))
+        assert await told(stream, 1) == [0]
+        while sum(1 for each in running.listeners.values() for _ in each.calls()) < 8:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await running.stop(0.01)
+        answers = {name: await each for name, each in asking_all.items()}
+        for protocol in ("v2-rest", "graphpipe"):
+            assert answers[protocol].status == 503
+            assert answers[protocol].headers["connection"] == "close"
+        for name, answer in answers.items():
+            protocol = "graphpipe" if name == "frames" else name
+            assert SHUTTING_DOWN in parsed(protocol, answer), name
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await told(stream)
+        assert (caught.value.code(), caught.value.details()) == (
+            grpc.StatusCode.UNAVAILABLE,
+            SHUTTING_DOWN,
+        )
+        message = await old.read()
+        assert SHUTTING_DOWN in parsed("trtis-grpc", RpcResponse((message,)))
+        assert await old.read() is grpc.aio.EOF
+        metrics = running._parts.listening["admin"].app._metrics
+        outcomes = {
+            line.partition('outcome="')[2].partition('"')[0]
+            for line in metrics.text().decode().splitlines()
+            if line.startswith("infergate_requests_total{") and 'operation="infer"' in line
+        }
+        assert outcomes == {"overloaded"}
+    for each in (*http, raw):
+        await each.close()
+
+
+@pytest.mark.parametrize("engine", ["own", "compat"])
+async def test_what_a_stream_was_sent_is_served(engine: str) -> None:
+    """Also what was not yet read when the drain begins: sixteen requests are served at once."""
+    text = CONFIG.replace("limits: {in_flight: 1}", f"engine: {engine}")
+    running = assemble(parse(text, "routes.yaml", {}))
+    await running.start()
+    address = str(running.listeners["grpc"].address)
+    async with asyncio.timeout(30), grpc.aio.insecure_channel(address) as channel:
+        stream = channel.stream_stream(STREAM)()
+        for _ in range(60):
+            await stream.write(streamed("repeat", 1, 100))
+        assert await told(stream, 1) == [0]
+        stopping = asyncio.create_task(running.stop(20))
+        assert len(await told(stream)) == 59
+        assert await stream.code() is grpc.StatusCode.OK
+        await stopping

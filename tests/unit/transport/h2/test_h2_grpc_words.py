@@ -66,6 +66,30 @@ def test_many_messages_however_they_come(parts: list[bytes], cuts: list[int]) ->
     assert reader.is_empty
 
 
+@given(
+    parts=st.lists(st.binary(max_size=30), min_size=1, max_size=6),
+    at=st.integers(0, 200),
+    cuts=st.lists(st.integers(1, 20), max_size=9),
+)
+def test_messages_that_are_closed_end_with_the_one_that_has_begun(
+    parts: list[bytes], at: int, cuts: list[int]
+) -> None:
+    """A message has begun when its length is known."""
+    reader, body = Messages(MOST, ""), b"".join(map(framed, parts))
+    reader.add([body[:at]])
+    reader.close()
+    for cut in [*cuts, len(body)]:
+        reader.add_last([body[at : at + cut]])
+        at += cut
+    found = []
+    while (taken := reader.take()) is not None:
+        found.append(taken[0])
+    assert reader.is_empty
+    ends = [len(b"".join(map(framed, parts[:count]))) for count in range(len(parts))]
+    begun = [end for end in ends if end + 5 <= at - sum([*cuts, len(body)])]
+    assert found == parts[: len(begun)]
+
+
 @pytest.mark.parametrize(("name", "packed"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
 def test_compressed_messages(name: str, packed: object) -> None:
     assert callable(packed)
