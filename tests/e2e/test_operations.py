@@ -82,7 +82,7 @@ def lines(gateway: Infergate, wanted: int, mark: str) -> list[dict[str, object]]
 def test_what_is_told_besides_requests_is_json_too(gateway: Infergate) -> None:
     os.kill(gateway.pid, signal.SIGHUP)
     (line,) = lines(gateway, 1, "SIGHUP")
-    assert (line["event"], line["level"], line["logger"]) == ("log", "WARNING", "infergate")
+    assert (line["event"], line["level"], line["logger"]) == ("log", "INFO", "infergate")
 
 
 def test_health_and_readiness(gateway: Infergate) -> None:

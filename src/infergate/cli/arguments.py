@@ -26,6 +26,7 @@ examples:
 
 signals:
   SIGTERM, SIGINT   stop: readiness fails, open requests finish, then the process ends
+  SIGHUP            read the configuration again; a bad one leaves the old serving
 
 exit codes:
   0   stopped cleanly, or --check found nothing wrong

@@ -163,7 +163,7 @@ class Listeners(Section):
         default=GrpcListener(), description="gRPC: the V2 and the legacy service."
     )
     admin: AdminListener | None = Field(
-        default=AdminListener(), description="/metrics, /healthz and /readyz."
+        default=AdminListener(), description="/metrics, /healthz, /readyz and /config."
     )
     graphpipe: tuple[GraphPipeListener, ...] = Field(
         default=(),

@@ -29,6 +29,8 @@ from infergate.transport.base import Address, Bind, Server
 
 _log = logging.getLogger("infergate")
 ADMIN: Final = "admin"
+_PATIENCE: Final = 2.0
+"""Seconds in which old configurations are closed at the end."""
 
 
 class NotTaken(Exception):  # noqa: N818 - it is what became of a configuration
@@ -190,7 +192,10 @@ class Running:
                 f"engine: '{self.config.engine}' cannot become '{config.engine}' while infergate "
                 "runs: restart it"
             )
-        parts = self._build(config, self._parts)
+        try:
+            parts = self._build(config, self._parts)
+        except OSError as error:  # a file, say a certificate
+            raise NotTaken(str(error)) from error
         try:
             served = self._matched(parts.listening)
             new = {name: each for name, each in served.items() if self._is_new(each)}
@@ -294,9 +299,11 @@ class Running:
         await asyncio.gather(*(server.stop(grace) for server in (*data, *self._leaving)))
         if ADMIN in self._served:  # last: it tells how the drain goes
             await self._served[ADMIN].server.stop(0)
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:  # no call is under way any more, so they end
+            _, hanging = await asyncio.wait(self._tasks, timeout=_PATIENCE)
+            for task in hanging:
+                task.cancel()
+            await asyncio.gather(*hanging, return_exceptions=True)
         remaining = [*self._old, self._parts]
         while remaining:
             await remaining.pop(0).close(remaining)
