@@ -42,6 +42,7 @@ from infergate.transport.base import Address, HttpStreamUpstream, Server
 from infergate.transport.frame_client import EitherUpstream
 from infergate.transport.frame_server import FrameServer
 from infergate.transport.guard import Admission
+from infergate.transport.rooms import keep_at_most
 from infergate.transport.turns import Turns
 
 _COMBINE: Final = {"strict": all, "lenient": any}
@@ -63,7 +64,9 @@ def assemble(
     """Build, but do not start, what ``config`` describes. Needs a running event loop. ``builtin``
     makes the backend that has no wire, of a name and a timeout in seconds; ``history`` is what the
     admin listener tells of configurations."""
-    metrics, admission = Metrics(), Admission(compiled.limits(config))
+    limits = compiled.limits(config)
+    metrics, admission = Metrics(), Admission(limits)
+    keep_at_most(limits.in_flight_bytes)
     metrics.in_flight.set_function(lambda: admission.requests)
     metrics.streams.set_function(lambda: admission.streams)
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))

@@ -4,7 +4,7 @@
 cleared by the kernel, and a virtual machine may have to ask its host for it, which can take longer
 than all else that is done for a tensor (docs/decisions/0028-memory-for-long-bodies.md).
 
-*Rule 1.* At most ``MOST`` bytes are kept that nobody uses, for ``IDLE`` seconds.
+*Rule 1.* At most ``most`` bytes are kept that nobody uses, for ``IDLE`` seconds.
 *Rule 2.* What is given out is never more than twice what was asked for: who counts bodies counts
 memory.
 """
@@ -25,6 +25,7 @@ LEAST: Final = 32 * MIB
 """Bytes. What is shorter the C library keeps (``runtime.memory``)."""
 MOST: Final = 640 * MIB
 IDLE: Final = 30.0
+"""Seconds."""
 
 _Memory = npt.NDArray[np.uint8]
 
@@ -33,6 +34,7 @@ class Rooms:
     """Gives memory out, and takes it back when nothing refers to it any more."""
 
     def __init__(self) -> None:
+        self.most = MOST
         self._kept: list[tuple[float, _Memory]] = []  # and since when
 
     def room(self, size: int) -> memoryview:
@@ -58,7 +60,7 @@ class Rooms:
         except RuntimeError:
             return  # nobody would let go of it
         self._kept.append((time.monotonic(), memory))
-        while self.kept > MOST:
+        while self.kept > self.most:
             del self._kept[0]
         loop.call_later(IDLE, self.let_go)
 
@@ -73,5 +75,11 @@ class Rooms:
         return sum(memory.size for _, memory in self._kept)
 
 
-room: Final = Rooms().room
-"""That of the process."""
+ROOMS: Final = Rooms()
+"""Those of the process."""
+room: Final = ROOMS.room
+
+
+def keep_at_most(size: int) -> None:
+    """Keep no more than ``size`` bytes that nobody uses, and never more than ``MOST``."""
+    ROOMS.most = min(size, MOST)

@@ -58,6 +58,22 @@ async def test_only_so_much_is_kept() -> None:
     assert made.kept == 0
 
 
+async def test_the_operator_may_want_less() -> None:
+    made = Rooms()
+    made.most = 90 * MIB
+    made.room(100 * MIB)
+    assert made.kept == 0
+    made.room(50 * MIB)
+    assert made.kept == 50 * MIB
+
+
+def test_no_more_is_kept_than_may_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms.ROOMS, "most", MOST)
+    for size, most in ((100 * MIB, 100 * MIB), (2 * MOST, MOST)):
+        rooms.keep_at_most(size)
+        assert rooms.ROOMS.most == most
+
+
 async def test_short_ones_are_the_c_librarys() -> None:
     made = Rooms()
     assert len(made.room(LEAST - 1)) == LEAST - 1
