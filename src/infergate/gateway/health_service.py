@@ -62,7 +62,9 @@ class Health:
             answer.statuses[service].status = status
         return RpcResponse((answer.SerializeToString(deterministic=True),))
 
-    async def watch(self, messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[RpcResponse]:
+    async def watch(
+        self, messages: AsyncIterator[Buffer], call: Call
+    ) -> AsyncIterator[RpcResponse]:
         """The status now and at each change, until the client goes away or the gateway drains:
         NOT_SERVING is the last that a watcher hears, and its stream does not hold the drain."""
         del call

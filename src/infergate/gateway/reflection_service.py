@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from infergate.core.call import Call
 from infergate.core.limits import KIB
+from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcResponse
 
 _INVALID_ARGUMENT: Final = 3
@@ -51,7 +52,7 @@ class Reflection:
             "file_containing_symbol": schema.files_declaring,
         }
 
-    async def info(self, messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[RpcResponse]:
+    async def info(self, messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
         """ServerReflectionInfo."""
         del call
         async for message in messages:
@@ -64,7 +65,7 @@ class Reflection:
                 return
             yield RpcResponse((self._answer(asked).SerializeToString(deterministic=True),))
 
-    def _read(self, message: bytes) -> Any:
+    def _read(self, message: Buffer) -> Any:
         if len(message) > _LONGEST:
             raise DecodeError
         return self._request.FromString(message)

@@ -25,6 +25,7 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import STREAMED, InferRequest, InferResponse
 from infergate.core.sequences import SequenceName, sequence_of
+from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, size
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Bound
@@ -101,7 +102,7 @@ class Stream:
         return 1 if isinstance(self._codec, InTurn) else AT_ONCE
 
     async def ask(
-        self, message: bytes, refused: GatewayError | None
+        self, message: Buffer, refused: GatewayError | None
     ) -> AsyncGenerator[RpcResponse, None]:
         """See Conversation."""
         call = dataclasses.replace(

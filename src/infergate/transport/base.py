@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
+from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
 
 Req_contra = TypeVar("Req_contra", contravariant=True)
@@ -143,7 +144,7 @@ class RpcApp(Protocol):
         ...
 
 
-StreamHandler = Callable[[AsyncIterator[bytes], Call], AsyncIterator[RpcResponse]]
+StreamHandler = Callable[[AsyncIterator[Buffer], Call], AsyncIterator[RpcResponse]]
 """Messages in, messages out; an RpcResponse with a code other than 0 ends the stream."""
 
 
@@ -156,7 +157,7 @@ class Conversation(Protocol):
         ...
 
     async def ask(
-        self, message: bytes, refused: GatewayError | None
+        self, message: Buffer, refused: GatewayError | None
     ) -> AsyncGenerator[RpcResponse, None]:
         """The answers to ``message``, which comes after all that were asked before; where the
         transport turns it away, the answer that tells what it ``refused`` it for.

@@ -16,13 +16,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from infergate.core.errors import GatewayError
+from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcResponse
 from infergate.transport.base import Conversation
 from infergate.transport.guard import Admission, Share
 
 
 async def held(
-    conversation: Conversation, messages: AsyncIterator[bytes], admission: Admission
+    conversation: Conversation, messages: AsyncIterator[Buffer], admission: Admission
 ) -> AsyncGenerator[RpcResponse, None]:
     """The answers to all ``messages``. To be closed by ``aclose``, which gives up the rest."""
     outlet = _Outlet()
@@ -63,7 +64,7 @@ class _Outlet:
 
 async def _read(
     conversation: Conversation,
-    messages: AsyncIterator[bytes],
+    messages: AsyncIterator[Buffer],
     admission: Admission,
     outlet: _Outlet,
 ) -> None:

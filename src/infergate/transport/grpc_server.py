@@ -32,6 +32,7 @@ import grpc.aio
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB, Limits
+from infergate.core.tensor import Buffer
 from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse, joined
 from infergate.transport import grpc_metadata
 from infergate.transport.base import Address, Bind, Bound, Conversation, RpcApp, StreamHandler
@@ -199,7 +200,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.unary_unary_rpc_method_handler(answer)
 
     def _make_conversation(self, begin: Callable[[Call], Conversation]) -> StreamHandler:
-        def answer(messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[RpcResponse]:
+        def answer(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
             return held(begin(call), messages, self.admission)
 
         return answer

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
+from infergate.core.tensor import Buffer
+
 QUIET: Final = 0.5
 """Seconds in which what a client sent before it could know is taken."""
 _READY: Final = 0.02
@@ -19,14 +21,16 @@ _MOST: Final = 100
 """How many such messages are taken after that."""
 
 
-async def until(messages: AsyncIterator[bytes], over: asyncio.Event) -> AsyncGenerator[bytes, None]:
+async def until(
+    messages: AsyncIterator[Buffer], over: asyncio.Event
+) -> AsyncGenerator[Buffer, None]:
     """The ``messages`` that have come a moment after ``over`` was set. To be closed by
     ``aclose``."""
     iterator = aiter(messages)
     loop = asyncio.get_running_loop()
     end = asyncio.create_task(over.wait())
     deaf, late = 0.0, 0
-    following: asyncio.Future[bytes] | None = None
+    following: asyncio.Future[Buffer] | None = None
     try:
         while True:
             following = asyncio.ensure_future(anext(iterator))

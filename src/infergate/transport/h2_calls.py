@@ -388,7 +388,7 @@ class StreamCall(Served):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def _messages(self) -> AsyncGenerator[bytes, None]:
+    async def _messages(self) -> AsyncGenerator[Buffer, None]:
         link = self._link
         while True:
             try:

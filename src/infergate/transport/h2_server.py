@@ -19,6 +19,7 @@ from typing import Final
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
+from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcResponse
 from infergate.transport.base import Address, RpcApp, StreamHandler
 from infergate.transport.grpc_conversation import held
@@ -59,7 +60,7 @@ class H2Server(Sockets):
         if begin is None:
             return self.app.streams.get(method)
 
-        def answer(messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[RpcResponse]:
+        def answer(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
             return held(begin(call), messages, self.admission)
 
         return answer

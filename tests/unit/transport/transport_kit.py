@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
+from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
 from infergate.runtime.engines import ServeHttp
 from infergate.transport.base import (
@@ -276,7 +277,7 @@ class RpcEcho:
         return {"/t.T/Stream": self.stream}
 
     async def stream(
-        self, messages: AsyncIterator[bytes], call: Call
+        self, messages: AsyncIterator[Buffer], call: Call
     ) -> AsyncIterator[RpcResponse]:
         self.calls.append(call)
         try:
@@ -302,8 +303,9 @@ class Repeating:
         self.at_once = at_once
 
     async def ask(
-        self, message: bytes, refused: GatewayError | None
+        self, message: Buffer, refused: GatewayError | None
     ) -> AsyncGenerator[RpcResponse, None]:
+        message = bytes(message)
         if message == b"badly":
             raise ZeroDivisionError("secret")
         self.app.calls.append(self.call)

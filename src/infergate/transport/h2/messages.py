@@ -10,11 +10,13 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
+from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 from infergate.transport.rooms import room
 
 PREFIX: Final = struct.Struct(">BI")
 _SIZE: Final = PREFIX.size
+_LONG: Final = 64 * KIB
 ENCODINGS: Final = {"gzip": 31, "deflate": 15}
 """What a message may be compressed by, and how zlib calls it; deflate is zlib's format."""
 ACCEPTED: Final = "identity, deflate, gzip"
@@ -121,23 +123,41 @@ class OneMessage:
 
 
 class Messages:
-    """A body of any number of messages, each of at most ``most`` bytes; cut when asked for."""
+    """A body of any number of messages, each of at most ``most`` bytes; cut when asked for.
 
-    __slots__ = ("_body", "_encoding", "_left", "_most")
+    A short message is ``bytes``; a long one goes to where it will stay, once it was asked for.
+    """
+
+    __slots__ = ("_body", "_encoding", "_filled", "_flag", "_left", "_most", "_room")
 
     def __init__(self, most: int, encoding: str) -> None:
         self._body = bytearray()  # not the pieces: those cost far more than their bytes
         self._left = 0  # of the last message, once that is known to be the last
         self._most: Final = most
         self._encoding: Final = encoding
+        self._room: memoryview | None = None  # of the message that comes before the body
+        self._filled = 0
+        self._flag = 0
 
     def add(self, parts: Sequence[Buffer]) -> None:
         """Some of the body."""
         for part in parts:
-            self._body += part
+            room = self._room
+            if room is None or self._filled == len(room):
+                self._body += part
+                continue
+            end = min(self._filled + len(part), len(room))
+            taken = end - self._filled
+            room[self._filled : end] = part[:taken]
+            self._filled = end
+            if taken < len(part):
+                self._body += part[taken:]
 
     def close(self) -> None:
         """The message that has begun is the last: only ``add_last`` may follow."""
+        if self._room is not None and self._filled < len(self._room):
+            self._left = len(self._room) - self._filled
+            return
         body, end = self._body, 0
         while len(body) - end >= _SIZE:
             end += _SIZE + int(PREFIX.unpack_from(body, end)[1])
@@ -149,29 +169,33 @@ class Messages:
         for part in parts:
             taken = part[: self._left]
             self._left -= len(taken)
-            self._body += taken
+            self.add((taken,))
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is here, not even of a message that is not complete."""
-        return not self._body
+        return not self._body and self._room is None
 
     @property
     def held(self) -> int:
         """How many bytes are here."""
-        return len(self._body)
+        return len(self._body) + (0 if self._room is None else _SIZE + self._filled)
 
     @property
     def lacking(self) -> int:
         """How many bytes are to come of the message that has begun."""
+        if self._room is not None:
+            return len(self._room) - self._filled
         body = self._body
         if len(body) < _SIZE:
             return 0
         return int(PREFIX.unpack_from(body)[1]) + _SIZE - len(body)
 
-    def take(self) -> tuple[bytes, int] | None:
+    def take(self) -> tuple[Buffer, int] | None:
         """The next message, and how many bytes of the body it was; None as long as it is not
         here. Raises TooLong, NoMessage."""
+        if self._room is not None:
+            return self._take_long(self._room)
         body = self._body
         if len(body) < _SIZE:
             return None
@@ -179,8 +203,23 @@ class Messages:
         _checked(flag, length, self._most, self._encoding)
         end = _SIZE + length
         if len(body) < end:
+            if length >= _LONG:
+                self._begin_long(flag, length)
             return None
         with memoryview(body) as view:
             data = bytes(view[_SIZE:end])
         del body[:end]
         return (_inflated(data, self._most, self._encoding) if flag else data), end
+
+    def _begin_long(self, flag: int, length: int) -> None:
+        body, self._body = self._body, bytearray()
+        self._flag, self._filled = flag, len(body) - _SIZE
+        self._room = room(length)  # touched only as bytes come
+        self._room[: self._filled] = memoryview(body)[_SIZE:]
+
+    def _take_long(self, data: memoryview) -> tuple[Buffer, int] | None:
+        if self._filled < len(data):
+            return None
+        self._room = None
+        end = _SIZE + len(data)
+        return (_inflated(data, self._most, self._encoding) if self._flag else data), end

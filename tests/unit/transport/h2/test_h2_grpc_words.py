@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import random
 import zlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infergate.core.limits import Limits
@@ -88,6 +89,57 @@ def test_messages_that_are_closed_end_with_the_one_that_has_begun(
     ends = [len(b"".join(map(framed, parts[:count]))) for count in range(len(parts))]
     begun = [end for end in ends if end + 5 <= at - sum([*cuts, len(body)])]
     assert found == parts[: len(begun)]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 70_000) | st.sampled_from([65_535, 65_536]), max_size=4),
+    cuts=st.lists(st.integers(1, 90_000), max_size=9),
+    asks=st.lists(st.booleans(), max_size=9),
+)
+@settings(max_examples=50)
+def test_long_messages_however_they_come(
+    sizes: list[int], cuts: list[int], asks: list[bool]
+) -> None:
+    """One that is asked for while it comes goes to where it stays; what follows it is the next."""
+    parts = [bytes([number]) * size for number, size in enumerate(sizes, 1)]
+    reader, body, at, found = Messages(100_000, ""), b"".join(map(framed, parts)), 0, []
+    for cut, is_asked in zip([*cuts, len(body)], [*asks, *[True] * 10], strict=False):
+        piece = body[at : at + cut]
+        held = reader.held
+        reader.add([piece])
+        assert reader.held == held + len(piece)
+        at += cut
+        while is_asked and (taken := reader.take()) is not None:
+            found.append((bytes(taken[0]), taken[1]))
+    while (taken := reader.take()) is not None:
+        found.append((bytes(taken[0]), taken[1]))
+    assert found == [(part, len(part) + 5) for part in parts]
+    assert (reader.is_empty, reader.held, reader.lacking) == (True, 0, 0)
+
+
+@pytest.mark.parametrize("asked_for", [False, True])
+def test_a_long_message_that_is_the_last(*, asked_for: bool) -> None:
+    many, body = Messages(MOST, ""), framed(b"x" * 90_000)
+    many.add([body[:70_000]])
+    if asked_for:
+        assert many.take() is None
+    many.close()
+    many.add_last([body[70_000:80_000], body[80_000:] + framed(b"next")])
+    many.add_last([framed(b"another")])
+    assert many.take() == (b"x" * 90_000, len(body))
+    assert many.take() is None
+    assert (many.is_empty, many.lacking) == (True, 0)
+
+
+def test_a_long_compressed_message_in_pieces() -> None:
+    noise = random.Random(0).randbytes(90_000)
+    many, body = Messages(100_000, "gzip"), framed(gzip.compress(noise), 1)
+    many.add([body[:70_000]])
+    assert many.take() is None
+    assert many.lacking == len(body) - 70_000
+    many.add([body[70_000:] + framed(b"next")])
+    assert many.take() == (noise, len(body))
+    assert many.take() == (b"next", 9)
 
 
 @pytest.mark.parametrize(("name", "packed"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
