@@ -15,6 +15,7 @@ from infergate.codecs.v2_rest import document, encodings, tensors
 from infergate.core import classification, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
 from infergate.gateway import regions, streaming
+from infergate.routing import latency
 from infergate.transport import frames, guard, h1_server, rooms
 from infergate.transport.h1 import head
 from infergate.transport.h2 import bounds
@@ -49,6 +50,7 @@ def test_bounds_that_are_not_configured() -> None:
         "transport.h2.bounds.EARLY_STREAMS": bounds.EARLY_STREAMS,
         "transport.h2.bounds.FRAME": bounds.FRAME,
         "gateway.regions.LONGEST_NAME": regions.LONGEST_NAME,
+        "routing.latency.GENERATION": latency.GENERATION,
         "gateway.streaming.AT_ONCE": streaming.AT_ONCE,
         "codecs.v2_rest.document.DEEPEST": document.DEEPEST,
         "codecs.v2_rest.document.MOST_NESTED": document.MOST_NESTED,
