@@ -45,6 +45,8 @@ ROUTES = {
     "hedged": "timeout: 10s, idempotent: true, hedge: {after: 50ms}",
     "short": "timeout: 200ms",
 }
+ALONE = "health: {checks: never}, outliers: {consecutive_errors: 0}"
+"""Else endpoints would be let alone that are to fail."""
 MANY = 12
 
 
@@ -112,7 +114,8 @@ def _config(addresses: dict[str, tuple[str, str]]) -> str:
         protocol, scheme = PROTOCOLS[kind]
         lines.append(
             f"  {name}: {{protocol: {protocol}, profile: infergate, "
-            f'endpoints: ["{scheme}://{one}", "{scheme}://{two}"], {LIMITS.get(fault, "")}}}'
+            f'endpoints: ["{scheme}://{one}", "{scheme}://{two}"], {ALONE}, '
+            f"{LIMITS.get(fault, '')}}}"
         )
     lines += ["routes:", "  - {model: identity, backend: ours}"]
     for name in addresses:
