@@ -72,7 +72,7 @@ ONLY_IN = {
 IMPURE = ("asyncio", "logging", "time", "socket")
 """What codecs, being pure, may not import."""
 UNTRACKED_TASKS = ("create_task", "ensure_future")
-TASKS_IN = ("transport.", "runtime.", "backends.hedging", "backends.watching")
+TASKS_IN = ("transport.", "runtime.", "backends.hedging", "backends.watching", "gateway.mirror")
 """Where tasks may be started: elsewhere nobody would wait for them or cancel them."""
 PROTOCOLS_IN = ("codecs.registry", "config")
 
@@ -294,6 +294,7 @@ RIGHT = [
     ("runtime.admin", "from aiohttp import web"),
     ("runtime.serve", "from infergate.gateway import gateway\nasyncio.ensure_future(f())"),
     ("backends.hedging", "import asyncio\nasyncio.ensure_future(f())"),
+    ("gateway.mirror", "import asyncio\nasyncio.get_running_loop().create_task(f())"),
     ("config.load", "from infergate.codecs import registry\nx = protocol == 'builtin'"),
     ("codecs.registry", "x = plugin.protocol == 'builtin'"),
     ("gateway.gateway", "x = protocol == other.protocol\ny = name == 'v2-rest'"),

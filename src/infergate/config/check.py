@@ -10,7 +10,7 @@ from typing import Final
 from infergate.config import protocols, traffic
 from infergate.config.mistakes import Finding, Path, nearest, or_else, spell
 from infergate.config.outline import Outline
-from infergate.config.schema import BackendConfig, RouteConfig, TensorConfig
+from infergate.config.schema import BackendConfig, RewriteConfig, RouteConfig, TensorConfig
 from infergate.config.values import Url
 from infergate.core.conversion import EXACT
 from infergate.core.datatypes import BY_NAME as DATATYPES
@@ -105,8 +105,9 @@ def _targets(
     routes: Mapping[int, RouteConfig], backends: Mapping[str, BackendConfig | None]
 ) -> Iterator[Finding]:
     for index, route in routes.items():
-        if route.backend not in backends:
-            yield ("routes", index, "backend"), _no_backend(route.backend, backends)
+        for path, name in traffic.named(route):
+            if name not in backends:
+                yield ("routes", index, *path), _no_backend(name, backends)
 
 
 def _no_backend(name: str, backends: Mapping[str, BackendConfig | None]) -> str:
@@ -118,18 +119,25 @@ def _no_backend(name: str, backends: Mapping[str, BackendConfig | None]) -> str:
 
 def _rewrites(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
     for index, route in routes.items():
-        path = ("routes", index, "rewrite")
-        if (wrong := _bad_template(route.model, route.rewrite.model)) is not None:
-            yield (*path, "model"), wrong
-        for side, names in (("inputs", route.rewrite.inputs), ("outputs", route.rewrite.outputs)):
-            first: dict[str, str] = {}
-            for ours, theirs in names.items():
-                if theirs in first:
-                    yield (
-                        (*path, side, ours),
-                        f"'{first[theirs]}' is rewritten to '{theirs}' already",
-                    )
-                first.setdefault(theirs, ours)
+        yield from _rewrite(("routes", index, "rewrite"), route.model, route.rewrite)
+        for number, target in enumerate(route.split):
+            if target.rewrite is not None:
+                path = ("routes", index, "split", number, "rewrite")
+                yield from _rewrite(path, route.model, target.rewrite)
+
+
+def _rewrite(path: Path, pattern: str, rewrite: RewriteConfig) -> Iterator[Finding]:
+    if (wrong := _bad_template(pattern, rewrite.model)) is not None:
+        yield (*path, "model"), wrong
+    for side, names in (("inputs", rewrite.inputs), ("outputs", rewrite.outputs)):
+        first: dict[str, str] = {}
+        for ours, theirs in names.items():
+            if theirs in first:
+                yield (
+                    (*path, side, ours),
+                    f"'{first[theirs]}' is rewritten to '{theirs}' already",
+                )
+            first.setdefault(theirs, ours)
 
 
 def _bad_template(pattern: str, template: str) -> str | None:
@@ -182,6 +190,7 @@ def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
                 for i, earlier, compiled in globs
                 if earlier.version in ("", route.version) and compiled.fullmatch(route.model)
             ]
+        covering = [i for i in covering if routes[i].headers.items() <= route.headers.items()]
         if covering:
             first = min(covering)
             yield (

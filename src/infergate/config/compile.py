@@ -12,7 +12,7 @@ from infergate.config.values import Url
 from infergate.core.datatypes import BY_NAME as DATATYPES
 from infergate.core.limits import Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
-from infergate.routing.table import Rewrite, Route, RouteTable
+from infergate.routing.table import Rewrite, Route, RouteTable, Target
 from infergate.transport.base import Address, Endpoint
 
 
@@ -21,19 +21,30 @@ def routing_table(config: schema.Config) -> RouteTable:
     return RouteTable(map(_route, config.routes))
 
 
+def _rewrite(to: schema.RewriteConfig) -> Rewrite:
+    return Rewrite(to.model, to.version, to.inputs, to.outputs)
+
+
 def _route(route: schema.RouteConfig) -> Route:
-    to = route.rewrite
     return Route(
         pattern=route.model,
         backend=route.backend,
         version=route.version,
-        rewrite=Rewrite(to.model, to.version, to.inputs, to.outputs),
+        rewrite=_rewrite(route.rewrite),
         timeout=route.timeout,
         idle_timeout=route.idle_timeout,
         retry=traffic.policy(route),
         validate=route.validate_,
         labels=route.labels,
         cast={DATATYPES[datatype]: to for datatype, to in route.cast.items()},
+        headers=route.headers,
+        split=[
+            Target(each.backend, each.percent, _rewrite(each.rewrite or route.rewrite))
+            for each in route.split
+        ],
+        split_by=route.split_by or "",
+        fallback=route.fallback,
+        mirror=traffic.mirror(route),
     )
 
 

@@ -15,6 +15,7 @@ from infergate.config.listeners import FRONTENDS, GraphPipeListener, Listeners
 from infergate.config.mistakes import Path
 from infergate.config.schema import BackendConfig, Config, ModelConfig, RouteConfig
 from infergate.config.section import Section
+from infergate.config.traffic import named
 from infergate.transport.base import Address
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -57,7 +58,7 @@ def outline_of(config: Config) -> Outline:
         backends=config.backends,
         routes=dict(enumerate(config.routes)),
         models=config.models,
-        used=frozenset(route.backend for route in config.routes),
+        used=frozenset(name for route in config.routes for _, name in named(route)),
         has_frontend=bool(bound) or any(listeners[name] is not None for name in FRONTENDS),
         has_all_routes=True,
     )
@@ -107,8 +108,12 @@ def _entries(value: Any) -> dict[int, Any]:
 
 
 def _used(routes: list[Any]) -> frozenset[str] | None:
-    named = [_mapping(route).get("backend") for route in routes]
-    return frozenset(map(str, named)) if named and None not in named else None
+    told = [_mapping(route).get("backend") for route in routes]
+    for route in map(_mapping, routes):
+        told += [_mapping(each).get("backend") for each in _entries(route.get("split")).values()]
+        told += [_mapping(route["mirror"]).get("backend")] if "mirror" in route else []
+        told += [route["fallback"]] if "fallback" in route else []
+    return frozenset(map(str, told)) if told and None not in told else None
 
 
 def _mapping(value: Any) -> dict[str, Any]:

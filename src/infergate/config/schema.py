@@ -18,6 +18,7 @@ from infergate.config.fields import (
     Dimension,
     Duration,
     HeaderGlob,
+    HeaderName,
     Labels,
     Name,
     Pattern,
@@ -32,7 +33,7 @@ from infergate.config.fields import (
 from infergate.config.listeners import Listeners
 from infergate.config.reload import ReloadConfig
 from infergate.config.section import Section
-from infergate.config.traffic import BackendLimits, HedgeConfig, RetryConfig
+from infergate.config.traffic import BackendLimits, HedgeConfig, MirrorConfig, RetryConfig, Share
 from infergate.core.limits import DEFAULT_LIMITS
 
 # ---- backends and routes ----------------------------------------------------------------------
@@ -165,6 +166,16 @@ class RewriteConfig(Section):
     )
 
 
+class TargetConfig(Section):
+    """A backend that gets a share of a route's inferences."""
+
+    backend: Name = Field(description="The name of a backend, which may be the route's own.")
+    percent: Share = Field(description="How many percent of the inferences.")
+    rewrite: RewriteConfig | None = Field(
+        default=None, description="What it calls things; left out: as the route's `rewrite` says."
+    )
+
+
 class RouteConfig(Section):
     """Which requests go to which backend."""
 
@@ -200,6 +211,31 @@ class RouteConfig(Section):
         default=None,
         description="When an inference that is slow is sent a second time, on an `idempotent` "
         "route; left out: never. Streams never are.",
+    )
+    headers: dict[HeaderName, Text] = Field(
+        default={},
+        description="Only requests with these headers (gRPC: metadata): their names, and values or "
+        "globs of values. The index of models tells only of routes without.",
+    )
+    split: tuple[TargetConfig, ...] = Field(
+        default=(),
+        description="Other backends that get a share of the inferences, as a canary does; the rest "
+        "goes to `backend`, which also answers all questions about the model.",
+    )
+    split_by: HeaderName | None = Field(
+        default=None,
+        description="The header (gRPC: metadata) whose value decides which share a request is in, "
+        "always the same, in every gateway; left out, or where a request has none: its id. "
+        "Sequences are never torn apart.",
+    )
+    fallback: Text = Field(
+        default="",
+        description="The name of a backend that gets inferences which could not be sent to "
+        "`backend`, for none of the endpoints that were tried could be reached. Those of sequences "
+        "never go there.",
+    )
+    mirror: MirrorConfig | None = Field(
+        default=None, description="A backend that gets copies of inferences."
     )
     validate_: bool = Field(
         default=True,

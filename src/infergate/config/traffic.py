@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
-from infergate.config.fields import HedgeAfter, PositiveDuration
-from infergate.config.mistakes import Finding
+from infergate.config.fields import HedgeAfter, Name, PositiveDuration
+from infergate.config.mistakes import Finding, Path
 from infergate.config.section import Section
 from infergate.core.retrying import DEFAULT, RetryPolicy
 from infergate.routing.budget import LEAST, SHARE
+from infergate.routing.table import Mirror
 
 if TYPE_CHECKING:
     from infergate.config.schema import RouteConfig
+
+
+Share = Annotated[
+    float,
+    Field(gt=0, le=100),
+    WithJsonSchema({"type": "number", "format": "percent", "exclusiveMinimum": 0, "maximum": 100}),
+]
+"""Percent; parts of one are told, too."""
 
 
 class RetryConfig(Section):
@@ -67,6 +76,20 @@ class BackendLimits(Section):
     )
 
 
+class MirrorConfig(Section):
+    """A backend that inferences are sent to as well, when their own answers are there. Its answers
+    nobody gets."""
+
+    backend: Name = Field(description="The name of a backend.")
+    percent: Share = Field(
+        default=100.0,
+        description="How many percent of the route's inferences; of a sequence all or none.",
+    )
+    max_requests: Annotated[int, Field(ge=1)] = Field(
+        default=16, description="How many at a time; further ones are dropped, and counted."
+    )
+
+
 def policy(route: RouteConfig) -> RetryPolicy:
     """How ``route`` wants its requests tried."""
     return RetryPolicy(
@@ -77,13 +100,40 @@ def policy(route: RouteConfig) -> RetryPolicy:
     )
 
 
+def mirror(route: RouteConfig) -> Mirror | None:
+    """The mirror of ``route``."""
+    told = route.mirror
+    return None if told is None else Mirror(told.backend, told.percent, told.max_requests)
+
+
+def named(route: RouteConfig) -> Iterator[tuple[Path, str]]:
+    """The backends that ``route`` names, each with where it does."""
+    yield ("backend",), route.backend
+    for index, target in enumerate(route.split):
+        yield ("split", index, "backend"), target.backend
+    if route.fallback:
+        yield ("fallback",), route.fallback
+    if route.mirror is not None:
+        yield ("mirror", "backend"), route.mirror.backend
+
+
 def findings(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
     """What is wrong between the keys of routes."""
     for index, route in routes.items():
-        if route.idempotent:
-            continue
+        yield from ((("routes", index, *path), told) for path, told in _wrong(route))
+
+
+def _wrong(route: RouteConfig) -> Iterator[Finding]:
+    if not route.idempotent:
         why = "is for routes marked 'idempotent: true': the request would be sent twice"
         if route.hedge is not None:
-            yield ("routes", index, "hedge"), f"hedge {why}"
+            yield ("hedge",), f"hedge {why}"
         if route.retry.per_try_timeout is not None:
-            yield ("routes", index, "retry", "per_try_timeout"), f"per_try_timeout {why}"
+            yield ("retry", "per_try_timeout"), f"per_try_timeout {why}"
+    whole = sum(target.percent for target in route.split)
+    if whole > 100:
+        yield ("split",), f"the percentages come to {whole:g}"
+    if route.split_by and not route.split:
+        yield ("split_by",), "there is no split"
+    if route.fallback == route.backend:
+        yield ("fallback",), f"'{route.fallback}' is the route's backend itself"

@@ -1,4 +1,4 @@
-"""What is counted of a backend's traffic besides its requests."""
+"""What is counted of the traffic of a backend, and of a route, besides its requests."""
 
 from __future__ import annotations
 
@@ -30,3 +30,14 @@ class Tally:
         if won is not None:
             self.hedges_won += won
             self.hedges_lost += not won
+
+
+@dataclass(slots=True)
+class RouteTally:
+    """Of one route, since the process began."""
+
+    fallbacks: int = 0
+    """Inferences that went to the fallback."""
+    mirrored: Counter[str] = field(default_factory=Counter)
+    """Copies by what became of them: ``ok``, ``failed`` or ``dropped``, for too many were under
+    way."""

@@ -205,6 +205,7 @@ class Frontend(Generic[Req, Resp]):
             and backend.codec.name == self.codec.name
             and self.codec.forwards
             and not bound.route.rewrite.renames_tensors
+            and bound not in self.gateway.branches
         ):
             return Forward(self.codec, self._labour, backend, self._translate)
         return self._translate

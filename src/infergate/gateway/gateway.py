@@ -45,8 +45,10 @@ from infergate.core.messages import (
 )
 from infergate.core.sequences import PARAMETER as SEQUENCE
 from infergate.core.sequences import sequence_of
+from infergate.core.tally import RouteTally
 from infergate.gateway import cast
 from infergate.gateway.bound import Bound
+from infergate.gateway.branches import Branches
 from infergate.gateway.catalogue import READY, Catalogue, asked
 from infergate.gateway.classes import asking_values, asks_for_classes, with_classes
 from infergate.gateway.configuration import config_of
@@ -90,7 +92,9 @@ class Gateway:
         *,
         allowed: Allowed = NOTHING,
         before: Gateway | None = None,
+        tally: Callable[[str], RouteTally] = lambda _: RouteTally(),
     ) -> None:
+        """``tally`` gives what is counted of a route, by its label."""
         self.backends: Final = tuple(backends.values())
         self.declared: Final = declared
         self.memory: Final = memory or SharedMemory(DEFAULT_LIMITS, on=False)
@@ -99,6 +103,11 @@ class Gateway:
         self.bound: Final = tuple(Bound(r, backends[r.backend]) for r in table.routes)
         self._table: Final = table
         self._of: Final = {id(bound.route): bound for bound in self.bound}
+        self.branches: Final[Mapping[Bound, Branches]] = {
+            bound: Branches(bound, backends, tally(bound.label), self)
+            for bound in self.bound
+            if bound.route.branches
+        }
         self._combine: Final = combine
         self._catalogue: Final = Catalogue(table, self.bound, self)
         exact = (route.pattern for route in table.routes if route.is_exact)
@@ -111,11 +120,20 @@ class Gateway:
         self.figures.name(self._named)
         self.readiness.turn_to(self._is_ready)
 
+    async def close(self) -> None:
+        """Give up the copies that are under way."""
+        await asyncio.gather(*(each.close() for each in self.branches.values()))
+
     def bind(self, model: str, version: str, call: Call) -> Bound:
         """The route of ``model`` and its backend, noted on ``call``. Raises NOT_FOUND."""
-        route = self._table.find(model, version)
+        route = self._table.find(model, version, call.headers)
         if route is None:
-            if self._table.candidates(model):
+            there = self._table.candidates(model)
+            if any(each.version in ("", version) for each in there):
+                raise GatewayError(
+                    Kind.NOT_FOUND, f"model '{model}' has no route for requests with such headers"
+                )
+            if there:
                 raise GatewayError(
                     Kind.NOT_FOUND, f"model '{model}' has no route for version '{version}'"
                 )
@@ -175,6 +193,13 @@ class Gateway:
 
     def infer(self, request: InferRequest, bound: Bound, call: Call) -> Awaitable[InferResponse]:
         """``request`` along ``bound``, its route, which is noted on ``call``."""
+        branches = self.branches.get(bound)
+        if branches is not None:
+            return branches.infer(request, call)
+        return self.along(request, bound, call)
+
+    def along(self, request: InferRequest, bound: Bound, call: Call) -> Awaitable[InferResponse]:
+        """``infer`` that goes nowhere else."""
         return (self._lent if in_shared_memory(request) else self._infer)(request, bound, call)
 
     async def _lent(self, request: InferRequest, bound: Bound, call: Call) -> InferResponse:
@@ -187,11 +212,20 @@ class Gateway:
         answer = await bound.backend.perform(theirs, call)
         return _given_back(answer, request, model, bound, call)
 
-    async def stream(
+    def stream(
         self, request: InferRequest, bound: Bound, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
         """All answers to ``request``, as they are pulled, along ``bound``, its route, which is
         noted on ``call``. Raises GatewayError."""
+        branches = self.branches.get(bound)
+        if branches is not None:
+            return branches.stream(request, call)
+        return self.stream_along(request, bound, call)
+
+    async def stream_along(
+        self, request: InferRequest, bound: Bound, call: Call
+    ) -> AsyncGenerator[InferResponse, None]:
+        """``stream`` that goes nowhere else."""
         if not in_shared_memory(request):
             async with aclosing(self._stream(request, bound, call)) as answers:
                 async for answer in answers:

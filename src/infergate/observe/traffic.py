@@ -1,6 +1,7 @@
 """What backends' tallies come to, when a scrape asks for them.
 
-*Rule.* A label is a backend's name, or one of a few words of the code.
+*Rule.* A label is a backend's or a route's name in the configuration, or one of a few words of the
+code.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from infergate.core.tally import Tally
+from infergate.core.tally import RouteTally, Tally
 
 
 class Traffic(Collector):
@@ -19,10 +20,15 @@ class Traffic(Collector):
 
     def __init__(self) -> None:
         self._tallies: Final[dict[str, Tally]] = {}
+        self._routes: Final[dict[str, RouteTally]] = {}
 
     def of(self, backend: str) -> Tally:
         """Where ``backend`` is counted: the same for all who ask."""
         return self._tallies.setdefault(backend, Tally())
+
+    def of_route(self, route: str) -> RouteTally:
+        """The same of ``route``."""
+        return self._routes.setdefault(route, RouteTally())
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of what was counted."""
@@ -60,4 +66,21 @@ class Traffic(Collector):
             waiting.add_metric((backend,), tally.waiting)
             turned_away.add_metric((backend, "full"), tally.refused)
             turned_away.add_metric((backend, "expired"), tally.expired)
-        yield from (retries, exhausted, hedges, waiting, turned_away)
+        yield from (retries, exhausted, hedges, waiting, turned_away, *self._of_routes())
+
+    def _of_routes(self) -> Iterator[Metric]:
+        fallbacks = CounterMetricFamily(
+            "infergate_fallbacks",
+            "Inferences that went to a route's fallback.",
+            labels=("route",),
+        )
+        mirrored = CounterMetricFamily(
+            "infergate_mirrored_requests",
+            "Copies of inferences; dropped: too many were under way.",
+            labels=("route", "outcome"),
+        )
+        for route, tally in self._routes.items():
+            fallbacks.add_metric((route,), tally.fallbacks)
+            for outcome, count in tally.mirrored.items():
+                mirrored.add_metric((route, outcome), count)
+        yield from (fallbacks, mirrored)

@@ -10,6 +10,7 @@ from typing import Final
 
 from infergate.core.datatypes import Datatype
 from infergate.core.retrying import DEFAULT, RetryPolicy
+from infergate.core.wire import NO_HEADERS
 from infergate.routing.inverse import inverse
 
 _REMEMBERED: Final = 4096
@@ -39,6 +40,25 @@ class Rewrite:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """A backend that gets ``percent`` of a route's inferences, and what that calls things."""
+
+    backend: str
+    percent: float
+    rewrite: Rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A backend that ``percent`` of a route's inferences are sent to as well, at most ``most`` at
+    once, whose answers nobody gets."""
+
+    backend: str
+    percent: float = 100.0
+    most: int = 16
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """``pattern`` as the config spells it: a name, a glob (``bert-*``) or ``/a regex/``.
 
@@ -47,6 +67,10 @@ class Route:
     trusted client's message through unread where both sides speak the same protocol. ``labels``
     name the classes of an output, which the client calls so, where the gateway classifies.
     ``cast`` says what stands for a datatype where a protocol cannot carry it.
+
+    Only requests with all of ``headers``, names in lower case and globs of values, take it.
+    ``split`` are other backends that have a share of its inferences, by the value of the header
+    ``split_by``, if there is one; ``fallback`` is asked where its backend cannot be reached.
     """
 
     pattern: str
@@ -59,11 +83,28 @@ class Route:
     validate: bool = True
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     cast: Mapping[Datatype, Datatype] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    split: Sequence[Target] = ()
+    split_by: str = ""
+    fallback: str = ""
+    mirror: Mirror | None = None
+
+    def admits(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request with ``headers``, names in lower case, may take it."""
+        return all(
+            (value := headers.get(name)) is not None and fnmatch.fnmatchcase(value, pattern)
+            for name, pattern in self.headers.items()
+        )
 
     @property
     def label(self) -> str:
         """How metrics and logs call this route."""
         return f"{self.pattern}@{self.version}" if self.version else self.pattern
+
+    @property
+    def branches(self) -> bool:
+        """Whether an inference may go elsewhere than to its backend."""
+        return bool(self.split or self.fallback or self.mirror)
 
     @property
     def is_exact(self) -> bool:
@@ -142,9 +183,13 @@ class RouteTable:
             self._matched[model] = found
         return found
 
-    def find(self, model: str, version: str) -> Route | None:
-        """The first route for ``model`` and ``version`` ("" = any)."""
+    def find(
+        self, model: str, version: str, headers: Mapping[str, str] = NO_HEADERS
+    ) -> Route | None:
+        """The first route for ``model``, ``version`` ("" = any) and a request's ``headers``."""
         for route in self.candidates(model):
-            if not route.version or route.version == version:
+            if (not route.version or route.version == version) and (
+                not route.headers or route.admits(headers)
+            ):
                 return route
         return None

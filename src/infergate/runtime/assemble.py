@@ -116,6 +116,7 @@ def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
         ),
         allowed=Allowed(config.control.repository, config.control.settings),
         before=before.gateway if before else None,
+        tally=shared.metrics.traffic.of_route,
     )
     if before is not None and before.config.log == config.log:
         log = before.log

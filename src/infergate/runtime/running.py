@@ -79,6 +79,7 @@ class Parts:
     async def close(self, kept: Iterable[Parts]) -> None:
         """Close what none of ``kept`` has."""
         kept = tuple(kept)
+        await self.gateway.close()
         others: set[Backend] = {each for parts in kept for each in parts.gateway.backends}
         closing: list[Awaitable[object]] = [
             each.close() for each in self.gateway.backends if each not in others

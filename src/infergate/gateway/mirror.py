@@ -1,0 +1,58 @@
+"""Requests that are sent to another backend as well, whose answers nobody gets.
+
+*Rule 1.* Whoever asked does not wait: a copy is sent when its own answer is there.
+*Rule 2.* There are so many copies at once and no more: a further one is dropped, and counted.
+*Rule 3.* All tasks are held here, and over when ``close`` is. So they may be started here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Final
+
+from infergate.core.errors import GatewayError
+from infergate.core.tally import RouteTally
+
+_log = logging.getLogger(__name__)
+
+
+class Mirroring:
+    """At most ``most`` copies at once."""
+
+    def __init__(self, most: int, tally: RouteTally) -> None:
+        self._most: Final = most
+        self._tally: Final = tally
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there may be one more now; if not, that one is counted as dropped."""
+        if len(self._tasks) < self._most:
+            return True
+        self._tally.mirrored["dropped"] += 1
+        return False
+
+    def send(self, asking: Awaitable[object]) -> None:
+        """Let ``asking`` go on by itself."""
+        task = asyncio.get_running_loop().create_task(self._sent(asking))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _sent(self, asking: Awaitable[object]) -> None:
+        try:
+            await asking
+        except GatewayError:
+            self._tally.mirrored["failed"] += 1
+        except Exception:  # noqa: BLE001 - it is logged, and costs one copy
+            self._tally.mirrored["failed"] += 1
+            _log.exception("a bug while mirroring")
+        else:
+            self._tally.mirrored["ok"] += 1
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,302 @@
+"""Where else than to its own backend a route's inferences go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pytest
+from fakes import LineCodec, Memory, Wired, call
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, InferResponse, ModelReadyRequest, Operation
+from infergate.core.places import Place
+from infergate.core.tally import RouteTally
+from infergate.core.tensor import Tensor
+from infergate.core.wire import RpcRequest
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.gateway import Gateway
+from infergate.routing.table import Mirror, Rewrite, Route, RouteTable, Target
+
+AWAY = GatewayError(Kind.CONNECT, "nobody there")
+REQUEST = InferRequest("m", "", "id")
+
+
+class Site:
+    def __init__(self, *routes: Route, **backends: Memory) -> None:
+        self.own, self.other = Memory("own"), Memory("other")
+        known: dict[str, Any] = {"own": self.own, "other": self.other, **backends}
+        self.tally = RouteTally()
+        self.gateway = Gateway(RouteTable(routes), known, {}, tally=lambda _: self.tally)
+
+    async def ask(self, request: InferRequest = REQUEST, **fields: Any) -> Call:
+        asked = call(**fields)
+        answer = await self.gateway.perform(request, asked)
+        assert isinstance(answer, InferResponse)
+        return asked
+
+    async def stream(self, **fields: Any) -> list[InferResponse]:
+        asked = call(**fields)
+        bound = self.gateway.bind("m", "", asked)
+        return [each async for each in self.gateway.stream(REQUEST, bound, asked)]
+
+
+def split(percent: float, by: str = "", **rewrite: str) -> Route:
+    return Route("m", "own", split=[Target("other", percent, Rewrite(**rewrite))], split_by=by)
+
+
+async def until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not met():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0)
+
+
+# ---- headers -----------------------------------------------------------------------------------
+
+
+async def test_a_header_chooses_the_route() -> None:
+    site = Site(
+        Route("m", "other", headers={"x-canary": "yes*", "x-team": "blue"}), Route("m", "own")
+    )
+    both = {"x-canary": "yes, please", "x-team": "blue"}
+    assert (await site.ask(headers=both)).backend == "other"
+    for less in ({}, {"x-canary": "yes"}, {"x-canary": "no", "x-team": "blue"}):
+        assert (await site.ask(headers=less)).backend == "own"
+
+
+async def test_without_the_header_there_may_be_no_route() -> None:
+    site = Site(Route("m", "own", headers={"x-a": "1"}), Route("n", "own", version="2"))
+    with pytest.raises(GatewayError, match="no route for requests with such headers") as caught:
+        await site.ask()
+    assert caught.value.kind is Kind.NOT_FOUND
+    with pytest.raises(GatewayError, match="no route for version '3'"):
+        await site.ask(InferRequest("n", "3"))
+
+
+# ---- a share -----------------------------------------------------------------------------------
+
+
+async def test_a_share_goes_elsewhere_under_its_own_name() -> None:
+    site = Site(split(25, model="new"))
+    told = Counter([(await site.ask(request_id=str(n))).backend for n in range(400)])
+    assert 60 < told["other"] < 140
+    assert {each.model for each in site.other.asked if isinstance(each, InferRequest)} == {"new"}
+    assert {each.model for each in site.own.asked if isinstance(each, InferRequest)} == {"m"}
+
+
+async def test_the_value_of_a_header_goes_one_way() -> None:
+    site = Site(split(50, by="x-user"))
+    for user in range(30):
+        headers = {"x-user": str(user)}
+        told = {
+            (await site.ask(headers=headers, request_id=f"{user}-{n}")).backend for n in range(5)
+        }
+        assert len(told) == 1
+    assert site.own.asked
+    assert site.other.asked
+
+
+async def test_a_sequence_goes_one_way_whatever_the_header_says() -> None:
+    site = Site(split(50, by="x-user"))
+    for number in range(1, 30):
+        request = InferRequest("m", "", "id", {"sequence_id": number})
+        told = {
+            (await site.ask(request, headers={"x-user": str(n)}, request_id=str(n))).backend
+            for n in range(5)
+        }
+        assert len(told) == 1
+    assert site.own.asked
+    assert site.other.asked
+
+
+async def test_streams_are_split_too() -> None:
+    site = Site(split(100))
+    (answer,) = await site.stream(request_id="1")
+    assert answer.last
+    assert (len(site.own.asked), len(site.other.asked)) == (0, 1)
+
+
+async def test_questions_go_to_the_routes_own_backend() -> None:
+    site = Site(split(100))
+    await site.gateway.perform(ModelReadyRequest("m"), call())
+    assert site.own.asked == [ModelReadyRequest("m")]
+
+
+# ---- a fallback --------------------------------------------------------------------------------
+
+
+async def test_what_could_not_be_sent_goes_to_the_fallback() -> None:
+    site = Site(Route("m", "own", fallback="other"))
+    assert (await site.ask()).backend == "own"
+    site.own.answer = AWAY
+    asked = await site.ask()
+    assert (asked.backend, asked.outcome) == ("other", "ok")
+    assert len(await site.stream()) == 1
+    assert site.tally.fallbacks == 2
+
+
+@pytest.mark.parametrize("kind", [Kind.TIMEOUT, Kind.BACKEND_GARBAGE, Kind.OVERLOADED])
+async def test_nothing_else_does(kind: Kind) -> None:
+    site = Site(Route("m", "own", fallback="other"))
+    site.own.answer = GatewayError(kind, "bad luck")
+    with pytest.raises(GatewayError, match="bad luck"):
+        await site.ask()
+    assert not site.other.asked
+
+
+async def test_nor_does_a_sequence() -> None:
+    site = Site(Route("m", "own", fallback="other"))
+    site.own.answer = AWAY
+    with pytest.raises(GatewayError, match="nobody there"):
+        await site.ask(InferRequest("m", "", "id", {"sequence_id": 7}))
+    assert not site.other.asked
+
+
+async def test_a_fallback_that_is_away_says_so() -> None:
+    site = Site(Route("m", "own", fallback="other"))
+    site.own.answer = AWAY
+    site.other.answer = GatewayError(Kind.CONNECT, "nobody here either")
+    with pytest.raises(GatewayError, match="nobody here either"):
+        await site.ask()
+    with pytest.raises(GatewayError, match="nobody here either"):
+        await site.stream()
+
+
+async def test_a_stream_that_has_begun_does_not_fall_back() -> None:
+    class Breaking(Memory):
+        async def stream(
+            self, request: InferRequest, call: Call
+        ) -> AsyncGenerator[InferResponse, None]:
+            yield InferResponse("m", "1", "", {}, ())
+            raise AWAY
+
+    site = Site(Route("m", "first", fallback="other"), first=Breaking("first"))
+    with pytest.raises(GatewayError, match="nobody there"):
+        await site.stream()
+    assert not site.other.asked
+
+
+# ---- a mirror ----------------------------------------------------------------------------------
+
+
+class Held(Memory):
+    """Answers when it is let."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.let = asyncio.Event()
+
+    async def perform(self, operation: Operation, call: Call) -> Any:
+        self.asked.append(operation)
+        self.calls = call
+        await self.let.wait()
+        return await super().perform(operation, call)
+
+
+def mirroring(percent: float = 100.0, most: int = 16) -> tuple[Site, Held]:
+    held = Held("mirror")
+    return Site(Route("m", "own", mirror=Mirror("mirror", percent, most)), mirror=held), held
+
+
+async def test_a_copy_is_sent_when_the_answer_is_there() -> None:
+    site, mirror = mirroring()
+    asked = await site.ask(deadline=None, request_id="r1")
+    assert asked.backend == "own"
+    assert not mirror.asked
+    await until(lambda: mirror.asked == [REQUEST])
+    assert mirror.calls.request_id == "r1"
+    mirror.let.set()
+    await until(lambda: site.tally.mirrored == {"ok": 1})
+    assert asked.backend == "own"
+
+
+async def test_no_more_copies_than_there_may_be() -> None:
+    site, mirror = mirroring(most=2)
+    for _ in range(5):
+        await site.ask()
+    await until(lambda: len(mirror.asked) == 2)
+    assert site.tally.mirrored == {"dropped": 3}
+    assert len(site.own.asked) == 5
+    mirror.let.set()
+    await until(lambda: site.tally.mirrored == {"dropped": 3, "ok": 2})
+    await site.ask()
+    await until(lambda: len(mirror.asked) == 4)  # each is noted twice by then
+
+
+async def test_a_share_is_mirrored_sequences_as_a_whole() -> None:
+    site, mirror = mirroring(percent=30, most=10_000)
+    mirror.let.set()
+    for number in range(1, 101):
+        for _ in range(3):
+            await site.ask(InferRequest("m", "", "id", {"sequence_id": number}))
+    await until(lambda: len(asyncio.all_tasks()) == 1)
+    copies = Counter(str(each.parameters) for each in mirror.asked)  # type: ignore[attr-defined]
+    assert set(copies.values()) == {6}
+    assert 15 < len(copies) < 45
+
+
+async def test_a_mirror_that_fails_is_nobodys_matter(caplog: pytest.LogCaptureFixture) -> None:
+    site, mirror = mirroring()
+    mirror.let.set()
+    mirror.answer = AWAY
+    await site.ask()
+    await until(lambda: site.tally.mirrored == {"failed": 1})
+    mirror.answer = ValueError("a bug")  # type: ignore[assignment]
+    await site.ask()
+    await until(lambda: site.tally.mirrored == {"failed": 2})
+    assert "a bug while mirroring" in caplog.text
+
+
+async def test_what_the_client_is_told_an_error_of_is_mirrored_too() -> None:
+    site, mirror = mirroring()
+    site.own.answer = GatewayError(Kind.BACKEND_ERROR, "it broke")
+    with pytest.raises(GatewayError, match="it broke"):
+        await site.ask()
+    await until(lambda: mirror.asked == [REQUEST])
+    await site.gateway.close()
+
+
+async def test_closing_gives_copies_up() -> None:
+    site, mirror = mirroring()
+    await site.ask()
+    await until(lambda: bool(mirror.asked))
+    before = len(asyncio.all_tasks())
+    await site.gateway.close()
+    assert len(asyncio.all_tasks()) == before - 1
+    assert not site.tally.mirrored
+
+
+async def test_streams_are_mirrored_as_streams() -> None:
+    site, mirror = mirroring()
+    mirror.let.set()
+    assert len(await site.stream()) == 1
+    await until(lambda: site.tally.mirrored == {"ok": 1})
+
+
+async def test_what_lies_in_shared_memory_is_not_mirrored() -> None:
+    site, mirror = mirroring()
+    tensor = Tensor("x", next(iter(mirror.datatypes)), (1,), b"", place=Place("r", 0, 4))
+    with pytest.raises(GatewayError):
+        await site.ask(InferRequest("m", "", "id", {}, (tensor,)))
+    await asyncio.sleep(0)
+    assert not mirror.asked
+
+
+# ---- what it costs others ----------------------------------------------------------------------
+
+
+async def test_only_routes_with_branches_are_translated_for_it() -> None:
+    backend = Wired("own", LineCodec())
+    routes = [Route("m", "own", fallback="other"), Route("n", "own")]
+    known: dict[str, Any] = {"own": backend, "other": Memory("other")}
+    made = Frontend(LineCodec(), Gateway(RouteTable(routes), known, {}), DEFAULT_LIMITS)
+    ways = []
+    for model in ("m", "n"):
+        asked = call()
+        await made.respond(RpcRequest(f"infer {model} 1 id"), asked)
+        ways.append(asked.way)
+    assert ways == ["translate", "forward"]
