@@ -64,20 +64,22 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Let the core look at it, and act."""
+        self._will_flush = True
         for event in self._core.receive(data, self.loop.time()):
             kind = type(event)
             if kind is Data:
                 event.stream.owner.add(event.parts, event.size, event.end)  # type: ignore[union-attr]
             elif kind is Headers:
                 self._on_headers(event)  # type: ignore[arg-type]
+            elif kind is Trailers:
+                event.stream.owner.end(event.fields)  # type: ignore[union-attr]
             else:
                 self._on_other(event)
+        self._will_flush = False
         self.flush()
 
     def _on_other(self, event: Event) -> None:
         match event:
-            case Trailers(stream, fields):
-                stream.owner.end(fields)
             case Sent(stream):
                 if stream.owner is not None:
                     stream.owner.sent()
@@ -116,14 +118,9 @@ class Link(asyncio.Protocol):
     # ---- sending
 
     def flush_soon(self) -> None:
-        """What is to be sent is written at the end of this turn."""
+        """Write what is to be sent; while bytes are looked at, once that is done."""
         if not self._will_flush:
-            self._will_flush = True
-            self.loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._will_flush = False
-        self.flush()
+            self.flush()
 
     def flush(self) -> None:
         """Write what is to be sent."""
