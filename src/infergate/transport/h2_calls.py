@@ -177,8 +177,7 @@ class Served:
                 core.send_headers(stream, calls.HEADERS)
             core.send_data(stream, (), ending)
         else:
-            core.send_headers(stream, calls.HEADERS)
-            core.send_data(stream, (prefix(length), *response.message), ending)
+            core.send_all(stream, calls.HEADERS, (prefix(length), *response.message), ending)
         self._link.let_end(stream)
         self._link.flush_soon()
 

@@ -357,6 +357,11 @@ class Connection(Reader):
             self._finish_sending(stream)
         return sent
 
+    def send_all(self, stream: Stream, block: bytes, parts: Sequence[Buffer], tail: bytes) -> None:
+        """``send_headers`` and ``send_data`` of all that is sent on ``stream``."""
+        if stream.local_open and self._out.all(stream, block, parts, tail):
+            self._finish_sending(stream)
+
     def _finish_sending(self, stream: Stream) -> None:
         if not stream.local_open and not stream.remote_open:
             self.streams.pop(stream.id, None)

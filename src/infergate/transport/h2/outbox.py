@@ -79,6 +79,32 @@ class Outbox:
             self.parts.append(HEAD.pack(len(piece) << 8 | kind, flags | last, stream.id) + piece)
             kind, flags = CONTINUATION, 0
 
+    def all(self, stream: Stream, block: bytes, parts: Sequence[Buffer], tail: bytes) -> bool:
+        """A header block, ``parts`` of a body and its ``tail``, which is all of a call that is not
+        a stream. False where some has to wait."""
+        size = sum(map(len, parts))
+        if (
+            len(block) + size + len(tail) > self.frame_size
+            or size > stream.send_window
+            or size > self.window
+            or not self._has_spoken
+        ):
+            self.headers(stream, block, end=False)
+            return self.data(stream, parts, tail)
+        number = stream.id
+        stream.send_window -= size
+        self.window -= size
+        self.sent_frames += 2
+        stream.local_open = False
+        head = HEAD.pack(len(block) << 8 | HEADERS, END_HEADERS, number) + block
+        if tail:
+            end = HEAD.pack(len(tail) << 8 | HEADERS, END_STREAM | END_HEADERS, number) + tail
+            self.sent_frames += 1
+            self.parts += (head + HEAD.pack(size << 8 | DATA, 0, number), *parts, end)
+        else:
+            self.parts += (head + HEAD.pack(size << 8 | DATA, END_STREAM, number), *parts)
+        return True
+
     def data(self, stream: Stream, parts: Sequence[Buffer], tail: bytes | None) -> bool:
         """``parts`` of a body, then ``tail``: see :class:`Stream`. False where some has to wait."""
         if stream.queue is None:

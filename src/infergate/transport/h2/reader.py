@@ -103,7 +103,10 @@ class Reader:
             at = self._read_preface(data)  # no frame before it is complete: _rest is empty then
         view = memoryview(data)
         while at < end:
-            after = self._read_on(view, at, end) if self._left else self._read_frame(data, at, end)
+            if self._left:
+                after = self._read_on(view, at, end)
+            else:
+                after = self._read_frame(data, view, at, end)
             if after == at:
                 self._rest = data[at:]
                 if at and self._block is None:
@@ -119,9 +122,11 @@ class Reader:
         self._expected_preface = expected[known:]
         return known
 
-    def _read_frame(self, data: bytes, at: int, end: int) -> int:
-        """The frame at ``at``, of DATA just its head; where it ends, or ``at`` if that is not here
-        yet. Raises ConnectionFault."""
+    def _read_frame(  # noqa: C901 - a call more would be one more a frame
+        self, data: bytes, view: memoryview, at: int, end: int
+    ) -> int:
+        """The frame at ``at``, of DATA that is not here whole just its head; where it ends, or
+        ``at`` if that is not here yet. ``view`` is of ``data``. Raises ConnectionFault."""
         begin = at + HEAD_SIZE
         if begin > end:
             return at
@@ -129,12 +134,16 @@ class Reader:
         first, flags, stream = HEAD.unpack_from(data, at)
         length, kind = first >> 8, first & 0xFF
         stream &= frames.LAST_STREAM
+        stop = begin + length
         if kind == DATA and self._block is None:
-            if not flags and data.startswith(data[at:begin], begin + length):
+            if not flags and data.startswith(data[at:begin], stop):
                 after = self._read_run(data, at, end, stream, length)
                 if after != at:
                     return after
             if not flags & PADDED:
+                if 0 < length <= end - begin:
+                    self._read_data(stream, flags, view[begin:stop])
+                    return stop
                 self._begin_data(stream, flags, length, 0)
                 return begin
             if begin == end:
@@ -146,11 +155,13 @@ class Reader:
             self._charge("frames of unknown kinds")
             self._left, self._padding, self._target = length, 0, None
             return begin
-        stop = begin + length
         if stop > end:
             return at
         try:
-            self._read_whole(kind, stream, flags, data[begin:stop])
+            if kind == HEADERS and flags in _PLAIN:
+                self._on_block(stream, data[begin:stop], end=flags & END_STREAM != 0)
+            else:
+                self._read_whole(kind, stream, flags, data[begin:stop])
         except StreamFault as fault:
             self._broken(fault)
         return stop
@@ -201,25 +212,36 @@ class Reader:
         if on_stream is not None and on_stream != (stream != 0):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a frame is not on its kind's stream")
 
-    def _begin_data(self, number: int, flags: int, length: int, padding: int) -> None:
-        """``padding`` includes the byte that tells of it, which was read. Raises
-        ConnectionFault."""
+    def _whose(self, number: int, flags: int, length: int, padding: int) -> Stream | None:
+        """Whose the DATA is that begins, if anybody wants it. ``padding`` includes the byte that
+        tells of it. Raises ConnectionFault."""
         if length > bounds.FRAME:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a frame is too long")
         if not self._is_greeted:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         if not number or padding > length:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on no stream, or all padding")
+        try:
+            return self._on_data(number, flags, length, length - padding)
+        except StreamFault as fault:
+            self._broken(fault)
+            return None
+
+    def _read_data(self, number: int, flags: int, payload: memoryview) -> None:
+        """All of a frame's DATA, which is not empty and has no padding. Raises ConnectionFault."""
+        length = len(payload)
+        stream = self._whose(number, flags, length, 0)
+        if stream is not None:
+            self._payload(stream, (payload,), length, end=flags & END_STREAM != 0)
+
+    def _begin_data(self, number: int, flags: int, length: int, padding: int) -> None:
+        """As ``_whose``; the byte that tells of padding was read. Raises ConnectionFault."""
+        stream = self._whose(number, flags, length, padding)
         body = length - padding
         self._left = length - 1 if padding else length
         self._padding = padding - 1 if padding else 0
         self._target = None
         self._ends = bool(flags & END_STREAM)
-        try:
-            stream = self._on_data(number, flags, length, body)
-        except StreamFault as fault:
-            self._broken(fault)
-            return
         if stream is None:
             return
         if body:
@@ -283,6 +305,8 @@ class Reader:
             self._on_block(number, bytes(block), end=end)
 
 
+_PLAIN: Final = frozenset({END_HEADERS, END_HEADERS | END_STREAM})
+"""Flags of HEADERS that are a whole header block and nothing else."""
 _ANY: Final = frames.LARGEST_FRAME
 _BLOCK_KINDS: Final = frozenset({HEADERS, frames.CONTINUATION})
 _SHAPES: Final[Sequence[tuple[int, int, bool | None]]] = (

@@ -166,8 +166,7 @@ class ClientConnection(_Peer):
         self.is_leaving = self.is_leaving or number + 2 > frames.LAST_STREAM
         stream = Stream(number, self._out.initial, bounds.STREAM_WINDOW)
         self.streams[number] = stream
-        self._out.headers(stream, block, end=False)
-        self._out.data(stream, parts, b"")
+        self._out.all(stream, block, parts, b"")
         return stream
 
     def _is_idle(self, number: int) -> bool:
