@@ -83,6 +83,16 @@ def read_peer(told: str) -> str:
     return unquote(rest) if scheme in _ADDRESSED else scheme
 
 
+def is_text(name: str) -> bool:
+    """Whether metadata of that name is sent, as it stands."""
+    return (
+        name not in _CONNECTION
+        and not name.startswith(_OURS)
+        and not name.endswith(_BINARY)
+        and _NAME.fullmatch(name) is not None
+    )
+
+
 def _to_text(value: bytes) -> str:
     return base64.b64encode(value).decode("ascii").rstrip("=")
 

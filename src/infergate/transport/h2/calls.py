@@ -38,6 +38,10 @@ _SPELT: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 _LONGEST_DETAILS: Final = 4096
 _TIMEOUTS: Final = 64
 """How many timeouts' fields are kept made: most calls have their route's."""
+_NAMES: Final = 256
+"""How many names of metadata are kept written."""
+_LONGEST_NAME: Final = 64
+"""Characters of one."""
 _OF_HTTP_WORDS: Final = "Received http2 header with status: "
 
 
@@ -101,7 +105,7 @@ def ending(code: int, details: str, metadata: Mapping[str, str]) -> bytes:
     pairs = [("grpc-status", str(code if code in _CODES else UNKNOWN))]
     if details:
         pairs.append(("grpc-message", _spelt(details[:_LONGEST_DETAILS])))
-    return fields.block(*pairs, *grpc_metadata.to_wire(metadata))
+    return fields.block(*pairs) + told(metadata)
 
 
 def _spelt(details: str) -> str:
@@ -168,9 +172,26 @@ def asking(method: str, authority: str, scheme: str, agent: str) -> bytes:
 def rest_of_asking(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
     """What each call says for itself."""
     block = b"" if timeout is None else _timeout(write_timeout(timeout))
-    if metadata:
-        block += fields.block(*grpc_metadata.to_wire(metadata))
+    return block + told(metadata) if metadata else block
+
+
+def told(metadata: Mapping[str, str]) -> bytes:
+    """``metadata`` as fields. Names come again with other values (a request's id), and most values
+    are what they look like: the rest is ``grpc_metadata``'s."""
+    block = b""
+    for name, value in metadata.items():
+        begun = _begun(name) if len(name) <= _LONGEST_NAME else b""
+        if begun and value.isascii() and value.isprintable():
+            block += begun + fields.text(value.strip(" "))
+        else:
+            block += fields.block(*grpc_metadata.to_wire({name: value}))
     return block
+
+
+@functools.lru_cache(_NAMES)
+def _begun(name: str) -> bytes:
+    """The field of metadata that is text, up to its value; empty for any other name."""
+    return fields.begun(name) if grpc_metadata.is_text(name) else b""
 
 
 @functools.lru_cache(_TIMEOUTS)

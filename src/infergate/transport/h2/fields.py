@@ -164,11 +164,21 @@ def field(name: str, value: str) -> bytes:
     7541, 6.1 and 6.2.2)."""
     if index := _STATIC_FIELDS.get((name, value)):
         return bytes((0x80 | index,))
-    text = value.encode("latin-1")
+    return begun(name) + text(value)
+
+
+def begun(name: str) -> bytes:
+    """A field up to its value."""
     if index := _STATIC_NAMES.get(name):
-        return _integer(index, _FOUR_BITS) + _integer(len(text), _SEVEN_BITS) + text
+        return _integer(index, _FOUR_BITS)
     key = name.encode("ascii")
-    return b"\0" + _integer(len(key), _SEVEN_BITS) + key + _integer(len(text), _SEVEN_BITS) + text
+    return b"\0" + _integer(len(key), _SEVEN_BITS) + key
+
+
+def text(value: str) -> bytes:
+    """A field's value."""
+    told = value.encode("latin-1")
+    return _integer(len(told), _SEVEN_BITS) + told
 
 
 def block(*pairs: tuple[str, str]) -> bytes:

@@ -304,3 +304,15 @@ def test_metadata_on_the_wire() -> None:
         "e-bin": "!",
     }
     assert grpc_metadata.to_wire(told_of) == [("a", "1"), ("b-bin", "AP8"), ("b-bin", "AQ")]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["a", "x-request-id", "b-bin", "grpc-x", "te", "Upper", "n" * 65])
+        | st.text("ab-_.:\u00e9", max_size=5),
+        st.text(max_size=5) | st.sampled_from([" x ", "AP8, AQ=", "!", "a\nb", "\x7f"]),
+    )
+)
+def test_metadata_is_written_as_fields(metadata: dict[str, str]) -> None:
+    pairs = grpc_metadata.to_wire(metadata)
+    assert calls.rest_of_asking(None, metadata) == fields.block(*pairs)
