@@ -1,13 +1,17 @@
-"""How the C library gives freed memory back: less eagerly.
+"""How the C library gives freed memory back, and how much of it Python looks through for cycles:
+both less eagerly.
 
 A JSON tensor passes through buffers of megabytes. By default glibc returns the top of the heap to
 the kernel as soon as 128 KiB of it are free, so the next request faults every page in again; see
-docs/decisions/0007-keeping-freed-memory.md for what that costs.
+docs/decisions/0007-keeping-freed-memory.md for what that costs. Modules and routes are some hundred
+thousand objects, and a full collection goes through all of them while requests wait; see
+docs/decisions/0019-less-work-for-small-requests.md.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from typing import Final
 
@@ -33,3 +37,11 @@ def keep_freed_memory() -> None:
     for variable, (parameter, value) in _SETTINGS.items():
         if variable not in os.environ:
             mallopt(parameter, value)
+
+
+def settle() -> None:
+    """What there is now stays for long: the collector of cycles looks at it now, and not again
+    before this is called again."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

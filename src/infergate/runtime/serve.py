@@ -24,7 +24,7 @@ from infergate.runtime.assemble import assemble
 from infergate.runtime.banner import banner
 from infergate.runtime.engines import engine
 from infergate.runtime.history import History
-from infergate.runtime.memory import keep_freed_memory
+from infergate.runtime.memory import keep_freed_memory, settle
 from infergate.runtime.reload import Read, Reloads
 from infergate.runtime.running import Running
 from infergate.runtime.watch import watch
@@ -54,9 +54,11 @@ def serve(read: Read, source: Path | None) -> int:
         async def take(config: Config) -> None:
             await running.reload(config)
             handler.setFormatter(FORMATTERS[config.log.format]())
+            settle()
 
         reloads = None if source is None else Reloads(read, take, history, files)
         await running.start()
+        settle()
         sys.stdout.write(banner(config, running.listeners, source))
         sys.stdout.flush()
         return await _until_stopped(running, reloads, signals)
