@@ -27,7 +27,11 @@ _NEVER: Final = frozenset(
     }
 )
 _NEVER_PREFIX: Final = ("content-", "grpc-", ":")
-_REMEMBERED: Final = 1024
+_REMEMBERED: Final = 256
+"""Combinations of names, each client's its own; together under 2 MB."""
+_LONGEST: Final = 1024
+"""Characters of one that is remembered."""
+_MOST_NAMES: Final = 64
 
 
 class HeaderRule:
@@ -36,27 +40,30 @@ class HeaderRule:
     def __init__(self, globs: Iterable[str]) -> None:
         patterns = [fnmatch.translate(glob.lower()) for glob in globs]
         self._pattern: Final = re.compile("|".join(patterns)) if patterns else None
-        self._known: dict[str, bool] = {}
+        self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def select(self, headers: Mapping[str, str]) -> dict[str, str]:
         """The headers that pass."""
         if self._pattern is None:
             return {}
-        known = self._known
-        passing = {}
-        for name, value in headers.items():
-            passes = known.get(name)
-            if self._passes(name) if passes is None else passes:
-                passing[name] = value
-        return passing
+        names = tuple(headers)
+        passing = self._known.get(names)
+        if passing is None:
+            passing = self._passing(names)
+        return {name: headers[name] for name in passing}
 
-    def _passes(self, name: str) -> bool:
+    def _passing(self, names: tuple[str, ...]) -> tuple[str, ...]:
         assert self._pattern is not None
-        passes = (
-            name not in _NEVER
+        passing = tuple(
+            name
+            for name in names
+            if name not in _NEVER
             and not name.startswith(_NEVER_PREFIX)
             and self._pattern.fullmatch(name) is not None
         )
-        if len(self._known) < _REMEMBERED:  # names come from clients: remember a bounded number
-            self._known[name] = passes
-        return passes
+        # names come from clients: remember a bounded number
+        if sum(map(len, names)) <= _LONGEST and len(names) <= _MOST_NAMES:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[names] = passing
+        return passing
