@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -60,6 +61,8 @@ class ClientLink(Link):
         self.over: asyncio.Future[None] = loop.create_future()
         self._is_lost = False
         self._calls: set[Asked] = set()
+        self._due = math.inf  # when the alarm rings; it is no later than any call's deadline
+        self._alarm: asyncio.TimerHandle | None = None
         self._beginnings: dict[str, bytes] = {}
 
     async def ready(self, protocol: str) -> None:
@@ -105,7 +108,26 @@ class ClientLink(Link):
     def began(self, call: Asked) -> None:
         """``call`` is on its way."""
         self._calls.add(call)
+        if call.deadline < self._due:
+            self._set_alarm(call.deadline)
         self.flush_soon()
+
+    def _set_alarm(self, due: float) -> None:
+        """Calls that are over leave it as it is: most are, long before their deadlines, and those
+        of later ones are later."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._due = due
+        if due < math.inf:
+            self._alarm = self.loop.call_at(due, self._ring)
+
+    def _ring(self) -> None:
+        now = self.loop.time()
+        for each in tuple(self._calls):
+            if each.deadline <= now:
+                each.expire()
+        self._set_alarm(min((each.deadline for each in self._calls), default=math.inf))
 
     def ended(self, call: Asked) -> None:
         """``call`` is over."""
@@ -121,6 +143,7 @@ class ClientLink(Link):
         """The server closed, or we did."""
         self._is_lost = True
         self.core.is_leaving = True
+        self._set_alarm(math.inf)
         self._wake()
         reason = OSError(f"{self.endpoint}: closed before it was ready: {exc!r}")
         if not self._ready.done():
@@ -166,7 +189,7 @@ class Asked:
         block = link.beginning(wire.method) + calls.rest_of_asking(left, wire.metadata)
         message = wire.message
         self._link: Final = link
-        self._deadline: Final = deadline
+        self.deadline: Final = math.inf if deadline is None else deadline
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         self._is_over = False
@@ -174,7 +197,6 @@ class Asked:
         self._ending: Answered | None = None
         self._stream: Final[Stream] = link.core.ask(block, (prefix(size(message)), *message))
         self._stream.owner = self
-        self._alarm = None if deadline is None else loop.call_at(deadline, self._expire)
         link.began(self)
 
     # ---- what those derived from it say
@@ -242,14 +264,14 @@ class Asked:
         if event.untouched:
             self.fail(Untouched(self._said(said)))
         elif self._is_late:
-            self._expire()
+            self.expire()
         else:
             self.fail(garbage("the backend's answer broke off", self._said(said)))
 
     @property
     def _is_late(self) -> bool:
         """Whether it is the deadline that a server which gives up means."""
-        return self._deadline is not None and self._link.loop.time() >= self._deadline - _EARLY
+        return self._link.loop.time() >= self.deadline - _EARLY
 
     def lost(self, error: BaseException | None) -> None:
         """The connection is over."""
@@ -269,7 +291,7 @@ class Asked:
         if self._is_over:
             return
         if answered.code == calls.DEADLINE_EXCEEDED and self._is_late:
-            self._expire()
+            self.expire()
             return
         self._ending = answered
         if answered.code is None:
@@ -278,9 +300,6 @@ class Asked:
 
     def _finish(self) -> None:
         self._is_over = True
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None  # uvloop's knows us even now
         link, stream = self._link, self._stream
         stream.owner = NOBODY  # a cycle would hold the messages until it is collected
         if stream.local_open or stream.remote_open:
@@ -293,7 +312,8 @@ class Asked:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
+        """Its deadline has come."""
         if not self._link.hears_since(self._began):
             self._link.distrust()
         self.fail(
