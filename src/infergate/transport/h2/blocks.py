@@ -1,8 +1,7 @@
 """Reads header blocks (RFC 7541) as fields, each a pair of bytes.
 
 *Strategy.* One loop over the block, with nothing done for a field that need not be: a client may
-make a field of one byte, so what a field costs is what a byte costs. Only Huffman's code is left to
-``hpack``.
+make a field of one byte, so what a field costs is what a byte costs.
 
 *Rule.* What is decoded is bounded while it is decoded; what goes wrong ends the connection, for the
 table is then not known any more.
@@ -14,9 +13,9 @@ from collections import deque
 from typing import Final
 
 from hpack.exceptions import HPACKError
-from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
+from infergate.transport.h2 import huffman
 from infergate.transport.h2.frames import Code, ConnectionFault
 
 Pair = tuple[bytes, bytes]
@@ -140,4 +139,4 @@ def _text(block: bytes, at: int) -> tuple[bytes, int]:
     if end > len(block):
         raise IndexError("a text is cut short")
     text = block[at:end]
-    return (decode_huffman(text) if is_huffman else text), end
+    return (huffman.decode(text) if is_huffman else text), end
