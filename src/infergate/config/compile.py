@@ -8,7 +8,9 @@ from typing import Any
 
 from infergate.config import protocols, schema, traffic
 from infergate.config.listeners import GraphPipeListener
+from infergate.config.tls import ListenerTls
 from infergate.config.values import Url
+from infergate.core.certificates import ClientTls, ServerTls
 from infergate.core.datatypes import BY_NAME as DATATYPES
 from infergate.core.limits import Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
@@ -58,6 +60,27 @@ def addresses(config: schema.Config) -> dict[str, Address]:
     listeners = config.listeners
     on = {"http": listeners.http, "grpc": listeners.grpc, "admin": listeners.admin}
     return {name: each.address for name, each in on.items() if each is not None}
+
+
+def server_tls(config: schema.Config) -> dict[str, ServerTls]:
+    """The TLS of each listener that has any, by its path in the config."""
+    listeners = config.listeners
+    on: dict[str, ListenerTls | None] = {
+        name: each.tls
+        for name, each in (
+            ("http", listeners.http),
+            ("grpc", listeners.grpc),
+            ("admin", listeners.admin),
+        )
+        if each is not None
+    }
+    on |= {f"graphpipe[{index}]": each.tls for index, each in enumerate(listeners.graphpipe)}
+    return {name: ServerTls(**dict(each)) for name, each in on.items() if each is not None}
+
+
+def client_tls(backend: schema.BackendConfig) -> ClientTls | None:
+    """The TLS towards ``backend``; None: the system's."""
+    return None if backend.tls is None else ClientTls(**dict(backend.tls))
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,18 @@ def _read_labels(value: Any, info: ValidationInfo) -> tuple[str, ...]:
         raise PydanticCustomError("mistake", "{text}", {"text": str(error)}) from None
 
 
+def _read_path(value: Any, info: ValidationInfo) -> Path:
+    """A file's path, from the folder that the validation's context names."""
+    folder: Path = (info.context or {}).get(FOLDER, Path())
+    try:
+        text = parse_text(value)
+    except ValueError as error:
+        raise PydanticCustomError("mistake", "{text}", {"text": str(error)}) from None
+    if not text or "\0" in text:
+        raise PydanticCustomError("mistake", "expected the path of a file")
+    return folder / text
+
+
 def _parse_datatype(value: Any) -> Datatype:
     if not isinstance(value, str) or value not in DATATYPES:
         raise ValueError(f"{told(value)} is not a datatype{or_else(str(value), DATATYPES)}")
@@ -138,6 +150,12 @@ SocketAddress = Annotated[
     read_by(parse_socket),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "host:port or unix:/path"}),
+]
+FilePath = Annotated[
+    InstanceOf[Path],
+    BeforeValidator(_read_path),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "format": "path"}),
 ]
 FileMode = Annotated[
     int,

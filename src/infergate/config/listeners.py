@@ -17,6 +17,7 @@ from infergate.config.fields import (
     Text,
 )
 from infergate.config.section import Section
+from infergate.config.tls import ListenerTls
 from infergate.transport.base import Address
 
 
@@ -86,6 +87,7 @@ class HttpListener(Section):
         default=Address("127.0.0.1", 8000),
         description="host:port to listen on. 0.0.0.0 is every interface, port 0 a free port.",
     )
+    tls: ListenerTls | None = Field(default=None, description="TLS; left out: plain text.")
     v2: V2Rest = Field(default=V2Rest(), description="How V2 REST is written.")
     trtis: Trtis = Field(default=Trtis(), description="How the legacy HTTP API is written.")
     graphpipe: GraphPipeErrors = Field(
@@ -99,6 +101,7 @@ class GrpcListener(Section):
     address: ListenAddress = Field(
         default=Address("127.0.0.1", 8001), description="host:port to listen on."
     )
+    tls: ListenerTls | None = Field(default=None, description="TLS; left out: plain text.")
     v2: V2Grpc = Field(default=V2Grpc(), description="How V2 gRPC is written.")
     trtis: Trtis = Field(default=Trtis(), description="How the legacy gRPC service is written.")
 
@@ -109,6 +112,7 @@ class AdminListener(Section):
     address: ListenAddress = Field(
         default=Address("127.0.0.1", 8002), description="host:port to listen on."
     )
+    tls: ListenerTls | None = Field(default=None, description="TLS; left out: plain text.")
 
 
 class GraphPipeListener(Section):
@@ -137,6 +141,15 @@ class GraphPipeListener(Section):
     mode: FileMode = Field(
         default=0o660, description="Who may connect to a unix socket: its file's permissions."
     )
+    tls: ListenerTls | None = Field(
+        default=None, description="TLS; left out: plain text. Not on unix sockets."
+    )
+
+    @model_validator(mode="after")
+    def _tls_fits(self) -> Self:
+        if self.tls is not None and self.address.unix:
+            raise PydanticCustomError("mistake", "tls is for TCP: a unix socket stays on this host")
+        return self
 
     @model_validator(mode="after")
     def _framing_fits(self) -> Self:

@@ -33,6 +33,7 @@ from infergate.config.fields import (
 from infergate.config.listeners import Listeners
 from infergate.config.reload import ReloadConfig
 from infergate.config.section import Section
+from infergate.config.tls import BackendTls
 from infergate.config.traffic import BackendLimits, HedgeConfig, MirrorConfig, RetryConfig, Share
 from infergate.core.limits import DEFAULT_LIMITS
 
@@ -79,6 +80,9 @@ class BackendConfig(Section):
         default=30.0,
         description="For one request, and each answer of a stream, where its route says nothing "
         "else.",
+    )
+    tls: BackendTls | None = Field(
+        default=None, description="Whom https:// and grpcs:// endpoints trust, and what they show."
     )
     connections: Annotated[int, Field(ge=0)] = Field(
         default=0,
@@ -131,6 +135,18 @@ class BackendConfig(Section):
             raise PydanticCustomError(
                 "mistake", "limits.max_requests is for servers; 'builtin' runs inside infergate"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _tls_fits(self) -> Self:
+        if self.tls is not None:
+            plain = [u for u in self.endpoints if u.scheme not in protocols.TLS_SCHEMES]
+            if plain or not self.endpoints:
+                raise PydanticCustomError(
+                    "mistake",
+                    "tls is for endpoints over https:// or grpcs://{other}",
+                    {"other": f", which '{plain[0]}' is not" if plain else ""},
+                )
         return self
 
     @model_validator(mode="after")
@@ -363,12 +379,18 @@ class LimitsConfig(Section):
         default=DEFAULT_LIMITS.regions,
         description="Regions of shared memory that are registered at once; each holds a file open.",
     )
+    connections: Positive = Field(
+        default=DEFAULT_LIMITS.connections,
+        description="Connections of clients to all listeners of a process, but for the admin's. "
+        "Three quarters of the files that the system lets the process open are the most.",
+    )
     in_flight: Positive = Field(
         default=DEFAULT_LIMITS.in_flight, description="Requests being served at once."
     )
     in_flight_bytes: PositiveSize = Field(
         default=DEFAULT_LIMITS.in_flight_bytes,
-        description="Bytes of request bodies being served at once.",
+        description="Bytes of request bodies being served at once, and of answers that wait for "
+        "slow readers.",
     )
 
 
@@ -439,6 +461,20 @@ class Config(Section):
         description="When another configuration is taken while infergate runs.",
     )
     log: LogConfig = Field(default=LogConfig(), description="How the log is written.")
+
+    @model_validator(mode="after")
+    def _engine_fits(self) -> Self:
+        grpc = self.listeners.grpc
+        if self.engine == "compat" and grpc is not None and grpc.tls is not None:
+            for key, value in (("client_certificates", "optional"), ("min_version", "1.3")):
+                if getattr(grpc.tls, key) == value:
+                    raise PydanticCustomError(
+                        "mistake",
+                        "listeners.grpc.tls.{key}: '{value}' is for engine 'own': the library of "
+                        "gRPC cannot do it",
+                        {"key": key, "value": value},
+                    )
+        return self
 
     @classmethod
     def default(cls) -> Self:

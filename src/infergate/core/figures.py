@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class EndpointFigures(NamedTuple):
@@ -28,3 +28,23 @@ class EndpointFigures(NamedTuple):
     checks_failed: int = 0
     lookups_failed: int = 0
     """How often its name had no address."""
+
+
+class ListenerFigures(Protocol):
+    """What is told of a listener: ``connections`` are those of clients now; ``expires`` is until
+    when its certificate is valid, in seconds since 1970, None where it has none."""
+
+    @property
+    def listener(self) -> str:
+        """Its name in the configuration."""
+        ...
+
+    @property
+    def connections(self) -> int:
+        """See the class."""
+        ...
+
+    @property
+    def expires(self) -> float | None:
+        """See the class."""
+        ...

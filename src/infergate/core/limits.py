@@ -40,10 +40,12 @@ class Limits:
     """Concurrent HTTP/2 streams a connection (h2, HAProxy: 100)."""
     regions: int = 256
     """Registered regions of shared memory; each holds a file open."""
+    connections: int = 10_000
+    """Connections of clients that a process has open at once."""
     in_flight: int = 1024
     """Requests being served at once (Envoy: 1024)."""
     in_flight_bytes: int = 1024 * MIB
-    """Bytes of request bodies being served at once."""
+    """Bytes of request bodies being served at once, and of answers that wait for slow readers."""
 
 
 DEFAULT_LIMITS: Final = Limits()

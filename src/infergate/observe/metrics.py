@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from infergate import __version__
 from infergate.observe.counted import Counted
+from infergate.observe.doors import DoorMetrics
 from infergate.observe.endpoints import EndpointMetrics
 from infergate.observe.traffic import Traffic
 
@@ -31,6 +32,8 @@ class Metrics:
         self.registry.register(self._counted)
         self.endpoints: Final = EndpointMetrics()
         self.registry.register(self.endpoints)
+        self.doors: Final = DoorMetrics()
+        self.registry.register(self.doors)
         self.record: Final = self._counted.record
         """Count a finished request, which took so many seconds."""
         self.traffic: Final = Traffic()
@@ -79,6 +82,27 @@ class Metrics:
             "The configuration that serves: the SHA-256 of its files, and its number since the "
             "start.",
             registry=self.registry,
+        )
+        self.refused_connections: Final = Counter(
+            "infergate_refused_connections",
+            "Connections that were turned away or cut off, and why (docs/operations.md).",
+            ["listener", "reason"],
+            registry=self.registry,
+        )
+        self.refused_requests: Final = Counter(
+            "infergate_refused_requests",
+            "Requests that were turned away because of a limit, by its name in docs/limits.md.",
+            ["limit"],
+            registry=self.registry,
+        )
+        self.certificate_reloads: Final = Counter(
+            "infergate_certificate_reloads",
+            "Changes of certificates' files: taken, or failed, which keeps those from before.",
+            ["listener", "outcome"],
+            registry=self.registry,
+        )
+        self.descriptors: Final = Gauge(
+            "infergate_open_descriptors", "Files and sockets open now.", registry=self.registry
         )
         self.log_dropped: Final = Counter(
             "infergate_access_log_dropped_lines",

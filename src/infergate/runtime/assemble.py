@@ -35,10 +35,13 @@ from infergate.observe.metrics import Metrics
 from infergate.runtime import balancing
 from infergate.runtime.admin import Admin
 from infergate.runtime.aside import Pool
+from infergate.runtime.descriptors import in_use
+from infergate.runtime.doors import Doors
 from infergate.runtime.engines import engine
 from infergate.runtime.history import History
 from infergate.runtime.running import ADMIN, Listening, Parts, Running
 from infergate.transport.base import Address, HttpStreamUpstream, Server
+from infergate.transport.door import Door
 from infergate.transport.frame_client import EitherUpstream
 from infergate.transport.frame_server import FrameServer
 from infergate.transport.guard import Admission
@@ -50,6 +53,8 @@ _HTTP: Final = {"the protocol": "http", "accept_both_lengths": False}
 _FRAMES: Final = {"the protocol": "frames"}
 _GRPC: Final = {"the protocol": "grpc"}
 """What a listener cannot change, see :class:`Listening`."""
+_HTTP_1, _HTTP_2 = "http/1.1", "h2"
+"""What listeners speak, as ALPN calls it."""
 
 
 def _embedded(name: str, timeout: float) -> Backend:
@@ -71,10 +76,12 @@ def assemble(
     metrics.streams.set_function(lambda: admission.streams)
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
-    shared = _Shared(metrics, admission, builtin, history or History())
+    metrics.descriptors.set_function(in_use)
+    shared = _Shared(metrics, admission, Doors(metrics), builtin, history or History())
     shared.history.tell(metrics)
     running = Running(config, functools.partial(_parts, shared))
     metrics.generations.set_function(lambda: running.generations)
+    metrics.doors.source = lambda: running.doors
     metrics.endpoints.source = lambda: _endpoint_figures(running.gateway.backends)
     return running
 
@@ -89,6 +96,7 @@ class _Shared:
 
     metrics: Metrics
     admission: Admission
+    doors: Doors
     builtin: Callable[[str, float], Backend]
     history: History
 
@@ -157,24 +165,27 @@ def _listening(
     metrics, limits = shared.metrics, compiled.limits(config)
     record = _recorder(metrics, gateway.figures, log)
     addresses = compiled.addresses(config)
-    chosen = engine(config.engine)
+    chosen, tls = engine(config.engine), compiled.server_tls(config)
     listening: dict[str, Listening] = {}
 
     def listen(
         name: str,
         address: Address,
         app: Any,
-        serve: Callable[[Address, Any, Limits, Admission], Server],
+        serve: Callable[[Address, Any, Limits, Admission, Door], Server],
         form: Mapping[str, object],
+        *protocols: str,
     ) -> None:
         # Not admitted with the rest: a full gateway must still tell that it is full.
         admission = Admission(limits) if name == ADMIN else shared.admission
-        make = functools.partial(serve, address, app, limits, admission)
-        listening[name] = Listening(address, app, make, {"mode": address.mode, **form})
+        door = shared.doors.of(name, limits, tls.get(name), protocols)
+        make = functools.partial(serve, address, app, limits, admission, door)
+        form = {"mode": address.mode, "TLS": name in tls, **form}
+        listening[name] = Listening(address, app, make, door, form)
 
     if "http" in addresses:
         http = HttpDispatch(_frontends(Carrier.HTTP, config, gateway, limits, aside), record)
-        listen("http", addresses["http"], http, chosen.serve_http, _HTTP)
+        listen("http", addresses["http"], http, chosen.serve_http, _HTTP, _HTTP_1)
     for name, bound in compiled.bound_listeners(config).items():
         app = HttpDispatch({"": _bound_frontend(bound, gateway, limits, aside)}, record)
         if bound.framed:
@@ -182,16 +193,19 @@ def _listening(
         else:
             both = bound.accept_both_lengths
             serve = functools.partial(chosen.serve_http, accept_both_lengths=both)
-            listen(name, bound.address, app, serve, {**_HTTP, "accept_both_lengths": both})
+            form = {**_HTTP, "accept_both_lengths": both}
+            listen(name, bound.address, app, serve, form, _HTTP_1)
     if "grpc" in addresses:
         frontends = _frontends(Carrier.GRPC, config, gateway, limits, aside)
         own = own_services(SCHEMA, tuple(frontends), gateway.readiness)
         rpc = RpcDispatch(frontends, own.unary, own.streams, record)
         kept = {f"limits.{name}": getattr(limits, name) for name in chosen.fixed}
-        listen("grpc", addresses["grpc"], rpc, chosen.serve_grpc, {**_GRPC, **kept})
+        if not chosen.changes_tls:
+            kept["tls"] = tls.get("grpc")
+        listen("grpc", addresses["grpc"], rpc, chosen.serve_grpc, {**_GRPC, **kept}, _HTTP_2)
     if "admin" in addresses:
         page = Admin(metrics, gateway.readiness.ready, shared.history, reload=config.reload.post)
-        listen(ADMIN, addresses["admin"], page, chosen.serve_http, _HTTP)
+        listen(ADMIN, addresses["admin"], page, chosen.serve_http, _HTTP, _HTTP_1)
     return listening
 
 
@@ -239,16 +253,18 @@ def _backend(name: str, whole: Config, limits: Limits, shared: _Shared, *, share
     )
     tally = shared.metrics.traffic.of(name)
     codec: Codec[Any, Any] = plugin.make({})
+    tls = compiled.client_tls(config)
     match plugin.carrier:
         case Carrier.HTTP:
             ask_http = engine(whole.engine).ask_http
-            upstream: HttpStreamUpstream = EitherUpstream(limits, ask_http)
+            upstream: HttpStreamUpstream = EitherUpstream(limits, ask_http, tls)
             if config.connections:
                 upstream = Turns(upstream, config.connections)
             return RemoteBackend(server, codec, upstream, HTTP_HEADERS, limits, tally=tally)
         case Carrier.GRPC:
             ask_grpc = engine(whole.engine).ask_grpc
-            return RemoteBackend(server, codec, ask_grpc(limits), RPC_HEADERS, limits, tally=tally)
+            asking = ask_grpc(limits, tls)
+            return RemoteBackend(server, codec, asking, RPC_HEADERS, limits, tally=tally)
 
 
 def _recorder(metrics: Metrics, figures: Figures, log: AccessLog | None) -> Callable[[Call], None]:

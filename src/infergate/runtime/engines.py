@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
+from infergate.core.certificates import ClientTls
 from infergate.core.limits import Limits
 from infergate.transport.base import (
     Address,
@@ -21,34 +22,69 @@ from infergate.transport.base import (
     RpcUpstream,
     Server,
 )
+from infergate.transport.door import Door
 from infergate.transport.guard import Admission
 
 
 class ServeHttp(Protocol):
     """Makes a listener of HTTP/1.1."""
 
-    def __call__(
+    def __call__(  # noqa: PLR0913 - what every listener is made of, and what is HTTP's own
         self,
         address: Address,
         app: HttpApp,
         limits: Limits,
         admission: Admission,
+        door: Door | None = None,
         *,
         accept_both_lengths: bool = False,
     ) -> Server:
-        """For ``app`` on ``address``."""
+        """For ``app`` on ``address``, behind ``door``."""
+        ...
+
+
+class ServeGrpc(Protocol):
+    """Makes a listener of gRPC."""
+
+    def __call__(
+        self,
+        address: Address,
+        app: RpcApp,
+        limits: Limits,
+        admission: Admission,
+        door: Door | None = None,
+    ) -> Server:
+        """For ``app`` on ``address``, behind ``door``."""
+        ...
+
+
+class AskHttp(Protocol):
+    """Makes a client of backends over HTTP."""
+
+    def __call__(self, limits: Limits, tls: ClientTls | None = None) -> HttpStreamUpstream:
+        """``tls``: whom it trusts; None: whom the system does."""
+        ...
+
+
+class AskGrpc(Protocol):
+    """Makes a client of backends over gRPC."""
+
+    def __call__(self, limits: Limits, tls: ClientTls | None = None) -> RpcUpstream:
+        """``tls``: whom it trusts; None: whom the system does."""
         ...
 
 
 class Engine(NamedTuple):
     """``fixed`` are the limits that a listener of gRPC keeps as long as it listens.
+    ``changes_tls``: whether one takes other files and names of TLS while it listens.
     ``new_loop`` makes the event loop that it is at its best on; None: asyncio does."""
 
     serve_http: ServeHttp
-    serve_grpc: Callable[[Address, RpcApp, Limits, Admission], Server]
-    ask_http: Callable[[Limits], HttpStreamUpstream]
-    ask_grpc: Callable[[Limits], RpcUpstream]
+    serve_grpc: ServeGrpc
+    ask_http: AskHttp
+    ask_grpc: AskGrpc
     fixed: tuple[str, ...]
+    changes_tls: bool
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None
 
 
@@ -58,7 +94,7 @@ def _own() -> Engine:
     from infergate.transport.h2_client import H2Upstream
     from infergate.transport.h2_server import H2Server
 
-    return Engine(H1Server, H2Server, H1Upstream, H2Upstream, (), _uvloops())
+    return Engine(H1Server, H2Server, H1Upstream, H2Upstream, (), True, _uvloops())  # noqa: FBT003
 
 
 def _uvloops() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -75,7 +111,7 @@ def _compat() -> Engine:
     from infergate.transport.http_client import AiohttpUpstream
     from infergate.transport.http_server import AiohttpServer
 
-    return Engine(AiohttpServer, GrpcServer, AiohttpUpstream, GrpcUpstream, FIXED, None)
+    return Engine(AiohttpServer, GrpcServer, AiohttpUpstream, GrpcUpstream, FIXED, False, None)  # noqa: FBT003
 
 
 _ENGINES: Final[Mapping[str, Callable[[], Engine]]] = {"own": _own, "compat": _compat}

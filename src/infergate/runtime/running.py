@@ -21,11 +21,13 @@ from typing import Any, Final
 
 from infergate.backends.base import Backend, Watched
 from infergate.config.schema import Config
+from infergate.core.certificates import CertificateError
 from infergate.core.limits import Limits
 from infergate.gateway.gateway import Gateway
 from infergate.observe.access_log import AccessLog
 from infergate.runtime.aside import Pool
 from infergate.transport.base import Address, Bind, Server
+from infergate.transport.door import Door
 
 _log = logging.getLogger("infergate")
 ADMIN: Final = "admin"
@@ -39,12 +41,13 @@ class NotTaken(Exception):  # noqa: N818 - it is what became of a configuration
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """What is to listen at ``address``. ``make`` makes its server, which serves ``app``; ``form``
-    is what a server cannot change, under the names that the operator knows."""
+    """What is to listen at ``address``. ``make`` makes its server, which serves ``app`` behind
+    ``door``; ``form`` is what a server cannot change, under the names that the operator knows."""
 
     address: Address
     app: Any
     make: Callable[[], Server]
+    door: Door
     form: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -97,6 +100,7 @@ class _Listener:
 
     server: Server
     wanted: Listening
+    door: Door
 
 
 class Running:
@@ -107,7 +111,8 @@ class Running:
         self._build: Final = build
         self._parts = build(config, None)
         self._served: dict[str, _Listener] = {
-            name: _Listener(each.make(), each) for name, each in self._parts.listening.items()
+            name: _Listener(each.make(), each, each.door)
+            for name, each in self._parts.listening.items()
         }
         self._bind: Bind | None = None
         self._changing: Final = asyncio.Lock()
@@ -133,6 +138,11 @@ class Running:
     def listeners(self) -> Mapping[str, Server]:
         """By the configuration's names."""
         return {name: each.server for name, each in self._served.items()}
+
+    @property
+    def doors(self) -> Iterable[Door]:
+        """What stands before each."""
+        return [each.door for each in self._served.values()]
 
     @property
     def generations(self) -> int:
@@ -195,7 +205,7 @@ class Running:
             )
         try:
             parts = self._build(config, self._parts)
-        except OSError as error:  # a file, say a certificate
+        except (OSError, CertificateError) as error:
             raise NotTaken(str(error)) from error
         try:
             served = self._matched(parts.listening)
@@ -233,7 +243,7 @@ class Running:
         for name, each in wanted.items():
             found = self._served.get(name) if each.takes_any else there.get(each.place)
             if found is None or found.wanted.place != each.place:
-                matched[name] = _Listener(each.make(), each)
+                matched[name] = _Listener(each.make(), each, each.door)
                 continue
             for key, value in each.form.items():
                 if found.wanted.form.get(key) != value:
@@ -241,7 +251,7 @@ class Running:
                         f"listeners.{name}: {key} cannot be changed while infergate listens on "
                         f"{each.place}: restart it, or take another address"
                     )
-            matched[name] = _Listener(found.server, each)
+            matched[name] = _Listener(found.server, each, found.door)
         return matched
 
     def _take(self, parts: Parts, served: dict[str, _Listener]) -> None:
@@ -254,6 +264,7 @@ class Running:
         calls = {call for each in before.values() for call in each.server.calls()} - self._busy
         for each in served.values():
             each.server.serve(each.wanted.app, parts.limits)
+            each.door.become(each.wanted.door)
         parts.gateway.take_over()
         parts.begin()
         self._old.append(old)

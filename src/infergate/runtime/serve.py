@@ -22,6 +22,7 @@ from infergate.config.schema import Config
 from infergate.observe.log_lines import FORMATTERS
 from infergate.runtime.assemble import assemble
 from infergate.runtime.banner import banner
+from infergate.runtime.descriptors import allow_most
 from infergate.runtime.engines import engine
 from infergate.runtime.history import History
 from infergate.runtime.memory import keep_freed_memory, settle
@@ -42,6 +43,7 @@ def serve(read: Read, source: Path | None) -> int:
     files = Files()
     config = read(files)
     keep_freed_memory()
+    allow_most()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATTERS[config.log.format]())
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import ssl
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from infergate.transport.base import Endpoint
+from infergate.transport.tls import Trust
 
 _EYEBALLS: Final = 0.25
 """Seconds before the next address of a name is tried beside the first (RFC 8305)."""
@@ -20,19 +20,19 @@ async def connected(
     loop: asyncio.AbstractEventLoop,
     make: Callable[[], AnyProtocol],
     endpoint: Endpoint,
-    context: ssl.SSLContext | None,
+    trust: Trust | None,
 ) -> AnyProtocol:
-    """What ``make`` made, connected. Raises OSError."""
+    """What ``make`` made, connected: by TLS where there is a ``trust``. Raises OSError."""
     if endpoint.unix:
         _, connection = await loop.create_unix_connection(make, endpoint.unix)
         return connection
-    options: dict[str, Any] = {"ssl": context}
+    options: dict[str, Any] = {}
+    if trust is not None:
+        options |= {"ssl": trust.context(), "server_hostname": trust.name(endpoint.host)}
     # uvloop tries addresses one after the other. And asyncio, cancelled while it races them, may
     # lose the socket that won: where there is nothing to race for, it does not.
     if isinstance(loop, asyncio.BaseEventLoop) and _is_name(endpoint.reached):
         options["happy_eyeballs_delay"] = _EYEBALLS
-    if context is not None:
-        options["server_hostname"] = endpoint.host
     _, connection = await loop.create_connection(make, endpoint.reached, endpoint.port, **options)
     return connection
 

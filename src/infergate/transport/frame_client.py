@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
+from infergate.core.certificates import ClientTls
 from infergate.core.errors import GatewayError, Kind, garbage
 from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, HttpResponse
@@ -109,10 +110,13 @@ class EitherUpstream:
     endpoint wants."""
 
     def __init__(
-        self, limits: Limits, http: Callable[[Limits], HttpStreamUpstream] = AiohttpUpstream
+        self,
+        limits: Limits,
+        http: Callable[[Limits, ClientTls | None], HttpStreamUpstream] = AiohttpUpstream,
+        tls: ClientTls | None = None,
     ) -> None:
-        """``http`` makes what speaks HTTP."""
-        self._http: Final = http(limits)
+        """``http`` makes what speaks HTTP, also by ``tls``."""
+        self._http: Final = http(limits, tls)
         self._frames: Final = FrameUpstream(limits)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:

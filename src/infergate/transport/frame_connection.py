@@ -39,9 +39,16 @@ class FrameRequest:
 
     __slots__ = ("_length", "_share", "call", "since", "whole", "wire")
 
-    def __init__(self, peer: str, length: int, admission: Admission, *, whole: bool) -> None:
+    def __init__(
+        self,
+        call: Call,
+        length: int,
+        admission: Admission,
+        *,
+        whole: bool,
+    ) -> None:
         self.wire = _unspoken()
-        self.call = Call(peer, time.monotonic())
+        self.call = call
         self.whole = whole
         self.since = 0.0
         self._length = length
@@ -117,7 +124,8 @@ class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
         """A frame of ``length`` bytes was announced."""
         host, frames = self._host, self._frames
         whole = frames.holds(length)
-        request = self._request = FrameRequest(self._peer, length, host.admission, whole=whole)
+        call = Call(self._peer, time.monotonic(), peer_identity=self._identity)
+        request = self._request = FrameRequest(call, length, host.admission, whole=whole)
         self._state = State.BODY
         try:
             request.admit(host.limits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infergate.core.limits import Limits
 from infergate.transport.base import Address, HttpApp
+from infergate.transport.door import Door
 from infergate.transport.frame_connection import FrameConnection
 from infergate.transport.guard import Admission
 from infergate.transport.listener import Listener
@@ -13,6 +14,11 @@ class FrameServer(Listener):
     """A :class:`~infergate.transport.base.Server` for frames. See ``frame_connection``."""
 
     def __init__(
-        self, address: Address, app: HttpApp, limits: Limits, admission: Admission
+        self,
+        address: Address,
+        app: HttpApp,
+        limits: Limits,
+        admission: Admission,
+        door: Door | None = None,
     ) -> None:
-        super().__init__(address, app, limits, admission, lambda: FrameConnection(self))
+        super().__init__(address, app, limits, admission, lambda: FrameConnection(self), door)

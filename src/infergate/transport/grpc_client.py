@@ -19,6 +19,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from infergate.core.certificates import ClientTls
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import KIB, Limits
 from infergate.core.wire import RpcRequest, RpcResponse, joined, size
@@ -54,9 +55,12 @@ _Methods = dict[str, Any]
 class GrpcUpstream:
     """An :data:`~infergate.transport.base.RpcUpstream`."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         self._limits = limits
+        self._tls = tls or ClientTls()
         self._options = _options(limits)
+        if self._tls.server_name is not None:
+            self._options.append(("grpc.ssl_target_name_override", self._tls.server_name))
         self._channels: dict[Endpoint, tuple[Any, _Methods]] = {}
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
@@ -126,7 +130,7 @@ class GrpcUpstream:
             target = f"{'ipv6' if ':' in endpoint.address else 'ipv4'}:{endpoint}"
             options = [*options, ("grpc.default_authority", endpoint.authority)]
         if endpoint.tls:
-            channel = grpc.aio.secure_channel(target, _credentials(endpoint), options)
+            channel = grpc.aio.secure_channel(target, _credentials(self._tls, endpoint), options)
         else:
             channel = grpc.aio.insecure_channel(target, options)
         opened: tuple[Any, _Methods] = (channel, {})
@@ -157,8 +161,8 @@ async def _next(call: Any) -> Any:
         return error
 
 
-def _credentials(endpoint: Endpoint) -> Any:
-    authorities = tls.authorities()
+def _credentials(settings: ClientTls, endpoint: Endpoint) -> Any:
+    authorities = tls.authorities() if settings.ca is None else settings.ca.read_bytes()
     if not authorities:  # grpcio would take its bundled ones
         raise GatewayError(
             Kind.CONNECT,
@@ -166,7 +170,11 @@ def _credentials(endpoint: Endpoint) -> Any:
             origin=Origin.BACKEND,
             detail=f"{endpoint.authority}: no trusted certificates are installed",
         )
-    return grpc.ssl_channel_credentials(authorities)
+    if settings.certificate is None or settings.key is None:
+        return grpc.ssl_channel_credentials(authorities)
+    return grpc.ssl_channel_credentials(
+        authorities, settings.key.read_bytes(), settings.certificate.read_bytes()
+    )
 
 
 def _options(limits: Limits) -> list[tuple[str, Any]]:

@@ -34,8 +34,9 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse, joined
-from infergate.transport import grpc_metadata
+from infergate.transport import grpc_metadata, grpc_tls
 from infergate.transport.base import Address, Bind, Bound, Conversation, RpcApp, StreamHandler
+from infergate.transport.door import Door
 from infergate.transport.grpc_conversation import held
 from infergate.transport.grpc_stream import until
 from infergate.transport.guard import Admission, shutting_down
@@ -60,11 +61,20 @@ tritonclient's KeepAliveOptions)."""
 class GrpcServer:
     """A :class:`~infergate.transport.base.Server` for gRPC."""
 
-    def __init__(self, address: Address, app: RpcApp, limits: Limits, admission: Admission) -> None:
+    def __init__(
+        self,
+        address: Address,
+        app: RpcApp,
+        limits: Limits,
+        admission: Admission,
+        door: Door | None = None,
+    ) -> None:
+        """Of ``door`` TLS is kept; connections are the library's."""
         self._wanted = address
+        self._certificates = None if door is None else door.certificates
         self._address = address
         self._limits = limits
-        self._methods = _Methods(app, admission)
+        self._methods = _Methods(app, admission, grpc_tls.reader(self._certificates))
         self._beside: Bound | None = None
         self._server: Any = None
 
@@ -83,7 +93,7 @@ class GrpcServer:
         server.add_generic_rpc_handlers((self._methods,))
         self._server = server
         try:
-            port = server.add_insecure_port(str(address))
+            port = grpc_tls.listen(server, str(address), self._certificates)
         except RuntimeError as error:  # grpcio keeps the reason to itself
             await self.stop(0)
             raise await _why_not(address, str(error)) from error
@@ -154,9 +164,12 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
     """All methods, known and unknown, as ``app`` serves them when they are called. ``over`` is set
     when the server stops; ``running`` are the calls under way."""
 
-    def __init__(self, app: RpcApp, admission: Admission) -> None:
+    def __init__(
+        self, app: RpcApp, admission: Admission, identify: Callable[[Any], tuple[str, ...]]
+    ) -> None:
         self.app = app
         self.admission: Final = admission
+        self._identify: Final = identify
         self.running: Final[dict[asyncio.Task[None], Call]] = {}
         self.over = asyncio.Event()
         self._unary = functools.lru_cache(_METHODS)(self._make_unary)
@@ -205,10 +218,11 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         return answer
 
-    async def _respond(self, method: str, message: bytes, call: Call) -> RpcResponse:
+    async def _respond(self, method: str, message: bytes, call: Call, context: Any) -> RpcResponse:
         length = call.bytes_in = len(message)
         wire = RpcRequest(method, (message,), call.headers)
         try:
+            call.peer_identity = self._identify(context)
             self.admission.admit(length)
             try:
                 with self._counted(call):
@@ -222,7 +236,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
             return self._refusal(_internal(), method, call)
 
     async def _answer(self, method: str, message: bytes, context: Any) -> bytes:
-        response = await self._respond(method, message, _call_of(context))
+        response = await self._respond(method, message, _call_of(context), context)
         if response.code:
             _end(context, response)
             return b""
@@ -243,6 +257,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         handler = self._stream_handler(method)
         assert handler is not None  # which methods stream is no matter of the configuration
         try:
+            call.peer_identity = self._identify(context)
             self.admission.admit_stream()
         except GatewayError as error:
             await self._turn_away(error, method, call, context)

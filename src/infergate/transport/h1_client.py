@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from infergate.core.certificates import ClientTls
 from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpResponse
@@ -86,6 +87,6 @@ class H1Exchange(Exchange, asyncio.BufferedProtocol):
 class H1Upstream(AiohttpUpstream):
     """An :data:`~infergate.transport.base.HttpUpstream`. Streams are left to aiohttp's parser."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         scratch = np.empty(_SCRATCH, np.uint8).data
-        super().__init__(limits, functools.partial(H1Exchange, scratch))
+        super().__init__(limits, tls, functools.partial(H1Exchange, scratch))

@@ -21,6 +21,7 @@ from infergate.core.errors import GatewayError
 from infergate.core.limits import KIB, Limits
 from infergate.core.wire import HttpRequest
 from infergate.transport.base import Address, HttpApp
+from infergate.transport.door import Door
 from infergate.transport.guard import Admission, Share
 from infergate.transport.h1.head import Head
 from infergate.transport.h1.reader import Reader
@@ -42,12 +43,13 @@ class H1Server(Listener):
     (docs/decisions/0009-both-lengths.md).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - see ServeHttp
         self,
         address: Address,
         app: HttpApp,
         limits: Limits,
         admission: Admission,
+        door: Door | None = None,
         *,
         accept_both_lengths: bool = False,
     ) -> None:
@@ -60,6 +62,7 @@ class H1Server(Listener):
             lambda: Connection(
                 self, Reader(scratch, self.limits, accept_both_lengths=accept_both_lengths)
             ),
+            door,
         )
 
 
@@ -68,9 +71,9 @@ class Incoming:
 
     __slots__ = ("_head", "_received", "_share", "call", "keep", "old", "since", "whole", "wire")
 
-    def __init__(self, head: Head, peer: str, admission: Admission) -> None:
+    def __init__(self, head: Head, call: Call, admission: Admission) -> None:
         self.wire = HttpRequest(head.method, head.path, head.query, head.headers)
-        self.call = Call(peer, time.monotonic(), headers=head.headers)
+        self.call = call
         self.keep = head.keep
         self.old = head.old
         self.since = 0.0
@@ -149,7 +152,10 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
 
     def _begin(self, head: Head) -> None:
         host = self._host
-        self._request = Incoming(head, self._peer, host.admission)
+        call = Call(
+            self._peer, time.monotonic(), headers=head.headers, peer_identity=self._identity
+        )
+        self._request = Incoming(head, call, host.admission)
         if head.wrong is not None:
             self._refuse(head.wrong)
             return

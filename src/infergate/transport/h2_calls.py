@@ -72,7 +72,11 @@ class Served:
         self._task: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self.call: Final = Call(
-            link.peer, now, None if timeout is None else now + timeout, headers=asked.headers
+            link.peer,
+            now,
+            None if timeout is None else now + timeout,
+            headers=asked.headers,
+            peer_identity=link.identity,
         )
         if timeout is not None:
             self._alarm = link.loop.call_later(timeout + _LATE, self._expire)

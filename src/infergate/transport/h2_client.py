@@ -17,14 +17,15 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Final
 
+from infergate.core.certificates import ClientTls
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import Limits
 from infergate.core.wire import RpcRequest, RpcResponse, size
-from infergate.transport import tls
 from infergate.transport.base import Endpoint
 from infergate.transport.connecting import connected
 from infergate.transport.h2_asking import AskedOnce, AskedStream, ClientLink, Untouched
 from infergate.transport.h2_calls import ROOM
+from infergate.transport.tls import NO_TLS, Trust
 
 _MOST_CONNECTIONS: Final = 8
 """Connections of an endpoint; beyond that calls wait for others to end."""
@@ -33,10 +34,11 @@ _PROTOCOL: Final = "h2"
 
 
 class H2Upstream:
-    """An :data:`~infergate.transport.base.RpcUpstream`, with streams."""
+    """An :data:`~infergate.transport.base.RpcUpstream`, with streams. ``tls``: see ``Pools``."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         self._limits: Final = limits
+        self._trust = None if tls is None else Trust(tls, _PROTOCOL)
         self._sites: dict[Endpoint, _Site] = {}
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
@@ -89,7 +91,10 @@ class H2Upstream:
             )
 
     def _open(self, endpoint: Endpoint) -> _Site:
-        made = self._sites[endpoint] = _Site(endpoint, self._limits)
+        if endpoint.tls and self._trust is None:
+            self._trust = Trust(None, _PROTOCOL)
+        trust = self._trust if endpoint.tls else None
+        made = self._sites[endpoint] = _Site(endpoint, self._limits, trust)
         return made
 
     async def drop(self, endpoint: Endpoint) -> None:
@@ -106,7 +111,7 @@ class H2Upstream:
 def _unreached(endpoint: Endpoint, reason: BaseException) -> GatewayError:
     return GatewayError(
         Kind.CONNECT,
-        tls.NO_TLS if isinstance(reason, ssl.SSLError) else "the backend could not be reached",
+        NO_TLS if isinstance(reason, ssl.SSLError) else "the backend could not be reached",
         origin=Origin.BACKEND,
         detail=f"{endpoint}: {reason!r}",
     )
@@ -115,11 +120,11 @@ def _unreached(endpoint: Endpoint, reason: BaseException) -> GatewayError:
 class _Site:
     """The connections to one endpoint, and the calls that wait for room on them."""
 
-    def __init__(self, endpoint: Endpoint, limits: Limits) -> None:
+    def __init__(self, endpoint: Endpoint, limits: Limits, trust: Trust | None) -> None:
         self._endpoint: Final = endpoint
         self._limits: Final = limits
         self.loop: Final = asyncio.get_running_loop()
-        self._tls: Final = tls.context(_PROTOCOL) if endpoint.tls else None
+        self._trust: Final = trust
         self._links: list[ClientLink] = []
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -169,8 +174,8 @@ class _Site:
         link: ClientLink | None = None
         try:
             async with asyncio.timeout(self._limits.connect_time):
-                link = await connected(self.loop, self._new, self._endpoint, self._tls)
-                await link.ready(_PROTOCOL if self._tls is not None else "")
+                link = await connected(self.loop, self._new, self._endpoint, self._trust)
+                await link.ready(_PROTOCOL if self._trust is not None else "")
         except BaseException:
             if link is not None:
                 link.abort()

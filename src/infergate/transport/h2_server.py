@@ -22,6 +22,7 @@ from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcResponse
 from infergate.transport.base import Address, RpcApp, StreamHandler
+from infergate.transport.door import Door, peer_of
 from infergate.transport.grpc_conversation import held
 from infergate.transport.guard import Admission
 from infergate.transport.h2 import calls
@@ -43,8 +44,15 @@ _GOODBYE: Final = 1.0
 class H2Server(Sockets):
     """A :class:`~infergate.transport.base.Server` for gRPC."""
 
-    def __init__(self, address: Address, app: RpcApp, limits: Limits, admission: Admission) -> None:
-        super().__init__(address, limits, admission, lambda: ServerLink(self))
+    def __init__(
+        self,
+        address: Address,
+        app: RpcApp,
+        limits: Limits,
+        admission: Admission,
+        door: Door | None = None,
+    ) -> None:
+        super().__init__(address, limits, admission, lambda: ServerLink(self), door)
         self.app = app
         self.period = _period(limits)
 
@@ -80,6 +88,7 @@ class ServerLink(Link):
         self.core: Final = core
         self.host: Final = host
         self.peer = ""
+        self.identity: tuple[str, ...] = ()  # see Call.peer_identity
         self._calls: set[Served] = set()
         self._is_lost = False
         self._is_greeted = False
@@ -96,10 +105,9 @@ class ServerLink(Link):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accepted."""
         super().connection_made(transport)
-        peer = transport.get_extra_info("peername")
-        self.peer = str(Address(*peer[:2])) if isinstance(peer, tuple) else "unix"
-        self.host.opened(self)
-        if self.host.stopping:  # accepted in the moment the listener closed
+        self.peer = peer_of(transport)
+        self.identity = transport.get_extra_info("peer_identity", ())
+        if not self.host.opened(self, self.peer):
             self.abort()
             return
         self._busy_until = self._headers_since = self.loop.time()

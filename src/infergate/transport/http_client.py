@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
+from infergate.core.certificates import ClientTls
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, HttpResponse
@@ -28,11 +29,16 @@ _SAFE: Final = frozenset({"GET", "HEAD"})
 class AiohttpUpstream:
     """An :data:`~infergate.transport.base.HttpUpstream`."""
 
-    def __init__(self, limits: Limits, make: Make[Exchange] = AiohttpExchange) -> None:
-        """``make`` makes a connection for whole answers."""
+    def __init__(
+        self,
+        limits: Limits,
+        tls: ClientTls | None = None,
+        make: Make[Exchange] = AiohttpExchange,
+    ) -> None:
+        """``make`` makes a connection for whole answers; ``tls``: see ``Pools``."""
         self._limits: Final = limits
-        self._pools: Final = Pools(limits, make)
-        self._streams: Final = Pools(limits, EventExchange)
+        self._pools: Final = Pools(limits, make, tls)
+        self._streams: Final = Pools(limits, EventExchange, tls)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
         """Send and wait for the whole answer. See :class:`~infergate.transport.base.Upstream`."""

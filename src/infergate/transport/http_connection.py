@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Final
 
+from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.transport import http_head
 from infergate.transport.http_incoming import Incoming
@@ -116,7 +118,8 @@ class Connection(HttpServed[Incoming], asyncio.Protocol):
         """The head is complete."""
         self._head.clear()
         host = self._host
-        request = Incoming(message, payload, self._peer, host.limits, host.admission)
+        call = Call(self._peer, time.monotonic(), peer_identity=self._identity)
+        request = Incoming(message, payload, call, host.limits, host.admission)
         self._request = request
         try:
             request.admit(message)

@@ -7,7 +7,6 @@ a length, else by the bytes that came.
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
 from infergate.core.call import Call
@@ -48,18 +47,18 @@ class Incoming:
         self,
         message: RawRequestMessage,
         payload: StreamReader,
-        peer: str,
+        call: Call,
         limits: Limits,
         admission: Admission,
     ) -> None:
-        headers = http_head.lowered(message.headers.items())
+        headers = call.headers = http_head.lowered(message.headers.items())
         target = message.path
         if target.startswith("/"):
             path, _, query = target.partition("?")
         else:
             path, query = message.url.raw_path, message.url.raw_query_string
         self.wire = HttpRequest(message.method, path, query, headers)
-        self.call = Call(peer, time.monotonic(), headers=headers)
+        self.call = call
         self.keep = not (message.should_close or message.upgrade or message.method == "CONNECT")
         self.whole = payload.is_eof()
         self.since = 0.0

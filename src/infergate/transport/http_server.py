@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infergate.core.limits import Limits
 from infergate.transport.base import Address, HttpApp
+from infergate.transport.door import Door
 from infergate.transport.guard import Admission
 from infergate.transport.http_connection import Connection
 from infergate.transport.listener import Listener
@@ -16,12 +17,13 @@ class AiohttpServer(Listener):
     (docs/decisions/0009-both-lengths.md).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - see ServeHttp
         self,
         address: Address,
         app: HttpApp,
         limits: Limits,
         admission: Admission,
+        door: Door | None = None,
         *,
         accept_both_lengths: bool = False,
     ) -> None:
@@ -31,4 +33,5 @@ class AiohttpServer(Listener):
             limits,
             admission,
             lambda: Connection(self, accept_both_lengths=accept_both_lengths),
+            door,
         )

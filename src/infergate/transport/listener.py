@@ -15,7 +15,9 @@ from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.transport.base import Address, Bind, Bound, HttpApp
 from infergate.transport.binding import BACKLOG, bound
+from infergate.transport.door import Door
 from infergate.transport.guard import Admission, shutting_down
+from infergate.transport.secured import Scratches, Secured
 
 _LAST_WORDS: Final = 1.0
 """Seconds that clients have to take how their requests ended, and cancelled requests for their
@@ -45,7 +47,8 @@ class Accepted(Protocol):
 class Sockets:
     """A :class:`~infergate.transport.base.Server`, on TCP or on a unix socket.
 
-    ``accept`` makes the asyncio protocol of one connection.
+    ``accept`` makes the asyncio protocol of one connection. ``door`` says who is let in to it;
+    None: everybody, in plain text.
     """
 
     def __init__(
@@ -54,10 +57,12 @@ class Sockets:
         limits: Limits,
         admission: Admission,
         accept: Callable[[], asyncio.BaseProtocol],
+        door: Door | None = None,
     ) -> None:
         self._wanted = address
         self._address = address
-        self._accept: Final = accept
+        self.door: Final = door or Door()
+        self._accept: Final = self._secured(accept)
         self.limits = limits
         self.admission = admission
         self.stopping = False
@@ -67,6 +72,15 @@ class Sockets:
         self._connections: set[Accepted] = set()
         self._empty: Final = asyncio.Event()
         self._empty.set()
+
+    def _secured(
+        self, accept: Callable[[], asyncio.BaseProtocol]
+    ) -> Callable[[], asyncio.BaseProtocol]:
+        """``accept`` behind the door's TLS, if it has any."""
+        if self.door.certificates is None:
+            return accept
+        scratches = Scratches()
+        return lambda: Secured(self, accept(), scratches)
 
     @property
     def address(self) -> Address:
@@ -128,14 +142,20 @@ class Sockets:
 
     # ---- what connections tell
 
-    def opened(self, connection: Accepted) -> None:
-        """A client connected."""
+    def opened(self, connection: Accepted, peer: str) -> bool:
+        """A client connected; False where it is not let in, and is to be aborted."""
+        # Where the listener closes, one may be accepted in the same moment.
+        if self.stopping or not self.door.enter(peer):
+            return False
         self._connections.add(connection)
         self._empty.clear()
+        return True
 
     def closed(self, connection: Accepted) -> None:
         """A connection is over, and its task too."""
-        self._connections.discard(connection)
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self.door.leave()
         if not self._connections:
             self._empty.set()
 
@@ -143,15 +163,16 @@ class Sockets:
 class Listener(Sockets):
     """Those of an HttpApp."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - those of Sockets, and its own
         self,
         address: Address,
         app: HttpApp,
         limits: Limits,
         admission: Admission,
         accept: Callable[[], asyncio.BaseProtocol],
+        door: Door | None = None,
     ) -> None:
-        super().__init__(address, limits, admission, accept)
+        super().__init__(address, limits, admission, accept, door)
         self.app = app
 
     def serve(self, app: HttpApp, limits: Limits) -> None:

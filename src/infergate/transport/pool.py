@@ -15,13 +15,14 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
 
+from infergate.core.certificates import ClientTls
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpResponse
-from infergate.transport import tls
 from infergate.transport.base import Endpoint
 from infergate.transport.connecting import connected
+from infergate.transport.tls import NO_TLS, Trust
 
 _IDLE: Final = 4.0
 """Seconds an idle connection is kept: less than servers do (uvicorn, so MLServer and KServe: 5 s),
@@ -153,7 +154,9 @@ Make = Callable[[Limits, Endpoint, "Pool[Any]"], Made]
 class Pool(Generic[Made]):
     """Connections to one endpoint."""
 
-    def __init__(self, endpoint: Endpoint, limits: Limits, make: Make[Made]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, limits: Limits, make: Make[Made], trust: Trust | None = None
+    ) -> None:
         self._endpoint: Final = endpoint
         self._limits: Final = limits
         self._make: Final = make
@@ -162,7 +165,7 @@ class Pool(Generic[Made]):
         self._loop = asyncio.get_running_loop()
         self._emptied: asyncio.Future[None] | None = None
         self._sweep: asyncio.TimerHandle | None = None
-        self._tls = tls.context() if endpoint.tls else None
+        self._trust: Final = trust if endpoint.tls else None
 
     def take(self) -> Made | None:
         """An idle connection, or None."""
@@ -186,7 +189,7 @@ class Pool(Generic[Made]):
             if not isinstance(error, TimeoutError):
                 kind = Kind.CONNECT
             if isinstance(error, ssl.SSLError):
-                public = tls.NO_TLS
+                public = NO_TLS
             detail = f"{self._endpoint}: {error!r}"
             raise GatewayError(kind, public, origin=Origin.BACKEND, detail=detail) from error
         if connection.usable:
@@ -194,7 +197,7 @@ class Pool(Generic[Made]):
         return connection
 
     async def _connected(self) -> Made:
-        return await connected(self._loop, self._new, self._endpoint, self._tls)
+        return await connected(self._loop, self._new, self._endpoint, self._trust)
 
     def _new(self) -> Made:
         return self._make(self._limits, self._endpoint, self)
@@ -236,18 +239,23 @@ class Pool(Generic[Made]):
 
 
 class Pools(Generic[Made]):
-    """A pool for each endpoint."""
+    """A pool for each endpoint. ``tls``: whom those trust that are spoken to by it; None: whom the
+    system does. Raises CertificateError."""
 
-    def __init__(self, limits: Limits, make: Make[Made]) -> None:
+    def __init__(self, limits: Limits, make: Make[Made], tls: ClientTls | None = None) -> None:
         self._limits: Final = limits
         self._make: Final = make
+        self._trust = None if tls is None else Trust(tls)
         self._of: dict[Endpoint, Pool[Made]] = {}
 
     def of(self, endpoint: Endpoint) -> Pool[Made]:
         """The pool of ``endpoint``."""
         pool = self._of.get(endpoint)
         if pool is None:
-            pool = self._of[endpoint] = Pool(endpoint, self._limits, self._make)
+            if endpoint.tls and self._trust is None:
+                self._trust = Trust(None)
+            pool = Pool(endpoint, self._limits, self._make, self._trust)
+            self._of[endpoint] = pool
         return pool
 
     async def drop(self, endpoint: Endpoint) -> None:

@@ -28,7 +28,8 @@ from infergate.core.errors import GatewayError
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, Rest
 from infergate.transport import http_answer, http_head
-from infergate.transport.base import Address, HttpApp
+from infergate.transport.base import HttpApp
+from infergate.transport.door import peer_of
 from infergate.transport.listener import Listener
 from infergate.transport.timer import Timer
 
@@ -71,6 +72,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
     __slots__ = (
         "_flushed",
         "_host",
+        "_identity",
         "_paused",
         "_peer",
         "_request",
@@ -86,6 +88,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._timer = Timer(host.loop, self._expire)
         self._state = State.HEAD
         self._peer = ""
+        self._identity: tuple[str, ...] = ()  # see Call.peer_identity
         self._request: AnyRequest | None = None  # from its head to its answer
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport
@@ -122,10 +125,9 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accepted."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by name
-        peer = transport.get_extra_info("peername")
-        self._peer = str(Address(*peer[:2])) if isinstance(peer, tuple) else "unix"
-        self._host.opened(self)
-        if self._host.stopping:  # accepted in the moment the listener closed
+        self._peer = peer_of(transport)
+        self._identity = transport.get_extra_info("peer_identity", ())
+        if not self._host.opened(self, self._peer):
             self._transport.abort()
             return
         self._timer.set(self._host.limits.header_time)
@@ -215,7 +217,8 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         """Turn the request away, wherever in it the connection is."""
         request = self._request
         if request is None:  # inside its head
-            wire, call = self._unread(), Call(self._peer, time.monotonic())
+            wire = self._unread()
+            call = Call(self._peer, time.monotonic(), peer_identity=self._identity)
         else:
             wire, call = request.wire, request.call
             request.release()

@@ -14,13 +14,11 @@ from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
-from infergate.runtime.engines import ServeHttp
+from infergate.runtime.engines import AskGrpc, ServeGrpc, ServeHttp
 from infergate.transport.base import (
     Address,
     Conversation,
     Endpoint,
-    RpcApp,
-    RpcUpstream,
     Server,
     StreamHandler,
 )
@@ -142,6 +140,11 @@ class Peer:
         self.writer.close()
         with suppress(ConnectionError):
             await self.writer.wait_closed()
+
+    async def close_badly(self) -> None:
+        """After TLS has failed, which is told once more."""
+        with suppress(ssl.SSLError):
+            await self.close()
 
 
 HttpServe = Callable[[Limits], Awaitable[HttpSite]]
@@ -340,10 +343,10 @@ class Engine:
     """What speaks gRPC, and HTTP to clients."""
 
     name: str
-    server: Callable[[Address, RpcApp, Limits, Admission], Server]
-    upstream: Callable[[Limits], RpcUpstream]
+    server: ServeGrpc
+    upstream: AskGrpc
     http: ServeHttp
-    http_upstream: Callable[[Limits], AiohttpUpstream]
+    http_upstream: type[AiohttpUpstream]
 
     def __str__(self) -> str:
         return self.name

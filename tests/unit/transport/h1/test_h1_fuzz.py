@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.transport.guard import Admission
@@ -232,7 +233,7 @@ def theirs(data: bytes, limits: Limits) -> object:
         if not messages:
             return "incomplete"
         message, payload = messages[0]
-        request = Incoming(message, payload, "", limits, Admission(limits))
+        request = Incoming(message, payload, Call("", 0.0), limits, Admission(limits))
         request.admit(message)
         request.take()
     except (*NOT_HTTP, GatewayError):

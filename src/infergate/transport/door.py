@@ -1,0 +1,109 @@
+"""Who is let in to a listener, before anything is asked: how many, and by which TLS.
+
+*Rule.* Who is turned away is disconnected, counted by why, and told to the log in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from infergate.transport.base import Address
+from infergate.transport.tls_server import ServerCertificates
+
+log = logging.getLogger(__name__)
+
+_UNBOUNDED: Final = 2**31
+
+
+class Refusal(enum.Enum):
+    """Why a connection was refused or ended: the label of a metric."""
+
+    FULL = "connections"
+    PLAIN_TEXT = "plain_text"
+    TLS = "tls"
+    HANDSHAKE = "handshake"
+    HANDSHAKE_TIME = "handshake_time"
+    CERTIFICATE = "client_certificate"
+    NAME = "client_name"
+    SLOW_READER = "slow_reader"
+
+
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """Who is at the other end of ``transport``, as it is told in logs."""
+    peer = transport.get_extra_info("peername")
+    return str(Address(*peer[:2])) if isinstance(peer, tuple) else "unix"
+
+
+class Connections:
+    """How many connections several listeners have."""
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open = 0
+
+
+class Door:
+    """A listener's. ``connections`` may be those of several, of which there are to be at most
+    ``most``; ``open`` are its own."""
+
+    __slots__ = ("_connections", "_most", "_refused", "certificates", "listener", "open", "over")
+
+    def __init__(  # noqa: PLR0913, PLR0917 - most of them are for what is told
+        self,
+        listener: str = "",
+        connections: Connections | None = None,
+        certificates: ServerCertificates | None = None,
+        refused: Callable[[Refusal], None] = lambda _: None,
+        over: Callable[[str], None] = lambda _: None,
+        *,
+        most: int = _UNBOUNDED,
+    ) -> None:
+        """``listener`` is its name for the log. Without ``certificates`` plain text is spoken.
+        ``over`` is told of requests that meet a limit (its name in docs/limits.md) where no
+        application is."""
+        self.listener = listener
+        self.certificates = certificates
+        self.open = 0
+        self._connections: Final = connections or Connections()
+        self._most = most
+        self._refused = refused
+        self.over = over
+
+    def become(self, other: Door) -> None:
+        """From now on do as ``other``, which nobody has come through. Both speak TLS, or none."""
+        self.listener, self.certificates = other.listener, other.certificates
+        self._most, self._refused, self.over = other._most, other._refused, other.over
+
+    @property
+    def connections(self) -> int:
+        """See ListenerFigures."""
+        return self.open
+
+    @property
+    def expires(self) -> float | None:
+        """See ListenerFigures."""
+        return None if self.certificates is None else self.certificates.expires()
+
+    def enter(self, peer: str) -> bool:
+        """Count one more connection; False where that would be one too many."""
+        if self._connections.open >= self._most:
+            self.refuse(Refusal.FULL, peer, f"there are {self._most} connections")
+            return False
+        self._connections.open += 1
+        self.open += 1
+        return True
+
+    def leave(self) -> None:
+        """A connection that was let in is over."""
+        self._connections.open -= 1
+        self.open -= 1
+
+    def refuse(self, refusal: Refusal, peer: str, why: str) -> None:
+        """A connection of ``peer`` is turned away."""
+        self._refused(refusal)
+        log.info("%s: %s is disconnected: %s", self.listener, peer, why)

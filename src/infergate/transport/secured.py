@@ -1,0 +1,389 @@
+"""TLS between a client's socket and the protocol that serves it.
+
+*Strategy.* One object for each connection, which is a protocol to the socket's transport and a
+transport to the protocol that serves. OpenSSL works between two buffers in memory; bytes arrive in
+a scratch that all connections of a listener share, since a loop has each read before the next.
+(Why not the loops' own TLS: docs/decisions/0026-tls.md.)
+
+*Rule 1.* What is to be sent is encrypted when the socket can take it: an answer that waits for a
+slow reader waits as it is, and counts in ``get_write_buffer_size``.
+*Rule 2.* Until the handshake is done who serves does not know of the connection, and it has
+``limits.header_time`` to be done.
+*Rule 3.* The end is told by a close_notify after all that was written; nobody waits for the
+client's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+
+from infergate.core.errors import GatewayError
+from infergate.core.limits import KIB
+from infergate.core.tensor import Buffer
+from infergate.transport.door import Refusal, peer_of
+from infergate.transport.tls_names import Allowed, names_of
+
+if TYPE_CHECKING:
+    from infergate.transport.listener import Sockets
+
+_AT_ONCE: Final = 256 * KIB
+"""Bytes received at once; and encrypted before the socket is asked whether it takes more."""
+_HIGH, _LOW = 64 * KIB, 16 * KIB
+"""Bytes not sent at which whoever writes them is told to wait, and to go on (as asyncio's)."""
+_HANDSHAKE: Final = 0x16
+"""The first byte of a client that speaks TLS (RFC 8446, 5.1)."""
+_ABSENT: Final = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+
+
+class Scratches:
+    """Where bytes arrive, ``sealed`` and ``opened``, until they are read."""
+
+    def __init__(self) -> None:
+        self.sealed: Final[memoryview] = np.empty(_AT_ONCE, np.uint8).data
+        self.opened: Final[memoryview] = np.empty(_AT_ONCE, np.uint8).data
+
+
+class Secured(asyncio.Transport, asyncio.BufferedProtocol):
+    """See the module. ``app`` is what serves."""
+
+    def __init__(self, host: Sockets, app: asyncio.BaseProtocol, scratches: Scratches) -> None:
+        super().__init__()
+        self._host: Final = host
+        self._app: Final[Any] = app
+        self._scratches: Final = scratches
+        self._is_buffered: Final = isinstance(app, asyncio.BufferedProtocol)
+        self._raw: asyncio.Transport
+        self._allowed: Allowed
+        self._ssl: Any  # an SSLObject, which reads into memoryviews, whatever its types say
+        self._incoming: Final = ssl.MemoryBIO()
+        self._outgoing: Final = ssl.MemoryBIO()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._peer = ""
+        self._names: tuple[str, ...] = ()
+        self._has_begun = False
+        self._is_open = False
+        self._has_ended = False  # our half: nothing is written any more
+        self._has_said_so = False
+        self._closing = False
+        self._client_ended = False
+        self._reads = True
+        self._waiting: deque[Buffer] = deque()
+        self._size = 0  # of what waits
+        self._raw_paused = False
+        self._high, self._low = _HIGH, _LOW
+        self._app_paused = False
+
+    # ---- what the socket's transport tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accepted."""
+        self._raw = cast("asyncio.Transport", transport)  # uvloop's is none by name
+        self._peer = peer_of(transport)
+        if not self._host.opened(self, self._peer):
+            self.abort()
+            return
+        certificates = self._host.door.certificates
+        assert certificates is not None
+        self._allowed = certificates.allowed
+        context = certificates.context()
+        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._alarm = self._host.loop.call_later(self._host.limits.header_time, self._late)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Where the next bytes go."""
+        return self._scratches.sealed
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes of the client."""
+        if self._closing or self._has_said_so:
+            return
+        sealed = self._scratches.sealed
+        self._incoming.write(sealed[:nbytes])
+        if self._is_open:
+            self._receive()
+        elif not self._has_begun and sealed[0] != _HANDSHAKE:
+            self._refuse(Refusal.PLAIN_TEXT, "it does not speak TLS")
+        else:
+            self._has_begun = True
+            self._shake_hands()
+
+    def eof_received(self) -> None:
+        """The client says no more."""
+        if self._is_open:
+            self._end_of_client()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client went away, or we closed."""
+        self._closing = True
+        self._forget_alarm()
+        self._waiting.clear()
+        self._size = 0
+        if self._is_open:
+            self._app.connection_lost(exc)
+        else:
+            self._host.closed(self)
+
+    def pause_writing(self) -> None:
+        """The socket is full."""
+        self._raw_paused = True
+
+    def resume_writing(self) -> None:
+        """It takes more."""
+        self._raw_paused = False
+        self._pump()
+        if self._app_paused and self.get_write_buffer_size() <= self._low:
+            self._app_paused = False
+            self._app.resume_writing()
+
+    # ---- the handshake
+
+    def _shake_hands(self) -> None:
+        try:
+            self._ssl.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send_sealed()
+            return
+        except ssl.SSLError as error:
+            self._send_sealed()  # what tells the client why
+            self._refuse(*_told(error))
+            return
+        self._send_sealed()
+        self._forget_alarm()
+        self._names = names_of(self._ssl.getpeercert())
+        if self._has_wrong_name:
+            named = ", ".join(self._names) or "no names"
+            self._refuse(Refusal.NAME, f"its certificate is for {named}, which is not allowed")
+            return
+        self._host.closed(self)  # and who serves tells of it from here on
+        self._is_open = True
+        self._app.connection_made(self)
+        self._receive()
+
+    @property
+    def _has_wrong_name(self) -> bool:
+        shown = self._ssl.getpeercert(binary_form=True) is not None
+        return shown and not self._allowed.lets_in(self._names)
+
+    def _late(self) -> None:
+        self._alarm = None
+        self._refuse(Refusal.HANDSHAKE_TIME, "the TLS handshake was not done in time")
+
+    def _refuse(self, refusal: Refusal, why: str) -> None:
+        self._host.door.refuse(refusal, self._peer, why)
+        self._forget_alarm()
+        self._closing = True
+        self._raw.close()
+
+    def _forget_alarm(self) -> None:
+        alarm, self._alarm = self._alarm, None
+        if alarm is not None:
+            alarm.cancel()
+
+    # ---- receiving
+
+    def _receive(self) -> None:
+        """Hand on what has come, as long as it is wanted."""
+        more = True
+        while more and self._reads and not self._closing and not self._has_said_so:
+            room = self._app.get_buffer(-1) if self._is_buffered else self._scratches.opened
+            if not len(room):
+                return
+            try:
+                size, more = self._open(room)
+            except ssl.SSLError as error:
+                self._host.door.refuse(Refusal.HANDSHAKE, self._peer, f"TLS: {error.reason}")
+                self._send_sealed()  # what tells the client why
+                self._closing = self._has_said_so = True
+                self._raw.close()
+                return
+            if size and self._is_buffered:
+                self._app.buffer_updated(size)
+            elif size:
+                self._app.data_received(bytes(room[:size]))
+        if self._client_ended and not self._closing:
+            self._end_of_client()
+
+    def _open(self, room: memoryview) -> tuple[int, bool]:
+        """Decrypt into ``room``: how many bytes, and whether there may be more of them. Raises
+        SSLError."""
+        filled, most = 0, len(room)
+        while filled < most:
+            try:
+                size = self._ssl.read(most - filled, room[filled:])
+            except ssl.SSLWantReadError:
+                return filled, False
+            if not size:  # close_notify
+                self._client_ended = True
+                return filled, False
+            filled += size
+        return filled, True
+
+    def _end_of_client(self) -> None:
+        self._app.eof_received()
+        self.close()  # TLS has no half of a connection that the servers here could use
+
+    # ---- sending
+
+    def write(self, data: Buffer) -> None:
+        """Send ``data``, which is kept until it can be."""
+        if self._closing or self._has_ended or not len(data):
+            return
+        self._waiting.append(data)
+        self._size += len(data)
+        self._pump()
+        self._hold_back()
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        """Send them all."""
+        if self._closing or self._has_ended:
+            return
+        for each in list_of_data:
+            if len(each):
+                self._waiting.append(each)
+                self._size += len(each)
+        self._pump()
+        self._hold_back()
+
+    def _hold_back(self) -> None:
+        if not self._app_paused and self.get_write_buffer_size() > self._high:
+            self._app_paused = True
+            self._app.pause_writing()
+
+    def _pump(self) -> None:
+        """Rule 1."""
+        while self._waiting and not self._raw_paused:
+            piece = self._piece()
+            try:
+                sent = 0
+                while sent < len(piece):
+                    sent += self._ssl.write(piece[sent:] if sent else piece)
+            except ssl.SSLError:
+                self.abort()
+                return
+            self._send_sealed()
+        if self._has_ended and not self._waiting:
+            self._say_so()
+
+    def _piece(self) -> Buffer:
+        """What is encrypted next. Small parts are joined: each piece becomes records of its own."""
+        waiting, taken, size = self._waiting, [], 0
+        while waiting and size < _AT_ONCE:
+            part = waiting.popleft()
+            if len(part) > _AT_ONCE - size:
+                view = memoryview(part)
+                waiting.appendleft(view[_AT_ONCE - size :])
+                part = view[: _AT_ONCE - size]
+            taken.append(part)
+            size += len(part)
+        self._size -= size
+        return taken[0] if len(taken) == 1 else b"".join(taken)
+
+    def _send_sealed(self) -> None:
+        if self._outgoing.pending:
+            self._raw.write(self._outgoing.read())
+
+    def _say_so(self) -> None:
+        """Rule 3."""
+        if not self._has_said_so:
+            self._has_said_so = True
+            with contextlib.suppress(ssl.SSLError):  # the client has not said so as well
+                self._ssl.unwrap()
+            self._send_sealed()
+        if self._closing:
+            self._raw.close()
+        elif self._raw.can_write_eof():
+            self._raw.write_eof()
+
+    # ---- what who serves asks of its transport
+
+    def can_write_eof(self) -> bool:
+        """Whether our half can be ended: by close_notify."""
+        return True
+
+    def write_eof(self) -> None:
+        """Say that nothing more comes after what was written."""
+        self._has_ended = True
+        self._pump()
+
+    def close(self) -> None:
+        """Close when all is sent."""
+        if not self._closing:
+            self._closing = self._has_ended = True
+            self._pump()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._closing = True
+        self._raw.abort()
+
+    def finish(self) -> None:
+        """The listener stops; see Accepted. It knows this one only while hands are shaken."""
+        self.abort()
+
+    def give_up(self, error: GatewayError) -> None:  # noqa: ARG002 - nothing was asked yet
+        """See ``finish``."""
+        self.abort()
+
+    def calls(self) -> Iterable[asyncio.Task[None]]:
+        """See ``finish``."""
+        return ()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._closing or self._raw.is_closing()
+
+    def pause_reading(self) -> None:
+        """Let the client wait."""
+        self._reads = False
+        if not self._raw.is_closing():
+            self._raw.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on with what came meanwhile, in the loop's next turn."""
+        if not self._reads and not self._raw.is_closing():
+            self._reads = True
+            self._raw.resume_reading()
+            self._host.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._is_open:
+            self._receive()
+
+    def is_reading(self) -> bool:
+        """Whether the client is listened to."""
+        return self._reads and not self.is_closing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """See asyncio.WriteTransport."""
+        self._high = _HIGH if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the system has not taken yet."""
+        return self._size + self._raw.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """As of the socket; besides, ``peer_identity``: the names of the client's certificate."""
+        match name:
+            case "peer_identity":
+                return self._names
+            case "ssl_object":
+                return self._ssl
+            case _:
+                return self._raw.get_extra_info(name, default)
+
+
+def _told(error: ssl.SSLError) -> tuple[Refusal, str]:
+    """Why a handshake failed: for the metric, and for the log."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return Refusal.CERTIFICATE, f"its certificate is not good: {error.verify_message}"
+    if error.reason == _ABSENT:
+        return Refusal.CERTIFICATE, "it shows no certificate"
+    return Refusal.HANDSHAKE, f"the TLS handshake failed: {error.reason or error}"

@@ -1,0 +1,96 @@
+"""Certificates for tests: an authority, and what it issues, as files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from infergate.core.certificates import ClientTls, ServerTls
+
+LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
+LATELY = datetime(2002, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its key, in files."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """Issues certificates into ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._ca = trustme.CA()
+        self._folder = folder
+        folder.mkdir(exist_ok=True)
+        self.file = folder / "ca.pem"
+        self._ca.cert_pem.write_to_path(self.file)
+        self._count = 0
+
+    def issue(self, *names: str, expired: bool = False) -> Pair:
+        """A new pair for ``names``."""
+        self._count += 1
+        pair = Pair(
+            self._folder / f"{self._count}.pem",
+            self._folder / f"{self._count}.key",
+        )
+        dates = {"not_before": LONG_AGO, "not_after": LATELY} if expired else {}
+        plain = [name for name in names if "://" not in name]
+        leaf = self._ca.issue_cert(*plain or ["localhost"], **dates)
+        leaf.private_key_pem.write_to_path(pair.key)
+        chain = b"".join(each.bytes() for each in leaf.cert_chain_pems)
+        if len(plain) < len(names):
+            chain = self._renamed(x509.load_pem_x509_certificate(chain), names)
+        pair.certificate.write_bytes(chain)
+        return pair
+
+    def _renamed(self, leaf: x509.Certificate, names: Sequence[str]) -> bytes:
+        """``leaf`` for ``names`` some of which are URIs, which trustme has no word for."""
+        told = [
+            x509.UniformResourceIdentifier(name) if "://" in name else x509.DNSName(name)
+            for name in names
+        ]
+        key = serialization.load_pem_private_key(self._ca.private_key_pem.bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        authority = x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
+        made = x509.CertificateBuilder(
+            issuer_name=authority.subject,
+            subject_name=leaf.subject,
+            public_key=leaf.public_key(),
+            serial_number=x509.random_serial_number(),
+            not_valid_before=leaf.not_valid_before_utc,
+            not_valid_after=leaf.not_valid_after_utc,
+        ).add_extension(x509.SubjectAlternativeName(told), critical=False)
+        return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    def server(self) -> Pair:
+        """A pair for this machine."""
+        return self.issue("localhost", "127.0.0.1")
+
+
+def of_server(pair: Pair, **options: object) -> ServerTls:
+    return ServerTls(pair.certificate, pair.key, **options)  # type: ignore[arg-type]
+
+
+def of_client(authority: Authority, pair: Pair | None = None) -> ClientTls:
+    if pair is None:
+        return ClientTls(authority.file)
+    return ClientTls(authority.file, None, pair.certificate, pair.key)
+
+
+def put(pair: Pair, place: Pair) -> None:
+    """Put ``pair`` where ``place`` is, each file at once."""
+    for source, target in ((pair.certificate, place.certificate), (pair.key, place.key)):
+        beside = target.with_suffix(".new")
+        beside.write_bytes(source.read_bytes())
+        beside.replace(target)

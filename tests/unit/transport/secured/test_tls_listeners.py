@@ -1,0 +1,563 @@
+"""Listeners behind TLS: every engine's, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from frame_kit import FrameEcho, FramePeer
+from transport_kit import ENGINES, LOCAL, Engine, HttpEcho, Peer, RpcEcho, until
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError
+from infergate.core.limits import Limits
+from infergate.core.wire import HttpRequest, RpcRequest, joined
+from infergate.transport.base import Endpoint, RpcUpstream, Server
+from infergate.transport.door import Connections, Door, Refusal
+from infergate.transport.frame_server import FrameServer
+from infergate.transport.guard import Admission
+from infergate.transport.h1_server import H1Server
+from infergate.transport.h2_client import H2Upstream
+from infergate.transport.tls_server import ServerCertificates
+from tls_kit import Authority, Pair, of_client, of_server, put
+
+LIMITS = Limits(body=80_000_000, connect_time=5.0)
+QUICK = dataclasses.replace(LIMITS, header_time=0.2, idle_body_time=0.3)
+GET = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("stranger"))
+
+
+@pytest.fixture(scope="module")
+def pair(authority: Authority) -> Pair:
+    return authority.server()
+
+
+@dataclasses.dataclass
+class Site:
+    """A listener behind TLS, and what was told of it."""
+
+    server: Server
+    door: Door
+    calls: list[Call]
+    refused: list[Refusal]
+    reloads: list[bool]
+
+    @property
+    def port(self) -> int:
+        return self.server.address.port
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint("localhost", self.port, tls=True)
+
+    async def connect(self, context: ssl.SSLContext) -> Peer:
+        reader, writer = await asyncio.open_connection("localhost", self.port, ssl=context)
+        return Peer(reader, writer)
+
+    async def turned_away(self, *refusals: Refusal) -> None:
+        """These were, and nothing is open any more."""
+        await until(lambda: self.refused == list(refusals) and not self.door.open)
+
+
+def context(trusted: Authority, shown: Pair | None = None) -> ssl.SSLContext:
+    made = ssl.create_default_context(cafile=trusted.file)
+    if shown is not None:
+        made.load_cert_chain(shown.certificate, shown.key)
+    return made
+
+
+@asynccontextmanager
+async def served(
+    kind: str,
+    shown: Pair,
+    engine: Engine = ENGINES[1],
+    limits: Limits = LIMITS,
+    **options: object,
+) -> AsyncIterator[Site]:
+    """``kind``: http, grpc or frames."""
+    refused: list[Refusal] = []
+    reloads: list[bool] = []
+    names = {"http": ["http/1.1"], "grpc": ["h2"], "frames": []}
+    certificates = ServerCertificates(
+        kind, of_server(shown, **options), names[kind], reloads.append
+    )
+    door = Door(kind, Connections(), certificates, refused.append)
+    admission = Admission(limits)
+    server: Server
+    app: HttpEcho | RpcEcho
+    if kind == "grpc":
+        app = RpcEcho()
+        server = engine.server(LOCAL, app, limits, admission, door)
+    elif kind == "frames":
+        app = FrameEcho()
+        server = FrameServer(LOCAL, app, limits, admission, door)
+    else:
+        app = HttpEcho()
+        server = engine.http(LOCAL, app, limits, admission, door)
+    await server.start()
+    try:
+        yield Site(server, door, app.calls, refused, reloads)
+    finally:
+        await server.stop(0)
+        assert (admission.requests, admission.bytes, door.open) == (0, 0, 0)
+
+
+def opened(engine: Engine, authority: Authority, shown: Pair | None = None) -> RpcUpstream:
+    return engine.upstream(LIMITS, of_client(authority, shown))
+
+
+async def ask_http(engine: Engine, site: Site, body: bytes, authority: Authority) -> bytes:
+    upstream = engine.http_upstream(LIMITS, of_client(authority))
+    try:
+        wire = HttpRequest("POST", "/", body=(body,))
+        answer = await upstream.exchange(wire, site.endpoint, 60)
+    finally:
+        await upstream.close()
+    return bytes(joined(answer.body))
+
+
+async def ask_grpc(upstream: RpcUpstream, site: Site, message: bytes) -> bytes:
+    answer = await upstream.exchange(RpcRequest("/t.T/Echo", (message,)), site.endpoint, 60)
+    assert not answer.code, answer.details
+    return bytes(joined(answer.message))
+
+
+BODIES = [b"", b"hi", bytes(100_000), b"0123456789abcdef" * (64 << 16)]
+"""The last is of 64 MiB."""
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+async def test_bodies_over_http(engine: Engine, authority: Authority, pair: Pair) -> None:
+    async with served("http", pair, engine) as site:
+        for body in BODIES:
+            assert await ask_http(engine, site, body, authority) == b"POST " + body
+        assert not site.refused
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+async def test_messages_over_grpc(engine: Engine, authority: Authority, pair: Pair) -> None:
+    upstream = opened(engine, authority)
+    async with served("grpc", pair, engine) as site:
+        for body in BODIES:
+            assert await ask_grpc(upstream, site, body) == body
+        await upstream.close()
+
+
+async def test_frames(authority: Authority, pair: Pair) -> None:
+    async with served("frames", pair) as site:
+        peer = await site.connect(context(authority))
+        framed = FramePeer(peer.reader, peer.writer)
+        for body in BODIES[1:]:
+            assert await framed.ask(body) == b"POST " + body
+        await peer.close()
+
+
+# ---- what is agreed on
+
+
+@pytest.mark.parametrize(
+    ("kind", "agreed"), [("http", "http/1.1"), ("grpc", "h2"), ("frames", None)]
+)
+async def test_alpn(authority: Authority, pair: Pair, kind: str, agreed: str | None) -> None:
+    offering = context(authority)
+    offering.set_alpn_protocols(["h2", "http/1.1"])
+    async with served(kind, pair) as site:
+        peer = await site.connect(offering)
+        made = peer.writer.get_extra_info("ssl_object")
+        assert (made.selected_alpn_protocol(), made.version()) == (agreed, "TLSv1.3")
+        await peer.close_badly()  # what it was sent is unread
+
+
+async def test_the_lowest_version(authority: Authority, pair: Pair) -> None:
+    old = context(authority)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with served("http", pair) as site:
+        await (await site.connect(old)).close()
+    async with served("http", pair, min_version="1.3") as site:
+        with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):  # the alert tells why
+            await site.connect(old)
+        await site.turned_away(Refusal.HANDSHAKE)
+
+
+# ---- who does not fit
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc", "frames"])
+async def test_plain_text_on_a_port_of_tls(
+    authority: Authority, pair: Pair, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(kind, pair) as site:
+        with caplog.at_level("INFO"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+            writer.write(GET)
+            assert await reader.read() == b""
+            writer.close()
+        await site.turned_away(Refusal.PLAIN_TEXT)
+        assert "does not speak TLS" in caplog.text
+        await (await site.connect(context(authority))).close_badly()
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01"])
+async def test_a_handshake_that_never_ends(pair: Pair, sent: bytes) -> None:
+    async with served("http", pair, limits=QUICK) as site:
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(sent)
+        assert await reader.read() == b""
+        writer.close()
+        await site.turned_away(Refusal.HANDSHAKE_TIME)
+
+
+async def test_who_only_knocks_is_not_told_of(pair: Pair) -> None:
+    """As a load balancer does, to see that the port is open."""
+    async with served("http", pair) as site:
+        _, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.close()
+        await until(lambda: not site.door.open)
+        assert not site.refused
+
+
+def say_garbage(port: int, context: ssl.SSLContext) -> None:
+    """A record that no key fits, below a connection that was fine."""
+    with (
+        socket.create_connection(("127.0.0.1", port)) as raw,
+        context.wrap_socket(raw, server_hostname="localhost") as peer,
+    ):
+        os.write(peer.fileno(), b"\x17\x03\x03\x00\x20" + bytes(32))
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            peer.recv(1)
+
+
+async def test_garbage_after_the_handshake(authority: Authority, pair: Pair) -> None:
+    async with served("http", pair) as site:
+        await asyncio.to_thread(say_garbage, site.port, context(authority))
+        await site.turned_away(Refusal.HANDSHAKE)
+
+
+# ---- clients' certificates
+
+
+async def test_a_certificate_is_required(
+    authority: Authority,
+    stranger: Authority,
+    pair: Pair,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    good = authority.issue("a.clients.example")
+    async with served(
+        "http", pair, client_certificates="required", client_ca=authority.file
+    ) as site:
+        peer = await site.connect(context(authority, good))
+        await peer.send(GET)
+        assert (await peer.answer()).status == 200
+        assert site.calls[0].peer_identity == ("a.clients.example",)
+        await peer.close()
+        with caplog.at_level("INFO"):
+            for shown, alert, said in (
+                (None, "CERTIFICATE_REQUIRED", "it shows no certificate"),
+                (stranger.issue("a.clients.example"), "UNKNOWN_CA", "local issuer"),
+                (authority.issue("a", expired=True), "CERTIFICATE_EXPIRED", "has expired"),
+            ):
+                peer = await site.connect(context(authority, shown))
+                with pytest.raises(ssl.SSLError, match=alert):
+                    await peer.answer()
+                await peer.close_badly()
+                await until(lambda said=said: said in caplog.text)  # type: ignore[misc]
+        await site.turned_away(*[Refusal.CERTIFICATE] * 3)
+
+
+async def test_a_certificate_may_be_shown(
+    authority: Authority, stranger: Authority, pair: Pair
+) -> None:
+    good = authority.issue("spiffe://example/ns/a", "b.example")
+    async with served(
+        "http", pair, client_certificates="optional", client_ca=authority.file
+    ) as site:
+        for shown in (None, good):
+            peer = await site.connect(context(authority, shown))
+            await peer.send(GET)
+            assert (await peer.answer()).status == 200
+            await peer.close()
+        assert [call.peer_identity for call in site.calls] == [
+            (),
+            ("spiffe://example/ns/a", "b.example"),
+        ]
+        peer = await site.connect(context(authority, stranger.issue("b.example")))
+        with pytest.raises(ssl.SSLError):
+            await peer.answer()
+        await peer.close_badly()
+        await site.turned_away(Refusal.CERTIFICATE)
+
+
+NAMES = ("*.clients.example", "spiffe://example/ns/*", "10.0.0.?")
+
+
+@pytest.mark.parametrize(
+    ("names", "allowed"),
+    [
+        (["a.clients.example"], True),
+        (["a.b.clients.example"], True),
+        (["nobody", "spiffe://example/ns/x/sa/y"], True),
+        (["10.0.0.7"], True),
+        (["clients.example"], False),
+        (["a.clients.example.com", "spiffe://examples/ns/x"], False),
+    ],
+)
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+async def test_names(
+    authority: Authority, pair: Pair, kind: str, names: list[str], allowed: bool
+) -> None:
+    shown = authority.issue(*names)
+    async with served(
+        kind,
+        pair,
+        client_certificates="required",
+        client_ca=authority.file,
+        allowed_names=NAMES,
+    ) as site:
+        if kind == "grpc":
+            upstream: RpcUpstream = H2Upstream(LIMITS, of_client(authority, shown))
+            if allowed:
+                await ask_grpc(upstream, site, b"x")
+            else:
+                with pytest.raises(GatewayError):
+                    await ask_grpc(upstream, site, b"x")
+            await upstream.close()
+        else:
+            peer = await site.connect(context(authority, shown))
+            await peer.send(GET)
+            if allowed:
+                assert (await peer.answer()).status == 200
+                await peer.close()
+            else:
+                assert await peer.reader.read() == b""
+                await peer.close()
+        assert bool(site.calls) is allowed
+        await site.turned_away(*[] if allowed else [Refusal.NAME])
+
+
+@pytest.mark.parametrize("required", [True, False])
+async def test_compat_grpc_and_clients_certificates(
+    authority: Authority, stranger: Authority, pair: Pair, required: bool
+) -> None:
+    engine = ENGINES[0]
+    options: dict[str, object] = {}
+    if required:
+        options = {
+            "client_certificates": "required",
+            "client_ca": authority.file,
+            "allowed_names": NAMES,
+        }
+    async with served("grpc", pair, engine, **options) as site:
+        good = opened(engine, authority, authority.issue("a.clients.example"))
+        assert await ask_grpc(good, site, b"x") == b"x"
+        assert site.calls[0].peer_identity == (("a.clients.example",) if required else ())
+        await good.close()
+        if not required:
+            return
+        for shown in (None, stranger.issue("a.clients.example")):
+            bad = opened(engine, authority, shown)
+            with pytest.raises(GatewayError):
+                await ask_grpc(bad, site, b"x")
+            await bad.close()
+        other = opened(engine, authority, authority.issue("b.example"))
+        wire = RpcRequest("/t.T/Echo", (b"x",))
+        answer = await other.exchange(wire, site.endpoint, 10)
+        assert (answer.code, answer.details) == (
+            14,  # what RpcEcho makes of every refusal
+            "the client's certificate is for no name that is allowed",
+        )
+        await other.close()
+        assert len(site.calls) == 1
+
+
+# ---- files that change
+
+
+def _soon(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infergate.transport.tls_files._EVERY", 0.0)
+
+
+async def test_certificates_are_renewed_under_load(
+    authority: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every connection that is made trusts both authorities; no request fails."""
+    place = authority.server()
+    both = ssl.create_default_context(cafile=authority.file)
+    both.load_verify_locations(stranger.file)
+    seen: set[str] = set()
+    done = False
+
+    async def client(site: Site, *, stays: bool) -> int:
+        count = 0
+        peer = await site.connect(both)
+        while not done or not count:
+            await peer.send(GET)
+            assert (await peer.answer()).status == 200
+            count += 1
+            if not stays:
+                shown = peer.writer.get_extra_info("ssl_object").getpeercert()
+                seen.add(str(shown["serialNumber"]))
+                await peer.close()
+                peer = await site.connect(both)
+        await peer.close()
+        return count
+
+    async with served("http", place) as site:
+        _soon(site, monkeypatch)
+        clients = [asyncio.create_task(client(site, stays=i % 2 == 0)) for i in range(6)]
+        await until(lambda: len(seen) == 1)
+        for count, issuer in enumerate((stranger, authority, stranger), 2):
+            put(issuer.server(), place)
+            await until(lambda count=count: len(seen) == count)  # type: ignore[misc]
+        done = True
+        assert all(await asyncio.gather(*clients))
+        assert site.reloads.count(True) >= 3
+        assert not site.refused
+
+
+async def test_a_pair_that_cannot_be_used_changes_nothing(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, other = authority.server(), authority.server()
+    async with served("http", place) as site:
+        _soon(site, monkeypatch)
+        steps: list[tuple[Callable[[], object], str, list[bool]]] = [
+            (
+                lambda: place.key.write_bytes(other.key.read_bytes()),
+                "does not belong",
+                [False],
+            ),
+            (lambda: place.certificate.write_text("none"), "holds no certificate", [False] * 2),
+            (place.certificate.unlink, "cannot be read", [False] * 3),
+            (lambda: put(other, place), "a new certificate", [False] * 3 + [True]),
+        ]
+        for change, said, reloads in steps:
+            change()
+            with caplog.at_level("INFO"):
+                peer = await site.connect(context(authority))
+            await peer.close()
+            assert said in caplog.text
+            assert site.reloads == reloads
+        assert "nobody" not in caplog.text
+
+
+async def test_links_are_swapped(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kubernetes swaps the files of a secret."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        made = authority.server()
+        made.certificate.rename(tmp_path / name / "tls.crt")
+        made.key.rename(tmp_path / name / "tls.key")
+    data = tmp_path / "..data"
+    data.symlink_to("one")
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).symlink_to(f"..data/{name}")
+    async with served("http", Pair(tmp_path / "tls.crt", tmp_path / "tls.key")) as site:
+        _soon(site, monkeypatch)
+        serials = []
+        for _ in range(2):
+            peer = await site.connect(context(authority))
+            shown = peer.writer.get_extra_info("ssl_object").getpeercert()
+            serials.append(shown["serialNumber"])
+            await peer.close()
+            beside = tmp_path / "..new"
+            beside.symlink_to("two")
+            beside.replace(data)
+        assert len(set(serials)) == 2
+        assert site.reloads == [True]
+
+
+async def test_compat_grpc_takes_a_new_certificate(
+    authority: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, engine = authority.server(), ENGINES[0]
+    async with served("grpc", place, engine) as site:
+        _soon(site, monkeypatch)
+        before = opened(engine, authority)
+        assert await ask_grpc(before, site, b"1") == b"1"
+        put(stranger.server(), place)
+        after = opened(engine, stranger)
+        assert await ask_grpc(after, site, b"2") == b"2"
+        assert await ask_grpc(before, site, b"3") == b"3", "a connection keeps what it has"
+        await before.close()
+        await after.close()
+
+
+# ---- the end
+
+
+def read_slowly(port: int, context: ssl.SSLContext, request: bytes) -> bytes:
+    """What a client of blocking calls, that has a small room for it, is answered."""
+    with socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.connect(("127.0.0.1", port))
+        with context.wrap_socket(raw, server_hostname="localhost") as peer:
+            peer.sendall(request)
+            answer = b""
+            while more := peer.recv(1 << 20):
+                answer += more
+    return answer
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+async def test_the_last_answer_waits_for_a_slow_reader(
+    engine: Engine, authority: Authority, pair: Pair
+) -> None:
+    """TLS of the loops themselves would cut it off after a while."""
+    request = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    async with served("http", pair, engine) as site:
+        answer = await asyncio.to_thread(read_slowly, site.port, context(authority), request)
+        assert answer.endswith(b"yyyz")
+        assert len(answer) > 5_000_300
+        await until(lambda: not site.door.open)
+
+
+async def test_a_refused_body_is_told_and_ended(authority: Authority, pair: Pair) -> None:
+    async with served("http", pair) as site:
+        peer = await site.connect(context(authority))
+        await peer.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 90000000\r\n\r\nhalf")
+        assert (await peer.answer()).status == 413
+        assert await peer.reader.read() == b"", "close_notify says that nothing more comes"
+        await peer.close()
+
+
+async def test_a_listener_that_stops_lets_nobody_hang(authority: Authority, pair: Pair) -> None:
+    async with served("http", pair) as site:
+        idle = await site.connect(context(authority))
+        _, knocking = await asyncio.open_connection("127.0.0.1", site.port)
+        await until(lambda: site.door.open == 2)
+        async with asyncio.timeout(5):
+            await site.server.stop(60)
+        assert site.door.open == 0
+        assert await idle.reader.read() == b""
+        await idle.close()
+        knocking.close()
+
+
+async def test_many_small_writes_are_one_record(authority: Authority, pair: Pair) -> None:
+    """H1Server is asked in one write for several requests, whose answers come in order."""
+    async with served("http", pair) as site:
+        assert isinstance(site.server, H1Server)
+        peer = await site.connect(context(authority))
+        await peer.send(GET * 500)
+        for _ in range(500):
+            assert (await peer.answer()).body == b"GET "
+        await peer.close()
