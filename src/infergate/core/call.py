@@ -54,6 +54,8 @@ class Call:
     """``ok``, or the kind of the error."""
     error: str = ""
     detail: str = ""
+    limit: str = ""
+    """The limit that the request met, where that is why it was refused."""
     messages: int | None = None
     """How many answers were given, where a stream of them is."""
     bytes_in: int = 0
@@ -80,3 +82,4 @@ class Call:
         self.outcome = error.kind.value
         self.error = error.public
         self.detail = error.detail
+        self.limit = error.limit

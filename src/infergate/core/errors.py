@@ -51,10 +51,11 @@ class GatewayError(Exception):
 
     ``public`` names the tensor, field or route at fault and never holds tensor data, secrets
     or addresses. ``detail`` may hold addresses and is written to the log only.
-    ``retry_after`` is in seconds, for OVERLOADED and RATE_LIMITED.
+    ``retry_after`` is in seconds, for OVERLOADED and RATE_LIMITED. ``limit`` is the name of the
+    limit that was met (docs/limits.md), where it was one: a metric counts by it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is told by its name
         self,
         kind: Kind,
         public: str,
@@ -62,6 +63,7 @@ class GatewayError(Exception):
         origin: Origin = Origin.GATEWAY,
         detail: str = "",
         retry_after: float | None = None,
+        limit: str = "",
     ) -> None:
         super().__init__(public)
         self.kind = kind
@@ -69,6 +71,7 @@ class GatewayError(Exception):
         self.origin = origin
         self.detail = detail
         self.retry_after = retry_after
+        self.limit = limit
 
     def __repr__(self) -> str:
         return f"GatewayError({self.kind.name}, {self.public!r}, origin={self.origin.name})"
@@ -82,9 +85,9 @@ class UnknownRegion(GatewayError):  # noqa: N818 - it says what is wrong
         self.region = region
 
 
-def bad_request(public: str) -> GatewayError:
+def bad_request(public: str, *, limit: str = "") -> GatewayError:
     """The client's mistake; ``public`` names the field."""
-    return GatewayError(Kind.BAD_REQUEST, public)
+    return GatewayError(Kind.BAD_REQUEST, public, limit=limit)
 
 
 def garbage(public: str, detail: str = "") -> GatewayError:

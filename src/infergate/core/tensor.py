@@ -168,7 +168,8 @@ def check_shape(name: str, shape: Sequence[Any], limits: Limits) -> tuple[int, .
     """``shape`` as a tuple of dimensions >= 0. Raises BAD_REQUEST naming the tensor."""
     if len(shape) > limits.rank:
         raise bad_request(
-            f"tensor '{name}': shape has {len(shape)} dimensions, the limit is {limits.rank}"
+            f"tensor '{name}': shape has {len(shape)} dimensions, the limit is {limits.rank}",
+            limit="rank",
         )
     for dimension in shape:
         if type(dimension) is not int or not 0 <= dimension < 2**63:

@@ -201,6 +201,7 @@ class SharedMemory:
                 Kind.TOO_LARGE,
                 f"shared memory region '{asked.name}': {self._limits.regions} regions are "
                 "registered, and that is the limit",
+                limit="regions",
             )
         region = opened(asked)
         await self._tell(asked, call)
@@ -292,12 +293,14 @@ class SharedMemory:
             raise GatewayError(
                 Kind.TOO_LARGE,
                 f"the inputs in shared memory are {size} bytes, the limit is {self._limits.body}",
+                limit="body",
             )
         if self._held + size > self._limits.in_flight_bytes:
             raise GatewayError(
                 Kind.OVERLOADED,
                 "too many bytes of shared memory are being read",
                 retry_after=1.0,
+                limit="in_flight_bytes",
             )
         self._held += size
         try:

@@ -271,6 +271,8 @@ def _recorder(metrics: Metrics, figures: Figures, log: AccessLog | None) -> Call
     def record(call: Call) -> None:
         seconds, now = time.monotonic() - call.started, time.time()
         metrics.record(call, seconds)
+        if call.limit:
+            metrics.refused_requests.labels(call.limit).inc()
         figures.record(call, seconds, now)
         if log is not None:
             log.record(call, seconds, now)

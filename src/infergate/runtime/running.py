@@ -205,7 +205,7 @@ class Running:
             )
         try:
             parts = self._build(config, self._parts)
-        except (OSError, CertificateError) as error:
+        except OSError as error:  # a file, say a certificate
             raise NotTaken(str(error)) from error
         try:
             served = self._matched(parts.listening)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -12,6 +13,9 @@ from infergate.transport.tls import Trust
 
 _EYEBALLS: Final = 0.25
 """Seconds before the next address of a name is tried beside the first (RFC 8305)."""
+
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Seconds of silence, seconds between questions, and how many of them go unanswered."""
 
 AnyProtocol = TypeVar("AnyProtocol", bound=asyncio.BaseProtocol)
 
@@ -33,8 +37,22 @@ async def connected(
     # lose the socket that won: where there is nothing to race for, it does not.
     if isinstance(loop, asyncio.BaseEventLoop) and _is_name(endpoint.reached):
         options["happy_eyeballs_delay"] = _EYEBALLS
-    _, connection = await loop.create_connection(make, endpoint.reached, endpoint.port, **options)
+    transport, connection = await loop.create_connection(
+        make, endpoint.reached, endpoint.port, **options
+    )
+    _keep_alive(transport)
     return connection
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    """Have the system ask whether the other end is there, where that says nothing for a minute: a
+    host that is gone is noticed by connections that only wait."""
+    its = transport.get_extra_info("socket")
+    if its is not None:
+        its.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEP_ALIVE.items():
+            if (number := getattr(socket, option, None)) is not None:
+                its.setsockopt(socket.IPPROTO_TCP, number, value)
 
 
 def _is_name(host: str) -> bool:

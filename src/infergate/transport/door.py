@@ -16,6 +16,8 @@ from infergate.transport.tls_server import ServerCertificates
 
 log = logging.getLogger(__name__)
 
+HELLO: Final = 9
+"""How many bytes tell it."""
 _UNBOUNDED: Final = 2**31
 
 
@@ -38,6 +40,17 @@ def peer_of(transport: asyncio.BaseTransport) -> str:
     return str(Address(*peer[:2])) if isinstance(peer, tuple) else "unix"
 
 
+def is_hello(begun: bytes) -> bool:
+    """Whether a connection that has ``begun`` so speaks TLS: it is a record of the handshake that
+    holds all of a ClientHello (RFC 8446, 5.1 and 4), which no plain protocol here begins with."""
+    return (
+        len(begun) >= HELLO
+        and begun[:2] == b"\x16\x03"
+        and begun[5] == 1
+        and int.from_bytes(begun[3:5]) == int.from_bytes(begun[6:9]) + 4
+    )
+
+
 class Connections:
     """How many connections several listeners have."""
 
@@ -53,7 +66,7 @@ class Door:
 
     __slots__ = ("_connections", "_most", "_refused", "certificates", "listener", "open", "over")
 
-    def __init__(  # noqa: PLR0913, PLR0917 - most of them are for what is told
+    def __init__(  # noqa: PLR0913 - most of them are for what is told
         self,
         listener: str = "",
         connections: Connections | None = None,
@@ -102,6 +115,10 @@ class Door:
         """A connection that was let in is over."""
         self._connections.open -= 1
         self.open -= 1
+
+    def refuse_tls(self, peer: str) -> None:
+        """A connection of ``peer`` speaks TLS where none is spoken."""
+        self.refuse(Refusal.TLS, peer, "it speaks TLS, and this is a port of plain text")
 
     def refuse(self, refusal: Refusal, peer: str, why: str) -> None:
         """A connection of ``peer`` is turned away."""

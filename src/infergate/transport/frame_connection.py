@@ -21,6 +21,7 @@ from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport import http_head
+from infergate.transport.door import HELLO, is_hello
 from infergate.transport.frames import PREFIX, Frames, prefix
 from infergate.transport.guard import Admission, Share
 from infergate.transport.listener import Listener
@@ -123,6 +124,11 @@ class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
     def _begin(self, length: int) -> None:
         """A frame of ``length`` bytes was announced."""
         host, frames = self._host, self._frames
+        if is_hello(frames.begun(HELLO)):  # read as a length, that is many megabytes
+            host.door.refuse_tls(self._peer)
+            self._state = State.CLOSED
+            self._transport.abort()
+            return
         whole = frames.holds(length)
         call = Call(self._peer, time.monotonic(), peer_identity=self._identity)
         request = self._request = FrameRequest(call, length, host.admission, whole=whole)

@@ -89,6 +89,10 @@ class Frames:
         length: int = PREFIX.unpack_from(self._ahead, self._start)[0]
         return length
 
+    def begun(self, count: int) -> bytes:
+        """Up to ``count`` bytes of what was received and not opened."""
+        return bytes(self._ahead[self._start : min(self._end, self._start + count)])
+
     def holds(self, length: int) -> bool:
         """Whether the next frame, of ``length`` bytes, is here already."""
         return self._end - self._start - PREFIX.size >= length

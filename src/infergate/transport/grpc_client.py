@@ -187,6 +187,9 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
+        # As the own engine: no server takes it for an attack.
+        ("grpc.keepalive_time_ms", 310_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
         # A backend that comes back is found within two seconds. The first of these bounds one
         # attempt to connect as well.
         ("grpc.min_reconnect_backoff_ms", connect),

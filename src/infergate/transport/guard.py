@@ -6,6 +6,7 @@ from typing import Final
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
+from infergate.transport.timer import body_due
 
 MOST_STREAMS: Final = 1024
 """Streams of a process, which may stay open for hours. A connection has at most
@@ -14,7 +15,8 @@ _RETRY_AFTER: Final = 1.0
 
 
 class Admission:
-    """Counts requests being served, the bytes of their bodies, and streams; pure arithmetic.
+    """Counts requests being served, the bytes of their bodies and of answers that wait for slow
+    readers, and streams; pure arithmetic.
 
     Every ``admit`` or ``grow`` that returns is undone by one ``release`` of the same request, every
     ``admit_stream`` by one ``release_stream``. Streams are no requests: a thousand idle watchers
@@ -28,7 +30,8 @@ class Admission:
         self.requests = 0
         """Requests being served now."""
         self.bytes = 0
-        """Bytes of their bodies, those announced and still on their way included."""
+        """Bytes of their bodies, those announced and still on their way included; and of answers
+        that are not sent."""
         self.streams = 0
         """Streams open now."""
 
@@ -40,14 +43,14 @@ class Admission:
     def admit(self, size: int) -> None:
         """Count one more request of ``size`` bytes. Raises OVERLOADED, and counts nothing."""
         if self.requests >= self._most_requests:
-            raise _full(f"{self._most_requests} requests")
+            raise _full(f"{self._most_requests} requests", "in_flight")
         self.grow(size)
         self.requests += 1
 
     def grow(self, size: int) -> None:
         """Count ``size`` more bytes of an admitted request. Raises OVERLOADED, counts nothing."""
         if self.bytes + size > self._most_bytes:
-            raise _full(f"{self._most_bytes} bytes of requests")
+            raise _full(f"{self._most_bytes} bytes of requests", "in_flight_bytes")
         self.bytes += size
 
     def release(self, size: int) -> None:
@@ -58,7 +61,7 @@ class Admission:
     def admit_stream(self) -> None:
         """Count one more stream. Raises OVERLOADED, and counts nothing."""
         if self.streams >= MOST_STREAMS:
-            raise _full(f"{MOST_STREAMS} streams")
+            raise _full(f"{MOST_STREAMS} streams", "transport.guard.MOST_STREAMS")
         self.streams += 1
 
     def release_stream(self) -> None:
@@ -104,7 +107,52 @@ def shutting_down() -> GatewayError:
     return GatewayError(Kind.OVERLOADED, "the gateway is shutting down", retry_after=_RETRY_AFTER)
 
 
-def _full(what: str) -> GatewayError:
+class Unsent:
+    """What of an answer waits for a slow reader: counted with the bytes of requests, though never
+    refused for it. The reader has to take some in any ``limits.idle_body_time``, and to keep up the
+    rate that a body has to. Times are on the loop's clock."""
+
+    __slots__ = ("_admission", "_last", "_left", "_since", "_whole")
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._whole = self._left = 0
+        self._since = self._last = 0.0
+
+    def begin(self, size: int, now: float) -> None:
+        """So many bytes wait from now on."""
+        self._count(size)
+        self._whole = size
+        self._since = self._last = now
+
+    def grow(self, size: int) -> None:
+        """So many more do."""
+        self._count(self._left + size)
+        self._whole += size
+
+    def left(self, size: int, now: float) -> None:
+        """So many still do."""
+        if size != self._left:
+            self._last = now
+            self._count(size)
+
+    def due(self, limits: Limits) -> float:
+        """When more has to be taken."""
+        return body_due(limits, self._since, self._whole - self._left, self._last)
+
+    def end(self) -> None:
+        """None do any more."""
+        self._count(0)
+
+    def _count(self, size: int) -> None:
+        self._admission.bytes += size - self._left
+        self._left = size
+
+
+def _full(what: str, limit: str) -> GatewayError:
     return GatewayError(
-        Kind.OVERLOADED, f"the gateway is serving its limit of {what}", retry_after=_RETRY_AFTER
+        Kind.OVERLOADED,
+        f"the gateway is serving its limit of {what}",
+        retry_after=_RETRY_AFTER,
+        limit=limit,
     )

@@ -21,7 +21,7 @@ from infergate.core.errors import GatewayError
 from infergate.core.limits import KIB, Limits
 from infergate.core.wire import HttpRequest
 from infergate.transport.base import Address, HttpApp
-from infergate.transport.door import Door
+from infergate.transport.door import Door, is_hello
 from infergate.transport.guard import Admission, Share
 from infergate.transport.h1.head import Head
 from infergate.transport.h1.reader import Reader
@@ -140,6 +140,8 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
             try:
                 head = reader.head()
             except GatewayError as error:
+                if is_hello(reader.begun):
+                    self._host.door.refuse_tls(self._peer)
                 self._refuse(error)
                 return
             if head is None:

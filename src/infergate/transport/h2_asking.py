@@ -30,6 +30,11 @@ _HEADER_BYTES: Final = 64 * KIB
 _AGENT: Final = f"infergate/{__version__}"
 _METHODS: Final = 256
 """How many methods' headers are kept made."""
+_SILENCE: Final = 310.0
+"""Seconds in which a server that owes answers without a deadline may say nothing, before it is
+asked whether it is there: gRPC's servers take it for an attack more often than every 300 s."""
+_ANSWER: Final = 20.0
+"""Seconds that it has for saying so (grpc's keepalive_timeout: 20 s)."""
 _EARLY: Final = 0.005
 """Seconds by which a server's clock may be ahead of ours."""
 
@@ -64,6 +69,8 @@ class ClientLink(Link):
         self._due = math.inf  # when the alarm rings; it is no later than any call's deadline
         self._alarm: asyncio.TimerHandle | None = None
         self._beginnings: dict[str, bytes] = {}
+        self._patient: set[Asked] = set()  # those without a deadline
+        self._watch: asyncio.TimerHandle | None = None
 
     async def ready(self, protocol: str) -> None:
         """Wait for the server's settings, where it agreed on ``protocol`` in its TLS handshake, if
@@ -111,6 +118,29 @@ class ClientLink(Link):
         if call.deadline < self._due:
             self._set_alarm(call.deadline)
         self.flush_soon()
+        if call.is_patient:
+            self._patient.add(call)
+            if self._watch is None:
+                self._watch = self.loop.call_later(_SILENCE, self._look, None)
+
+    def _look(self, asked_at: float | None) -> None:
+        """While calls without a deadline are open, make sure that the server is still there;
+        ``asked_at`` is when it was asked for that, if it was."""
+        self._watch = None
+        heard = self.core.heard_at
+        if not self._patient or self._is_lost:
+            return
+        if asked_at is not None and heard < asked_at:
+            self.abort()
+            return
+        now = self.loop.time()
+        silent = now - heard
+        if silent < _SILENCE:
+            self._watch = self.loop.call_later(_SILENCE - silent, self._look, None)
+            return
+        self.core.ping()
+        self.flush()
+        self._watch = self.loop.call_later(_ANSWER, self._look, now)
 
     def _set_alarm(self, due: float) -> None:
         """Calls that are over leave it as it is: most are, long before their deadlines, and those
@@ -132,6 +162,7 @@ class ClientLink(Link):
     def ended(self, call: Asked) -> None:
         """``call`` is over."""
         self._calls.discard(call)
+        self._patient.discard(call)
         if self.core.has_room:
             self._changed(None)
         elif self.core.is_leaving and not self._calls:
@@ -144,6 +175,8 @@ class ClientLink(Link):
         self._is_lost = True
         self.core.is_leaving = True
         self._set_alarm(math.inf)
+        if self._watch is not None:
+            self._watch.cancel()
         self._wake()
         reason = OSError(f"{self.endpoint}: closed before it was ready: {exc!r}")
         if not self._ready.done():
@@ -198,6 +231,11 @@ class Asked:
         self._stream: Final[Stream] = link.core.ask(block, (prefix(size(message)), *message))
         self._stream.owner = self
         link.began(self)
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether it has no deadline."""
+        return self.deadline == math.inf
 
     # ---- what those derived from it say
 

@@ -21,8 +21,9 @@ from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, size
 from infergate.transport.base import RpcApp, StreamHandler
+from infergate.transport.door import Refusal
 from infergate.transport.grpc_stream import QUIET
-from infergate.transport.guard import Share
+from infergate.transport.guard import Share, Unsent
 from infergate.transport.h2 import calls
 from infergate.transport.h2.calls import Asked
 from infergate.transport.h2.events import Reset
@@ -57,6 +58,7 @@ class Served:
         "_most",
         "_stream",
         "_task",
+        "_unsent",
         "call",
     )
 
@@ -71,6 +73,7 @@ class Served:
         self._has_ended = False  # told it how it ends
         self._task: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
+        self._unsent: Unsent | None = None
         self.call: Final = Call(
             link.peer,
             now,
@@ -114,9 +117,38 @@ class Served:
         """Whether the client has let us wait too long."""
         raise NotImplementedError
 
+    def _is_late(self, late: bool) -> bool:  # noqa: FBT001
+        """``late``, of a message: which is counted."""
+        if late:
+            self._link.host.door.over("idle_body_time")
+        return late
+
+    def _hold(self) -> None:
+        """Of an answer that the stream does not take, count what waits."""
+        queue = self._stream.queue
+        if queue is not None:
+            if self._unsent is None:
+                self._unsent = Unsent(self._link.host.admission)
+            self._unsent.begin(size(queue), self._link.loop.time())
+
+    def _is_unread(self, now: float, limits: Limits) -> bool:
+        """Whether the client has not taken for too long what waits for its windows."""
+        queue, unsent = self._stream.queue, self._unsent
+        if queue is None or unsent is None:
+            return False
+        unsent.left(size(queue), now)
+        if now < unsent.due(limits):
+            return False
+        told = "it does not read an answer: that is given up"
+        self._link.host.door.refuse(Refusal.SLOW_READER, self._link.peer, told)
+        self._link.core.reset(self._stream, Code.CANCEL)
+        return True
+
     def _close(self) -> None:
         """Its answer is known, or not wanted. What it, its stream and its task hold of each other
         would keep them, and a message, until the collector of cycles runs."""
+        if self._unsent is not None:
+            self._unsent.end()
         self._stream.owner = NOBODY
         self._task = None
         if self._alarm is not None:
@@ -149,6 +181,8 @@ class Served:
             self._link.flush_soon()
         else:
             self.finish(RpcResponse(code=calls.DEADLINE_EXCEEDED, details=why))
+            if self._stream.queue is not None:
+                self._link.cut_off_soon(self._stream)  # it might never be taken
         self.cancel()
 
     def refused(self, error: GatewayError) -> RpcResponse:
@@ -204,7 +238,6 @@ class UnaryCall(Served):
         "_received",
         "_share",
         "_since",
-        "_unsent",
     )
 
     def __init__(self, link: ServerLink, stream: Stream, asked: Asked) -> None:
@@ -215,7 +248,6 @@ class UnaryCall(Served):
         self._received = 0
         self._admitted = False
         self._counted = 0
-        self._unsent = -1
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
         """Some of the message."""
@@ -227,6 +259,7 @@ class UnaryCall(Served):
             if reader.length is not None:
                 self._admit(reader.length, size)
         except TooLong as error:
+            self._link.host.door.over("body")
             self._turn_away(RpcResponse(code=calls.RESOURCE_EXHAUSTED, details=str(error)))
         except NoMessage as error:
             self._turn_away(RpcResponse(code=calls.INTERNAL, details=str(error)))
@@ -282,6 +315,8 @@ class UnaryCall(Served):
         self.finish(response)
         if self._stream.queue is None:
             self._close()
+        else:
+            self._hold()
 
     def sent(self) -> None:
         """Nothing of the answer waits any more."""
@@ -292,18 +327,10 @@ class UnaryCall(Served):
         super()._close()
 
     def overdue(self, now: float, limits: Limits) -> bool:
-        """While the message comes: by pauses, and on the whole. While the answer goes: where none
-        of it went since the last look ``limits.idle_body_time`` ago."""
+        """While the message comes, and while the answer goes: by pauses, and on the whole."""
         if self._stream.remote_open and self._task is None:
-            due = body_due(limits, self._since, self._received, self._last)
-            return now >= due
-        queue = self._stream.queue
-        if queue is None:
-            return False
-        unsent = size(queue)
-        if unsent != self._unsent:
-            self._unsent, self._last = unsent, now
-        return now >= self._last + limits.idle_body_time
+            return self._is_late(now >= body_due(limits, self._since, self._received, self._last))
+        return self._is_unread(now, limits)
 
 
 class StreamCall(Served):
@@ -376,7 +403,10 @@ class StreamCall(Served):
 
     def overdue(self, now: float, limits: Limits) -> bool:
         """A stream may be silent for hours, but not inside a message that is waited for. That is
-        looked at as a unary call's is, from the first look on that finds it."""
+        looked at as a unary call's is, from the first look on that finds it. Nor may its client
+        leave an answer on its way, however well it answers PINGs."""
+        if self._is_unread(now, limits):
+            return True
         if self._waiter is None or self._waiter.done() or self._body.is_empty:
             return False
         held = self._body.held
@@ -385,7 +415,7 @@ class StreamCall(Served):
             self._held = -1
         if self._held != held:
             self._held, self._last = held, now
-        return now >= body_due(limits, self._since, held, self._last)
+        return self._is_late(now >= body_due(limits, self._since, held, self._last))
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -399,6 +429,7 @@ class StreamCall(Served):
                 if taken is None and self._ended and not self._body.is_empty:
                     raise NoMessage("the call ended before its message did")  # noqa: TRY301
             except TooLong as error:
+                link.host.door.over("body")
                 self._fail(calls.RESOURCE_EXHAUSTED, str(error))
                 taken = None
             except NoMessage as error:
@@ -493,6 +524,9 @@ class StreamCall(Served):
         if not core.send_data(stream, parts):
             self._room = link.loop.create_future()
             link.flush_soon()
+            self._hold()
             await self._room
+            if self._unsent is not None:
+                self._unsent.end()
         link.flush()
         await link.writable()

@@ -22,9 +22,9 @@ from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcResponse
 from infergate.transport.base import Address, RpcApp, StreamHandler
-from infergate.transport.door import Door, peer_of
+from infergate.transport.door import Door, Refusal, is_hello, peer_of
 from infergate.transport.grpc_conversation import held
-from infergate.transport.guard import Admission
+from infergate.transport.guard import Admission, Unsent
 from infergate.transport.h2 import calls
 from infergate.transport.h2.calls import Asked
 from infergate.transport.h2.events import Failed, Headers
@@ -96,6 +96,7 @@ class ServerLink(Link):
         self._is_asked = False  # whether it is still there
         self._advances = 0
         self._headers_since = 0.0
+        self._unsent: Final = Unsent(host.admission)  # while the client does not keep up
         self._unwritten = 0
         self._unwritten_since = 0.0
         self._alarm: asyncio.TimerHandle | None = None
@@ -122,11 +123,13 @@ class ServerLink(Link):
     def pause_writing(self) -> None:
         """Rule 2."""
         super().pause_writing()
+        self._unsent.begin(self._transport.get_write_buffer_size(), self.loop.time())
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """The client reads again."""
+        self._unsent.end()
         super().resume_writing()
         if not self._transport.is_closing():
             self._transport.resume_reading()
@@ -134,6 +137,7 @@ class ServerLink(Link):
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
         """The client went away, or we closed."""
         self._is_lost = True
+        self._unsent.end()
         if self._alarm is not None:
             self._alarm.cancel()
         self._wake()
@@ -157,6 +161,8 @@ class ServerLink(Link):
             asked = fields.meaning = Asked(fields, self.host.limits)
         if asked.refusal is not None:
             code, details = asked.refusal
+            if code == calls.RESOURCE_EXHAUSTED:
+                self.host.door.over("headers")
             self.core.send_headers(
                 stream, calls.refusing(asked.status, code, details, {}), end=True
             )
@@ -177,6 +183,8 @@ class ServerLink(Link):
             unary.end(fields)
 
     def _on_failed(self, event: Failed) -> None:  # noqa: ARG002
+        if is_hello(self.core.begun):
+            self.host.door.refuse_tls(self.peer)
         for each in tuple(self._calls):
             each.cancel()
         self.flush()
@@ -190,7 +198,11 @@ class ServerLink(Link):
         a reset for a failure that comes before they have sent all (curl; RFC 9113, 8.1 says not
         to)."""
         if stream.remote_open:
-            self.loop.call_later(_GOODBYE, self._cut_off, stream)
+            self.cut_off_soon(stream)
+
+    def cut_off_soon(self, stream: Stream) -> None:
+        """``stream`` is over in a moment, whatever the client makes of it."""
+        self.loop.call_later(_GOODBYE, self._cut_off, stream)
 
     def _cut_off(self, stream: Stream) -> None:
         self.core.reset(stream, Code.NO_ERROR)
@@ -206,7 +218,12 @@ class ServerLink(Link):
 
     def flush(self) -> None:
         """Write what is to be sent; close where that was the last."""
-        super().flush()
+        if self.paused and not self._transport.is_closing():
+            before = self._transport.get_write_buffer_size()
+            super().flush()
+            self._unsent.grow(self._transport.get_write_buffer_size() - before)
+        else:
+            super().flush()
         if not self._calls and self.core.is_drained:
             self._transport.close()
 
@@ -216,6 +233,11 @@ class ServerLink(Link):
         now, limits = self.loop.time(), self.host.limits
         self._alarm = self.loop.call_later(self.host.period, self._look)
         if self._is_stuck(now, limits):
+            self._transport.abort()
+            return
+        if self._is_unread(now, limits):
+            told = "it does not read its answers"
+            self.host.door.refuse(Refusal.SLOW_READER, self.peer, told)
             self._transport.abort()
             return
         for each in tuple(self._calls):
@@ -237,18 +259,28 @@ class ServerLink(Link):
             self.abort()
 
     def _is_stuck(self, now: float, limits: Limits) -> bool:
-        """Whether nothing is heard inside what must not pause, or nothing taken of what was
-        written."""
+        """Whether nothing is heard inside what must not pause."""
         core = self.core
         if core.is_over:
             return False
         if self._is_greeted and not (core.is_inside_headers and core.advances == self._advances):
             self._advances, self._headers_since = core.advances, now
         if now >= self._headers_since + limits.header_time:
+            self.host.door.over("header_time")
             return True
+        return False
+
+    def _is_unread(self, now: float, limits: Limits) -> bool:
+        """Whether nothing was taken of what was written, or too little of much."""
+        if self.core.is_over:
+            return False
         unwritten = self._transport.get_write_buffer_size()
         if not unwritten or unwritten != self._unwritten:
             self._unwritten, self._unwritten_since = unwritten, now
+        if self.paused:
+            self._unsent.left(unwritten, now)
+            if now >= self._unsent.due(limits):
+                return True
         return now >= self._unwritten_since + limits.idle_body_time
 
     def _say_goodbye(self) -> None:

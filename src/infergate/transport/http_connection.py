@@ -19,6 +19,7 @@ from typing import Final
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.transport import http_head
+from infergate.transport.door import is_hello
 from infergate.transport.http_incoming import Incoming
 from infergate.transport.http_parser import (
     NOT_HTTP,
@@ -111,7 +112,10 @@ class Connection(HttpServed[Incoming], asyncio.Protocol):
         if self._state is State.BODY:
             fault = http_head.HeadError(http_head.BAD_REQUEST, "the body is not valid HTTP/1.1")
         else:
-            fault = http_head.fault_of(bytes(self._head) + data, self._host.limits)
+            begun = bytes(self._head) + data
+            if is_hello(begun):
+                self._host.door.refuse_tls(self._peer)
+            fault = http_head.fault_of(begun, self._host.limits)
         self._refuse(fault)
 
     def _begin(self, message: RawRequestMessage, payload: StreamReader) -> None:

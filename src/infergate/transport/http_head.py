@@ -61,8 +61,10 @@ JOIN_BELOW: Final = 64 * 1024
 class HeadError(GatewayError):
     """A request refused with an HTTP status that no :class:`Kind` has."""
 
-    def __init__(self, status: int, public: str, kind: Kind = Kind.BAD_REQUEST) -> None:
-        super().__init__(kind, public)
+    def __init__(
+        self, status: int, public: str, kind: Kind = Kind.BAD_REQUEST, *, limit: str = ""
+    ) -> None:
+        super().__init__(kind, public, limit=limit)
         self.status = status
 
 
@@ -85,30 +87,42 @@ def not_http() -> HeadError:
 
 def uri_too_long(limits: Limits) -> HeadError:
     """The request line is over its limit."""
-    return HeadError(URI_TOO_LONG, f"the request line is over the limit of {limits.headers} bytes")
+    return HeadError(
+        URI_TOO_LONG,
+        f"the request line is over the limit of {limits.headers} bytes",
+        limit="headers",
+    )
 
 
 def headers_too_large(limits: Limits) -> HeadError:
     """The header lines are over their limit."""
-    return HeadError(HEADERS_TOO_LARGE, f"the headers are over the limit of {limits.headers} bytes")
+    return HeadError(
+        HEADERS_TOO_LARGE,
+        f"the headers are over the limit of {limits.headers} bytes",
+        limit="headers",
+    )
 
 
 def too_many_headers(limits: Limits) -> HeadError:
     """There are too many header lines."""
     return HeadError(
-        HEADERS_TOO_LARGE, f"the request has more than {limits.header_count} header lines"
+        HEADERS_TOO_LARGE,
+        f"the request has more than {limits.header_count} header lines",
+        limit="header_count",
     )
 
 
-def timed_out() -> HeadError:
-    """The request came too slowly."""
-    return HeadError(TIMED_OUT, "the request did not arrive in time", Kind.TIMEOUT)
+def timed_out(limit: str) -> HeadError:
+    """The request came too slowly, by ``limit``."""
+    return HeadError(TIMED_OUT, "the request did not arrive in time", Kind.TIMEOUT, limit=limit)
 
 
 def too_large(found: int, limits: Limits) -> GatewayError:
     """A body of ``found`` bytes or more is over the limit."""
     return GatewayError(
-        Kind.TOO_LARGE, f"the request body has {found} bytes or more, the limit is {limits.body}"
+        Kind.TOO_LARGE,
+        f"the request body has {found} bytes or more, the limit is {limits.body}",
+        limit="body",
     )
 
 

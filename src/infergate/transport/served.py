@@ -29,7 +29,8 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, Rest
 from infergate.transport import http_answer, http_head
 from infergate.transport.base import HttpApp
-from infergate.transport.door import peer_of
+from infergate.transport.door import Refusal, peer_of
+from infergate.transport.guard import Unsent
 from infergate.transport.listener import Listener
 from infergate.transport.timer import Timer
 
@@ -70,7 +71,6 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
     """See the module."""
 
     __slots__ = (
-        "_flushed",
         "_host",
         "_identity",
         "_paused",
@@ -81,6 +81,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         "_task",
         "_timer",
         "_transport",
+        "_unsent",
     )
 
     def __init__(self, host: Listener) -> None:
@@ -94,7 +95,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._transport: asyncio.Transport
         self._paused = False
         self._room: asyncio.Event | None = None  # where the rest of an answer waits for it
-        self._flushed = 0
+        self._unsent: Final = Unsent(host.admission)
 
     # ---- what those derived from it say
 
@@ -144,6 +145,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
             self._task.cancel()
 
     def _over(self, _: asyncio.Task[None] | None) -> None:
+        self._unsent.end()
         if self._request is not None:
             self._request.release()
         self._host.closed(self)
@@ -155,6 +157,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
     def resume_writing(self) -> None:
         """It does again."""
         self._paused = False
+        self._unsent.end()
         if self._state is State.FLUSH:
             self._next()
         elif self._room is not None:
@@ -255,8 +258,8 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
 
     def _flush(self, state: State) -> None:
         self._state = state
-        self._flushed = self._transport.get_write_buffer_size()
-        self._timer.set(self._host.limits.idle_body_time)
+        self._unsent.begin(self._transport.get_write_buffer_size(), self._host.loop.time())
+        self._timer.set_at(self._unsent.due(self._host.limits))
 
     def _close(self) -> None:
         self._flush(State.LAST)
@@ -274,14 +277,20 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
     # ---- time, and the end of the server
 
     def _expire(self) -> None:
-        if self._state is State.BODY or (self._state is State.HEAD and self._has_begun):
-            self._refuse(http_head.timed_out())
+        if self._state is State.BODY:
+            self._refuse(http_head.timed_out("idle_body_time"))
+            return
+        if self._state is State.HEAD and self._has_begun:
+            self._refuse(http_head.timed_out("header_time"))
             return
         if self._state in {State.FLUSH, State.LAST} or self._room is not None:
-            left = self._transport.get_write_buffer_size()
-            if left < self._flushed:
-                self._flush(self._state)
+            host, now = self._host, self._host.loop.time()
+            self._unsent.left(self._transport.get_write_buffer_size(), now)
+            due = self._unsent.due(host.limits)
+            if now < due:
+                self._timer.set_at(due)
                 return
+            host.door.refuse(Refusal.SLOW_READER, self._peer, "it does not read its answer")
         self._transport.abort()
 
     def finish(self) -> None:

@@ -73,7 +73,9 @@ def check_counts(header: Any, limits: Limits) -> None:
     """Raises BAD_REQUEST for more tensors than are let in."""
     for what, given in (("inputs", header.input), ("outputs", header.output)):
         if len(given) > limits.tensors:
-            raise bad_request(f"there are {len(given)} {what}, the limit is {limits.tensors}")
+            raise bad_request(
+                f"there are {len(given)} {what}, the limit is {limits.tensors}", limit="tensors"
+            )
 
 
 def check_batch(header: Any, model: ModelMetadata) -> None:

@@ -143,7 +143,9 @@ def _datas(
 
 def _check_names(what: str, names: Sequence[str], limits: Limits) -> None:
     if len(names) > limits.tensors:
-        raise bad_request(f"there are {len(names)} {what}s, the limit is {limits.tensors}")
+        raise bad_request(
+            f"there are {len(names)} {what}s, the limit is {limits.tensors}", limit="tensors"
+        )
     seen: set[str] = set()
     for index, name in enumerate(names):
         if not name:

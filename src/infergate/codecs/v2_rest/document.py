@@ -194,12 +194,12 @@ def _checked_names(names: list[str], path: str) -> set[str]:
     return once
 
 
-def items(node: Node, path: str, most: int) -> list[Node]:
-    """The items of the array ``node``, at most ``most``. Raises BAD_REQUEST."""
+def items(node: Node, path: str, most: int, limit: str = "tensors") -> list[Node]:
+    """The items of the array ``node``, at most ``most``, as ``limit`` says. Raises BAD_REQUEST."""
     if not is_array(node):
         raise bad_request(f"{path} must be an array, not {kind(node)}")
     if len(node) > most:
-        raise bad_request(f"{path} has {len(node)} items, the limit is {most}")
+        raise bad_request(f"{path} has {len(node)} items, the limit is {most}", limit=limit)
     return list(node)
 
 

@@ -80,7 +80,9 @@ def is_plain(headers: Mapping[str, str]) -> bool:
 
 
 def _too_large(limits: Limits) -> GatewayError:
-    return GatewayError(Kind.TOO_LARGE, f"the body is over the limit of {limits.body} bytes")
+    return GatewayError(
+        Kind.TOO_LARGE, f"the body is over the limit of {limits.body} bytes", limit="body"
+    )
 
 
 def _inflated(data: Buffer, window: int, encoding: str, limits: Limits) -> bytes:

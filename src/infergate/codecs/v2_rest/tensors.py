@@ -98,7 +98,9 @@ def check_json_size(size: int, limits: Limits) -> None:
     """Raises TOO_LARGE."""
     if size > limits.json:
         raise GatewayError(
-            Kind.TOO_LARGE, f"{size} bytes of JSON are over the limit of {limits.json}"
+            Kind.TOO_LARGE,
+            f"{size} bytes of JSON are over the limit of {limits.json}",
+            limit="json",
         )
 
 
@@ -222,7 +224,7 @@ def _described(
         raise bad_request(
             f"tensor '{shown(name)}': datatype '{shown(spelt)}' is not known ({_KNOWN})"
         )
-    dimensions = items(_required(told, "shape", path), f"{path}.shape", source.limits.rank)
+    dimensions = items(_required(told, "shape", path), f"{path}.shape", source.limits.rank, "rank")
     for dimension in dimensions:
         if type(dimension) is not int:
             raise bad_request(f"{path}.shape must hold integers, not {kind(dimension)}")

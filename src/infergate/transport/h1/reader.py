@@ -13,6 +13,8 @@ that one begins. It is the last one too, as RFC 9112, 6.1 wants.
 
 from __future__ import annotations
 
+from typing import Final
+
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.transport import http_head
@@ -21,6 +23,8 @@ from infergate.transport.h1.head import Head, Heads, Judge, check_size
 from infergate.transport.rooms import room
 
 _EMPTY_LINE = b"\r\n\r\n"
+_BEGUN: Final = 16
+"""Bytes by which it is told what is not HTTP."""
 
 
 class Reader:
@@ -90,6 +94,11 @@ class Reader:
         self._data, self._at = b"", 0
         self._memory = self._chunks = None
         self._length = self.received = 0
+
+    @property
+    def begun(self) -> bytes:
+        """How what waits begins."""
+        return self._data[self._at : self._at + _BEGUN]
 
     # ---- taking
 

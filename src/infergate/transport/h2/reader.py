@@ -30,6 +30,8 @@ from infergate.transport.h2.stream import Stream
 
 NOTHING: Final = b""
 PRIORITY_FIELDS: Final = 5
+_BEGUN: Final = 16
+"""Bytes that are kept of what is not HTTP/2."""
 
 
 class Reader:
@@ -45,6 +47,8 @@ class Reader:
         self.advances = 0
         """Grows whenever a header block has come, or another frame is held than before."""
         self._expected_preface = self.preface
+        self.begun = b""
+        """How the peer began, if that was not HTTP/2."""
         self._is_greeted = False  # by SETTINGS
         self._left = 0  # bytes to come of a DATA frame, or of one that is thrown away
         self._padding = 0  # at their end
@@ -118,6 +122,7 @@ class Reader:
         expected = self._expected_preface
         known = min(len(data), len(expected))
         if data[:known] != expected[:known]:
+            self.begun = bytes(data[:_BEGUN])
             raise ConnectionFault(Code.PROTOCOL_ERROR, "this is not HTTP/2")
         self._expected_preface = expected[known:]
         return known

@@ -19,6 +19,10 @@ _DRAIN: Final = b"draining"
 
 
 class _Peer(Connection):
+    def ping(self) -> None:
+        """Ask whether the peer is still there; whatever is received tells so."""
+        self._out.parts.append(frames.frame(frames.PING, 0, 0, _STILL_THERE))
+
     def _end_body(self, stream: Stream, fields: Fields, *, end: bool) -> None:
         """Trailers. Raises StreamFault."""
         if not stream.remote_open:
@@ -67,10 +71,6 @@ class ServerConnection(_Peer):
         self.is_draining = True
         self._out.parts.append(frames.goaway(frames.LAST_STREAM, Code.NO_ERROR, "draining"))
         self._out.parts.append(frames.frame(frames.PING, 0, 0, _DRAIN))
-
-    def ping(self) -> None:
-        """Ask whether the peer is still there; whatever is received tells so."""
-        self._out.parts.append(frames.frame(frames.PING, 0, 0, _STILL_THERE))
 
     def _on_pong(self, payload: bytes) -> None:
         if self.is_draining and payload == _DRAIN:

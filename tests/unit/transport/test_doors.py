@@ -1,0 +1,300 @@
+"""How many connections a listener takes, what slow readers hold, and who is at the wrong port."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from frame_kit import FrameEcho
+from test_h2_engine import Connect, Peer, answer, connect, is_asked, message, opened, served
+from transport_kit import ENGINES, LOCAL, RPC_LIMITS, HttpEcho, RpcEcho, until
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.wire import RpcRequest
+from infergate.transport import h2_asking
+from infergate.transport.base import Server
+from infergate.transport.door import Connections, Door, Refusal, is_hello
+from infergate.transport.frame_server import FrameServer
+from infergate.transport.guard import Admission, Unsent
+from infergate.transport.h2 import frames
+from infergate.transport.h2.frames import frame
+
+__all__ = ["connect"]
+
+LIMITS = Limits(body=10_000_000)
+QUICK = dataclasses.replace(LIMITS, idle_body_time=0.3, keepalive_time=60)
+LARGE = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@dataclasses.dataclass
+class Site:
+    server: Server
+    door: Door
+    admission: Admission
+    refused: list[Refusal]
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.server.address.port)
+
+    async def is_let_in(self) -> bool:
+        """Whether one more may stay for now."""
+        before, count = len(self.refused), self.door.open
+        reader, writer = await self.connect()
+        told = asyncio.ensure_future(reader.read())
+        await until(lambda: len(self.refused) > before or self.door.open > count)
+        if self.door.open == count:
+            with suppress(ConnectionError):
+                await told
+        told.cancel()
+        writer.close()
+        await until(lambda: self.door.open <= count)
+        return len(self.refused) == before
+
+
+KINDS = ["http", "http of compat", "grpc", "frames"]
+
+
+@asynccontextmanager
+async def site(
+    kind: str,
+    connections: Connections | None = None,
+    limits: Limits = LIMITS,
+    most: int = 1000,
+) -> AsyncIterator[Site]:
+    refused: list[Refusal] = []
+    door, admission = Door(kind, connections, None, refused.append, most=most), Admission(limits)
+    server: Server
+    if kind == "grpc":
+        server = ENGINES[1].server(LOCAL, RpcEcho(), limits, admission, door)
+    elif kind == "frames":
+        server = FrameServer(LOCAL, FrameEcho(), limits, admission, door)
+    else:
+        server = ENGINES[kind == "http"].http(LOCAL, HttpEcho(), limits, admission, door)
+    await server.start()
+    try:
+        yield Site(server, door, admission, refused)
+    finally:
+        await server.stop(0)
+        assert (admission.requests, admission.bytes, door.open) == (0, 0, 0)
+
+
+# ---- connections
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_no_more_connections_than_may_be(kind: str) -> None:
+    async with site(kind, most=2) as one:
+        assert await one.is_let_in()
+        held = [await one.connect() for _ in range(2)]
+        await until(lambda: one.door.open == 2)
+        assert not await one.is_let_in()
+        assert one.refused == [Refusal.FULL]
+        held[0][1].close()
+        await until(lambda: one.door.open == 1)
+        assert await one.is_let_in()
+        held[1][1].close()
+
+
+async def test_listeners_share_their_connections() -> None:
+    both = Connections()
+    async with site("http", both, most=2) as one, site("frames", both, most=2) as other:
+        held = [await one.connect(), await other.connect()]
+        await until(lambda: (one.door.open, other.door.open, both.open) == (1, 1, 2))
+        assert not await one.is_let_in()
+        assert not await other.is_let_in()
+        for _, writer in held:
+            writer.close()
+        await until(lambda: both.open == 0)
+
+
+# ---- the wrong port
+
+
+def hello() -> bytes:
+    """What a client that speaks TLS says first."""
+    said = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), said, server_hostname="x")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return said.read()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_tls_on_a_port_of_plain_text(kind: str) -> None:
+    async with site(kind) as one:
+        reader, writer = await one.connect()
+        writer.write(hello())
+        await until(lambda: one.refused == [Refusal.TLS])
+        writer.write_eof()
+        async with asyncio.timeout(10):
+            with suppress(ConnectionError):
+                await reader.read()
+        writer.close()
+        await until(lambda: not one.door.open)
+
+
+def test_what_is_no_hello() -> None:
+    said = hello()
+    assert is_hello(said)
+    for begun in (said[:8], b"", b"GET / HTTP/1.1", b"\x16\x03\x01\x00\x05\x02\0\0\1", bytes(20)):
+        assert not is_hello(begun)
+    assert not is_hello(said[:3] + b"\0\0" + said[5:])
+
+
+# ---- slow readers
+
+
+def test_what_waits_is_counted_and_due() -> None:
+    admission = Admission(LIMITS)
+    limits = dataclasses.replace(LIMITS, idle_body_time=30.0)
+    unsent = Unsent(admission)
+    unsent.begin(100_000, 1000.0)
+    assert (admission.bytes, unsent.due(limits)) == (100_000, 1030.0)
+    unsent.left(100_000, 1020.0)
+    assert unsent.due(limits) == 1030.0, "nothing was taken"
+    unsent.left(90_000, 1025.0)
+    assert (admission.bytes, unsent.due(limits)) == (90_000, 1050.0), "500 bytes a second"
+    unsent.left(10_000, 1026.0)
+    assert unsent.due(limits) == 1056.0
+    unsent.grow(5_000)
+    assert admission.bytes == 15_000
+    unsent.end()
+    unsent.end()
+    assert admission.bytes == 0
+
+
+def narrow(port: int) -> socket.socket:
+    """A client with little room for answers."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.connect(("127.0.0.1", port))
+    return made
+
+
+SAID: dict[str, bytes] = {
+    "http": LARGE,
+    "http of compat": LARGE,
+    "frames": b"\x05\0\0\0large",
+}
+
+
+@pytest.mark.parametrize("kind", SAID)
+async def test_an_answer_that_waits_is_counted(kind: str) -> None:
+    """And is given back when it was read, or when its reader goes."""
+    async with site(kind) as one:
+        for reads in (True, False):
+            with narrow(one.server.address.port) as client:
+                client.sendall(SAID[kind])
+                await until(lambda: one.admission.bytes > 1_000_000)
+                assert one.admission.requests == 0
+                if reads:
+                    await asyncio.to_thread(client.recv, 5_000_301, socket.MSG_WAITALL)
+                    await until(lambda: not one.admission.bytes)
+            await until(lambda: not one.admission.bytes)
+
+
+async def test_what_waits_keeps_others_out() -> None:
+    limits = dataclasses.replace(LIMITS, in_flight_bytes=1_000_000)
+    async with site("http", limits=limits) as one:
+        with narrow(one.server.address.port) as client:
+            client.sendall(LARGE)
+            await until(lambda: one.admission.bytes > 1_000_000)
+            reader, writer = await one.connect()
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
+            assert (await reader.readline()).split()[1] == b"503"
+            writer.close()
+
+
+@pytest.mark.parametrize("kind", SAID)
+async def test_who_does_not_read_is_cut_off(kind: str) -> None:
+    async with site(kind, limits=QUICK) as one:
+        with narrow(one.server.address.port) as client:
+            client.sendall(SAID[kind])
+            await until(lambda: one.refused == [Refusal.SLOW_READER])
+            await until(lambda: not one.door.open)
+
+
+# ---- slow readers of HTTP/2
+
+NARROW = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 1000)])
+
+
+@pytest.mark.parametrize(("method", "said"), [("Large", b"x"), ("Stream", b"y" * 50_000)])
+async def test_an_answer_that_waits_for_windows(connect: Connect, method: str, said: bytes) -> None:
+    """However well the client answers, and whatever else it asks."""
+    limits = dataclasses.replace(RPC_LIMITS, idle_body_time=0.4)
+    site, peer = await connect(limits, NARROW)
+    peer.send(opened(1, method) + message(1, said, 0 if method == "Stream" else 1))
+    await until(lambda: site.admission.bytes > 40_000)
+    peer.send(frames.window_update(1, 10_000))
+    while (told := await peer.frame())[0] != frames.RST_STREAM:
+        peer.send(frame(frames.PING, 0, 0, bytes(8))) if told[0] == frames.DATA else None
+    assert told[2:] == (1, frames.Code.CANCEL.to_bytes(4))
+    await until(lambda: (site.admission.bytes, site.admission.streams) == (0, 0))
+    peer.send(opened(3, "Echo") + message(3, b"x"))
+    assert (await peer.until(lambda told: told[0] == frames.DATA))[3][5:] == b"x"
+
+
+async def test_what_the_socket_does_not_take_is_counted(connect: Connect) -> None:
+    site, peer = await connect(RPC_LIMITS)
+    wide = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**31 - 1)])
+    with narrow(site.server.address.port) as client:
+        client.sendall(wide + frames.window_update(0, 2**30))
+        client.sendall(b"".join(opened(n, "Large") + message(n, b"x") for n in range(1, 40, 2)))
+        await until(lambda: site.admission.bytes > 5_000_000)
+    await until(lambda: not site.admission.bytes)
+    peer.writer.close()
+
+
+# ---- backends that owe answers
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_a_backend_that_owes_an_answer_is_asked_for_a_sign(
+    monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    monkeypatch.setattr(h2_asking, "_SILENCE", 0.1)
+    monkeypatch.setattr(h2_asking, "_ANSWER", 0.1)
+    pings = 0
+
+    async def script(peer: Peer, number: int) -> None:
+        nonlocal pings
+        asked = await peer.until(is_asked)
+        with suppress(asyncio.IncompleteReadError):
+            while pings < 4 or not is_there:
+                told = await peer.until(lambda said: said[0] == frames.PING)
+                pings += 1
+                if is_there:
+                    peer.send(frame(frames.PING, frames.ACK, 0, told[3]))
+            peer.send(answer(asked[2]))
+            await peer.ended()
+
+    async with served(script) as (upstream, endpoint):
+        stream = upstream.stream(RpcRequest("/t.T/Stream", (b"x",)), endpoint, None)
+        if is_there:
+            assert [answer.message async for answer in stream] == [(b"hi",)]
+            assert pings == 4
+        else:
+            with pytest.raises(GatewayError) as caught:
+                await anext(stream)
+            assert caught.value.kind is Kind.BACKEND_GARBAGE
+            assert pings == 1
+
+
+async def test_the_system_looks_after_connections_that_wait() -> None:
+    async def script(peer: Peer, number: int) -> None:
+        peer.send(answer((await peer.until(is_asked))[2]))
+        await peer.ended()
+
+    async with served(script) as (upstream, endpoint):
+        await upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), endpoint, 10)
+        (link,) = upstream._sites[endpoint]._links
+        made = link._transport.get_extra_info("socket")
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
