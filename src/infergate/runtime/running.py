@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from infergate.backends.base import Backend, Watched
 from infergate.config.schema import Config
-from infergate.core.certificates import CertificateError
 from infergate.core.limits import Limits
 from infergate.gateway.gateway import Gateway
 from infergate.observe.access_log import AccessLog

@@ -22,8 +22,8 @@ from infergate.transport.h2.frames import Code
 from infergate.transport.h2.messages import Messages, NoMessage, OneMessage, TooLong, prefix
 from infergate.transport.h2.roles import ClientConnection
 from infergate.transport.h2.stream import Stream
-from infergate.transport.h2_calls import ROOM
 from infergate.transport.h2_link import NOBODY, Link
+from infergate.transport.h2_served import ROOM
 
 _HEADER_BYTES: Final = 64 * KIB
 """What a backend's headers may come to."""

@@ -24,7 +24,7 @@ from infergate.core.wire import RpcRequest, RpcResponse, size
 from infergate.transport.base import Endpoint
 from infergate.transport.connecting import connected
 from infergate.transport.h2_asking import AskedOnce, AskedStream, ClientLink, Untouched
-from infergate.transport.h2_calls import ROOM
+from infergate.transport.h2_served import ROOM
 from infergate.transport.tls import NO_TLS, Trust
 
 _MOST_CONNECTIONS: Final = 8

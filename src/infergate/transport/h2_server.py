@@ -31,8 +31,9 @@ from infergate.transport.h2.events import Failed, Headers
 from infergate.transport.h2.frames import Code
 from infergate.transport.h2.roles import ServerConnection
 from infergate.transport.h2.stream import Stream
-from infergate.transport.h2_calls import Served, StreamCall, UnaryCall
+from infergate.transport.h2_calls import StreamCall, UnaryCall
 from infergate.transport.h2_link import NOBODY, Link
+from infergate.transport.h2_served import Served
 from infergate.transport.listener import Sockets
 
 _LOOKS: Final = 4

@@ -1,0 +1,219 @@
+"""A gRPC call on a stream of a client's HTTP/2 connection: how it is answered, refused, given up,
+whatever it asks. See ``h2_calls``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import KIB, Limits
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcRequest, RpcResponse, size
+from infergate.transport.door import Refusal
+from infergate.transport.guard import Unsent
+from infergate.transport.h2 import calls
+from infergate.transport.h2.calls import Asked
+from infergate.transport.h2.events import Reset
+from infergate.transport.h2.fields import Fields
+from infergate.transport.h2.frames import Code
+from infergate.transport.h2.messages import prefix
+from infergate.transport.h2.stream import Stream
+from infergate.transport.h2_link import NOBODY
+
+if TYPE_CHECKING:
+    from infergate.transport.h2_server import ServerLink
+
+log = logging.getLogger(__name__)
+
+ROOM: Final = 64 * KIB
+"""A message is a tensor's bytes and a few fields around them."""
+_LATE: Final = 0.1
+"""Seconds after a client's deadline in which the application may still say so itself."""
+_LATE_WORDS: Final = "Deadline Exceeded"
+
+
+class Served:
+    """A call. ``add``, ``end``, ``sent`` and ``gone`` are told what happens on its stream."""
+
+    __slots__ = (
+        "_alarm",
+        "_asked",
+        "_has_ended",
+        "_has_headers",
+        "_link",
+        "_most",
+        "_stream",
+        "_task",
+        "_unsent",
+        "call",
+    )
+
+    def __init__(self, link: ServerLink, stream: Stream, asked: Asked) -> None:
+        now = time.monotonic()
+        timeout = asked.timeout
+        self._link: Final = link
+        self._stream: Final = stream
+        self._asked: Final = asked
+        self._most: Final = link.host.limits.body + ROOM
+        self._has_headers = False  # told the client
+        self._has_ended = False  # told it how it ends
+        self._task: asyncio.Task[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._unsent: Unsent | None = None
+        self.call: Final = Call(
+            link.peer,
+            now,
+            None if timeout is None else now + timeout,
+            headers=asked.headers,
+            peer_identity=link.identity,
+        )
+        if timeout is not None:
+            self._alarm = link.loop.call_later(timeout + _LATE, self._expire)
+
+    def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
+        """Some of the body, of ``size`` bytes."""
+        raise NotImplementedError
+
+    def end(self, fields: Fields) -> None:
+        """The body ended with trailers, in which gRPC says nothing."""
+        raise NotImplementedError
+
+    def sent(self) -> None:
+        """Nothing of the answer waits for the client's windows any more."""
+
+    def gone(self, event: Reset) -> None:  # noqa: ARG002
+        """The client gave the call up."""
+        self.cancel()
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """What serves it, while that is under way."""
+        return self._task
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more."""
+        task = self._task
+        if task is None or task.done():
+            self._close()
+        else:
+            task.add_done_callback(lambda _: self._close())
+            task.cancel()
+
+    def overdue(self, now: float, limits: Limits) -> bool:
+        """Whether the client has let us wait too long."""
+        raise NotImplementedError
+
+    def _is_late(self, late: bool) -> bool:  # noqa: FBT001
+        """``late``, of a message: which is counted."""
+        if late:
+            self._link.host.door.over("idle_body_time")
+        return late
+
+    def _hold(self) -> None:
+        """Of an answer that the stream does not take, count what waits."""
+        queue = self._stream.queue
+        if queue is not None:
+            if self._unsent is None:
+                self._unsent = Unsent(self._link.host.admission)
+            self._unsent.begin(size(queue), self._link.loop.time())
+
+    def _is_unread(self, now: float, limits: Limits) -> bool:
+        """Whether the client has not taken for too long what waits for its windows."""
+        queue, unsent = self._stream.queue, self._unsent
+        if queue is None or unsent is None:
+            return False
+        unsent.left(size(queue), now)
+        if now < unsent.due(limits):
+            return False
+        told = "it does not read an answer: that is given up"
+        self._link.host.door.refuse(Refusal.SLOW_READER, self._link.peer, told)
+        self._link.core.reset(self._stream, Code.CANCEL)
+        return True
+
+    def _close(self) -> None:
+        """Its answer is known, or not wanted. What it, its stream and its task hold of each other
+        would keep them, and a message, until the collector of cycles runs."""
+        if self._unsent is not None:
+            self._unsent.end()
+        self._stream.owner = NOBODY
+        self._task = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._link.closed(self)
+
+    def _expire(self) -> None:
+        self._alarm = None
+        self.give_up(_LATE_WORDS)
+
+    def cut(self, error: GatewayError) -> None:
+        """End it with ``error``, whatever it is at."""
+        link, stream = self._link, self._stream
+        if not self._has_ended:
+            self.call.cut = error
+            self._refuse(self.refused(error))
+            if stream.remote_open and stream.queue is None:
+                link.core.reset(stream, Code.NO_ERROR)
+        self.cancel()
+
+    def _refuse(self, refusal: RpcResponse) -> None:
+        self.finish(refusal)
+
+    def give_up(self, why: str) -> None:
+        """End it without the application, or without the client where that does not take the
+        answer."""
+        if self._has_ended:
+            self._link.core.reset(self._stream, Code.CANCEL)
+            self._link.flush_soon()
+        else:
+            self.finish(RpcResponse(code=calls.DEADLINE_EXCEEDED, details=why))
+            if self._stream.queue is not None:
+                self._link.cut_off_soon(self._stream)  # it might never be taken
+        self.cancel()
+
+    def refused(self, error: GatewayError) -> RpcResponse:
+        """How the application tells ``error``."""
+        wire = RpcRequest(self._asked.method, metadata=self._asked.headers)
+        try:
+            return self._link.host.app.refuse(error, wire, self.call)
+        except Exception:
+            log.exception("refusing %s failed", self._asked.method)
+            return RpcResponse(code=calls.INTERNAL, details="internal error")
+
+    def finish(self, response: RpcResponse) -> None:
+        """Send the end of the answer: all of it, where it is unary."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        core, stream = self._link.core, self._stream
+        code, length = response.code, size(response.message)
+        if not code and length > self._most:
+            code = calls.RESOURCE_EXHAUSTED
+            response = RpcResponse(
+                code=code, details=f"Sent message larger than max ({length} vs. {self._most})"
+            )
+        ending = calls.ending(code, response.details, response.metadata)
+        if code and not self._has_headers:
+            block = calls.refusing(200, code, response.details, response.metadata)
+            core.send_headers(stream, block, end=True)
+        elif code or self._is_stream:
+            if not self._has_headers:
+                core.send_headers(stream, calls.HEADERS)
+            core.send_data(stream, (), ending)
+        else:
+            core.send_all(stream, calls.HEADERS, (prefix(length), *response.message), ending)
+        self._link.let_end(stream)
+        self._link.flush_soon()
+
+    _is_stream: bool = False
+
+    def _bug(self) -> RpcResponse:
+        """To be called where one was caught."""
+        log.exception("answering %s failed", self._asked.method)  # noqa: LOG004
+        return self.refused(GatewayError(Kind.INTERNAL, "internal error"))
