@@ -1,0 +1,235 @@
+"""A gateway behind TLS on every listener, before another one that it is a client of by TLS."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+from e2e.running import Infergate, started_infergate
+from faults.watch import until
+from tls_kit import Authority, Pair, put
+
+LISTENERS = """
+listeners:
+  admin: {{{{address: "127.0.0.1:{{0}}"}}}}
+  grpc:
+    address: "127.0.0.1:{{1}}"
+    tls: {tls}
+  http:
+    address: "127.0.0.1:{{2}}"
+    tls: {tls}
+"""
+BACK = """
+backends:
+  ours: {protocol: builtin}
+routes:
+  - {model: "*", backend: ours}
+"""
+FRONT = """
+backends:
+  rest:
+    protocol: v2-rest
+    endpoints: [https://127.0.0.1:{rest}]
+    tls: {tls}
+  rpc:
+    protocol: v2-grpc
+    endpoints: [grpcs://127.0.0.1:{rpc}]
+    tls: {tls}
+routes:
+  - {{model: simple, backend: rpc}}
+  - {{model: "*", backend: rest}}
+"""
+
+
+def listeners(pair: Pair, authority: Authority | None = None) -> str:
+    asked = ""
+    if authority is not None:
+        asked = (
+            f", client_certificates: required, client_ca: {authority.file}, "
+            'allowed_names: ["*.gateways.example"]'
+        )
+    told = f"{{{{certificate: {pair.certificate}, key: {pair.key}{asked}}}}}"
+    return LISTENERS.format(tls=told)
+
+
+@dataclass(frozen=True)
+class Chain:
+    front: Infergate
+    back: Infergate
+    authority: Authority
+    shown: Pair
+    """The front's, which may be replaced."""
+
+
+@pytest.fixture(scope="module", params=["own", "compat"])
+def chain(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Chain]:
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    clients = Authority(tmp_path_factory.mktemp("clients"))
+    # The back's certificate is for a name that nobody looks up.
+    hidden, shown = authority.issue("back.example"), authority.server()
+    ours = clients.issue("one.gateways.example")
+    tls = (
+        f"{{ca: {authority.file}, server_name: back.example, "
+        f"certificate: {ours.certificate}, key: {ours.key}}}"
+    )
+    engine: str = request.param
+    with started_infergate(BACK, listeners(hidden, clients), engine) as back:
+        rest, rpc = back.http.rpartition(":")[2], back.grpc.rpartition(":")[2]
+        config = FRONT.format(rest=rest, rpc=rpc, tls=tls)
+        with started_infergate(config, listeners(shown), engine) as front:
+            yield Chain(front, back, authority, shown)
+
+
+def at(address: str) -> str:
+    """The certificate is for localhost, too."""
+    return address.replace("127.0.0.1", "localhost")
+
+
+def asked(module: object, rows: int) -> list[object]:
+    made = []
+    for name in ("INPUT0", "INPUT1"):
+        tensor = module.InferInput(name, [rows, 16], "INT32")  # type: ignore[attr-defined]
+        tensor.set_data_from_numpy(np.ones((rows, 16), np.int32))
+        made.append(tensor)
+    return made
+
+
+@pytest.mark.parametrize("rows", [1, 100_000])
+def test_tritonclient_over_http(chain: Chain, rows: int) -> None:
+    trusting = ssl.create_default_context(cafile=chain.authority.file)
+    client = tritonclient.http.InferenceServerClient(
+        at(chain.front.http), ssl=True, ssl_context_factory=lambda: trusting
+    )
+    large = tritonclient.http.InferInput("INPUT0", [rows, 16], "FP32")
+    large.set_data_from_numpy(np.ones((rows, 16), np.float32))
+    assert client.infer("identity", [large]).as_numpy("OUTPUT0").shape == (rows, 16)
+    told = client.infer("simple", asked(tritonclient.http, 1))  # REST to gRPC
+    assert told.as_numpy("OUTPUT0").tolist() == [[2] * 16]
+    client.close()
+
+
+def test_tritonclient_over_grpc(chain: Chain) -> None:
+    client = tritonclient.grpc.InferenceServerClient(
+        at(chain.front.grpc), ssl=True, root_certificates=str(chain.authority.file)
+    )
+    told = client.infer("simple", asked(tritonclient.grpc, 1))
+    assert told.as_numpy("OUTPUT0").tolist() == [[2] * 16]
+    large = tritonclient.grpc.InferInput("INPUT0", [100_000, 16], "FP32")
+    large.set_data_from_numpy(np.ones((100_000, 16), np.float32))
+    told = client.infer("identity", [large])  # gRPC to REST
+    assert told.as_numpy("OUTPUT0").shape == (100_000, 16)
+    client.close()
+
+
+def test_who_may_not_ask_the_back(chain: Chain) -> None:
+    credentials = grpc.ssl_channel_credentials(chain.authority.file.read_bytes())
+    options = [("grpc.ssl_target_name_override", "back.example")]
+    with grpc.secure_channel(at(chain.back.grpc), credentials, options) as channel:
+        ask = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        with pytest.raises(grpc.RpcError) as caught:
+            ask(b"", timeout=10)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def refused(gateway: Infergate, listener: str, reason: str) -> float:
+    wanted = f'infergate_refused_connections_total{{listener="{listener}",reason="{reason}"}} '
+    found = [line for line in gateway.metrics().splitlines() if line.startswith(wanted)]
+    return float(found[0].rpartition(" ")[2])
+
+
+def test_plain_text_is_counted(chain: Chain) -> None:
+    before = refused(chain.front, "http", "plain_text")
+    with socket.create_connection(("127.0.0.1", int(chain.front.http.rpartition(":")[2]))) as peer:
+        peer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert peer.recv(100) == b""
+    assert refused(chain.front, "http", "plain_text") == before + 1
+    assert "infergate_certificate_expiry_seconds{listener=" in chain.front.metrics()
+
+
+def run(*argv: str) -> str:
+    if shutil.which(argv[0]) is None:
+        pytest.skip(f"{argv[0]} is not installed")
+    return subprocess.run(
+        argv, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=30
+    ).stdout.decode(errors="replace")
+
+
+def test_curl(chain: Chain) -> None:
+    url = f"https://{at(chain.front.http)}/v2/models/identity"
+    told = run("curl", "-sS", "--cacert", str(chain.authority.file), url)
+    assert json.loads(told)["name"] == "identity"
+
+
+@pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
+def test_openssl(chain: Chain, version: str) -> None:
+    where, trusted = at(chain.front.grpc), str(chain.authority.file)
+    told = run("openssl", "s_client", "-connect", where, "-CAfile", trusted, "-alpn", "h2", version)
+    assert "Verify return code: 0 (ok)" in told
+    assert "ALPN protocol: h2" in told
+
+
+def test_a_certificate_is_replaced(chain: Chain) -> None:
+    """Put last: the authority is another one afterwards."""
+
+    def serial() -> str:
+        port = int(chain.front.http.rpartition(":")[2])
+        trusting = ssl.create_default_context(cafile=chain.authority.file)
+        with (
+            socket.create_connection(("localhost", port)) as raw,
+            trusting.wrap_socket(raw, server_hostname="localhost") as peer,
+        ):
+            return str((peer.getpeercert() or {})["serialNumber"])
+
+    before = serial()
+    put(chain.authority.server(), chain.shown)
+    until(lambda: serial() != before, "another certificate is shown")
+    assert 'outcome="taken"} 1.0' in chain.front.metrics()
+
+
+# ---- listeners of one model, and the admin's
+
+BOUND = """
+listeners:
+  http: {{address: "127.0.0.1:{2}"}}
+  grpc: null
+  admin: {{address: "127.0.0.1:{0}"}}
+  graphpipe:
+    - {{address: "127.0.0.1:{1}", model: identity, framing: size-prefixed, tls: TLS}}
+"""
+
+
+def test_a_raw_socket(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    pair = authority.server()
+    tls = f"{{{{certificate: {pair.certificate}, key: {pair.key}}}}}"
+    with started_infergate(BACK, BOUND.replace("TLS", tls)) as gateway:
+        trusting = ssl.create_default_context(cafile=authority.file)
+        port = int(gateway.grpc.rpartition(":")[2])
+        with (
+            socket.create_connection(("localhost", port)) as raw,
+            trusting.wrap_socket(raw, server_hostname="localhost") as peer,
+        ):
+            peer.sendall(struct.pack("<I", 4) + b"none")
+            (length,) = struct.unpack("<I", peer.recv(4))
+            assert 0 < length < 10_000, "the error of a GraphPipe that is none"
+        before = refused(gateway, "http", "tls")
+        plain = ("127.0.0.1", int(gateway.http.rpartition(":")[2]))
+        refusing = pytest.raises((ssl.SSLError, ConnectionError))
+        with socket.create_connection(plain) as raw, refusing:
+            trusting.wrap_socket(raw, server_hostname="localhost")
+        assert refused(gateway, "http", "tls") == before + 1
