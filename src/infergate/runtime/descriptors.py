@@ -6,14 +6,19 @@ the admin listener. A process whose descriptors are used up can neither answer n
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import resource
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 log = logging.getLogger(__name__)
 
+_NONE_LEFT: Final = "socket.accept() out of system resource"
+"""How asyncio begins to tell of it: a thousand times a second, until there is one again. (uvloop
+closes who comes meanwhile.)"""
+_EVERY: Final = 10.0
 _SHARE: Final = 3, 4
 """Of all descriptors, how many clients may have."""
 
@@ -32,17 +37,27 @@ def for_clients(wanted: int) -> int:
     if soft == resource.RLIM_INFINITY:
         return wanted
     part, whole = _SHARE
-    most = max(1, soft * part // whole)
-    if most < wanted:
-        log.warning(
-            "limits.connections: %d instead of %d, as the process may open %d files",
-            most,
-            wanted,
-            soft,
-        )
-    return min(wanted, most)
+    return min(wanted, max(1, soft * part // whole))
 
 
 def in_use() -> int:
     """Descriptors that are open now."""
     return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # of which one is for looking
+
+
+class Complaints:
+    """Handles what an event loop tells of errors that nobody awaits: of descriptors that are used
+    up once in a while, and in one line."""
+
+    def __init__(self) -> None:
+        self._told: float | None = None
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """See ``loop.set_exception_handler``."""
+        if context.get("message") != _NONE_LEFT:
+            loop.default_exception_handler(context)
+            return
+        now = loop.time()
+        if self._told is None or now >= self._told + _EVERY:
+            self._told = now
+            log.warning("no more files can be opened: clients wait to be let in")

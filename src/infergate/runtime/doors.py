@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -12,6 +13,8 @@ from infergate.runtime.descriptors import for_clients
 from infergate.runtime.running import ADMIN
 from infergate.transport.door import Connections, Door, Refusal
 from infergate.transport.tls_server import ServerCertificates
+
+log = logging.getLogger(__name__)
 
 ADMIN_CONNECTIONS: Final = 64
 """Connections to the admin listener, which has to tell of a gateway that is full."""
@@ -25,6 +28,7 @@ class Doors:
         self._metrics: Final = metrics
         self._clients: Final = Connections()
         self._admins: Final = Connections()
+        self._told = 0
 
     def of(
         self, name: str, limits: Limits, tls: ServerTls | None, protocols: tuple[str, ...]
@@ -45,8 +49,16 @@ class Doors:
             certificates,
             lambda refusal: refused[refusal].inc(),
             lambda limit: metrics.refused_requests.labels(limit).inc(),
-            most=ADMIN_CONNECTIONS if is_admin else for_clients(limits.connections),
+            most=ADMIN_CONNECTIONS if is_admin else self._most(limits.connections),
         )
+
+    def _most(self, wanted: int) -> int:
+        most = for_clients(wanted)
+        if most < wanted and most != self._told:
+            self._told = most
+            told = "limits.connections: %d instead of %d, as the system lets open few files"
+            log.warning(told, most, wanted)
+        return most
 
     def _reloaded(self, name: str) -> Callable[[bool], None]:
         reloads = {

@@ -22,7 +22,7 @@ from infergate.config.schema import Config
 from infergate.observe.log_lines import FORMATTERS
 from infergate.runtime.assemble import assemble
 from infergate.runtime.banner import banner
-from infergate.runtime.descriptors import allow_most
+from infergate.runtime.descriptors import Complaints, allow_most
 from infergate.runtime.engines import engine
 from infergate.runtime.history import History
 from infergate.runtime.memory import keep_freed_memory, settle
@@ -49,6 +49,7 @@ def serve(read: Read, source: Path | None) -> int:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
     async def serving() -> int:
+        asyncio.get_running_loop().set_exception_handler(Complaints())
         signals = _Signals()
         history = History(source, files.sha256 if source else "")
         running = assemble(config, history=history)
