@@ -28,6 +28,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "routing": ("core",),
     "backends": ("core", "routing", "codecs.base", "codecs.profiles", "transport.base"),
     "gateway": ("core", "routing", "backends", "codecs.base", "transport.base"),
+    "access": ("core", "routing", "codecs.base"),
     "observe": ("core",),
     "config": (
         "core",
@@ -36,6 +37,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "codecs.base",
         "codecs.profiles",
         "codecs.registry",
+        "access.keys",
+        "access.rules",
     ),
     "runtime": (
         "core",
@@ -44,6 +47,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "routing",
         "backends",
         "gateway",
+        "access",
         "observe",
         "config",
     ),
@@ -55,7 +59,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "config",
         "runtime",
     ),
-    "cli": ("config", "runtime", "matrix"),
+    "cli": ("config", "runtime", "matrix", "access.keys"),
     "testing": ("core", "codecs"),
     "__main__": ("cli",),
 }

@@ -27,6 +27,8 @@ _NEVER: Final = frozenset(
     }
 )
 _NEVER_PREFIX: Final = ("content-", "grpc-", ":")
+_BY_NAME: Final = frozenset({"authorization", "cookie", "x-api-key"})
+"""Headers that hold secrets: a glob that happens to match one is no wish to hand it on."""
 _REMEMBERED: Final = 256
 """Combinations of names, each client's its own; together under 2 MB."""
 _LONGEST: Final = 1024
@@ -35,11 +37,14 @@ _MOST_NAMES: Final = 64
 
 
 class HeaderRule:
-    """Lets through the headers whose lower-case name matches one of some globs."""
+    """Lets through the headers whose lower-case name matches one of some globs; those that hold
+    secrets where one is that very name."""
 
     def __init__(self, globs: Iterable[str]) -> None:
-        patterns = [fnmatch.translate(glob.lower()) for glob in globs]
+        named = [glob.lower() for glob in globs]
+        patterns = list(map(fnmatch.translate, named))
         self._pattern: Final = re.compile("|".join(patterns)) if patterns else None
+        self._secrets: Final = _BY_NAME.difference(named)
         self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def select(self, headers: Mapping[str, str]) -> dict[str, str]:
@@ -58,6 +63,7 @@ class HeaderRule:
             name
             for name in names
             if name not in _NEVER
+            and name not in self._secrets
             and not name.startswith(_NEVER_PREFIX)
             and self._pattern.fullmatch(name) is not None
         )

@@ -7,7 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from infergate.cli.arguments import MATRIX, Arguments, parse
+from infergate.cli.arguments import KEY, MATRIX, Arguments, parse
+from infergate.cli.key import key
 from infergate.cli.summary import summary
 from infergate.config.files import Files
 from infergate.config.load import load
@@ -24,6 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from infergate.cli.matrix import show  # noqa: PLC0415 - serving needs none of it
 
         return show(page=arguments.page)
+    if arguments.command == KEY:
+        print(key(arguments.name or "client"), end="")
+        return _STOPPED
     if arguments.workers != 1:
         _tell("more than one worker comes with a later version; leave out --workers, or say 1")
         return _WRONG

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from infergate import __version__
+from infergate.access.keys import parse_name
 
 _DESCRIPTION: Final = """\
 A translating gateway for model inference: clients speak one protocol, the servers behind
@@ -23,6 +24,7 @@ examples:
   infergate --config routes.yaml           serve what routes.yaml says
   infergate --config routes.yaml --check   tell what it says, or every mistake in it
   infergate matrix                         try every protocol to every protocol, here and now
+  infergate key --name ci                  a new API key, and its hash for the configuration
 
 signals:
   SIGTERM, SIGINT   stop: readiness fails, open requests finish, then the process ends
@@ -38,7 +40,8 @@ The keys of routes.yaml are listed in docs/configuration.md."""
 
 SERVE: Final = "serve"
 MATRIX: Final = "matrix"
-_COMMANDS: Final = (SERVE, MATRIX)
+KEY: Final = "key"
+_COMMANDS: Final = (SERVE, MATRIX, KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class Arguments:
     workers: int
     log_format: str | None
     page: bool
+    name: str | None
+    """Of a new key's owner."""
 
 
 def parse(argv: Sequence[str]) -> Arguments:
@@ -61,10 +66,20 @@ def parse(argv: Sequence[str]) -> Arguments:
         parser.error(f"unknown command '{given.command}'; there are: {', '.join(_COMMANDS)}")
     if given.command == MATRIX and (given.config or given.check):
         parser.error("matrix takes no configuration: it makes its own")
+    if given.command == KEY and (given.config or given.check):
+        parser.error("key takes no configuration: what it prints goes there")
+    if given.command != KEY and given.name is not None:
+        parser.error("--name is for key")
     if given.command != MATRIX and given.page:
         parser.error("--page is for matrix")
     return Arguments(
-        given.command, given.config, given.check, given.workers, given.log_format, given.page
+        given.command,
+        given.config,
+        given.check,
+        given.workers,
+        given.log_format,
+        given.page,
+        given.name,
     )
 
 
@@ -81,8 +96,8 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         default=SERVE,
         metavar="|".join(_COMMANDS),
-        help="serve (the same as leaving it out), or matrix: a table of what is exact, converted "
-        "and refused from each protocol to each, found by trying",
+        help="serve (the same as leaving it out); matrix: a table of what is exact, converted "
+        "and refused from each protocol to each, found by trying; key: a new API key and its hash",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="the routes.yaml to serve (default: the demo)"
@@ -107,8 +122,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--page", action="store_true", help="matrix: write it as docs/fidelity.md has it"
     )
+    parser.add_argument(
+        "--name", type=_name, help="key: whose it is (default: client), as rules will call it"
+    )
     parser.add_argument("--version", action="version", version=f"infergate {__version__}")
     return parser
+
+
+def _name(text: str) -> str:
+    try:
+        return parse_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _workers(text: str) -> int:

@@ -17,6 +17,7 @@ def summary(config: Config) -> str:
         ("listeners", _listeners(config)),
         ("routes, the first that matches is taken", _routes(config)),
         ("declared models", [[name] for name in config.models]),
+        ("access, what no rule allows is refused", list(_access(config))),
         ("limits that are not the defaults", list(_limits(config))),
     ]
     return "\n".join(f"{title}\n{_aligned(rows)}" for title, rows in blocks if rows)
@@ -67,6 +68,21 @@ def _rewrite(rewrite: RewriteConfig) -> Iterator[str]:
 def _cast(route: RouteConfig) -> Iterator[str]:
     for datatype, to in route.cast.items():
         yield f"cast {datatype}: {to.value}"
+
+
+def _access(config: Config) -> Iterator[Sequence[str]]:
+    access = config.access
+    if access is None:
+        return
+    for rule in access.rules:
+        claims = (f"{name}: {' '.join(values)}" for name, values in rule.claims.items())
+        who = " ".join(rule.who), ", ".join(claims) or "-"
+        yield (*who, " ".join(rule.models), " ".join(rule.operations))
+    for rate in access.rates:
+        told = [f"{rate.requests} requests"] if rate.requests else []
+        told += [f"{rate.bytes} of bodies"] if rate.bytes else []
+        counted = f"for each {' and '.join(rate.each)}" if rate.each else "together"
+        yield " ".join(rate.who), "-", " ".join(rate.models), f"{', '.join(told)} {counted}"
 
 
 def _limits(config: Config) -> Iterator[Sequence[str]]:

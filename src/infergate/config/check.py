@@ -8,6 +8,7 @@ from posixpath import normpath
 from typing import Final
 
 from infergate.config import protocols, traffic
+from infergate.config.access import check_access
 from infergate.config.mistakes import Finding, Path, nearest, or_else, spell
 from infergate.config.outline import Outline
 from infergate.config.schema import BackendConfig, RewriteConfig, RouteConfig, TensorConfig
@@ -43,6 +44,8 @@ def check(outline: Outline) -> Iterator[Finding]:
     yield from _casts(outline.routes)
     yield from _unreachable(outline.routes)
     yield from _models(outline)
+    if outline.access is not None:
+        yield from check_access(outline.access)
 
 
 def _listeners(listeners: Mapping[Path, Address]) -> Iterator[Finding]:

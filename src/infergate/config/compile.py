@@ -136,10 +136,11 @@ def sharing_backends(config: schema.Config) -> tuple[str, ...]:
 
 def endpoints(backend: schema.BackendConfig) -> tuple[Endpoint, ...]:
     """The servers of ``backend``, none for builtin."""
-    return tuple(map(_endpoint, backend.endpoints))
+    return tuple(map(endpoint, backend.endpoints))
 
 
-def _endpoint(url: Url) -> Endpoint:
+def endpoint(url: Url) -> Endpoint:
+    """The server that ``url`` names."""
     if url.scheme in protocols.UNIX_SCHEMES:
         return Endpoint(unix=url.path, framed=url.scheme in protocols.FRAMED_SCHEMES)
     port = protocols.DEFAULT_PORTS[url.scheme] if url.port is None else url.port

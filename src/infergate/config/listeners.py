@@ -7,6 +7,7 @@ from typing import Final, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from infergate.config.access import KeyConfig
 from infergate.config.fields import (
     FileMode,
     ListenAddress,
@@ -113,6 +114,12 @@ class AdminListener(Section):
         default=Address("127.0.0.1", 8002), description="host:port to listen on."
     )
     tls: ListenerTls | None = Field(default=None, description="TLS; left out: plain text.")
+    keys: tuple[KeyConfig, ...] = Field(
+        default=(),
+        description="If there are any, one of these keys is needed for what changes anything "
+        "(whatever is not GET or HEAD), as `Authorization: Bearer` or `x-api-key`. What is read "
+        "here stays everybody's who reaches the port.",
+    )
 
 
 class GraphPipeListener(Section):

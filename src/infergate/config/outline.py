@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
+from infergate.config.access import AccessConfig
 from infergate.config.listeners import FRONTENDS, GraphPipeListener, Listeners
 from infergate.config.mistakes import Path
 from infergate.config.schema import BackendConfig, Config, ModelConfig, RouteConfig
@@ -46,6 +47,8 @@ class Outline:
     """False where it is certain that no listener takes requests."""
     has_all_routes: bool
     """False where a route cannot be read, which might match what no other does."""
+    access: AccessConfig | None
+    """None also where it cannot be read."""
 
 
 def outline_of(config: Config) -> Outline:
@@ -61,6 +64,7 @@ def outline_of(config: Config) -> Outline:
         used=frozenset(name for route in config.routes for _, name in named(route)),
         has_frontend=bool(bound) or any(listeners[name] is not None for name in FRONTENDS),
         has_all_routes=True,
+        access=config.access,
     )
 
 
@@ -88,6 +92,7 @@ def salvage(data: Any) -> Outline:
         has_frontend=bool(bound)
         or not all(name in given and given[name] is None for name in FRONTENDS),
         has_all_routes=bool(entries) and None not in read.values(),
+        access=_whole(AccessConfig, top.get("access")),
     )
 
 
@@ -118,6 +123,14 @@ def _used(routes: list[Any]) -> frozenset[str] | None:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _whole(section: type[AnySection], data: Any) -> AnySection | None:
+    """``data`` as a ``section``; None where anything of it is wrong."""
+    try:
+        return section.model_validate(data)
+    except ValidationError:
+        return None
 
 
 def _read(section: type[AnySection], data: Any) -> AnySection | None:

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from infergate.config import protocols
+from infergate.config.access import AccessConfig
 from infergate.config.endpoints import BalanceConfig, EndpointUrl, HealthConfig, OutlierConfig
 from infergate.config.fields import (
     Dimension,
@@ -434,6 +435,10 @@ class Config(Section):
     )
     control: ControlConfig = Field(
         default=ControlConfig(), description="Which operations that change state are switched on."
+    )
+    access: AccessConfig | None = Field(
+        default=None,
+        description="Who may ask what, and how often; left out: everybody everything.",
     )
     limits: LimitsConfig = Field(
         default=LimitsConfig(), description="What requests and connections may ask."

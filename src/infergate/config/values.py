@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from infergate.access.keys import PREFIX as KEY_PREFIX
 from infergate.core.retrying import Hedge
 from infergate.routing import table
 from infergate.transport.base import Address
@@ -66,6 +67,8 @@ def told(value: Any) -> str:
             return "a mapping"
         case tuple() | list():
             return "a list"
+        case str() if value.startswith(KEY_PREFIX):
+            return "a key, which is not repeated here"
         case str():
             return f"'{value}'"
         case _:

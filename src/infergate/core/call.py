@@ -5,12 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.messages import ModelMetadata
 from infergate.core.retrying import DEFAULT, RetryPolicy
 from infergate.core.wire import NO_HEADERS
+
+
+class Permit(Protocol):
+    """Who asks, and what he may."""
+
+    identity: str
+    """How rules and logs call him."""
+
+    def allows(self, operation: type, model: str) -> bool:
+        """Whether he may ask for an ``operation``, a class of ``core.messages``; an empty
+        ``model``: of the server."""
+        ...
 
 
 @dataclass(slots=True)
@@ -41,6 +54,8 @@ class Call:
     """Datatypes that the client's protocol cannot carry."""
     declared: ModelMetadata | None = None
     """What the operator wrote down of the model, in the backend's names: no need to ask."""
+    permit: Permit | None = None
+    """Of the client, where it matters who he is and he is known."""
     request_id: str = ""
     protocol: str = ""
     operation: str = ""
@@ -65,6 +80,11 @@ class Call:
     """Why the gateway gives it up while it is under way: it is cancelled, and its client told."""
     returned: dict[str, str] = field(default_factory=dict)
     """Headers of the backend's answer that go back to the client."""
+
+    @property
+    def identity(self) -> str:
+        """Who asks; empty where nobody wanted to know, or it cannot be told."""
+        return "" if self.permit is None else self.permit.identity
 
     def tighten(self, deadline: float) -> None:
         """Bring the deadline forward; never push it back."""

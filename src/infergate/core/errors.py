@@ -14,6 +14,8 @@ from typing import Final
 
 RETRY_AFTER: Final = "retry-after"
 """The header that tells a client when to try again, in whole seconds."""
+CHALLENGE: Final = "www-authenticate"
+"""The header that tells a client how to say who he is (RFC 9110, 11.6.1)."""
 
 
 class Kind(enum.Enum):
@@ -85,6 +87,14 @@ class UnknownRegion(GatewayError):  # noqa: N818 - it says what is wrong
         self.region = region
 
 
+class Unauthenticated(GatewayError):  # noqa: N818 - it says what is wrong
+    """The gateway does not know who asks; ``challenge`` is what HTTP tells him to say."""
+
+    def __init__(self, public: str, challenge: str, detail: str = "") -> None:
+        super().__init__(Kind.UNAUTHENTICATED, public, detail=detail)
+        self.challenge = challenge
+
+
 def bad_request(public: str, *, limit: str = "") -> GatewayError:
     """The client's mistake; ``public`` names the field."""
     return GatewayError(Kind.BAD_REQUEST, public, limit=limit)
@@ -114,6 +124,13 @@ def retry_headers(error: GatewayError) -> dict[str, str]:
     if after is None or not math.isfinite(after):
         return {}
     return {RETRY_AFTER: str(max(0, math.ceil(after)))}
+
+
+def refusal_headers(error: GatewayError) -> dict[str, str]:
+    """The headers of HTTP that belong to ``error``: when to try again, and how to say who asks."""
+    if isinstance(error, Unauthenticated):
+        return {CHALLENGE: error.challenge}
+    return retry_headers(error)
 
 
 def retry_seconds(headers: Mapping[str, str]) -> float | None:

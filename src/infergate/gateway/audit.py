@@ -40,16 +40,26 @@ async def audited(operation: Operation, call: Call, doing: Awaitable[T]) -> T:
         outcome = Kind.INTERNAL.value
         raise
     finally:
-        _log.info(
-            "%s %s route=%r backend=%r peer=%s request_id=%r outcome=%s",
-            OPERATIONS[type(operation)],
-            _subject(operation),
-            call.route,
-            call.backend,
-            call.peer,
-            call.request_id,
-            outcome,
-        )
+        _tell(OPERATIONS[type(operation)], _subject(operation), call, outcome)
+
+
+def denied(operation: type[Operation], call: Call, error: GatewayError) -> None:
+    """Tell that an ``operation`` was not let in; of it no more is known than ``call`` tells."""
+    _tell(OPERATIONS[operation], f"model={call.model[:_LONGEST]!r}", call, error.kind.value)
+
+
+def _tell(operation: str, subject: str, call: Call, outcome: str) -> None:
+    _log.info(
+        "%s %s route=%r backend=%r peer=%s request_id=%r outcome=%s%s",
+        operation,
+        subject,
+        call.route,
+        call.backend,
+        call.peer,
+        call.request_id,
+        outcome,
+        f" identity={call.identity!r}" if call.identity else "",
+    )
 
 
 def _subject(operation: Operation) -> str:

@@ -25,7 +25,13 @@ Record = Callable[[Call], None]
 """Told of every finished request."""
 Service = Callable[[RpcRequest, Call], Awaitable[RpcResponse]]
 """A unary gRPC method of the gateway's own."""
-_REFUSALS: Final = {5: Kind.NOT_FOUND}
+_REFUSALS: Final = {
+    5: Kind.NOT_FOUND,
+    7: Kind.FORBIDDEN,
+    8: Kind.RATE_LIMITED,
+    14: Kind.OVERLOADED,
+    16: Kind.UNAUTHENTICATED,
+}
 """The gRPC codes by which the gateway's own services refuse; any other is a bad request."""
 _LONGEST_ID: Final = 128
 _boot: Final = os.urandom(6).hex()

@@ -65,6 +65,14 @@ class Way(Protocol[Req_contra, Resp_co]):
         ...
 
 
+class Gate(Protocol):
+    """Who may ask what, and how often."""
+
+    async def admitted(self, peek: Peek, call: Call) -> Peek:
+        """How to go on with the request that ``peek`` tells of. Raises GatewayError."""
+        ...
+
+
 class Translate(Generic[Req, Resp]):
     """Wire → canonical → gateway → canonical → wire. Serves every operation."""
 
@@ -186,9 +194,12 @@ class Frontend(Generic[Req, Resp]):
         gateway: Gateway,
         limits: Limits,
         aside: Aside | None = None,
+        gate: Gate | None = None,
     ) -> None:
-        """``aside`` is where long text is read and written; None: here."""
+        """``aside`` is where long text is read and written; None: here. ``gate`` None: everybody
+        may ask everything."""
         self.codec: Final = codec
+        self._gate: Final = gate
         self._lacks: Final = frozenset(Datatype) - codec.caps.datatypes
         self.gateway: Final = gateway
         self._labour: Final = Labour(codec, limits, aside)
@@ -218,6 +229,8 @@ class Frontend(Generic[Req, Resp]):
             peek = self.codec.peek(wire)
             call.operation = OPERATIONS[peek.operation]
             call.model = peek.model
+            if self._gate is not None:
+                peek = await self._gate.admitted(peek, call)
             if peek.operation is not InferRequest:
                 return await self._translate.perform(wire, call)
             bound = self.gateway.bind(peek.model, peek.version, call)
@@ -238,6 +251,8 @@ class Frontend(Generic[Req, Resp]):
         call.way = self._translate.name
         peek = self.codec.peek(wire)
         call.model = peek.model
+        if self._gate is not None:
+            await self._gate.admitted(peek, call)
         bound = self.gateway.bind(peek.model, peek.version, call)
         parsed = await self._translate.parse(wire, call)
         assert isinstance(parsed.operation, InferRequest)

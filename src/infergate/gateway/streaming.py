@@ -22,7 +22,7 @@ from typing import Final
 
 from infergate.codecs.base import Codec, Parsed, Streaming
 from infergate.core.call import Call
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, Unauthenticated
 from infergate.core.messages import STREAMED, InferRequest, InferResponse
 from infergate.core.sequences import SequenceName, sequence_of
 from infergate.core.tensor import Buffer
@@ -182,8 +182,8 @@ class Stream:
         call.fail(error)
         if not call.messages:
             await request.turn.wait()
-        if error.kind is Kind.TIMEOUT and call.whole is not None and time.monotonic() >= call.whole:
-            yield self._frontend.codec.build_error(error, request.wire)  # it is the stream's end
+        if _ends_all(error, call):
+            yield self._frontend.codec.build_error(error, request.wire)
         else:
             yield self._codec.build_stream_error(error, request.wire)
 
@@ -216,6 +216,14 @@ class Stream:
         for request in self._waiting:
             request.turn.set()
             return
+
+
+def _ends_all(error: GatewayError, call: Call) -> bool:
+    """Whether what went wrong with one request would with all that follow: the stream has no time
+    left, or its credentials are not, or no more, good."""
+    if isinstance(error, Unauthenticated):
+        return True
+    return error.kind is Kind.TIMEOUT and call.whole is not None and time.monotonic() >= call.whole
 
 
 def _sequence(asked: Asked | GatewayError) -> SequenceName | None:

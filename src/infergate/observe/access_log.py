@@ -58,6 +58,7 @@ class Told(NamedTuple):
     messages: int | None
     error: str
     detail: str
+    identity: str
 
 
 _ASKED: Final = ("request_id", "peer")
@@ -88,6 +89,7 @@ def told(call: Call, seconds: float, now: float) -> Told:
         call.messages,
         call.error[:_LONGEST_ERROR],
         call.detail[:_LONGEST_ERROR],
+        call.identity[:_LONGEST],
     )
 
 
@@ -126,6 +128,8 @@ def _lines(spelt: Callable[[Fields], str], layout: str, between: str) -> Line:
 def _rest(told: Told) -> Fields:
     """What few lines have."""
     fields: dict[str, object] = {}
+    if told.identity:
+        fields["identity"] = told.identity
     if told.messages is not None:
         fields["messages"] = told.messages
     if told.error:

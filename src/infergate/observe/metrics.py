@@ -110,6 +110,19 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.access_refused: Final = Counter(
+            "infergate_access_refused",
+            "Requests that were not let in, by reason.",
+            labelnames=("reason",),
+            registry=self.registry,
+        )
+        self.access_failures: Final = Counter(
+            "infergate_access_failures",
+            "Failures to read what access stands on: keys_file, jwks or redis.",
+            labelnames=("source",),
+            registry=self.registry,
+        )
+
     def text(self) -> bytes:
         """The exposition of all metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -25,14 +25,16 @@ from infergate.core.figures import EndpointFigures
 from infergate.core.limits import Limits
 from infergate.gateway.control import Allowed
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
-from infergate.gateway.frontend import Frontend
+from infergate.gateway.frontend import Frontend, Gate
 from infergate.gateway.gateway import Gateway
+from infergate.gateway.guarded import GuardedGateway, guarded_services
 from infergate.gateway.services import own_services
 from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.statistics import Figures
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.metrics import Metrics
 from infergate.runtime import balancing
+from infergate.runtime.access import Entrance, entrance, guarded_admin
 from infergate.runtime.admin import Admin
 from infergate.runtime.aside import Pool
 from infergate.runtime.descriptors import in_use
@@ -111,7 +113,8 @@ def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
         name: alike.get(name) or _backend(name, config, limits, shared, shares=name in shares)
         for name in config.backends
     }
-    gateway = Gateway(
+    make_gateway = Gateway if config.access is None else GuardedGateway
+    gateway = make_gateway(
         compiled.routing_table(config),
         backends,
         compiled.declared_models(config),
@@ -134,8 +137,11 @@ def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
         aside = before.aside
     else:
         aside = Pool(config.helpers) if config.helpers else None
-    listening = _listening(config, gateway, aside, log, shared)
-    return Parts(config, limits, gateway, listening, log, aside)
+    access = None
+    if isinstance(gateway, GuardedGateway):
+        access = entrance(config, gateway.route_of, limits, shared.metrics, before)
+    listening = _listening(config, gateway, aside, log, shared, access)
+    return Parts(config, limits, gateway, listening, log, aside, access)
 
 
 def _alike(before: Parts, config: Config, limits: Limits) -> dict[str, Backend]:
@@ -158,8 +164,13 @@ def _access_log(config: Config, metrics: Metrics) -> AccessLog | None:
     return AccessLog(FORMATS[config.log.format], metrics.log_dropped.inc)
 
 
-def _listening(
-    config: Config, gateway: Gateway, aside: Pool | None, log: AccessLog | None, shared: _Shared
+def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
+    config: Config,
+    gateway: Gateway,
+    aside: Pool | None,
+    log: AccessLog | None,
+    shared: _Shared,
+    access: Entrance | None,
 ) -> dict[str, Listening]:
     """What listens, by the config's names, and what it serves."""
     metrics, limits = shared.metrics, compiled.limits(config)
@@ -184,10 +195,11 @@ def _listening(
         listening[name] = Listening(address, app, make, door, form)
 
     if "http" in addresses:
-        http = HttpDispatch(_frontends(Carrier.HTTP, config, gateway, limits, aside), record)
+        frontends = _frontends(Carrier.HTTP, config, gateway, limits, aside, access)
+        http = HttpDispatch(frontends, record)
         listen("http", addresses["http"], http, chosen.serve_http, _HTTP, _HTTP_1)
     for name, bound in compiled.bound_listeners(config).items():
-        app = HttpDispatch({"": _bound_frontend(bound, gateway, limits, aside)}, record)
+        app = HttpDispatch({"": _bound_frontend(bound, gateway, limits, aside, access)}, record)
         if bound.framed:
             listen(name, bound.address, app, FrameServer, _FRAMES)
         else:
@@ -196,8 +208,10 @@ def _listening(
             form = {**_HTTP, "accept_both_lengths": both}
             listen(name, bound.address, app, serve, form, _HTTP_1)
     if "grpc" in addresses:
-        frontends = _frontends(Carrier.GRPC, config, gateway, limits, aside)
+        frontends = _frontends(Carrier.GRPC, config, gateway, limits, aside, access)
         own = own_services(SCHEMA, tuple(frontends), gateway.readiness)
+        if access is not None:
+            own = guarded_services(own, access, next(iter(frontends.values())).codec.build_error)
         rpc = RpcDispatch(frontends, own.unary, own.streams, record)
         kept = {f"limits.{name}": getattr(limits, name) for name in chosen.fixed}
         if not chosen.changes_tls:
@@ -205,12 +219,18 @@ def _listening(
         listen("grpc", addresses["grpc"], rpc, chosen.serve_grpc, {**_GRPC, **kept}, _HTTP_2)
     if "admin" in addresses:
         page = Admin(metrics, gateway.readiness.ready, shared.history, reload=config.reload.post)
-        listen(ADMIN, addresses["admin"], page, chosen.serve_http, _HTTP, _HTTP_1)
+        guarded = guarded_admin(page, config, metrics)
+        listen(ADMIN, addresses["admin"], guarded, chosen.serve_http, _HTTP, _HTTP_1)
     return listening
 
 
-def _frontends(
-    carrier: Carrier, config: Config, gateway: Gateway, limits: Limits, aside: Pool | None
+def _frontends(  # noqa: PLR0913, PLR0917 - what all frontends share
+    carrier: Carrier,
+    config: Config,
+    gateway: Gateway,
+    limits: Limits,
+    aside: Pool | None,
+    gate: Gate | None,
 ) -> dict[str, Frontend[Any, Any]]:
     """The frontends of one carrier, by what they claim; first the one that answers the rest."""
     options = compiled.frontend_options(config)
@@ -218,16 +238,21 @@ def _frontends(
     for plugin in sorted(plugins().values(), key=lambda plugin: not plugin.answers_rest):
         if plugin.carrier is carrier:
             codec = plugin.make(options.get(plugin.name, {}))
-            frontend = Frontend(codec, gateway, limits, aside)
+            frontend = Frontend(codec, gateway, limits, aside, gate)
             frontends.update(dict.fromkeys(plugin.claims, frontend))
     return frontends
 
 
 def _bound_frontend(
-    bound: compiled.Bound, gateway: Gateway, limits: Limits, aside: Pool | None
+    bound: compiled.Bound,
+    gateway: Gateway,
+    limits: Limits,
+    aside: Pool | None,
+    gate: Gate | None,
 ) -> Frontend[Any, Any]:
     """The one frontend of a listener of one model."""
-    return Frontend(plugins()[bound.protocol].make(bound.options), gateway, limits, aside)
+    codec = plugins()[bound.protocol].make(bound.options)
+    return Frontend(codec, gateway, limits, aside, gate)
 
 
 def _backend(name: str, whole: Config, limits: Limits, shared: _Shared, *, shares: bool) -> Backend:

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from infergate.access.entrance import Entrance
 from infergate.backends.base import Backend, Watched
 from infergate.config.schema import Config
 from infergate.core.limits import Limits
@@ -63,7 +64,7 @@ class Listening:
 @dataclass(frozen=True, slots=True)
 class Parts:
     """All that serves one configuration, but for the sockets. ``listening`` by the config's names;
-    ``log`` and ``aside`` are None where they are off."""
+    ``log``, ``aside`` and ``access`` are None where they are off."""
 
     config: Config
     limits: Limits
@@ -71,6 +72,7 @@ class Parts:
     listening: Mapping[str, Listening]
     log: AccessLog | None
     aside: Pool | None
+    access: Entrance | None = None
 
     def begin(self) -> None:
         """Look after the backends' endpoints."""
@@ -90,6 +92,8 @@ class Parts:
             closing.append(self.aside.close())
         if self.log is not None and all(each.log is not self.log for each in kept):
             closing.append(asyncio.to_thread(self.log.close))
+        if self.access is not None and all(each.access is not self.access for each in kept):
+            closing.append(self.access.close())
         await asyncio.gather(*closing)
 
 

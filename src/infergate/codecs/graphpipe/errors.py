@@ -10,7 +10,7 @@ import flatbuffers
 from infergate.codecs.graphpipe.fields import CODE, MESSAGE
 from infergate.codecs.graphpipe.reading import Table
 from infergate.codecs.graphpipe.schema import Error, InferResponse
-from infergate.core.errors import GatewayError, Kind, Origin, retry_headers, retry_seconds
+from infergate.core.errors import GatewayError, Kind, Origin, refusal_headers, retry_seconds
 from infergate.core.wire import HttpResponse
 
 LONGEST: Final = 2000
@@ -50,7 +50,7 @@ STATUS: Final[Mapping[Kind, int]] = {
 def refuse_by_status(error: GatewayError) -> HttpResponse:
     """The message as text, ended by a line feed, as graphpipe-go writes it. Never raises."""
     return HttpResponse(
-        STATUS[error.kind], {**TEXT, **retry_headers(error)}, [_told(error) + b"\n"]
+        STATUS[error.kind], {**TEXT, **refusal_headers(error)}, [_told(error) + b"\n"]
     )
 
 

@@ -24,7 +24,7 @@ from infergate.codecs.trtis.messages import SharedMemoryStatus as Regions
 from infergate.codecs.trtis.options import Options, read_options
 from infergate.codecs.trtis.paths import find
 from infergate.codecs.trtis.statuses import Statuses
-from infergate.core.errors import GatewayError, Kind, retry_headers
+from infergate.core.errors import GatewayError, Kind, refusal_headers
 from infergate.core.limits import Limits
 from infergate.core.messages import (
     Answer,
@@ -121,7 +121,7 @@ class TrtisHttp:
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
         """By ``wire`` a bare 400 or 405, where no handler was reached; else with NV-Status."""
         answer = self._refused(error, wire)
-        return replace(answer, headers={**answer.headers, **retry_headers(error)})
+        return replace(answer, headers={**answer.headers, **refusal_headers(error)})
 
     def _refused(self, error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
         operation: Operation | None = None

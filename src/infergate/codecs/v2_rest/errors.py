@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from infergate.codecs.v2_rest.paths import locate
-from infergate.core.errors import GatewayError, Kind, Origin, retry_headers, retry_seconds
+from infergate.core.errors import GatewayError, Kind, Origin, refusal_headers, retry_seconds
 from infergate.core.wire import HttpRequest, HttpResponse
 
 JSON_TYPE: Final = "application/json"
@@ -43,7 +43,7 @@ STATUS: Final[Mapping[Kind, int]] = {
 
 def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
     """``{"error": …}``, for any error in answer to any request. Never raises."""
-    headers = {"content-type": JSON_TYPE, **retry_headers(error)}
+    headers = {"content-type": JSON_TYPE, **refusal_headers(error)}
     if error.kind is Kind.METHOD_NOT_ALLOWED and wire is not None:
         # suppressed: the transport's own refusal of a path that is no place of ours
         with contextlib.suppress(GatewayError):

@@ -1,0 +1,1 @@
+"""Who asks, what he may ask, and how often. Made only where the configuration has ``access``."""

@@ -1,0 +1,60 @@
+"""What a client's headers or metadata say about who it is. Pure.
+
+``Authorization: Bearer …`` (RFC 6750, 2.1) holds a key or a token, ``x-api-key: …`` a key.
+
+*Rule.* One credential, and well-formed, or none at all: whoever tries to say who he is and fails is
+nobody's anonymous guest (RFC 6750, 2: no more than one method).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from infergate.access.refusals import malformed
+
+BEARER: Final = "authorization"
+API_KEY: Final = "x-api-key"
+LONGEST: Final = 8192
+"""Characters of a token. Those with many groups have four thousand."""
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+"""RFC 9110, 11.2: token68."""
+_SCHEME: Final = re.compile(r"bearer +", re.IGNORECASE)
+
+
+class Credential:
+    """``secret`` is a key, or, if ``may_be_token``, perhaps a token. It is never printed."""
+
+    __slots__ = ("may_be_token", "secret")
+
+    def __init__(self, secret: str, *, may_be_token: bool) -> None:
+        self.secret: Final = secret
+        self.may_be_token: Final = may_be_token
+
+    def __repr__(self) -> str:
+        return "Credential(…)"
+
+
+def presented(headers: Mapping[str, str]) -> Credential | None:
+    """The credential in ``headers`` (names in lower case), None where there is none. Raises
+    Refused for what is not well-formed, and for two."""
+    bearer, key = headers.get(BEARER), headers.get(API_KEY)
+    if bearer is None:
+        if key is None:
+            return None
+        return Credential(_checked(key, API_KEY), may_be_token=False)
+    if key is not None:
+        raise malformed(f"{BEARER} and {API_KEY} are both there; one credential is taken")
+    scheme = _SCHEME.match(bearer)
+    if scheme is None:
+        raise malformed(f"{BEARER} is not of the form 'Bearer …'")
+    return Credential(_checked(bearer[scheme.end() :], BEARER), may_be_token=True)
+
+
+def _checked(secret: str, header: str) -> str:
+    if len(secret) > LONGEST:
+        raise malformed(f"{header} is too long")
+    if _TOKEN.fullmatch(secret) is None:
+        raise malformed(f"{header} holds no credential that can be read")
+    return secret
