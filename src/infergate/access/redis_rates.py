@@ -57,24 +57,29 @@ return {0, '0'}
 is full, from 1, and the seconds to wait; 0 where all were filled."""
 
 
+def redis_at(url: str, timeout: float) -> Any:
+    """A client of the Redis at ``url``, which is not asked twice; ``timeout`` in seconds."""
+    pool: Any = BlockingConnectionPool.from_url(
+        url,
+        max_connections=_CONNECTIONS,
+        timeout=timeout,
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout,
+        retry=Retry(NoBackoff(), 0),
+    )
+    return Redis.from_pool(pool)
+
+
 class InRedis:
     """A Store."""
 
     def __init__(
-        self, url: str, timeout: float, otherwise: str, failed: Callable[[], None]
+        self, client: Any, timeout: float, otherwise: str, failed: Callable[[], None]
     ) -> None:
-        """``timeout`` is in seconds; ``otherwise`` is one of those above; ``failed`` is called
-        where Redis does not answer."""
-        pool: Any = BlockingConnectionPool.from_url(
-            url,
-            max_connections=_CONNECTIONS,
-            timeout=timeout,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            retry=Retry(NoBackoff(), 0),
-        )
-        self._redis: Final[Any] = Redis(connection_pool=pool)
-        self._script: Final[Any] = self._redis.register_script(SCRIPT)
+        """``client`` is a ``redis.asyncio.Redis``; ``timeout`` is in seconds; ``otherwise`` is one
+        of those above; ``failed`` is called where Redis does not answer."""
+        self._redis: Final[Any] = client
+        self._script: Final[Any] = client.register_script(SCRIPT)
         self._timeout: Final = timeout
         self._otherwise: Final = otherwise
         self._failed: Final = failed
@@ -114,4 +119,3 @@ class InRedis:
     async def close(self) -> None:
         """Let go of connections."""
         await self._redis.aclose()
-        await self._redis.connection_pool.disconnect()

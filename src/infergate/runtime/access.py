@@ -177,10 +177,11 @@ def _rates(
         return None
     store: Store = memory
     if access.redis is not None:
-        from infergate.access.redis_rates import InRedis
+        from infergate.access.redis_rates import InRedis, redis_at
 
         redis = access.redis
-        shared = InRedis(redis.url, redis.timeout, redis.away, _failed(metrics, "redis"))
+        client = redis_at(redis.url, redis.timeout)
+        shared = InRedis(client, redis.timeout, redis.away, _failed(metrics, "redis"))
         closing.append(shared.close)
         store = shared
     return Rates(list(map(_limit, access.rates)), store)

@@ -1,0 +1,82 @@
+"""A file that is read again when it changes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from infergate.access.files import PERIOD, Watched
+
+
+def number(data: bytes) -> int:
+    return int(data)
+
+
+class Failures:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+def watched(path: Path, failures: Failures, value: int = 1) -> Watched[int]:
+    return Watched(path, number, value, failures)
+
+
+async def test_a_change_is_seen_a_period_later_and_not_looked_for_sooner(tmp_path: Path) -> None:
+    path, failures = tmp_path / "f", Failures()
+    path.write_text("1")
+    file = watched(path, failures)
+    assert await file.current(100.0) == 1
+    path.write_text("22")
+    assert await file.current(100.0 + PERIOD / 2) == 1
+    assert await file.current(100.0 + PERIOD) == 22
+    assert failures.count == 0
+
+
+async def test_what_changed_before_the_first_look_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_text("2")
+    assert await watched(path, Failures()).current(0.0) == 2
+
+
+async def test_a_link_that_is_swapped_is_followed(tmp_path: Path) -> None:
+    """As Kubernetes changes what it mounts."""
+    for name in ("1", "2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f").write_text(name)
+        os.utime(tmp_path / name / "f", (5, 5))  # even at the same time, of the same size
+    (tmp_path / "data").symlink_to("1")
+    path = tmp_path / "f"
+    path.symlink_to("data/f")
+    file = watched(path, Failures())
+    assert await file.current(0.0) == 1
+    (tmp_path / "new").symlink_to("2")
+    (tmp_path / "new").rename(tmp_path / "data")
+    assert await file.current(PERIOD) == 2
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_text("x")])
+async def test_a_file_that_is_no_use_leaves_what_was(
+    spoil: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, failures = tmp_path / "f", Failures()
+    path.write_text("7")
+    file = watched(path, failures)
+    assert await file.current(0.0) == 7
+    spoil(path)  # type: ignore[operator]
+    caplog.set_level(logging.ERROR, "infergate.access")
+    for moment in range(1, 6):
+        assert await file.current(moment * PERIOD) == 7
+    assert failures.count
+    assert len(caplog.records) == 1  # told once, not each second
+    assert "stays in force" in caplog.text
+    path.write_text("8")
+    assert await file.current(10.0) == 8
+    spoil(path)  # type: ignore[operator]
+    assert await file.current(20.0) == 8
+    assert len(caplog.records) == 2

@@ -1,0 +1,233 @@
+"""Sets of public keys: which of them a token may be checked with, and where they come from."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from access_tokens import ec_key, ed_key, jwk, jwks, rsa_key
+from infergate.access.jwks import ALGORITHMS, EAGER, PAUSE, KeySet, UrlSource
+from infergate.config.access import JwtConfig
+from infergate.core.errors import GatewayError, Kind
+
+RSA = jwk(rsa_key(), kid="1")
+
+
+def usable(key: dict[str, Any]) -> set[str]:
+    try:
+        keys = KeySet(jwks(key))
+    except ValueError:
+        return set()
+    return {each for each in ("HS256", "none", *ALGORITHMS) if keys.find(key.get("kid"), each)}
+
+
+def test_the_configuration_allows_what_can_be_checked() -> None:
+    choices = JwtConfig.model_json_schema()["properties"]["algorithms"]["items"]["enum"]
+    assert set(choices) == ALGORITHMS
+
+
+def test_a_key_serves_the_algorithms_of_its_kind_alone() -> None:
+    of_rsa = {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
+    assert usable(RSA) == of_rsa
+    assert usable(jwk(ec_key(), kid="1")) == {"ES256"}
+    assert usable(jwk(ed_key(), kid="1")) == {"EdDSA"}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"kty": "oct", "k": "c2VjcmV0", "kid": "1", "alg": "HS256"},
+        {"kty": "oct", "k": "c2VjcmV0", "kid": "1", "alg": "RS256"},
+        {**RSA, "use": "enc"},
+        {**RSA, "key_ops": ["sign"]},
+        {**RSA, "key_ops": "verify"},
+        {**RSA, "alg": "HS256"},
+        {**RSA, "alg": "none"},
+        {**RSA, "alg": "ES256"},
+        {**RSA, "kty": ["RSA"]},
+        {**RSA, "n": "!"},
+        {"kty": "RSA", "kid": "1"},
+        {"kty": "EC", "crv": "secp256k1", "kid": "1"},
+        {},
+    ],
+)
+def test_keys_that_serve_none(key: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    assert usable(key) == set()
+    assert "c2VjcmV0" not in caplog.text
+
+
+def test_a_key_that_names_its_algorithm_serves_no_other() -> None:
+    assert usable({**RSA, "alg": "PS256"}) == {"PS256"}
+
+
+def test_a_token_without_the_name_of_its_key_is_checked_by_the_only_one_that_could_be_meant() -> (
+    None
+):
+    other = jwk(rsa_key("other"), kid="2")
+    assert KeySet(jwks(RSA, jwk(ec_key(), kid="3"))).find(None, "RS256") is not None
+    assert KeySet(jwks(RSA, other)).find(None, "RS256") is None
+    assert KeySet(jwks(RSA, other)).find("2", "RS256") is not None
+    assert KeySet(jwks(RSA, other)).find("3", "RS256") is None
+    assert KeySet(jwks(RSA, {**other, "kid": "1"})).find("1", "RS256") is None  # which one?
+
+
+@pytest.mark.parametrize(
+    "document", [b"", b"[]", b"{}", b'{"keys": {}}', b'{"keys": []}', b'{"keys": [1]}', b"\xff"]
+)
+def test_what_is_no_key_set_is_refused(document: bytes) -> None:
+    with pytest.raises(ValueError, match=r"it is|no key"):
+        KeySet(document)
+
+
+@given(
+    st.binary(max_size=100)
+    | st.recursive(
+        st.none() | st.text(max_size=5) | st.integers(),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["keys", "kty", "crv", "alg", "kid", "use", "key_ops", "n", "e"]),
+                inner,
+                max_size=6,
+            )
+        ),
+        max_leaves=8,
+    ).map(lambda told: json.dumps(told).encode())
+)
+def test_any_document_is_a_key_set_or_refused(document: bytes) -> None:
+    try:
+        keys = KeySet(document)
+    except ValueError:
+        return
+    for algorithm in ALGORITHMS:
+        keys.find(None, algorithm)
+        keys.find("1", algorithm)
+
+
+# ---- from a URL
+
+
+class Server:
+    """Gives ``document``, or fails where that is an error."""
+
+    def __init__(self, document: bytes | Exception) -> None:
+        self.document = document
+        self.asked = 0
+        self.failed = 0
+        self.gate: asyncio.Event | None = None
+        self.entered = asyncio.Event()
+
+    async def __call__(self) -> bytes:
+        self.asked += 1
+        if self.gate is not None:
+            self.entered.set()
+            await self.gate.wait()
+        if isinstance(self.document, Exception):
+            raise self.document
+        return self.document
+
+    def fail(self) -> None:
+        self.failed += 1
+
+
+def source(server: Server, refresh: float = 300.0) -> UrlSource:
+    return UrlSource("idp", server, refresh, server.fail)
+
+
+AWAY = GatewayError(Kind.CONNECT, "connection refused")
+
+
+async def test_keys_are_asked_for_when_needed_and_when_old() -> None:
+    server = Server(jwks(RSA))
+    keys = source(server)
+    first = await keys.keys(0.0)
+    assert await keys.keys(299.0) is first
+    assert server.asked == 1
+    assert await keys.keys(300.0) is first  # the same document: what was checked by it still is
+    assert server.asked == 2
+    server.document = jwks(jwk(rsa_key("other"), kid="2"))
+    changed = await keys.keys(600.0)
+    assert changed is not first
+    assert changed is not None
+    assert changed.find("2", "RS256") is not None
+
+
+async def test_an_unknown_key_is_asked_for_but_not_again_and_again() -> None:
+    server = Server(jwks(RSA))
+    keys = source(server)
+    await keys.keys(0.0)
+    for moment in (1.0, 2.0, PAUSE - 1):
+        await keys.newer(moment)
+    assert server.asked == 1
+    for moment in (PAUSE, PAUSE + 1, 2 * PAUSE - 1):
+        await keys.newer(moment)
+    assert server.asked == 2
+
+
+@pytest.mark.parametrize("trouble", [AWAY, b"<html>", b'{"keys": []}'])
+async def test_keys_are_kept_while_the_url_is_away(
+    trouble: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(jwks(RSA))
+    keys = source(server)
+    first = await keys.keys(0.0)
+    server.document = trouble
+    caplog.set_level(logging.ERROR, "infergate.access")
+    for moment in range(300, 3000, 10):
+        assert await keys.keys(float(moment)) is first
+    assert 2700 / PAUSE - 1 <= server.asked - 1 <= 2700 / PAUSE + 1
+    assert server.failed == server.asked - 1
+    assert "stay in force" in caplog.text
+
+
+async def test_where_there_were_never_keys_they_are_asked_for_eagerly() -> None:
+    server = Server(AWAY)
+    keys = source(server)
+    assert await keys.keys(0.0) is None
+    assert await keys.keys(EAGER / 2) is None
+    assert server.asked == 1
+    server.document = jwks(RSA)
+    assert await keys.keys(EAGER) is not None
+
+
+async def test_one_asks_for_all_who_wait() -> None:
+    server = Server(jwks(RSA))
+    server.gate = asyncio.Event()
+    keys = source(server)
+    async with asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(keys.keys(0.0)) for _ in range(10)]
+        await server.entered.wait()
+        server.gate.set()
+    assert server.asked == 1
+    assert all(each.result() is not None for each in waiting)
+
+
+async def test_who_comes_while_keys_are_renewed_goes_on_with_the_old_ones() -> None:
+    server = Server(jwks(RSA))
+    keys = source(server)
+    first = await keys.keys(0.0)
+    server.gate = asyncio.Event()
+    asking = asyncio.ensure_future(keys.keys(300.0))
+    await server.entered.wait()
+    assert await asyncio.wait_for(keys.keys(300.0), 5) is first
+    server.gate.set()
+    await asking
+
+
+async def test_who_goes_away_while_asking_leaves_it_to_the_next() -> None:
+    server = Server(jwks(RSA))
+    server.gate = asyncio.Event()
+    keys = source(server)
+    asking = asyncio.ensure_future(keys.keys(0.0))
+    await server.entered.wait()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    server.gate.set()
+    assert await keys.keys(0.0) is not None
+    assert server.asked == 2

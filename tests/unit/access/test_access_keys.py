@@ -1,0 +1,90 @@
+"""API keys: what is made, kept and looked up."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.access.credentials import presented
+from infergate.access.keys import Key, Keys, digest_of, new_key, parse_file, parse_hash, parse_name
+
+HASH = hashlib.sha256(b"secret").hexdigest()
+
+
+def test_a_new_key_is_long_random_and_can_be_sent() -> None:
+    made = {new_key() for _ in range(100)}
+    assert len(made) == 100
+    for key in made:
+        assert len(key) >= len("infergate_") + 43  # 256 bits in base64
+        found = presented({"authorization": f"Bearer {key}"})
+        assert found is not None
+        assert found.secret == key
+
+
+def test_a_key_is_found_by_its_hash_alone() -> None:
+    keys = Keys([Key("a", digest_of("one")), Key("b", digest_of("two")), Key("a", digest_of("3"))])
+    assert [keys.find(each) for each in ("one", "two", "3", "four", "")] == [
+        "a",
+        "b",
+        "a",
+        None,
+        None,
+    ]
+    assert keys.find(digest_of("one").hex()) is None  # who knows the hash has no key
+
+
+@given(st.text())
+def test_any_text_can_be_asked_for(text: str) -> None:
+    assert Keys([]).find(text) is None
+    assert Keys([Key("x", digest_of(text))]).find(text) == "x"
+
+
+def test_a_file_has_a_key_a_line() -> None:
+    text = f"\ufeff# keys\n\na: {HASH}  # the old one\n  a:{HASH.upper()}\nteam/b@x : {HASH}\r\n"
+    digest = bytes.fromhex(HASH)
+    assert parse_file(text.encode()) == (
+        Key("a", digest),
+        Key("a", digest),
+        Key("team/b@x", digest),
+    )
+    assert parse_file(b"") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"a: " + HASH.encode() + b"\nb", "line 2: expected 'name: SHA-256"),
+        (b"a: infergate_secret", "line 1: expected the SHA-256"),
+        (b": " + HASH.encode(), "line 1"),
+        (b"-a: " + HASH.encode(), "line 1: expected a name"),
+        (b"a: " + HASH.encode() + b" more", "line 1"),
+        (b"\xff", "not UTF-8"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_without_a_secret(text: bytes, told: str) -> None:
+    with pytest.raises(ValueError, match=told) as caught:
+        parse_file(text)
+    assert "infergate_secret" not in str(caught.value)
+
+
+@given(st.binary(max_size=200))
+def test_any_file_is_read_or_refused(data: bytes) -> None:
+    try:
+        parse_file(data)
+    except ValueError:
+        return
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:b", "*", "é", "a" * 129, 7, None])
+def test_a_name_says_nothing_that_a_pattern_could(name: object) -> None:
+    with pytest.raises(ValueError, match="expected a name"):
+        parse_name(name)
+
+
+@pytest.mark.parametrize("value", ["", HASH[1:], HASH + "0", "g" * 64, 7, None])
+def test_a_hash_is_sixty_four_digits(value: object) -> None:
+    with pytest.raises(ValueError, match="SHA-256"):
+        parse_hash(value)

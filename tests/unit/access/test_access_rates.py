@@ -1,0 +1,180 @@
+"""How often and how much: by a simulated clock."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.access.rates import Buckets, InMemory, Limit, Rate, Rates, Want
+from infergate.access.refusals import Reason
+from infergate.access.rules import Granted
+
+
+def rates(*limits: Limit) -> Rates:
+    return Rates(limits, InMemory())
+
+
+def take(
+    made: Rates,
+    now: float,
+    identity: str = "key:a",
+    *,
+    model: str = "m",
+    route: str = "r",
+    size: int = 0,
+) -> tuple[Reason, float] | None:
+    return asyncio.run(made.take(Granted(identity, ()), model, route, size, now))
+
+
+TEN = Rate(10, 1.0, 10)
+
+
+def test_a_burst_passes_at_once_and_then_as_many_as_the_rate_says() -> None:
+    made = rates(Limit(("*",), requests=TEN))
+    assert [take(made, 0.0) for _ in range(10)] == [None] * 10
+    reason, wait = take(made, 0.0) or (None, 0.0)
+    assert reason is Reason.REQUESTS
+    assert wait == pytest.approx(0.1)
+    assert take(made, 0.09) is not None
+    assert take(made, 0.1) is None
+    assert take(made, 0.1) is not None
+    assert [take(made, 10.0) is None for _ in range(11)] == [True] * 10 + [False]
+
+
+def test_a_burst_may_be_larger_or_smaller_than_the_rate() -> None:
+    for burst in (1, 3, 25):
+        made = rates(Limit(("*",), requests=Rate(10, 1.0, burst)))
+        passed = [take(made, 0.0) is None for _ in range(30)]
+        assert passed == [True] * burst + [False] * (30 - burst)
+
+
+def test_bytes_are_counted_and_what_is_larger_than_all_passes_alone() -> None:
+    made = rates(Limit(("*",), bytes=Rate(100, 1.0, 100)))
+    assert take(made, 0.0, size=60) is None
+    assert take(made, 0.0, size=60) == (Reason.BYTES, pytest.approx(0.2))
+    assert take(made, 0.0, size=40) is None
+    assert take(made, 0.5, size=1000) == (Reason.BYTES, pytest.approx(0.5))
+    assert take(made, 1.0, size=1000) is None  # it was empty
+    assert take(made, 10.0, size=1) is not None  # and is ten seconds' worth
+    assert take(made, 10.02, size=1) is None
+
+
+def test_a_request_that_one_bucket_refuses_is_counted_by_none() -> None:
+    made = rates(Limit(("*",), requests=Rate(2, 1.0, 2), bytes=Rate(10, 1.0, 10)))
+    assert take(made, 0.0, size=10) is None
+    for _ in range(5):
+        assert take(made, 0.0, size=1) == (Reason.BYTES, pytest.approx(0.1))
+    assert take(made, 0.0, size=0) is None  # of the requests there was one left
+    assert take(made, 0.0, size=0) == (Reason.REQUESTS, pytest.approx(0.5))
+
+
+def test_the_longer_wait_is_told() -> None:
+    made = rates(Limit(("*",), requests=Rate(1, 1.0, 1)), Limit(("*",), requests=Rate(1, 60.0, 1)))
+    assert take(made, 0.0) is None
+    assert take(made, 0.0) == (Reason.REQUESTS, pytest.approx(60.0))
+
+
+@pytest.mark.parametrize(
+    ("each_identity", "each_route", "others"),
+    [
+        (True, True, (True, True)),
+        (True, False, (True, False)),
+        (False, True, (False, True)),
+        (False, False, (False, False)),
+    ],
+)
+def test_what_is_counted_by_itself(
+    each_identity: bool, each_route: bool, others: tuple[bool, bool]
+) -> None:
+    limit = Limit(("*",), ("*",), each_identity, each_route, requests=Rate(1, 1.0, 1))
+    made = rates(limit)
+    assert take(made, 0.0) is None
+    assert take(made, 0.0, model="n") is not None  # another model of the route
+    assert (take(made, 0.0, identity="key:b") is None) is others[0]
+    assert (take(made, 0.0, route="s") is None) is others[1]
+
+
+def test_limits_are_for_whom_and_what_they_say() -> None:
+    made = rates(Limit(("key:*",), ("bert-*",), requests=Rate(1, 1.0, 1)))
+    for identity, model, counted in [
+        ("key:a", "bert-1", True),
+        ("key:a", "gpt", False),
+        ("anonymous", "bert-1", False),
+    ]:
+        assert take(made, 0.0, identity, model=model) is None
+        assert (take(made, 0.0, identity, model=model) is not None) is counted
+
+
+def test_everybody_is_anonymous_too() -> None:
+    made = rates(Limit(("*",), requests=Rate(1, 1.0, 1)))
+    assert take(made, 0.0, "anonymous") is None
+    assert take(made, 0.0, "anonymous") is not None
+
+
+def test_names_cannot_be_made_to_mean_anothers_bucket() -> None:
+    made = rates(Limit(("*",), requests=Rate(1, 1.0, 1)))
+    assert take(made, 0.0, "jwt:i:a|b", route="c") is None
+    assert take(made, 0.0, "jwt:i:a", route="b|c") is None
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 2), st.integers(0, 30)), max_size=60),
+    st.integers(1, 20),
+    st.integers(1, 40),
+)
+def test_no_more_passes_in_any_time_than_the_burst_and_the_rate(
+    steps: list[tuple[float, int]], amount: int, burst: int
+) -> None:
+    """But for one request that is larger than the burst, which passed alone."""
+    buckets, now = Buckets(), 0.0
+    passed: list[tuple[float, int]] = []
+    for step, cost in steps:
+        now += step
+        full = buckets.fill([Want("b", cost / amount, burst / amount)], now)
+        if full is None:
+            passed.append((now, cost))
+        else:
+            assert 0 < full.wait < math.inf
+            after = Buckets()
+            after._empty.update(buckets._empty)
+            assert after.fill([Want("b", cost / amount, burst / amount)], now + full.wait) is None
+    for i, (begin, first) in enumerate(passed):
+        total = 0
+        for end, cost in passed[i:]:
+            total += cost
+            allowed = max(burst, first) + (end - begin) * amount
+            assert total <= allowed + max(0, cost - burst) + 1e-3
+
+
+def test_buckets_are_bounded_and_those_that_are_empty_go_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = 100
+    monkeypatch.setattr("infergate.access.rates.MOST", most)
+    buckets = Buckets()
+    for number in range(most):
+        buckets.fill([Want(f"old{number}", 1.0, 10.0)], 0.0)
+    assert len(buckets) == most
+    buckets.fill([Want("new", 1.0, 10.0)], 2.0)
+    assert len(buckets) == 1
+    for number in range(3 * most):
+        buckets.fill([Want(f"busy{number}", 1e6, 1e7)], 2.0)
+        assert len(buckets) <= most
+    assert buckets.fill([Want(f"busy{3 * most - 1}", 1e7, 1e7)], 2.0) is not None
+
+
+def test_what_is_remembered_of_names_is_bounded() -> None:
+    made = rates(Limit(("*",), requests=TEN))
+    for number in range(10_000):
+        take_sync(made, f"m{number}")
+    assert len(made._known) <= 4096
+    take_sync(made, "x" * 10_000)
+    assert max(len(model) for _, model, _ in made._known) <= 256
+
+
+def take_sync(made: Rates, model: str) -> None:
+    made._buckets("key:a", model, "r")

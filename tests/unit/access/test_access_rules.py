@@ -1,0 +1,175 @@
+"""Which rules let whom ask what."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.access.rules import (
+    ANONYMOUS,
+    CHANGES,
+    HEALTH,
+    OPERATIONS,
+    Rule,
+    Rules,
+    matcher,
+    values_of,
+)
+from infergate.core.messages import OPERATIONS as ALL_OPERATIONS
+from infergate.core.messages import (
+    InferRequest,
+    LogSettingsRequest,
+    ModelIndexRequest,
+    ModelLoadRequest,
+    ModelMetadataRequest,
+    ServerLiveRequest,
+    SharedMemoryRegisterRequest,
+    TraceSettingsRequest,
+)
+
+
+def allowed(rules: list[Rule], identity: str, operation: type, model: str = "m") -> bool:
+    return Rules(rules).permit(identity).allows(operation, model)
+
+
+def test_every_operation_there_is_has_a_name_in_rules() -> None:
+    assert OPERATIONS.keys() == ALL_OPERATIONS.keys()
+
+
+def test_what_no_rule_allows_is_refused() -> None:
+    rules = [Rule(("key:a",), ("bert-*",), frozenset({"infer"}))]
+    assert allowed(rules, "key:a", InferRequest, "bert-1")
+    assert not allowed(rules, "key:a", InferRequest, "gpt")
+    assert not allowed(rules, "key:a", ModelMetadataRequest, "bert-1")
+    assert not allowed(rules, "key:b", InferRequest, "bert-1")
+    assert not allowed([], "key:a", InferRequest)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "fits", "does_not"),
+    [
+        (("key:a",), "key:a", "key:ab"),
+        (("key:*",), "key:a", "jwt:x:a"),
+        (("/key:(a|b)/",), "key:b", "key:abc"),
+        (("x", "/(.)\\1/", "y?"), "zz", "zy"),
+        (("cert:spiffe://example/*",), "cert:spiffe://example/ns/a", "cert:spiffe://examples/a"),
+        (("[ab]",), "a", "A"),
+    ],
+)
+def test_patterns_are_those_of_routes(patterns: tuple[str, ...], fits: str, does_not: str) -> None:
+    assert matcher(patterns)(fits)
+    assert not matcher(patterns)(does_not)
+
+
+def test_everybody_is_everybody_who_is_known() -> None:
+    for who in ("*", "/.*/", "a*", "anonymou?", "[a]nonymous"):
+        assert not allowed([Rule((who,))], ANONYMOUS, InferRequest)
+        assert Rules([Rule((who,))]).anonymous() is None
+    guests = Rules([Rule(("anonymous",), ("demo",))]).anonymous()
+    assert guests is not None
+    assert guests.allows(InferRequest, "demo")
+    assert not guests.allows(InferRequest, "m")
+    assert allowed([Rule(("*",))], "key:a", InferRequest)
+
+
+def test_a_key_that_is_called_anonymous_is_a_key() -> None:
+    assert not allowed([Rule(("anonymous",))], "key:anonymous", InferRequest)
+
+
+def test_what_changes_the_whole_server_needs_a_rule_for_all_models() -> None:
+    some = [Rule(("*",), ("bert-*",), frozenset({"repository", "settings", "shared_memory"}))]
+    every = [Rule(("*",), ("*",), frozenset({"repository", "settings", "shared_memory"}))]
+    for operation in (LogSettingsRequest, TraceSettingsRequest, ModelLoadRequest):
+        assert not allowed(some, "key:a", operation, "")
+        assert allowed(every, "key:a", operation, "")
+    assert allowed(some, "key:a", TraceSettingsRequest, "bert-1")
+    assert allowed(some, "key:a", SharedMemoryRegisterRequest, "")
+
+
+def test_what_tells_of_the_server_is_for_who_may_see_any_model() -> None:
+    assert allowed([Rule(("*",), ("bert-*",))], "key:a", ModelIndexRequest, "")
+    assert not allowed([Rule(("*",), ("bert-*",))], "key:a", ServerLiveRequest, "")
+
+
+@pytest.mark.parametrize(
+    ("claims", "wanted", "holds"),
+    [
+        ({"groups": ["ml-eu", "x"]}, {"groups": ("ml-*",)}, True),
+        ({"groups": ["x"]}, {"groups": ("ml-*",)}, False),
+        ({}, {"groups": ("*",)}, False),
+        ({"groups": []}, {"groups": ("*",)}, False),
+        ({"groups": "ml-eu"}, {"groups": ("ml-*",)}, True),
+        ({"groups": "x ml-eu"}, {"groups": ("ml-eu",)}, False),
+        ({"scope": "read infer"}, {"scope": ("infer",)}, True),
+        ({"scope": "read inferior"}, {"scope": ("infer",)}, False),
+        ({"realm": {"roles": ["a"]}}, {"realm.roles": ("a",)}, True),
+        ({"realm.roles": ["b"], "realm": {"roles": ["a"]}}, {"realm.roles": ("a",)}, False),
+        ({"groups": {"a": 1}}, {"groups": ("*",)}, False),
+        ({"groups": [1, None, True]}, {"groups": ("*",)}, False),
+        ({"admin": True}, {"admin": ("*",)}, False),
+        ({"a": "1", "b": "2"}, {"a": ("1",), "b": ("2",)}, True),
+        ({"a": "1", "b": "3"}, {"a": ("1",), "b": ("2",)}, False),
+    ],
+)
+def test_claims_are_all_to_be_there(
+    claims: dict[str, Any], wanted: dict[str, tuple[str, ...]], holds: bool
+) -> None:
+    rules = Rules([Rule(("*",), claims=wanted)])
+    assert rules.permit("jwt:x:a", claims).allows(InferRequest, "m") is holds
+    assert not rules.permit("key:a").allows(InferRequest, "m")  # a key has none
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
+def test_any_claim_is_read_as_texts(value: Any) -> None:
+    for each in values_of({"c": value}, "c"):
+        assert isinstance(each, str)
+
+
+_NAMES = st.sampled_from(["a", "b", "ab", "*", "a*", "?"])
+_RULES = st.builds(
+    Rule,
+    st.tuples(_NAMES),
+    st.tuples(_NAMES),
+    st.frozensets(st.sampled_from(sorted(set(OPERATIONS.values())))),
+)
+
+
+@given(
+    st.lists(_RULES, max_size=5),
+    st.sampled_from(["a", "b", "c"]),
+    st.sampled_from(list(OPERATIONS)),
+    st.sampled_from(["", "a", "b", "c"]),
+    st.randoms(use_true_random=False),
+)
+def test_the_order_does_not_matter_and_another_rule_takes_nothing_away(
+    rules: list[Rule], identity: str, operation: type, model: str, order: random.Random
+) -> None:
+    found = allowed(rules, identity, operation, model)
+    shuffled = list(rules)
+    order.shuffle(shuffled)
+    assert allowed(shuffled, identity, operation, model) is found
+    assert found is any(allowed([each], identity, operation, model) for each in rules)
+    permit = Rules(rules).permit(identity)
+    assert permit.allows(operation, model) is permit.allows(operation, model) is found
+
+
+def test_what_is_remembered_of_models_is_bounded() -> None:
+    permit = Rules([Rule(("*",), ("m*",))]).permit("key:a")
+    for number in range(1000):
+        assert permit.allows(InferRequest, f"m{number}")
+        assert not permit.allows(InferRequest, f"x{number}")
+    assert permit.allows(InferRequest, "m" * 1000)
+    assert len(permit._known) <= 256
+    assert max(len(model) for _, model in permit._known) <= 256
+
+
+def test_health_and_changes_are_told_apart() -> None:
+    assert {each for each, name in OPERATIONS.items() if name == HEALTH} == {
+        ServerLiveRequest,
+        *(each for each in OPERATIONS if each.__name__ == "ServerReadyRequest"),
+    }
+    assert sorted(CHANGES) == ["repository", "settings", "shared_memory"]

@@ -1,0 +1,274 @@
+"""Tokens: which are believed, and which attacks are not."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from typing import Any
+
+import jwt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from access_tokens import (
+    AUDIENCE,
+    ISSUER,
+    claims,
+    ec_key,
+    ed_key,
+    jwk,
+    jwks,
+    public_pem,
+    rsa_key,
+    token,
+)
+from infergate.access.jwks import KeySet
+from infergate.access.refusals import Reason, Refused
+from infergate.access.rules import Rule, Rules
+from infergate.access.tokens import REMEMBERED, Issuer, Tokens
+from infergate.core.errors import Kind
+from infergate.core.messages import InferRequest
+
+KEYS = KeySet(jwks(jwk(rsa_key(), kid="1"), jwk(ec_key(), kid="2"), jwk(ed_key(), kid="3")))
+
+
+class Given:
+    """A source of keys that a test changes."""
+
+    def __init__(self, keys: KeySet | None = KEYS, later: KeySet | None = None) -> None:
+        self.held = keys
+        self.later = later
+        self.asked_newer = 0
+
+    async def keys(self, now: float) -> KeySet | None:
+        return self.held
+
+    async def newer(self, now: float) -> KeySet | None:
+        self.asked_newer += 1
+        self.held = self.later or self.held
+        return self.held
+
+
+def issuer(source: Any = None, **changed: Any) -> Issuer:
+    fields: dict[str, Any] = {
+        "name": "idp",
+        "issuer": ISSUER,
+        "audiences": (AUDIENCE, "second"),
+        "algorithms": ("RS256", "ES256", "EdDSA"),
+        "leeway": 10.0,
+        "subject": "sub",
+        "source": source or Given(),
+        **changed,
+    }
+    return Issuer(**fields)
+
+
+RULES = Rules([Rule(("jwt:idp:*",)), Rule(("*",), ("secret",), claims={"groups": ("ml-*",)})])
+
+
+def tokens(*issuers: Issuer) -> Tokens:
+    return Tokens(issuers or (issuer(),), RULES)
+
+
+async def taken(text: str, checks: Tokens | None = None, clock: float | None = None) -> Any:
+    return await (checks or tokens()).permit(text, 0.0, time.time() if clock is None else clock)
+
+
+async def refused(text: str, checks: Tokens | None = None) -> Refused:
+    with pytest.raises(Refused) as caught:
+        await taken(text, checks)
+    for part in text.split("."):
+        if len(part) > 8:
+            assert part not in caught.value.error.public + caught.value.error.detail
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm", "kid"),
+    [(rsa_key, "RS256", "1"), (ec_key, "ES256", "2"), (ed_key, "EdDSA", "3")],
+)
+async def test_a_good_token_tells_who_asks(key: Any, algorithm: str, kid: str) -> None:
+    permit = await taken(token(key(), algorithm, kid))
+    assert permit.identity == "jwt:idp:alice"
+    assert permit.allows(InferRequest, "m")
+
+
+async def test_claims_reach_the_rules() -> None:
+    only = Rules([Rule(("*",), ("secret",), claims={"groups": ("ml-*",)})])
+    with_groups = await Tokens((issuer(),), only).permit(token(groups=["ml-eu"]), 0.0, time.time())
+    without = await Tokens((issuer(),), only).permit(token(), 0.0, time.time())
+    assert with_groups.allows(InferRequest, "secret")
+    assert not without.allows(InferRequest, "secret")
+
+
+async def test_another_claim_may_tell_the_name() -> None:
+    checks = tokens(issuer(subject="email"))
+    assert (await taken(token(email="a@b"), checks)).identity == "jwt:idp:a@b"
+    assert (await refused(token(), checks)).reason is Reason.INVALID_TOKEN
+
+
+async def test_an_audience_among_others_will_do() -> None:
+    assert await taken(token(aud=["x", "second"]))
+
+
+def unsigned(header: dict[str, Any], body: dict[str, Any], signature: bytes = b"") -> str:
+    parts = [json.dumps(header).encode(), json.dumps(body).encode(), signature]
+    return ".".join(base64.urlsafe_b64encode(each).rstrip(b"=").decode() for each in parts)
+
+
+def with_public_key_as_secret() -> str:
+    """Algorithm confusion: the public key, which everybody knows, as the secret of an HMAC."""
+    header, body = {"alg": "HS256", "typ": "JWT", "kid": "1"}, claims()
+    signed = unsigned(header, body)[:-1]
+    mac = hmac.new(public_pem(rsa_key()), signed.encode(), hashlib.sha256).digest()
+    return f"{signed}.{base64.urlsafe_b64encode(mac).rstrip(b'=').decode()}"
+
+
+def tampered() -> str:
+    head, _, signature = token().split(".")
+    body = base64.urlsafe_b64encode(json.dumps(claims(sub="admin")).encode()).rstrip(b"=").decode()
+    return f"{head}.{body}.{signature}"
+
+
+def critical() -> str:
+    headers = {"kid": "1", "crit": ["exp"], "exp": 1}
+    return jwt.encode(claims(), rsa_key(), "RS256", headers)
+
+
+ATTACKS = {
+    "alg none": lambda: unsigned({"alg": "none", "kid": "1"}, claims()),
+    "alg None": lambda: unsigned({"alg": "None", "kid": "1"}, claims()),
+    "alg missing": lambda: unsigned({"kid": "1"}, claims()),
+    "alg a list": lambda: unsigned({"alg": ["RS256"], "kid": "1"}, claims()),
+    "algorithm confusion": with_public_key_as_secret,
+    "no signature": lambda: token().rpartition(".")[0] + ".",
+    "another's key": lambda: token(rsa_key("mallory")),
+    "another's key, whose set has two": lambda: token(rsa_key("mallory"), kid=None),
+    "a key of its own": lambda: jwt.encode(
+        claims(), rsa_key("mallory"), "RS256", {"kid": "1", "jwk": jwk(rsa_key("mallory"))}
+    ),
+    "an algorithm that is not allowed": lambda: token(algorithm="PS256"),
+    "a key of another kind": lambda: token(ec_key(), "ES256", kid="1"),
+    "an unknown key": lambda: token(kid="9"),
+    "a tampered body": tampered,
+    "a critical header": critical,
+    "another issuer": lambda: token(iss="https://evil.example"),
+    "no issuer": lambda: token(iss=None),
+    "no audience": lambda: token(aud=None),
+    "another audience": lambda: token(aud="other"),
+    "no end": lambda: token(exp=None),
+    "not yet": lambda: token(nbf=int(time.time()) + 60),
+    "made in the future": lambda: token(iat=int(time.time()) + 60),
+    "no subject": lambda: token(sub=None),
+    "an empty subject": lambda: token(sub=""),
+    "a subject of lines": lambda: token(sub="a\nb"),
+    "a long subject": lambda: token(sub="a" * 257),
+    "garbage": lambda: "a.b.c",
+    "empty": lambda: "..",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_an_attack_is_refused(attack: str) -> None:
+    refusal = await refused(ATTACKS[attack]())
+    assert refusal.error.kind is Kind.UNAUTHENTICATED
+    assert refusal.reason is Reason.INVALID_TOKEN
+
+
+async def test_one_that_has_expired_is_told_so_when_its_signature_is_right() -> None:
+    old = int(time.time()) - 11
+    assert (await refused(token(exp=old))).reason is Reason.EXPIRED_TOKEN
+    assert (await refused(token(rsa_key("mallory"), exp=old))).reason is Reason.INVALID_TOKEN
+    assert await taken(token(exp=old + 5))  # leeway
+
+
+@given(st.text("abcXYZ019-_=.~+/", max_size=200))
+async def test_any_text_is_refused(text: str) -> None:
+    assert (await refused(text)).error.kind is Kind.UNAUTHENTICATED
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["alg", "kid", "typ", "crit", "b64", "jku", "x5u", "cty"]),
+        st.none()
+        | st.booleans()
+        | st.text(max_size=5)
+        | st.sampled_from(["RS256", "1", "HS256"])
+        | st.lists(st.text(max_size=3), max_size=2),
+    ),
+    st.recursive(st.none() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=2)),
+)
+async def test_any_header_is_refused_without_the_signature(
+    head: dict[str, Any], value: Any
+) -> None:
+    body = {**claims(), "sub": value, "exp": value}
+    assert (await refused(unsigned(head, body, b"x"))).error.kind is Kind.UNAUTHENTICATED
+
+
+async def test_an_unknown_key_is_looked_for_once_more() -> None:
+    source = Given(KeySet(jwks(jwk(ec_key(), kid="2"))), later=KEYS)
+    assert await taken(token(), tokens(issuer(source)))
+    assert source.asked_newer == 1
+
+
+async def test_without_any_keys_nobody_is_told_that_his_token_is_wrong() -> None:
+    refusal = await refused(token(), tokens(issuer(Given(None))))
+    assert refusal.reason is Reason.KEYS_AWAY
+    assert refusal.error.kind is Kind.OVERLOADED
+    assert refusal.error.retry_after
+
+
+async def test_a_token_of_one_issuer_is_not_checked_by_anothers_keys() -> None:
+    other = KeySet(jwks(jwk(rsa_key("other"), kid="1")))
+    two = tokens(issuer(), issuer(Given(other), name="two", issuer="https://two.example"))
+    assert (await taken(token(), two)).identity == "jwt:idp:alice"
+    second = token(rsa_key("other"), iss="https://two.example")
+    assert (await taken(second, two)).identity == "jwt:two:alice"
+    assert (await refused(token(iss="https://two.example"), two)).reason is Reason.INVALID_TOKEN
+    assert (await refused(token(rsa_key("other")), two)).reason is Reason.INVALID_TOKEN
+
+
+# ---- what was checked is remembered
+
+
+async def test_a_token_is_checked_once_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks, text, now = tokens(), token(), time.time()
+    first = await taken(text, checks, now)
+    monkeypatch.setattr(jwt, "decode", lambda *_, **__: pytest.fail("checked again"))
+    assert await taken(text, checks, now + 599) is first
+
+
+async def test_the_end_of_a_remembered_token_is_its_end() -> None:
+    checks, now = tokens(), time.time()
+    text = token(exp=int(now) - 8)  # within the leeway for two more seconds
+    assert await taken(text, checks, now)
+    known = next(iter(checks._known.values()))
+    assert known.ends == int(now) - 8 + 10
+    assert await taken(text, checks, known.ends - 0.1)
+    before = dict(checks._known)
+    await taken(text, checks, known.ends)  # read again, and judged by the clock there is
+    assert next(iter(checks._known.values())) is not next(iter(before.values()))
+
+
+async def test_other_keys_end_what_was_remembered() -> None:
+    source = Given()
+    checks, text = tokens(issuer(source)), token()
+    assert await taken(text, checks)
+    source.held = KeySet(jwks(jwk(rsa_key("other"), kid="1")))
+    assert (await refused(text, checks)).reason is Reason.INVALID_TOKEN
+
+
+async def test_what_is_remembered_is_bounded_and_holds_no_token() -> None:
+    checks = tokens()
+    text = token()
+    await taken(text, checks)
+    assert all(isinstance(each, bytes) and len(each) == 32 for each in checks._known)
+    entry = next(iter(checks._known.values()))
+    for number in range(REMEMBERED):
+        checks._known[number.to_bytes(32)] = entry
+    await taken(token(sub="bob"), checks)
+    assert len(checks._known) <= REMEMBERED + 1

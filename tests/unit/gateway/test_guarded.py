@@ -1,0 +1,251 @@
+"""A gateway whose callers see and change what they are allowed, whatever a gate had peeked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakes import LineCodec, Memory, call
+
+from infergate.access.rules import OPERATIONS, Rule, Rules
+from infergate.backends.builtin import BuiltinBackend
+from infergate.codecs.base import Peek
+from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import (
+    InferRequest,
+    LogSettingsRequest,
+    ModelIndex,
+    ModelIndexRequest,
+    ModelLoadRequest,
+    ModelMetadataRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
+    RequestedOutput,
+    ServerLiveRequest,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    ServerStatus,
+    ServerStatusRequest,
+    SharedMemoryStatusRequest,
+    TraceSettingsRequest,
+)
+from infergate.core.places import Place
+from infergate.core.tensor import Tensor
+from infergate.core.wire import RpcRequest, RpcResponse
+from infergate.gateway.control import Allowed
+from infergate.gateway.dispatch import RpcDispatch
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.guarded import GuardedGateway, guarded_services
+from infergate.gateway.services import OwnServices
+from infergate.routing.table import Route, RouteTable
+
+EVERY = frozenset(OPERATIONS.values())
+
+
+def gateway(backend: Any, *patterns: str) -> GuardedGateway:
+    routes = [Route(pattern, "b") for pattern in patterns or ("*",)]
+    return GuardedGateway(
+        RouteTable(routes), {"b": backend}, {}, allowed=Allowed(repository=True, settings=True)
+    )
+
+
+def caller(*rules: Rule) -> Call:
+    return call(permit=Rules(rules).permit("key:a"))
+
+
+def of(models: str, *operations: str) -> Rule:
+    return Rule(("*",), (models,), frozenset(operations) or EVERY)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        InferRequest("m"),
+        ModelMetadataRequest("m"),
+        ModelIndexRequest(),
+        ServerMetadataRequest(),
+        ModelLoadRequest("m"),
+        TraceSettingsRequest(),
+        LogSettingsRequest(),
+        SharedMemoryStatusRequest(),
+        ModelStatisticsRequest("m"),
+        ServerStatusRequest(),
+    ],
+)
+async def test_without_a_permit_or_with_one_for_something_else_no_backend_hears_of_it(
+    operation: Any,
+) -> None:
+    memory = Memory("b")
+    made = gateway(memory)
+    for asking in (call(), caller(of("other")) if getattr(operation, "model", "") else caller()):
+        with pytest.raises(GatewayError) as caught:
+            await made.perform(operation, asking)
+        assert caught.value.kind is Kind.FORBIDDEN
+    assert memory.asked == []
+
+
+async def test_health_needs_no_permit() -> None:
+    made = gateway(Memory("b"))
+    for operation in (ServerLiveRequest(), ServerReadyRequest()):
+        assert await made.perform(operation, call())
+
+
+async def test_what_is_allowed_is_done() -> None:
+    memory = Memory("b")
+    assert await gateway(memory).perform(InferRequest("m"), caller(of("m", "infer")))
+    assert memory.asked == [InferRequest("m")]
+
+
+async def test_an_inference_is_looked_at_when_it_was_read() -> None:
+    """A gate may have peeked another name than the message has."""
+    memory = Memory("b")
+    made, asking = gateway(memory), caller(of("m", "infer"))
+    bound = made.bind("secret", "", asking)
+    with pytest.raises(GatewayError, match="infer is not allowed"):
+        await made.infer(InferRequest("secret"), bound, asking)
+    with pytest.raises(GatewayError, match="infer is not allowed"):
+        await anext(made.stream(InferRequest("secret"), bound, asking))
+    assert memory.asked == []
+
+
+async def test_lists_leave_out_what_is_not_the_callers() -> None:
+    made = gateway(BuiltinBackend("b"), "*")
+    seen = caller(of("ident*", "metadata"), of("simple", "statistics"))
+    index = await made.perform(ModelIndexRequest(), seen)
+    assert isinstance(index, ModelIndex)
+    assert [each.name for each in index.models] == ["identity"]
+    status = await made.perform(ServerStatusRequest(), seen)
+    assert isinstance(status, ServerStatus)
+    assert [each.metadata.name for each in status.models] == ["identity"]
+    assert status.models[0].statistics == ()
+    every = await made.perform(ModelStatisticsRequest(), seen)
+    assert isinstance(every, ModelStatistics)
+    assert {each["name"] for each in every.models} <= {"simple"}
+    everything = caller(of("*"))
+    status = await made.perform(ServerStatusRequest(), everything)
+    assert isinstance(status, ServerStatus)
+    assert len(status.models) > 1
+    assert any(each.statistics for each in status.models)
+
+
+async def test_the_status_of_one_model_is_refused_like_its_metadata() -> None:
+    made = gateway(BuiltinBackend("b"))
+    with pytest.raises(GatewayError) as caught:
+        await made.perform(ServerStatusRequest("simple"), caller(of("ident*")))
+    assert caught.value.kind is Kind.FORBIDDEN
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        InferRequest("m", inputs=(Tensor("x", Datatype.INT8, (1,), b"", place=Place("r", 0, 1)),)),
+        InferRequest("m", outputs=(RequestedOutput("y", place=Place("r", 0, 1)),)),
+    ],
+)
+async def test_tensors_in_shared_memory_are_for_who_may_use_it(request_: InferRequest) -> None:
+    """Else whoever may infer could have another client's region read, and written."""
+    memory = Memory("b")
+    made, asking = gateway(memory), caller(of("*", "infer"))
+    bound = made.bind("m", "", asking)
+    with pytest.raises(GatewayError, match="shared memory is not allowed"):
+        await made.infer(request_, bound, asking)
+    with pytest.raises(GatewayError, match="shared memory is not allowed"):
+        await anext(made.stream(request_, bound, asking))
+    with pytest.raises(GatewayError) as caught:  # it may, and there is no such region
+        await made.infer(request_, bound, caller(of("*", "infer", "shared_memory")))
+    assert caught.value.kind is not Kind.FORBIDDEN
+
+
+def test_a_route_is_called_as_in_the_log() -> None:
+    made = gateway(Memory("b"), "bert-*", "m")
+    assert [made.route_of(each, "") for each in ("bert-1", "m", "x")] == ["bert-*", "m", ""]
+
+
+# ---- frontends and the gateway's own services behind a gate
+
+
+class Gate:
+    def __init__(self, error: GatewayError | None = None, *, forwards: bool = True) -> None:
+        self.error = error
+        self.forwards = forwards
+        self.asked: list[Peek] = []
+
+    async def admitted(self, peek: Peek, call: Call) -> Peek:
+        self.asked.append(peek)
+        if self.error is not None:
+            raise self.error
+        call.permit = Rules([of("*")]).permit("key:a")
+        return Peek(peek.operation, peek.model, peek.version, self.forwards and peek.forwards)
+
+
+FORBIDDEN = GatewayError(Kind.FORBIDDEN, "no")
+
+
+async def test_a_frontend_asks_its_gate_before_it_reads_a_message() -> None:
+    memory, codec, gate = Memory("b"), LineCodec(), Gate(FORBIDDEN)
+    frontend = Frontend(codec, gateway(memory), DEFAULT_LIMITS, gate=gate)
+    for line in ("infer m 1 x", "ready m", "infer m 1 bad"):
+        answer = await frontend.respond(RpcRequest(line), asked := call())
+        assert answer.details == "forbidden: no"
+        assert asked.outcome == "forbidden"
+    with pytest.raises(GatewayError, match="no"):
+        await frontend.read_streamed(RpcRequest("infer m 1 x"), call())
+    assert codec.decoded == 0
+    assert memory.asked == []
+    assert [each.model for each in gate.asked] == ["m"] * 4
+
+
+async def test_a_frontend_goes_on_as_its_gate_says() -> None:
+    for forwards in (True, False):
+        codec = LineCodec()
+        frontend = Frontend(
+            codec, gateway(Memory("b")), DEFAULT_LIMITS, gate=Gate(forwards=forwards)
+        )
+        answer = await frontend.respond(RpcRequest("infer m 1 x"), call())
+        assert not answer.code
+
+
+async def _serve(wire: RpcRequest, asked: Call) -> RpcResponse:
+    return RpcResponse((b"served",))
+
+
+async def _stream(messages: Any, asked: Call) -> Any:
+    yield RpcResponse((b"streamed",))
+
+
+HEALTH = "/grpc.health.v1.Health/"
+REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+
+
+def services(gate: Gate) -> OwnServices:
+    own = OwnServices({f"{HEALTH}Check": _serve}, {f"{HEALTH}Watch": _stream, REFLECTION: _stream})
+    return guarded_services(own, gate, lambda error: RpcResponse(code=7, details=error.public))
+
+
+async def test_own_services_are_health_and_metadata() -> None:
+    gate = Gate()
+    guarded = services(gate)
+    answer = await guarded.unary[f"{HEALTH}Check"](RpcRequest(f"{HEALTH}Check"), call())
+    assert answer.message == (b"served",)
+    for method in guarded.streams:
+        told: list[RpcResponse] = [each async for each in guarded.streams[method](None, call())]  # type: ignore[arg-type]
+        assert [each.message for each in told] == [(b"streamed",)]
+    asked = [each.operation for each in gate.asked]
+    assert asked == [ServerReadyRequest, ServerReadyRequest, ServerMetadataRequest]
+
+
+async def test_own_services_refuse_as_grpc_does() -> None:
+    guarded = services(Gate(FORBIDDEN))
+    outcomes: list[str] = []
+    frontends = {"": Frontend(LineCodec(), gateway(Memory("b")), DEFAULT_LIMITS)}
+    dispatch = RpcDispatch(
+        frontends, guarded.unary, guarded.streams, lambda call: outcomes.append(call.outcome)
+    )
+    answer = await dispatch.respond(RpcRequest(f"{HEALTH}Check"), call())
+    assert (answer.code, answer.details) == (7, "no")
+    assert outcomes == ["forbidden"]
+    with pytest.raises(GatewayError):
+        [each async for each in guarded.streams[REFLECTION](None, call())]  # type: ignore[arg-type]
