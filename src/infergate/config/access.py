@@ -157,6 +157,7 @@ File = Annotated[
 RedisUrl = Annotated[
     str,
     read_by(_parse_redis),
+    PlainSerializer(lambda url: f"{urlsplit(url).scheme}:…"),
     WithJsonSchema({"type": "string", "format": "URL"}),
 ]
 Algorithm = Literal[
@@ -304,6 +305,7 @@ class RedisConfig(Section):
     """A Redis (5 or newer) in which several gateways, or the workers of one, count together."""
 
     url: RedisUrl = Field(
+        repr=False,
         description="redis://user:password@host:6379/0, rediss:// with TLS, or unix:///path. A "
         "password is best left to the environment: `${REDIS_URL}`."
     )

@@ -30,3 +30,13 @@ def test_names_from_clients_do_not_fill_the_memory() -> None:
     for number in range(5000):
         assert rule.select({f"x-{number}": "1"})
     assert len(rule._known) <= 1024
+
+
+def test_a_glob_that_happens_to_match_a_secret_does_not_hand_it_on() -> None:
+    headers = {"authorization": "s", "x-api-key": "s", "cookie": "s", "x-team": "7"}
+    assert HeaderRule(["*"]).select(headers) == {"x-team": "7"}
+    assert HeaderRule(["x-*", "auth*", "cooki?"]).select(headers) == {"x-team": "7"}
+    assert HeaderRule(["*", "Authorization"]).select(headers) == {
+        "authorization": "s",
+        "x-team": "7",
+    }

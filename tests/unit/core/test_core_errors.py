@@ -6,9 +6,11 @@ from infergate.core.errors import (
     GatewayError,
     Kind,
     Origin,
+    Unauthenticated,
     bad_request,
     blamed,
     garbage,
+    refusal_headers,
     retry_headers,
     retry_seconds,
 )
@@ -74,3 +76,13 @@ def test_when_to_try_again(after: float | None, headers: dict[str, str]) -> None
 def test_when_a_backend_wants_to_be_tried_again(told: str, after: float | None) -> None:
     assert retry_seconds({"retry-after": told}) == after
     assert retry_seconds({}) is None
+
+
+def test_who_is_not_known_is_told_how_to_say_who_he_is() -> None:
+    error = Unauthenticated("credentials are required", 'Bearer realm="x"', "detail")
+    assert error.kind is Kind.UNAUTHENTICATED
+    assert (error.public, error.detail) == ("credentials are required", "detail")
+    assert refusal_headers(error) == {"www-authenticate": 'Bearer realm="x"'}
+    late = GatewayError(Kind.RATE_LIMITED, "too many", retry_after=1.5)
+    assert refusal_headers(late) == {"retry-after": "2"}
+    assert refusal_headers(GatewayError(Kind.UNAUTHENTICATED, "as the backend says")) == {}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fakes import Memory, call
 
+from infergate.access.rules import Rules
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.profiles import MLSERVER, TRITON
 from infergate.core.errors import GatewayError, Kind
@@ -27,6 +28,7 @@ from infergate.core.messages import (
     SharedMemoryUnregisterRequest,
     TraceSettingsRequest,
 )
+from infergate.gateway.audit import denied
 from infergate.gateway.control import Allowed
 from infergate.gateway.gateway import Gateway
 from infergate.routing.table import Rewrite, Route, RouteTable
@@ -219,3 +221,18 @@ async def test_there_is_no_shared_memory() -> None:
     with pytest.raises(GatewayError, match="region 'r': shared memory is not supp") as caught:
         await made.perform(SharedMemoryRegisterRequest("r", "/k", 0, 64), call())
     assert caught.value.kind is Kind.UNSUPPORTED
+
+
+async def test_the_audit_log_tells_who_asked_and_who_was_not_let_in(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "infergate.audit")
+    asked = call(request_id="r1", permit=Rules(()).permit("jwt:idp:al'ice"))
+    await gateway(Memory("b", Done()), repository=True).perform(ModelLoadRequest("m"), asked)
+    refused = call(model="m\nforged" + "x" * 1000)
+    denied(ModelLoadRequest, refused, GatewayError(Kind.UNAUTHENTICATED, "credentials"))
+    done, kept_out = caplog.messages
+    assert done.endswith("""outcome=ok identity="jwt:idp:al'ice\"""")
+    assert kept_out.startswith("model_load model='m\\nforgedxxx")
+    assert kept_out.endswith("outcome=unauthenticated")
+    assert len(kept_out) < 400

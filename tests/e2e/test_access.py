@@ -1,0 +1,583 @@
+"""Who comes in and who does not, over every protocol and both engines, and what is never told."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import service_pb2 as pb
+
+from access_tokens import ISSUER, jwk, jwks, rsa_key, token
+from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.legacy import OLD, OLD_INFER, SIMPLE, code_name, old_message
+from faults.peer import Answer, Client
+from faults.rpc import RpcBackend, call, channel
+from faults.watch import SECONDS, until
+from infergate.access.keys import digest_of
+from infergate.codecs.base import Profile
+from infergate.codecs.graphpipe import PLUGIN
+from infergate.codecs.protos import SCHEMA
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
+from infergate.core.tensor import tensor_of
+from infergate.core.wire import HttpResponse, joined
+from legacy.messages import SERVICE
+from peers.support.process import free_ports
+
+GOOD, LIMITED, ADMIN, FILED, OPS = (f"infergate_secret-of-{i}-{'x' * 20}" for i in range(5))
+CONFIG = """
+backends:
+  demo: {{protocol: builtin}}
+  rpc: {{protocol: v2-grpc, endpoints: ["grpc://{rpc}"], profile: triton, forward_headers: ["*"]}}
+routes:
+  - {{model: fwd, backend: rpc}}
+  - {{model: renamed, backend: rpc, rewrite: {{inputs: {{INPUT0: X}}}}}}
+  - {{model: '*', backend: demo}}
+control: {{repository: true, settings: true, shared_memory: true}}
+access:
+  keys:
+    - {{name: good, sha256: "{good}"}}
+    - {{name: limited, sha256: "{limited}"}}
+    - {{name: admin, sha256: "{admin}"}}
+  keys_file: {file}
+  jwt:
+    idp: {{issuer: "{issuer}", audiences: [infergate], jwks_url: "http://127.0.0.1:{jwks}/keys"}}
+  rules:
+    - {{who: ["key:good", "key:filed"], models: [simple, fwd, renamed, repeat]}}
+    - {{who: ["key:limited"], models: [simple]}}
+    - {{who: ["jwt:idp:*"], claims: {{groups: [ml-*]}}, models: [simple]}}
+    - who: ["key:admin"]
+      operations: [infer, metadata, statistics, repository, settings, shared_memory]
+    - {{who: [anonymous], models: [identity], operations: [infer]}}
+  rates:
+    - {{who: ["key:limited"], requests: 2/h, each: [identity]}}
+"""
+SIMPLE_INPUTS = np.arange(16, dtype="<i4"), np.ones(16, "<i4")
+GRAPHPIPE = PLUGIN.make({})
+ADD = ModelMetadata(
+    "simple",
+    inputs=tuple(TensorMetadata(f"INPUT{i}", "INT32", (-1, 16)) for i in range(2)),
+    outputs=tuple(TensorMetadata(f"OUTPUT{i}", "INT32", (-1, 16)) for i in range(2)),
+)
+
+
+class Keys(BaseHTTPRequestHandler):
+    """Where a token's keys are had."""
+
+    def do_GET(self) -> None:
+        body = jwks(jwk(rsa_key(), kid="1"))
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@contextmanager
+def key_server() -> Iterator[int]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Keys)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@dataclass(frozen=True)
+class Site:
+    """A guarded gateway, what stands behind it, and its raw sockets."""
+
+    gateway: Infergate
+    rpc: RpcBackend
+    channel: grpc.Channel
+    file: Path
+    raw: Mapping[str, int]
+
+
+@pytest.fixture(scope="module", params=["own", "compat"])
+def site(
+    request: pytest.FixtureRequest, rpc: RpcBackend, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    file = tmp_path_factory.mktemp("access") / "keys"
+    file.write_text("")
+    simple, identity = free_ports(2)
+    listeners = f"""{LISTENERS}  graphpipe:
+    - {{{{address: "127.0.0.1:{simple}", model: simple, framing: size-prefixed}}}}
+    - {{{{address: "127.0.0.1:{identity}", model: identity, framing: size-prefixed}}}}
+""".replace(
+        'admin: {{address: "127.0.0.1:{0}"}}',
+        f"""admin:
+    address: "127.0.0.1:{{0}}"
+    keys: [{{{{name: ops, sha256: "{digest_of(OPS).hex()}"}}}}]""",
+    )
+    with key_server() as port:
+        config = CONFIG.format(
+            rpc=rpc.address,
+            file=file,
+            jwks=port,
+            issuer=ISSUER,
+            good=digest_of(GOOD).hex(),
+            limited=digest_of(LIMITED).hex(),
+            admin=digest_of(ADMIN).hex(),
+        )
+        with (
+            started_infergate(config, listeners, request.param) as gateway,
+            channel(gateway.grpc) as made,
+        ):
+            yield Site(gateway, rpc, made, file, {"simple": simple, "identity": identity})
+            told = gateway.log.read_text() + gateway.metrics()
+    for secret in (GOOD, LIMITED, ADMIN, FILED, OPS, token()[:100], "wrong-secret"):
+        assert secret not in told
+    assert "Traceback" not in told
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {secret}"}
+
+
+# ---- one inference of ``simple`` over every protocol
+
+
+@dataclass(frozen=True)
+class Told:
+    """How it ended, as its protocol tells it."""
+
+    code: str
+    words: str
+    headers: Mapping[str, str]
+
+
+def http(site: Site, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{lines}\r\n"
+    with Client(site.gateway.http) as client:
+        client.send(head.encode() + body)
+        return client.answer()
+
+
+def v2_rest(site: Site, model: str, headers: Mapping[str, str]) -> Told:
+    inputs = [
+        {"name": f"INPUT{i}", "datatype": "INT32", "shape": [1, 16], "data": each.tolist()}
+        for i, each in enumerate(SIMPLE_INPUTS)
+    ]
+    body = json.dumps({"inputs": inputs}).encode()
+    answer = http(site, "POST", f"/v2/models/{model}/infer", body, headers)
+    words = "" if answer.status == 200 else answer.error
+    return Told(str(answer.status), words, answer.headers)
+
+
+def rpc_message(model: str) -> Any:
+    message = pb.ModelInferRequest(model_name=model, id="7")
+    for i, each in enumerate(SIMPLE_INPUTS):
+        message.inputs.add(name=f"INPUT{i}", datatype="INT32", shape=[1, 16])
+        message.raw_input_contents.append(each.tobytes())
+    return message
+
+
+def v2_grpc(site: Site, model: str, headers: Mapping[str, str]) -> Told:
+    message = rpc_message(model).SerializeToString()
+    status = call(site.channel, message, metadata=tuple(headers.items()))
+    return Told(status.code.name, status.details, {})
+
+
+def trtis_http(site: Site, model: str, headers: Mapping[str, str]) -> Told:
+    body = b"".join(each.tobytes() for each in SIMPLE_INPUTS)
+    asked = {**headers, "NV-InferRequest": SIMPLE}
+    answer = http(site, "POST", f"/api/infer/{model}", body, asked)
+    status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
+    return Told(f"{answer.status} {code_name(status)}", status.msg, answer.headers)
+
+
+def trtis_grpc(site: Site, model: str, headers: Mapping[str, str]) -> Told:
+    message = old_message(model, header=SIMPLE, raw=[each.tobytes() for each in SIMPLE_INPUTS])
+    told = call(site.channel, message, OLD_INFER, metadata=tuple(headers.items()))
+    status = OLD.InferResponse.FromString(told.message).request_status
+    return Told(code_name(status), status.msg, {})
+
+
+def graphpipe_body() -> bytes:
+    tensors = tuple(
+        tensor_of(f"INPUT{i}", Datatype.INT32, each.reshape(1, 16))
+        for i, each in enumerate(SIMPLE_INPUTS)
+    )
+    request = InferRequest("simple", inputs=tensors)
+    return bytes(joined(GRAPHPIPE.build_request(request, Profile("any"), ADD).body))
+
+
+def graphpipe(site: Site, model: str, headers: Mapping[str, str]) -> Told:
+    answer = http(site, "POST", f"/graphpipe/{model}", graphpipe_body(), headers)
+    return Told(str(answer.status), answer.body.decode("latin-1"), answer.headers)
+
+
+ASK: dict[str, Callable[[Site, str, Mapping[str, str]], Told]] = {
+    "v2-rest": v2_rest,
+    "v2-grpc": v2_grpc,
+    "trtis-http": trtis_http,
+    "trtis-grpc": trtis_grpc,
+    "graphpipe": graphpipe,
+}
+OUTCOMES = {
+    "v2-rest": ("200", "401", "403", "429"),
+    "v2-grpc": ("OK", "UNAUTHENTICATED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"),
+    "trtis-http": ("200 SUCCESS", "400 INVALID_ARG", "400 INVALID_ARG", "400 UNAVAILABLE"),
+    "trtis-grpc": ("SUCCESS", "INVALID_ARG", "INVALID_ARG", "UNAVAILABLE"),
+    "graphpipe": ("200", "401", "403", "429"),
+}
+everywhere = pytest.mark.parametrize("protocol", ASK)
+
+
+@everywhere
+def test_a_key_and_a_token_are_taken(site: Site, protocol: str) -> None:
+    for headers in (bearer(GOOD), {"x-api-key": GOOD}, bearer(token(groups=["ml-eu"]))):
+        told = ASK[protocol](site, "simple", headers)
+        assert told.code == OUTCOMES[protocol][0], told
+
+
+@everywhere
+def test_who_is_not_known_is_refused(site: Site, protocol: str) -> None:
+    for headers in (
+        {},
+        bearer("wrong-secret"),
+        {"x-api-key": "wrong-secret"},
+        {"authorization": "Basic wrong-secret"},
+        {**bearer(GOOD), "x-api-key": GOOD},
+        bearer(token(exp=int(time.time()) - 60, groups=["ml-eu"])),
+        bearer(token(rsa_key("mallory"), groups=["ml-eu"])),
+        {"cookie": GOOD},
+    ):
+        told = ASK[protocol](site, "simple", headers)
+        assert told.code == OUTCOMES[protocol][1], (headers, told)
+        assert told.words
+        if told.headers:
+            assert told.headers["www-authenticate"].startswith('Bearer realm="infergate"')
+
+
+@everywhere
+def test_who_may_not_is_refused_whether_there_is_such_a_model_or_not(
+    site: Site, protocol: str
+) -> None:
+    for model in ("simple_string", "nosuch"):
+        told = ASK[protocol](site, model, bearer(GOOD))
+        assert told.code == OUTCOMES[protocol][2], told
+        assert "is not allowed to this client" in told.words
+    told = ASK[protocol](site, "simple", bearer(token()))  # in none of the groups
+    assert told.code == OUTCOMES[protocol][2], told
+
+
+def test_rates_are_told_in_each_protocols_form(site: Site) -> None:
+    taken = [v2_rest(site, "simple", bearer(LIMITED)).code for _ in range(2)]
+    assert taken == ["200", "200"]
+    for protocol, ask in ASK.items():
+        told = ask(site, "simple", bearer(LIMITED))
+        assert told.code == OUTCOMES[protocol][3], told
+        assert "rate of requests is exceeded" in told.words
+        if told.headers:
+            assert 1700 < int(told.headers["retry-after"]) <= 1800
+
+
+@pytest.mark.parametrize("model", ["fwd", "renamed"])
+@pytest.mark.parametrize("headers", [{}, bearer("wrong-secret"), bearer(LIMITED)])
+def test_no_backend_hears_of_who_is_refused(
+    site: Site, model: str, headers: Mapping[str, str]
+) -> None:
+    before = len(site.rpc.requests)
+    for protocol, ask in ASK.items():
+        assert ask(site, model, headers).code in OUTCOMES[protocol][1:3]
+    assert len(site.rpc.requests) == before
+
+
+def test_a_backend_hears_of_others_and_gets_no_credential(site: Site) -> None:
+    """Its rule lets everything through: ``forward_headers: ["*"]``."""
+    seen: list[dict[str, Any]] = []
+    answer = site.rpc.answer
+
+    def noting(message: bytes, context: grpc.ServicerContext) -> bytes:
+        seen.append(dict(context.invocation_metadata()))
+        return answer(message, context)
+
+    site.rpc.answer = noting
+    try:
+        for headers in (bearer(GOOD), {"x-api-key": GOOD}):
+            told = v2_grpc(site, "fwd", {**headers, "x-team": "7"})
+            assert told.code == "OK", told
+    finally:
+        site.rpc.answer = answer
+    assert [each["x-team"] for each in seen] == ["7", "7"]
+    assert not [each for each in seen if {"authorization", "x-api-key"} & each.keys()]
+
+
+def test_a_message_that_names_two_models_is_not_taken_for_the_one_that_is_allowed(
+    site: Site,
+) -> None:
+    before = len(site.rpc.requests)
+    for first, second in (("simple", "simple_string"), ("simple_string", "simple")):
+        message = rpc_message(first).SerializeToString()
+        message += pb.ModelInferRequest(model_name=second).SerializeToString()
+        status = call(site.channel, message, metadata=tuple(bearer(GOOD).items()))
+        if status.code is grpc.StatusCode.OK:
+            assert pb.ModelInferResponse.FromString(status.message).model_name == "simple"
+    assert len(site.rpc.requests) == before
+
+
+# ---- guests, raw sockets
+
+
+@everywhere
+def test_a_guest_may_what_is_his(site: Site, protocol: str) -> None:
+    told = ASK[protocol](site, "identity", {})
+    assert "credentials" not in told.words
+    if protocol.startswith("v2"):  # of the others some words may be wrong for this model
+        assert told.code == OUTCOMES[protocol][0], told
+
+
+def frame(port: int, body: bytes) -> bytes:
+    with Client(f"127.0.0.1:{port}") as client:
+        client.send(struct.pack("<I", len(body)) + body)
+        return client.exactly(*struct.unpack("<I", client.exactly(4)))
+
+
+def test_a_raw_socket_is_for_guests(site: Site) -> None:
+    """It has no headers: what is not a guest's needs a certificate."""
+    request = InferRequest("simple")
+    answer = HttpResponse(200, {}, [frame(site.raw["simple"], graphpipe_body())])
+    with pytest.raises(GatewayError, match="credentials are required"):
+        GRAPHPIPE.parse_response(answer, request, DEFAULT_LIMITS, ADD)
+    answer = HttpResponse(200, {}, [frame(site.raw["identity"], graphpipe_body())])
+    GRAPHPIPE.parse_response(answer, request, DEFAULT_LIMITS, ADD)
+
+
+# ---- operations other than inference
+
+
+PATHS = [
+    ("GET", "/v2", b"", "metadata"),
+    ("GET", "/v2/models/simple", b"", "metadata"),
+    ("GET", "/v2/models/simple/ready", b"", "metadata"),
+    ("GET", "/v2/models/simple/config", b"", "metadata"),
+    ("POST", "/v2/repository/index", b"{}", "metadata"),
+    ("GET", "/api/status", b"", "metadata"),
+    ("GET", "/v2/models/simple/stats", b"", "statistics"),
+    ("GET", "/v2/models/stats", b"", "statistics"),
+    ("POST", "/v2/repository/models/simple/load", b"{}", "repository"),
+    ("POST", "/v2/repository/models/simple/unload", b"{}", "repository"),
+    ("GET", "/v2/logging", b"", "settings"),
+    ("POST", "/v2/trace/setting", b"{}", "settings"),
+    ("GET", "/v2/systemsharedmemory/status", b"", "shared_memory"),
+    ("POST", "/v2/systemsharedmemory/unregister", b"{}", "shared_memory"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "kind"), PATHS, ids=[p[1] for p in PATHS])
+def test_each_operation_is_for_who_may(
+    site: Site, method: str, path: str, body: bytes, kind: str
+) -> None:
+    def status(headers: Mapping[str, str]) -> int:
+        answer = http(site, method, path, body, headers)
+        if path.startswith("/api"):  # which has no codes of its own for these
+            words = answer.headers["nv-status"]
+            return 401 if "credentials" in words else 403 if "not allowed" in words else 200
+        return answer.status
+
+    assert status({}) == 401
+    assert status(bearer(ADMIN)) not in {401, 403}
+    assert status(bearer(GOOD)) == (200 if kind == "metadata" else 403)
+
+
+def test_health_is_everybodys(site: Site) -> None:
+    for path in ("/v2/health/live", "/api/health/live"):
+        assert http(site, "GET", path, b"", {}).status == 200
+    ready = http(site, "GET", "/v2/health/ready", b"", {}).status
+    assert ready not in {401, 403}  # the counting backend is never ready
+    check = call(site.channel, b"", "/grpc.health.v1.Health/Check")
+    assert check.code is grpc.StatusCode.OK
+
+
+def test_lists_leave_out_what_is_not_the_callers(site: Site) -> None:
+    def names(secret: str) -> set[str]:
+        body = http(site, "POST", "/v2/repository/index", b"{}", bearer(secret)).body
+        return {each["name"] for each in json.loads(body)}
+
+    assert names(GOOD) == {"simple", "repeat", "fwd", "renamed"}
+    assert names(ADMIN) > names(GOOD)
+
+
+def test_reflection_is_metadata(site: Site) -> None:
+    package = "grpc.reflection.v1"
+    request = SCHEMA.message(f"{package}.ServerReflectionRequest")(list_services="")
+    method = site.channel.stream_stream(f"/{package}.ServerReflection/ServerReflectionInfo")
+
+    def answers(headers: Mapping[str, str]) -> list[bytes]:
+        messages = iter([request.SerializeToString()])
+        return list(method(messages, metadata=tuple(headers.items()), timeout=SECONDS))
+
+    assert answers(bearer(GOOD))
+    with pytest.raises(grpc.RpcError) as caught:
+        answers({})
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_changes_and_refused_ones_are_audited_with_who_asked(site: Site) -> None:
+    load = "/v2/repository/models/simple/load"
+    for headers in ({}, bearer(GOOD), bearer(ADMIN)):
+        http(site, "POST", load, b"{}", headers)
+
+    def lines() -> list[str]:
+        text = site.gateway.log.read_text().splitlines()
+        told = [json.loads(each) for each in text if each.startswith("{")]
+        return [each["message"] for each in told if each.get("logger") == "infergate.audit"]
+
+    def all_told() -> bool:
+        told = "\n".join(lines())
+        return (
+            "outcome=unauthenticated" in told
+            and "outcome=forbidden identity='key:good'" in told
+            and "identity='key:admin'" in told
+        )
+
+    until(all_told, "all are in the log")
+    assert all(
+        each.startswith(("model_load", "model_unload", "admin", "log", "trace", "shared"))
+        for each in lines()
+    )
+
+
+# ---- streams
+
+
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+
+def streamed(
+    site: Site, models: list[str], headers: Mapping[str, str], method: str = STREAM
+) -> Iterator[bytes]:
+    messages = iter([rpc_message(model).SerializeToString() for model in models])
+    return iter(
+        site.channel.stream_stream(method)(
+            messages, metadata=tuple(headers.items()), timeout=SECONDS
+        )
+    )
+
+
+def test_each_request_of_a_stream_is_looked_at(site: Site) -> None:
+    told = [
+        pb.ModelStreamInferResponse.FromString(each)
+        for each in streamed(site, ["simple", "simple_string", "simple"], bearer(GOOD))
+    ]
+    errors = [each.error_message for each in told]
+    assert errors[0] == errors[2] == ""
+    assert "is not allowed to this client" in errors[1]
+
+
+@pytest.mark.parametrize("headers", [{}, bearer("wrong-secret")])
+def test_a_stream_without_good_credentials_ends(site: Site, headers: Mapping[str, str]) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        list(streamed(site, ["simple", "simple"], headers))
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_stream_whose_token_expires_ends(site: Site) -> None:
+    """PyJWT counts whole seconds, and the leeway is ten."""
+    ends = int(time.time()) - 10 + 3
+    headers = tuple(bearer(token(exp=ends, groups=["ml-eu"])).items())
+    more, done = threading.Event(), threading.Event()
+    message = rpc_message("simple").SerializeToString()
+
+    def messages() -> Iterator[bytes]:
+        yield message
+        more.wait(SECONDS)
+        while not done.wait(0.1):
+            yield message
+
+    told: list[bytes] = []
+    answers = site.channel.stream_stream(STREAM)(messages(), metadata=headers, timeout=SECONDS)
+    try:
+        assert not pb.ModelStreamInferResponse.FromString(next(answers)).error_message
+        more.set()
+        with pytest.raises(grpc.RpcError) as caught:
+            told.extend(answers)
+    finally:
+        done.set()
+        more.set()
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert "expired" in str(caught.value.details())
+    assert all(not pb.ModelStreamInferResponse.FromString(each).error_message for each in told)
+
+
+def test_an_old_stream_is_answered_in_its_own_form(site: Site) -> None:
+    raw = [each.tobytes() for each in SIMPLE_INPUTS]
+    message = old_message("simple", header=SIMPLE, raw=raw)
+    for headers, code in (((), "INVALID_ARG"), (tuple(bearer(GOOD).items()), "SUCCESS")):
+        method = site.channel.stream_stream(f"/{SERVICE}/StreamInfer")
+        (answer,) = method(iter([message]), metadata=headers, timeout=SECONDS)
+        status = OLD.InferResponse.FromString(answer).request_status
+        assert code_name(status) == code
+
+
+def test_a_stream_over_rest_is_refused_before_it_begins(site: Site) -> None:
+    body = json.dumps({"INPUT0": "x"}).encode()
+    for headers, status in (({}, 401), (bearer(LIMITED), 403)):
+        answer = http(site, "POST", "/v2/models/repeat/generate_stream", body, headers)
+        assert answer.status == status
+
+
+# ---- a file of keys that changes, metrics, the admin listener
+
+
+def test_a_key_comes_and_goes_with_its_file(site: Site) -> None:
+    def code() -> str:
+        return v2_rest(site, "simple", bearer(FILED)).code
+
+    assert code() == "401"
+    new = site.file.with_suffix(".new")
+    new.write_text(f"# added\nfiled: {digest_of(FILED).hex()}\n")
+    new.replace(site.file)
+    until(lambda: code() == "200", "the key is known")
+    site.file.write_text("nonsense\n")
+    until(
+        lambda: 'infergate_access_failures_total{source="keys_file"}' in site.gateway.metrics(),
+        "the file was found wrong",
+    )
+    assert code() == "200"
+    site.file.write_text("")
+    until(lambda: code() == "401", "the key is gone")
+
+
+def test_refusals_are_counted_by_reason(site: Site) -> None:
+    v2_rest(site, "simple", {})
+    v2_rest(site, "nosuch", bearer(GOOD))
+    text = site.gateway.metrics()
+    for reason in ("no_credentials", "forbidden"):
+        assert f'infergate_access_refused_total{{reason="{reason}"}}' in text
+    assert "key:good" not in text  # identities are no labels
+
+
+def test_what_changes_on_the_admin_listener_needs_its_key(site: Site) -> None:
+    def status(method: str, **headers: str) -> int:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        with Client(site.gateway.admin) as client:
+            client.send(f"{method} /metrics HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode())
+            return client.answer().status
+
+    assert status("GET") == 200
+    assert status("POST") == 401
+    assert status("POST", authorization=f"Bearer {ADMIN}") == 401  # of the other listeners
+    assert status("POST", authorization=f"Bearer {OPS}") == 405

@@ -1,0 +1,65 @@
+"""``infergate key``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from infergate.access.keys import Keys, digest_of, parse_file
+from infergate.cli import main
+from infergate.config.load import parse
+
+
+def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main(["key", *argv]) == 0
+    return capsys.readouterr().out
+
+
+def test_what_is_printed_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--name", "team/a")
+    secret = text.partition("\n")[0]
+    entry = re.search(r"^  (- \{.*\})$", text, re.MULTILINE)
+    line = text.splitlines()[-1]
+    assert entry is not None
+    assert Keys(parse_file(line.encode())).find(secret) == "team/a"
+    config = parse(
+        "backends: {d: {protocol: builtin}}\nroutes: [{model: a, backend: d}]\n"
+        f"access:\n  rules: [{{who: ['key:team/a']}}]\n  keys:\n    {entry[1]}\n",
+        "f",
+        {},
+    )
+    assert config.access is not None
+    assert config.access.keys[0].sha256 == digest_of(secret)
+    assert secret not in "".join(text.splitlines()[1:])
+
+
+def test_every_key_is_another(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys) != printed(capsys)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["key", "--name", "a b"], ["key", "--config", "x"], ["key", "--check"], ["--name", "a"]],
+)
+def test_what_makes_no_sense_is_told(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+
+
+def test_a_check_tells_who_may_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "routes.yaml"
+    file.write_text(
+        "backends: {d: {protocol: builtin}}\nroutes: [{model: a, backend: d}]\n"
+        "access:\n  rules: [{who: ['key:a', anonymous], models: [a]}]\n"
+        f"  keys: [{{name: a, sha256: '{'a' * 64}'}}]\n"
+        "  rates: [{requests: 10/m, each: []}, {bytes: 1MiB/s}]\n"
+    )
+    assert main(["--config", str(file), "--check"]) == 0
+    told = capsys.readouterr().out
+    assert "access, what no rule allows is refused" in told
+    assert re.search(r"key:a anonymous +- +a +infer metadata", told)
+    assert "10/m requests together" in told
+    assert "1MiB/s of bodies for each identity and route" in told

@@ -1,0 +1,135 @@
+"""What a configuration's ``access`` becomes, and the admin listener's keys."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from access_tokens import ISSUER, jwk, jwks, rsa_key, token
+from infergate.access.keys import digest_of
+from infergate.codecs.base import Peek
+from infergate.config import Config
+from infergate.config.load import load
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest
+from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.observe.metrics import Metrics
+from infergate.runtime.access import entrance, guarded_admin
+from infergate.transport.base import HttpApp
+
+SECRET = "infergate_admin-key"
+HASH = digest_of(SECRET).hex()
+HEAD = "backends: {d: {protocol: builtin}}\nroutes: [{model: '*', backend: d}]\n"
+
+
+def read(folder: Path, text: str) -> Config:
+    (folder / "routes.yaml").write_text(HEAD + text)
+    return load(folder / "routes.yaml", {})
+
+
+def call(**headers: str) -> Call:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Call("peer", time.monotonic(), headers=named)
+
+
+async def who(config: Config, asking: Call, metrics: Metrics | None = None) -> str:
+    made = entrance(config, lambda model, version: "*", DEFAULT_LIMITS, metrics or Metrics())
+    await made.admitted(Peek(InferRequest, "m"), asking)
+    await made.close()
+    return asking.identity
+
+
+async def test_keys_in_a_file_are_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"one: {HASH}\n")
+    config = read(tmp_path, "access: {keys_file: keys, rules: [{who: ['key:*']}]}\n")
+    file.write_text(f"two: {HASH}\n")
+    assert await who(config, call(x_api_key=SECRET)) == "key:two"
+
+
+async def test_tokens_are_checked_by_keys_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "jwks.json").write_bytes(jwks(jwk(rsa_key(), kid="1")))
+    config = read(
+        tmp_path,
+        "access:\n  rules: [{who: ['jwt:idp:*']}]\n"
+        f"  jwt: {{idp: {{issuer: '{ISSUER}', audiences: [infergate], jwks_file: jwks.json}}}}\n",
+    )
+    assert await who(config, call(authorization=f"Bearer {token()}")) == "jwt:idp:alice"
+
+
+async def test_keys_that_a_url_does_not_give_are_counted(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    config = read(
+        tmp_path,
+        "access:\n  rules: [{who: ['jwt:idp:*']}]\n"
+        f"  jwt: {{idp: {{issuer: '{ISSUER}', audiences: [infergate], "
+        f"jwks_url: 'http://127.0.0.1:{unused_tcp_port}/keys'}}}}\n",
+    )
+    metrics = Metrics()
+    with pytest.raises(GatewayError) as caught:
+        await who(config, call(authorization=f"Bearer {token()}"), metrics)
+    assert caught.value.kind is Kind.OVERLOADED
+    text = metrics.text().decode()
+    assert 'infergate_access_failures_total{source="jwks"} 1.0' in text
+    assert 'infergate_access_refused_total{reason="keys_away"} 1.0' in text
+
+
+# ---- the admin listener
+
+
+class Page:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
+        self.asked.append(f"{wire.method} {call.identity}")
+        return HttpResponse(200)
+
+    def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
+        return HttpResponse(400)
+
+
+def admin(folder: Path, page: Page, keys: bool = True) -> tuple[HttpApp, Metrics]:
+    listener = f"keys: [{{name: ops, sha256: '{HASH}'}}]" if keys else ""
+    config = read(folder, f"listeners: {{admin: {{{listener}}}}}\n")
+    metrics = Metrics()
+    return guarded_admin(page, config, metrics), metrics
+
+
+async def test_without_keys_the_admin_listener_is_as_it_was(tmp_path: Path) -> None:
+    page = Page()
+    assert admin(tmp_path, page, keys=False)[0] is page
+
+
+async def test_reading_needs_no_key_and_changing_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "infergate.audit")
+    page = Page()
+    app, metrics = admin(tmp_path, page)
+    assert (await app.respond(HttpRequest("GET", "/metrics"), call())).status == 200
+    assert caplog.records == []
+    wire = HttpRequest("POST", "/reload\nforged")
+    wrong: list[dict[str, Any]] = [{}, {"x_api_key": "x"}, {"authorization": "Basic x"}]
+    for headers in wrong:
+        answer = await app.respond(wire, call(**headers))
+        assert answer.status == 401
+        assert answer.headers["www-authenticate"].startswith("Bearer ")
+    assert (await app.respond(wire, call(authorization=f"Bearer {SECRET}"))).status == 200
+    assert page.asked == ["GET ", "POST key:ops"]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 4
+    assert told[0] == r"admin POST '/reload\nforged' peer=peer status=401 identity=''"
+    assert told[3] == r"admin POST '/reload\nforged' peer=peer status=200 identity='key:ops'"
+    assert SECRET not in caplog.text
+    text = metrics.text().decode()
+    for reason in ("no_credentials", "unknown_key", "malformed"):
+        assert f'infergate_access_refused_total{{reason="{reason}"}} 1.0' in text
+    assert app.refuse(GatewayError(Kind.TOO_LARGE, "x"), wire, call()).status == 400
