@@ -1,0 +1,97 @@
+"""Rates counted in a real Redis: by two gateways together, and while it is away."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from faults.payloads import document, tensor
+from faults.peer import post
+from faults.watch import until
+from infergate.access.keys import digest_of
+from peers.support.process import Launch, Running, free_ports, started
+
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.skipif(
+        shutil.which("redis-server") is None,
+        reason="there is no redis-server (Debian: apt install redis-server)",
+    ),
+]
+SECRET = "infergate_of-redis"
+CONFIG = """
+backends: {{demo: {{protocol: builtin}}}}
+routes: [{{model: '*', backend: demo}}]
+access:
+  keys: [{{name: a, sha256: "{digest}"}}]
+  rules: [{{who: ["key:a"]}}]
+  rates: [{{requests: 4/h}}]
+  redis: {{url: "redis://127.0.0.1:{port}/0", timeout: 2s, away: {away}}}
+"""
+
+
+@contextmanager
+def redis_server(port: int) -> Iterator[Running]:
+    def prepare(folder: Path) -> Launch:
+        argv = ["redis-server", "--port", str(port), "--bind", "127.0.0.1"]
+        argv += ["--save", "", "--dir", str(folder)]
+        return Launch("redis", argv, dict(os.environ), [port], ready="")
+
+    with started(prepare) as running:
+        yield running
+
+
+@pytest.fixture
+def port() -> int:
+    return free_ports(1)[0]
+
+
+@contextmanager
+def gateway(port: int, away: str) -> Iterator[Infergate]:
+    digest = digest_of(SECRET).hex()
+    with started_infergate(CONFIG.format(digest=digest, port=port, away=away)) as running:
+        yield running
+
+
+def ask(one: Infergate) -> int:
+    body = document(tensor())
+    return post(one.http, "/v2/models/identity/infer", body, {"x-api-key": SECRET}).status
+
+
+def test_two_gateways_count_together(port: int) -> None:
+    with redis_server(port), gateway(port, "closed") as one, gateway(port, "closed") as two:
+        assert [ask(each) for each in (one, two, one, two)] == [200] * 4
+        assert [ask(one), ask(two)] == [429, 429]
+
+
+@pytest.mark.parametrize(
+    ("away", "expected"),
+    [("closed", [503] * 6), ("open", [200] * 6), ("local", [200] * 4 + [429] * 2)],
+)
+def test_while_it_is_away_the_operators_choice_holds(
+    port: int, away: str, expected: list[int]
+) -> None:
+    with gateway(port, away) as one:
+        assert [ask(one) for _ in range(6)] == expected
+        assert 'infergate_access_failures_total{source="redis"}' in one.metrics()
+        with redis_server(port):
+            again = "redis counts rates again"
+            until(lambda: ask(one) == 429 and again in one.log.read_text(), again)
+
+
+def test_one_that_hangs_is_one_that_is_away(port: int) -> None:
+    with redis_server(port) as redis, gateway(port, "closed") as one:
+        assert ask(one) == 200
+        os.kill(redis.pid, signal.SIGSTOP)
+        try:
+            assert ask(one) == 503
+        finally:
+            os.kill(redis.pid, signal.SIGCONT)
+        until(lambda: ask(one) == 200, "it counts again")
