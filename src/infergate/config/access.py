@@ -129,12 +129,6 @@ Bytes = Annotated[
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "size in a time", "examples": ["10MiB/s"]}),
 ]
-HttpUrl = Annotated[
-    InstanceOf[Url],
-    read_by(parse_url),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "format": "URL"}),
-]
 KeyName = Annotated[str, read_by(parse_name), WithJsonSchema({"type": "string", "format": "name"})]
 KeyHash = Annotated[
     bytes,
@@ -153,6 +147,12 @@ File = Annotated[
     BeforeValidator(_in_folder),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "path"}),
+]
+WebUrl = Annotated[
+    InstanceOf[Url],
+    read_by(parse_url),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "format": "URL"}),
 ]
 RedisUrl = Annotated[
     str,
@@ -195,7 +195,7 @@ class JwtConfig(Section):
         description="Its public keys, a JWK set: a path seen from this file. It is read again when "
         "it changes.",
     )
-    jwks_url: HttpUrl | None = Field(
+    jwks_url: WebUrl | None = Field(
         default=None,
         description="Where its public keys are had, over http or https. They are asked for when "
         "they are first needed, when they are older than `refresh`, and for a token whose key is "
@@ -307,7 +307,7 @@ class RedisConfig(Section):
     url: RedisUrl = Field(
         repr=False,
         description="redis://user:password@host:6379/0, rediss:// with TLS, or unix:///path. A "
-        "password is best left to the environment: `${REDIS_URL}`."
+        "password is best left to the environment: `${REDIS_URL}`.",
     )
     timeout: PositiveDuration = Field(
         default=0.1, description="How long a request waits for it, connecting included."

@@ -56,6 +56,7 @@ class Door:
             "keys": KeyRing(Keys([Key("a", digest_of(SECRET))]), None),
             "tokens": Tokens((issuer,), made),
             "rates": Rates(limits, InMemory()) if limits else None,
+            "memory": InMemory(),
             "route_of": lambda model, version: "route",
             "refused": self.reasons.append,
             "denied": lambda what, call, error: self.denied.append(

@@ -21,6 +21,7 @@ from infergate.core.messages import InferRequest
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.observe.metrics import Metrics
 from infergate.runtime.access import entrance, guarded_admin
+from infergate.runtime.running import Parts
 from infergate.transport.base import HttpApp
 
 SECRET = "infergate_admin-key"
@@ -79,6 +80,46 @@ async def test_keys_that_a_url_does_not_give_are_counted(
     text = metrics.text().decode()
     assert 'infergate_access_failures_total{source="jwks"} 1.0' in text
     assert 'infergate_access_refused_total{reason="keys_away"} 1.0' in text
+
+
+# ---- another configuration
+
+
+RATES = "  keys: [{name: a, sha256: '%s'}]\n  rates: [{requests: 1/h, each: []}]\n" % HASH
+
+
+def parts(config: Config, access: Any) -> Parts:
+    nothing: Any = None
+    return Parts(config, DEFAULT_LIMITS, nothing, {}, None, None, access)
+
+
+async def test_what_was_counted_and_checked_stays_where_access_does(tmp_path: Path) -> None:
+    config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
+    first = entrance(config, lambda model, version: "old", DEFAULT_LIMITS, Metrics())
+    again = entrance(
+        config, lambda model, version: "new", DEFAULT_LIMITS, Metrics(), parts(config, first)
+    )
+    assert again is first
+    assert again.route_of("m", "") == "new"
+
+
+async def test_what_was_counted_stays_where_rates_do(tmp_path: Path) -> None:
+    config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
+    other = read(tmp_path, f"access:\n  rules: [{{who: ['key:*']}}]\n{RATES}")
+    third = read(tmp_path, "access:\n  rules: [{who: ['*']}]\n" + RATES.replace("1/h", "2/h"))
+    made = entrance(config, lambda model, version: "", DEFAULT_LIMITS, Metrics())
+    await made.admitted(Peek(InferRequest, "m"), call(x_api_key=SECRET))
+    for changed, is_counted in ((other, True), (third, False)):
+        later = entrance(
+            changed, lambda model, version: "", DEFAULT_LIMITS, Metrics(), parts(config, made)
+        )
+        assert later is not made
+        asking = later.admitted(Peek(InferRequest, "m"), call(x_api_key=SECRET))
+        if is_counted:
+            with pytest.raises(GatewayError, match="rate of requests"):
+                await asking
+        else:
+            await asking
 
 
 # ---- the admin listener
