@@ -10,8 +10,7 @@ brim: the rate is kept, and no request is impossible.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -90,7 +89,7 @@ class Buckets:
         empty = self._empty
         worst: Full | None = None
         for index, (bucket, cost, room) in enumerate(wants):
-            level = empty.get(bucket, 0.0) - now
+            level = empty.get(bucket, now) - now
             if level > _CLOSE and level + cost > room + _CLOSE:
                 wait = level + cost - room if cost <= room else level
                 if worst is None or wait > worst.wait:
@@ -124,6 +123,23 @@ class InMemory:
         return self._buckets.fill(wants, now)
 
 
+class _Falls(NamedTuple):
+    """The buckets that requests of one kind fall into: what each takes for one request or, of those
+    that count bytes, for one byte."""
+
+    wants: Sequence[Want]
+    reasons: Sequence[Reason]
+
+    def of(self, size: int) -> Sequence[Want]:
+        """What a request of ``size`` bytes takes."""
+        if Reason.BYTES not in self.reasons:
+            return self.wants
+        return [
+            Want(want.bucket, want.cost * size, want.room) if reason is Reason.BYTES else want
+            for want, reason in zip(self.wants, self.reasons, strict=True)
+        ]
+
+
 class _Bound:
     """A limit, ready to be asked."""
 
@@ -133,16 +149,18 @@ class _Bound:
         self._limit: Final = limit
         self._number: Final = number
 
-    def wants(self, identity: str, model: str, route: str) -> Sequence[tuple[Reason, str, Rate]]:
+    def wants(self, identity: str, model: str, route: str) -> Iterator[tuple[Reason, Want]]:
         """The buckets of a request."""
         limit = self._limit
         if not (self._who(identity) and self._models(model)):
-            return ()
+            return
         who = identity if limit.each_identity else ""
         where = route if limit.each_route else ""
         name = f"{self._number}|{len(who)}:{who}|{where}"
-        rates = (Reason.REQUESTS, limit.requests), (Reason.BYTES, limit.bytes)
-        return [(reason, f"{reason.value}|{name}", rate) for reason, rate in rates if rate]
+        for reason, rate in ((Reason.REQUESTS, limit.requests), (Reason.BYTES, limit.bytes)):
+            if rate is not None:
+                one = rate.seconds / rate.amount
+                yield reason, Want(f"{reason.value}|{name}", one, rate.burst * one)
 
 
 class Rates:
@@ -151,31 +169,27 @@ class Rates:
     def __init__(self, limits: Sequence[Limit], store: Store) -> None:
         self._limits: Final = [_Bound(number, each) for number, each in enumerate(limits)]
         self._store: Final = store
-        self._known: Final[dict[tuple[str, str, str], Sequence[tuple[Reason, str, Rate]]]] = {}
+        self._known: Final[dict[tuple[str, str, str], _Falls]] = {}
 
     async def take(
         self, permit: Granted, model: str, route: str, size: int, now: float
     ) -> tuple[Reason, float] | None:
         """A request of ``size`` bytes to ``model``, which takes ``route``. None: it may come; else
         what there is too much of, and the seconds until there is room. Raises StoreAway."""
-        buckets = self._buckets(permit.identity, model, route)
-        if not buckets:
+        falls = self._falls(permit.identity, model, route)
+        if not falls.wants:
             return None
-        wants = [
-            Want(name, (1 if reason is Reason.REQUESTS else size) * rate.seconds / rate.amount,
-                 rate.burst * rate.seconds / rate.amount)
-            for reason, name, rate in buckets
-        ]  # fmt: skip
-        full = await self._store.take(wants, now)
+        full = await self._store.take(falls.of(size), now)
         if full is None:
             return None
-        return buckets[full.which][0], max(full.wait, math.ulp(0.0))
+        return falls.reasons[full.which], full.wait
 
-    def _buckets(self, identity: str, model: str, route: str) -> Sequence[tuple[Reason, str, Rate]]:
+    def _falls(self, identity: str, model: str, route: str) -> _Falls:
         key = identity, model, route
         known = self._known.get(key)
         if known is None:
-            known = [each for limit in self._limits for each in limit.wants(*key)]
+            found = [each for limit in self._limits for each in limit.wants(*key)]
+            known = _Falls([want for _, want in found], [reason for reason, _ in found])
             if len(model) <= _LONGEST:
                 if len(self._known) >= _REMEMBERED:
                     self._known.clear()

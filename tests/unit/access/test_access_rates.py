@@ -177,4 +177,4 @@ def test_what_is_remembered_of_names_is_bounded() -> None:
 
 
 def take_sync(made: Rates, model: str) -> None:
-    made._buckets("key:a", model, "r")
+    made._falls("key:a", model, "r")

@@ -85,7 +85,7 @@ async def test_keys_that_a_url_does_not_give_are_counted(
 # ---- another configuration
 
 
-RATES = "  keys: [{name: a, sha256: '%s'}]\n  rates: [{requests: 1/h, each: []}]\n" % HASH
+RATES = f"  keys: [{{name: a, sha256: '{HASH}'}}]\n  rates: [{{requests: 1/h, each: []}}]\n"
 
 
 def parts(config: Config, access: Any) -> Parts:
