@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,13 @@ async def test_keys_that_a_url_does_not_give_are_counted(
     text = metrics.text().decode()
     assert 'infergate_access_failures_total{source="jwks"} 1.0' in text
     assert 'infergate_access_refused_total{reason="keys_away"} 1.0' in text
+
+
+def test_what_is_not_configured_is_not_loaded() -> None:
+    """A library that serves nobody is memory of every process."""
+    code = "import sys, infergate.runtime.assemble; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert not {"jwt", "cryptography", "redis"} & set(done.stdout.split())
 
 
 # ---- another configuration
