@@ -22,7 +22,7 @@ from tritonclient.grpc import service_pb2 as pb
 from access_tokens import ISSUER, jwk, jwks, rsa_key, token
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.legacy import OLD, OLD_INFER, SIMPLE, code_name, old_message
-from faults.peer import Answer, Client
+from faults.peer import Answer, Client, post
 from faults.rpc import RpcBackend, call, channel
 from faults.watch import SECONDS, until
 from infergate.access.keys import digest_of
@@ -581,3 +581,36 @@ def test_what_changes_on_the_admin_listener_needs_its_key(site: Site) -> None:
     assert status("POST") == 401
     assert status("POST", authorization=f"Bearer {ADMIN}") == 401  # of the other listeners
     assert status("POST", authorization=f"Bearer {OPS}") == 405
+
+
+def test_access_is_switched_on_while_infergate_runs() -> None:
+    """By who has a key of the admin listener; a connection that is open is asked, too."""
+    base = """
+backends: {demo: {protocol: builtin}}
+routes: [{model: '*', backend: demo}]
+reload: {post: true, watch: false}
+"""
+    keys = f"keys: [{{{{name: ops, sha256: '{digest_of(OPS).hex()}'}}}}]"
+    listeners = LISTENERS.replace('"127.0.0.1:{0}"', f'"127.0.0.1:{{0}}", {keys}')
+    wire = b"GET /v2/models/simple HTTP/1.1\r\nHost: x\r\n%b\r\n"
+    key = f"x-api-key: {GOOD}\r\n".encode()
+    with started_infergate(base, listeners) as gateway, Client(gateway.http) as client:
+
+        def status(more: bytes = b"") -> int:
+            client.send(wire % more)
+            return client.answer().status
+
+        assert status() == 200
+        file = gateway.log.parent / "routes.yaml"
+        digest = digest_of(GOOD).hex()
+        file.write_text(
+            file.read_text() + f"access: {{keys: [{{name: good, sha256: '{digest}'}}], "
+            "rules: [{who: ['key:good']}]}\n"
+        )
+        assert post(gateway.admin, "/reload", b"", {}).status == 401
+        assert status() == 200
+        assert post(gateway.admin, "/reload", b"", bearer(OPS)).status == 200
+        assert [status(), status(key)] == [401, 200]
+        file.write_text(file.read_text().replace("key:good", "key:god"))
+        assert post(gateway.admin, "/reload", b"", bearer(OPS)).status == 500
+        assert [status(), status(key)] == [401, 200]  # what was in force stays

@@ -23,6 +23,6 @@ class ReloadConfig(Section):
     )
     post: bool = Field(
         default=False,
-        description="Whether it is on POST /reload on the admin listener, by whoever reaches that. "
-        "Each is told to the audit log.",
+        description="Whether it is on POST /reload on the admin listener, by whoever reaches that "
+        "(`listeners.admin.keys`: and has a key). Each is told to the audit log.",
     )
