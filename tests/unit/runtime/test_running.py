@@ -10,9 +10,11 @@ from contextlib import asynccontextmanager
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
-from faults.load import Connection
+from faults.load import STREAM, Connection, streamed, told
 from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend
 from infergate.config.schema import Config
@@ -152,9 +154,11 @@ async def test_what_was_counted_stays() -> None:
         for config in (configured(), with_timeout("9s")):
             assert (await connection.ask(inferring("identity"))).status == 200
             await site.running.reload(config)
-        told = await site.running.gateway.perform(ModelStatisticsRequest("identity"), site.call())
-        assert isinstance(told, ModelStatistics)
-        assert told.models[0]["inference_count"] == 2
+        counted = await site.running.gateway.perform(
+            ModelStatisticsRequest("identity"), site.call()
+        )
+        assert isinstance(counted, ModelStatistics)
+        assert counted.models[0]["inference_count"] == 2
         await connection.close()
 
 
@@ -167,9 +171,11 @@ async def test_regions_stay_registered_as_long_as_they_may_be() -> None:
             await site.running.gateway.perform(asked, site.call())
             for control, found in ((on, 1), (off, 0), (on, 0)):
                 await site.running.reload(configured(control=control, limits={"tensors": 5}))
-                told = await site.running.gateway.perform(SharedMemoryStatusRequest(), site.call())
-                assert isinstance(told, SharedMemoryStatus)
-                assert len(told.regions) == found
+                found_now = await site.running.gateway.perform(
+                    SharedMemoryStatusRequest(), site.call()
+                )
+                assert isinstance(found_now, SharedMemoryStatus)
+                assert len(found_now.regions) == found
     finally:
         region.close()
         region.unlink()
@@ -255,3 +261,20 @@ async def test_an_open_stream_goes_on_as_it_began() -> None:
         again = await connection.ask(HttpRequest("POST", "/v2/models/repeat/generate", body=[body]))
         assert again.status == 404
         await connection.close()
+
+
+@pytest.mark.parametrize("engine", ["own", "compat"])
+async def test_a_stream_on_a_listener_that_goes_ends_in_good_order(engine: str) -> None:
+    listeners = {"http": FREE, "grpc": FREE, "admin": None}
+    async with serving(configured(engine=engine, listeners=listeners)) as site:
+        address = site.running.listeners["grpc"].address
+        async with grpc.aio.insecure_channel(str(address)) as channel:
+            stream = channel.stream_stream(STREAM)()
+            await stream.write(streamed("repeat", 10, 30))
+            assert await told(stream, 1) == [0]
+            await site.running.reload(configured(engine=engine))
+            assert await told(stream) == list(range(1, 10))
+            assert await stream.code() is grpc.StatusCode.OK
+            await until(lambda: site.running.generations == 1)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((address.host, address.port))

@@ -1,0 +1,98 @@
+"""Who asks for a reload, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from infergate.config.files import Files
+from infergate.config.load import load
+from infergate.config.schema import Config
+from infergate.runtime.history import History
+from infergate.runtime.reload import Reloads
+from infergate.runtime.running import NotTaken
+
+GOOD = "backends: {ours: {protocol: builtin}}\nroutes: [{model: '*', backend: ours}]\n"
+
+
+class Site:
+    """``wrong`` is what taking a configuration raises."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        file.write_text(GOOD)
+        files = Files()
+        self.taken = [self.read(files)]
+        self.wrong: Exception | None = None
+        self.free = asyncio.Event()
+        self.free.set()
+        self.history = History(file, files.sha256)
+        self.reloads = Reloads(self.read, self.take, self.history, files)
+
+    def read(self, files: Files) -> Config:
+        return load(self.file, {}, files)
+
+    async def take(self, config: Config) -> None:
+        await self.free.wait()
+        if self.wrong is not None:
+            raise self.wrong
+        self.taken.append(config)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path / "routes.yaml")
+
+
+async def test_a_storm_of_notifications_is_one_reload(site: Site) -> None:
+    await asyncio.gather(*(site.reloads.if_changed("changed") for _ in range(5)))
+    assert len(site.taken) == 1
+    site.file.write_text(GOOD + "readiness: lenient\n")
+    for _ in range(3):
+        await site.reloads.if_changed("changed")
+    assert [each.readiness for each in site.taken] == ["strict", "lenient"]
+
+
+async def test_a_bad_file_is_tried_once(site: Site) -> None:
+    site.file.write_text("nonsense")
+    for _ in range(3):
+        await site.reloads.if_changed("changed")
+    page = site.history.page()
+    assert (page["number"], page["last_reload"]["ok"]) == (1, False)
+    tried = page["last_reload"]["when"]
+    await site.reloads.if_changed("changed")
+    assert site.history.page()["last_reload"]["when"] == tried
+    site.file.unlink()
+    await site.reloads.if_changed("changed")
+    assert "cannot be read" in site.history.page()["last_reload"]["error"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [(NotTaken("the address is taken"), "the address is taken"), (KeyError(), "internal error")],
+)
+async def test_what_is_not_taken(
+    site: Site, wrong: Exception, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.wrong = wrong
+    outcome = await site.reloads.again("SIGHUP")
+    assert told in outcome.wrong
+    assert "the one before goes on" in caplog.text
+    site.wrong = None
+    assert not (await site.reloads.again("SIGHUP")).wrong
+    assert site.history.page()["number"] == 2
+
+
+async def test_who_asked_may_go_away(site: Site) -> None:
+    site.free.clear()
+    asking = asyncio.create_task(site.reloads.again("POST /reload"))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    site.free.set()
+    async with asyncio.timeout(20):
+        assert not (await site.reloads.again("SIGHUP")).wrong
+    assert len(site.taken) == 3, "one after the other"
+    assert site.history.page()["number"] == 3

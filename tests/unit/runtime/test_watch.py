@@ -1,0 +1,101 @@
+"""When files are looked at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import watchfiles
+
+from infergate.runtime import watch as module
+from infergate.runtime.watch import _folders, watch
+
+
+class Looks:
+    def __init__(self) -> None:
+        self.count = 0
+        self.came = asyncio.Event()
+
+    async def __call__(self) -> None:
+        self.count += 1
+        self.came.set()
+
+    async def next(self) -> None:
+        self.came.clear()
+        await self.came.wait()
+
+
+async def watching(path: Path, quiet: Callable[[], float | None], looks: Looks) -> Any:
+    return asyncio.create_task(watch(lambda: [path], quiet, looks))
+
+
+async def ended(task: Any) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_files_are_looked_at_though_nothing_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOK", 0.05)
+    looks = Looks()
+    async with asyncio.timeout(20):
+        task = await watching(tmp_path / "a", lambda: 0.01, looks)
+        await looks.next()
+        await looks.next()
+        await ended(task)
+
+
+async def test_a_system_without_watches_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none_left(*_: Any, **__: Any) -> Any:
+        raise OSError("OS file watch limit reached")
+
+    monkeypatch.setattr(watchfiles, "awatch", none_left)
+    monkeypatch.setattr(module, "_LOOK", 0.01)
+    looks = Looks()
+    async with asyncio.timeout(20):
+        task = await watching(tmp_path / "a", lambda: 0.01, looks)
+        await looks.next()
+        await looks.next()
+        await ended(task)
+    assert "they cannot be watched: OS file watch limit reached" in caplog.text
+
+
+async def test_it_is_switched_on_and_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK", 0.02)
+    looks = Looks()
+    quiet: list[float | None] = [None]
+    asked = asyncio.Event()
+
+    def how() -> float | None:
+        asked.set()
+        return quiet[0]
+
+    async with asyncio.timeout(20):
+        task = await watching(tmp_path / "a", how, looks)
+        for _ in range(3):
+            asked.clear()
+            await asked.wait()
+        assert looks.count == 0
+        quiet[0] = 0.01
+        await looks.next()
+        quiet[0] = None
+        await looks.next()
+        await ended(task)
+
+
+def test_the_folders_on_the_way_through_links(tmp_path: Path) -> None:
+    for name in ("config", "config/..1", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "elsewhere/routes.yaml").write_text("")
+    (tmp_path / "config/..1/routes.yaml").symlink_to("../../elsewhere/routes.yaml")
+    (tmp_path / "config/..data").symlink_to("..1")
+    (tmp_path / "config/routes.yaml").symlink_to("..data/routes.yaml")
+    found = {each.resolve() for each in _folders([tmp_path / "config/routes.yaml"])}
+    assert found == {tmp_path / name for name in ("config", "config/..1", "elsewhere")}
+    assert _folders([tmp_path / "no/such"]) == {}
