@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Final
 
 from infergate.backends.base import Backend
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.routing.table import Route
+
+_ALL: Final = frozenset(Datatype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +27,7 @@ class Bound:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.route.label)
-        object.__setattr__(self, "lacks", frozenset(Datatype) - self.backend.datatypes)
+        object.__setattr__(self, "lacks", _ALL - self.backend.datatypes)
 
     def note(self, call: Call) -> None:
         """Tell log and metrics, and bring the deadline forward to the route's."""

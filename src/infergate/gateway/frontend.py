@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
-from infergate.backends.base import read_wrong
+from infergate.backends.base import Backend, read_wrong
 from infergate.codecs.base import Codec, Forwarding, Parsed, Peek, Profile, Unfinished
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
@@ -204,19 +204,23 @@ class Frontend(Generic[Req, Resp]):
         self.gateway: Final = gateway
         self._labour: Final = Labour(codec, limits, aside)
         self._translate: Final = Translate(self._labour, gateway)
+        # By backend, for there may be thousands of routes: a reload builds this while others wait.
+        asked = {id(bound.backend): bound.backend for bound in gateway.bound}
+        forward = {key: self._forwarding(each) for key, each in asked.items()}
         self._ways: Final[dict[Bound, Way[Req, Resp]]] = {
-            bound: self._choose(bound) for bound in gateway.bound
+            bound: self._translate
+            if bound.route.rewrite.renames_tensors or bound in gateway.branches
+            else forward[id(bound.backend)]
+            for bound in gateway.bound
         }
 
-    def _choose(self, bound: Bound) -> Way[Req, Resp]:
-        backend = bound.backend
+    def _forwarding(self, backend: Backend) -> Way[Req, Resp]:
+        """How messages that rename no tensor go to ``backend``."""
         if (
             isinstance(backend, Exchanging)
             and isinstance(self.codec, Forwarding)
             and backend.codec.name == self.codec.name
             and self.codec.forwards
-            and not bound.route.rewrite.renames_tensors
-            and bound not in self.gateway.branches
         ):
             return Forward(self.codec, self._labour, backend, self._translate)
         return self._translate
