@@ -14,6 +14,8 @@ from infergate.backends.base import Watched
 from infergate.core.errors import GatewayError, Kind
 
 LOCAL = "127.0.0.1"
+FIVE = 5
+"""Requests that one that ends may still decline, before it is let alone."""
 WAYS = [("http", "own"), ("http", "compat"), ("grpc", "own"), ("grpc", "compat")]
 ways = pytest.mark.parametrize(("carrier", "engine"), WAYS)
 
@@ -35,7 +37,7 @@ async def test_one_of_three_is_killed_and_comes_back(carrier: str, engine: str) 
                 await three[0].kill()
                 await until(lambda: load.figures()[0].down == 1, "it is down")
                 broken = sum(load.failed.values())
-                assert broken <= 6, "those under way, one for each who asks"
+                assert broken <= 6 + FIVE, "those under way, one for each who asks"
                 assert set(load.failed) <= {"BACKEND_GARBAGE", "CANCELLED", "NO_BACKEND"}
                 await load.more(60)
                 asked = load.figures()[0]
@@ -86,7 +88,7 @@ async def test_one_that_flaps_breaks_only_what_is_under_way(carrier: str, engine
                     await three[1].start()
                 await until(lambda: load.figures()[1].available == 1, "it is up in the end")
                 await load.more(20)
-            assert sum(load.failed.values()) <= 4 * 4
+            assert sum(load.failed.values()) <= 4 * (4 + FIVE)
             assert load.figures()[0].ejections == load.figures()[2].ejections == 0
         await until(lambda: all(each.connections() == 0 for each in three), "nothing stays open")
         await until(lambda: descriptors() <= held, "descriptors are back")
