@@ -235,9 +235,12 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         """Send ``data``, which is kept until it can be."""
         if self._closing or self._has_ended or not len(data):
             return
-        self._waiting.append(data)
-        self._size += len(data)
-        self._pump()
+        if self._waiting or self._raw_paused or len(data) > _AT_ONCE:
+            self._waiting.append(data)
+            self._size += len(data)
+            self._pump()
+        else:
+            self._seal(data)
         self._hold_back()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
@@ -259,17 +262,21 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
     def _pump(self) -> None:
         """Rule 1."""
         while self._waiting and not self._raw_paused:
-            piece = self._piece()
-            try:
-                sent = 0
-                while sent < len(piece):
-                    sent += self._ssl.write(piece[sent:] if sent else piece)
-            except ssl.SSLError:
-                self.abort()
-                return
-            self._send_sealed()
+            self._seal(self._piece())
         if self._has_ended and not self._waiting:
             self._say_so()
+
+    def _seal(self, piece: Buffer) -> None:
+        """Encrypt and send it."""
+        try:
+            sent = self._ssl.write(piece)
+            while sent < len(piece):
+                sent += self._ssl.write(piece[sent:])
+        except ssl.SSLError:
+            self._waiting.clear()
+            self.abort()
+            return
+        self._send_sealed()
 
     def _piece(self) -> Buffer:
         """What is encrypted next. Small parts are joined: each piece becomes records of its own."""

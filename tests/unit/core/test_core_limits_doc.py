@@ -16,6 +16,7 @@ from infergate.core import classification, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
 from infergate.gateway import regions, streaming
 from infergate.routing import latency
+from infergate.runtime import doors
 from infergate.transport import frames, guard, h1_server, rooms
 from infergate.transport.h1 import head
 from infergate.transport.h2 import bounds
@@ -45,6 +46,7 @@ def test_bounds_that_are_not_configured() -> None:
         "transport.h1_server.AHEAD": h1_server.AHEAD,
         "transport.h1.head.REMEMBERED": head.REMEMBERED,
         "transport.rooms.MOST": rooms.MOST,
+        "runtime.doors.ADMIN_CONNECTIONS": doors.ADMIN_CONNECTIONS,
         "transport.guard.MOST_STREAMS": guard.MOST_STREAMS,
         "transport.h2.bounds.STREAM_WINDOW": bounds.STREAM_WINDOW,
         "transport.h2.bounds.EARLY_STREAMS": bounds.EARLY_STREAMS,
