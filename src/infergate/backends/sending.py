@@ -147,8 +147,12 @@ class Sending(Generic[Req, Resp]):
         """``exchange`` of a request that may be sent twice at once."""
         began = time.monotonic()
         self.forward(wire, call)
-        latencies = self._latencies.setdefault(call.route, Latencies())
-        delay = latencies.percentile(hedge.percentile) if hedge.after is None else hedge.after
+        latencies, delay = None, hedge.after
+        if delay is None:
+            latencies = self._latencies.get(call.route)
+            if latencies is None:
+                latencies = self._latencies[call.route] = Latencies(hedge.percentile)
+            delay = latencies.percentile()
         tries = self._tries(call, None)
         first = self._tried(wire, tries)
         try:
@@ -162,7 +166,7 @@ class Sending(Generic[Req, Resp]):
         finally:
             took = time.monotonic() - began
             call.backend_seconds += took
-        if hedge.after is None and self._serves(answer):
+        if latencies is not None and self._serves(answer):
             latencies.add(took)
         self._return(answer, call)
         return answer

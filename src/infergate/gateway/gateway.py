@@ -57,7 +57,7 @@ from infergate.gateway.readiness import Readiness
 from infergate.gateway.rename import metadata_to_backend, to_backend, to_client
 from infergate.gateway.shared_memory import SharedMemory, in_shared_memory
 from infergate.gateway.statistics import Figures, together
-from infergate.routing.table import RouteTable
+from infergate.routing.table import RouteTable, unheard
 
 __all__ = ["Bound", "Gateway"]
 EXTENSIONS: Final = (
@@ -108,6 +108,7 @@ class Gateway:
             for bound in self.bound
             if bound.route.branches
         }
+        self._unheard: Final = unheard(table.routes)
         self._combine: Final = combine
         self._catalogue: Final = Catalogue(table, self.bound, self)
         exact = (route.pattern for route in table.routes if route.is_exact)
@@ -374,8 +375,10 @@ class Gateway:
         return ServerStatus(_NAME, __version__, await self.readiness.ready(), models)
 
     async def _is_ready(self, call: Call) -> bool:
-        """Whether the backends, taken together, can serve."""
-        answers = (_is_ready(each, call) for each in self.backends)
+        """Whether the backends, taken together, can serve. One that only gets copies need not."""
+        answers = (
+            _is_ready(each, call) for each in self.backends if each.name not in self._unheard
+        )
         return self._combine(await asyncio.gather(*answers))
 
 

@@ -17,6 +17,8 @@ from typing import Final
 GENERATION: Final = 500
 ENOUGH: Final = 50
 """Answers without which nothing is told."""
+EVERY: Final = 10
+"""Answers after which it is told anew: looking costs more than counting."""
 _FIRST: Final = 1e-4
 """Seconds: the first bucket's bound."""
 _GROWTH: Final = math.log(1.1)
@@ -24,14 +26,16 @@ _BUCKETS: Final = 168
 
 
 class Latencies:
-    """Of one route."""
+    """Of one route, of which one ``share`` (0 to 1) is wanted."""
 
-    __slots__ = ("_count", "_older", "_younger")
+    __slots__ = ("_count", "_older", "_share", "_told", "_younger")
 
-    def __init__(self) -> None:
+    def __init__(self, share: float) -> None:
+        self._share = share
         self._older = [0] * _BUCKETS
         self._younger = [0] * _BUCKETS
         self._count = 0
+        self._told: float | None = None
 
     def add(self, seconds: float) -> None:
         """An answer took so long."""
@@ -39,16 +43,22 @@ class Latencies:
             self._older, self._younger, self._count = self._younger, [0] * _BUCKETS, 0
         self._count += 1
         self._younger[_bucket(seconds)] += 1
+        if self._count % EVERY == 0:
+            self._told = self._look()
 
-    def percentile(self, share: float) -> float | None:
-        """Seconds within which ``share`` (0 to 1) of the answers came; None where too few have."""
+    def percentile(self) -> float | None:
+        """Seconds within which the share of the answers came, as it was a few answers ago; None
+        where too few have."""
+        return self._told
+
+    def _look(self) -> float | None:
         counts = [
             older + younger for older, younger in zip(self._older, self._younger, strict=True)
         ]
         whole = sum(counts)
         if whole < ENOUGH:
             return None
-        wanted, seen = share * whole, 0
+        wanted, seen = self._share * whole, 0
         for bucket, count in enumerate(counts):
             seen += count
             if seen >= wanted:

@@ -156,6 +156,17 @@ def compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern[1:-1] if is_regex(pattern) else fnmatch.translate(pattern))
 
 
+def unheard(routes: Iterable[Route]) -> frozenset[str]:
+    """The backends that only get copies."""
+    heard: set[str] = set()
+    copied: set[str] = set()
+    for route in routes:
+        heard.update((route.backend, route.fallback, *(each.backend for each in route.split)))
+        if route.mirror is not None:
+            copied.add(route.mirror.backend)
+    return frozenset(copied - heard)
+
+
 class RouteTable:
     """All routes in the config's order. Cost of a look-up does not grow with exact routes."""
 

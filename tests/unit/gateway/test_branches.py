@@ -13,7 +13,14 @@ from fakes import LineCodec, Memory, Wired, call
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import InferRequest, InferResponse, ModelReadyRequest, Operation
+from infergate.core.messages import (
+    Health,
+    InferRequest,
+    InferResponse,
+    ModelReadyRequest,
+    Operation,
+    ServerReadyRequest,
+)
 from infergate.core.places import Place
 from infergate.core.tally import RouteTally
 from infergate.core.tensor import Tensor
@@ -284,6 +291,16 @@ async def test_what_lies_in_shared_memory_is_not_mirrored() -> None:
         await site.ask(InferRequest("m", "", "id", {}, (tensor,)))
     await asyncio.sleep(0)
     assert not mirror.asked
+
+
+async def test_a_mirror_that_is_away_does_not_make_the_gateway_unready() -> None:
+    site, mirror = mirroring()
+    mirror.let.set()
+    mirror.answer = AWAY
+    assert await site.gateway.perform(ServerReadyRequest(), call()) == Health(ok=True)
+    site = Site(Route("m", "own", fallback="other", mirror=Mirror("other")))
+    site.other.answer = AWAY
+    assert await site.gateway.perform(ServerReadyRequest(), call()) == Health(ok=False)
 
 
 # ---- what it costs others ----------------------------------------------------------------------
