@@ -83,13 +83,17 @@ class _Signals:
 
 
 async def _until_stopped(running: Running, reloads: Reloads | None, signals: _Signals) -> int:
-    async with asyncio.TaskGroup() as beside:
-        hanging = beside.create_task(_hang_ups(signals.hung_up, reloads))
-        watching = beside.create_task(_watch(running, reloads))
-        first = await signals.stops.get()
-        _log.info("%s: draining", first.name)
-        hanging.cancel()
-        watching.cancel()
+    beside = (
+        asyncio.create_task(_hang_ups(signals.hung_up, reloads)),
+        asyncio.create_task(_watch(running, reloads)),
+    )
+    for each in beside:
+        each.add_done_callback(_told_if_broken)
+    first = await signals.stops.get()
+    _log.info("%s: draining", first.name)
+    running.drain()
+    for each in beside:
+        each.cancel()
     draining = asyncio.create_task(_drain(running))
     again = asyncio.create_task(signals.stops.get())
     await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
@@ -101,9 +105,14 @@ async def _until_stopped(running: Running, reloads: Reloads | None, signals: _Si
         await asyncio.gather(draining, return_exceptions=True)
         await running.stop(0)
     again.cancel()
-    await asyncio.gather(again, return_exceptions=True)
+    await asyncio.gather(again, *beside, return_exceptions=True)
     _log.info("stopped")
     return 0
+
+
+def _told_if_broken(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("a bug: reloads do not come by themselves any more", exc_info=error)
 
 
 async def _hang_ups(hung_up: asyncio.Event, reloads: Reloads | None) -> None:
@@ -130,6 +139,5 @@ async def _watch(running: Running, reloads: Reloads | None) -> None:
 
 
 async def _drain(running: Running) -> None:
-    running.drain()
     await asyncio.sleep(running.config.drain.delay)
     await running.stop(running.config.drain.timeout)
