@@ -128,7 +128,9 @@ class GrpcUpstream:
         target, options = endpoint.authority, self._options
         if endpoint.address:
             target = f"{'ipv6' if ':' in endpoint.address else 'ipv4'}:{endpoint}"
-            options = [*options, ("grpc.default_authority", endpoint.authority)]
+            # The library wants the authority to be what the certificate is for.
+            authority = self._tls.server_name or endpoint.authority
+            options = [*options, ("grpc.default_authority", authority)]
         if endpoint.tls:
             channel = grpc.aio.secure_channel(target, _credentials(self._tls, endpoint), options)
         else:

@@ -1,0 +1,82 @@
+"""Files of certificates: what is wrong with them, and until when they are good."""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import trustme
+
+from infergate.core.certificates import (
+    CertificateError,
+    _not_after,
+    expires,
+    load_authorities,
+    load_pair,
+)
+from tls_kit import LATELY, Authority
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "authority")
+
+
+def loaded(certificate: Path, key: Path) -> str:
+    with pytest.raises(CertificateError) as caught:
+        load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
+    return str(caught.value)
+
+
+def test_what_is_wrong_with_a_pair(authority: Authority, tmp_path: Path) -> None:
+    pair, other = authority.server(), authority.server()
+    load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair.certificate, pair.key)
+    file = tmp_path / "file.pem"
+    assert loaded(file, pair.key) == f"{file}: cannot be read: No such file or directory"
+    assert loaded(pair.certificate, file) == f"{file}: cannot be read: No such file or directory"
+    file.write_text("x")
+    assert loaded(file, pair.key) == f"{file}: holds no certificate in PEM"
+    assert loaded(pair.certificate, file) == f"{file}: holds no private key in PEM"
+    assert loaded(pair.certificate, pair.certificate).endswith("holds no private key in PEM")
+    assert loaded(pair.certificate, other.key).endswith(
+        "the key does not belong to the certificate"
+    )
+    file.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\nMA==\n")
+    assert "is encrypted" in loaded(pair.certificate, file)
+    file.write_text("-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n")
+    assert f"{file} and {pair.key}: cannot be used: " in loaded(file, pair.key)
+
+
+def test_what_is_wrong_with_authorities(authority: Authority, tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    load_authorities(context, authority.file)
+    assert len(context.get_ca_certs()) == 1
+    file = tmp_path / "file.pem"
+    file.write_text("-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n")
+    with pytest.raises(CertificateError, match="cannot be used"):
+        load_authorities(context, file)
+    with pytest.raises(CertificateError, match="cannot be read"):
+        expires(file)
+
+
+@pytest.mark.parametrize("year", [1999, 2001, 2049, 2050, 2999])
+def test_until_when_a_certificate_is_good(authority: Authority, tmp_path: Path, year: int) -> None:
+    """In both of the forms that a date has (RFC 5280, 4.1.2.5)."""
+    end = datetime(year, 12, 31, 23, 59, 58, tzinfo=UTC)
+    begin = datetime(1990, 1, 1, tzinfo=UTC)
+    leaf = trustme.CA().issue_cert("x", not_before=begin, not_after=end)
+    file = tmp_path / "leaf.pem"
+    leaf.cert_chain_pems[0].write_to_path(file)
+    assert expires(file) == end.timestamp()
+    assert expires(authority.issue("x", expired=True).certificate) == LATELY.timestamp()
+
+
+def test_what_is_no_certificate_ends(authority: Authority) -> None:
+    der = ssl.PEM_cert_to_DER_cert(authority.file.read_text())
+    for cut in range(0, len(der), 7):
+        try:
+            _not_after(der[:cut])
+        except (ValueError, IndexError):
+            continue
