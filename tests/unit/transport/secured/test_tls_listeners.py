@@ -138,8 +138,9 @@ async def ask_grpc(upstream: RpcUpstream, site: Site, message: bytes) -> bytes:
     return bytes(joined(answer.message))
 
 
-BODIES = [b"", b"hi", bytes(100_000), b"0123456789abcdef" * (64 << 16)]
-"""The last is of 64 MiB."""
+BODIES = [b"", b"hi", bytes(100_000), b"0123456789abcdef" * 200_000]
+LARGE = b"0123456789abcdef" * (4 << 20)
+"""64 MiB."""
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
@@ -156,6 +157,17 @@ async def test_messages_over_grpc(engine: Engine, authority: Authority, pair: Pa
     async with served("grpc", pair, engine) as site:
         for body in BODIES:
             assert await ask_grpc(upstream, site, body) == body
+        await upstream.close()
+
+
+@pytest.mark.asyncio(loop_factories=["uvloop"])
+async def test_as_large_as_a_body_may_be(authority: Authority, pair: Pair) -> None:
+    own = ENGINES[1]
+    async with served("http", pair) as site:
+        assert await ask_http(own, site, LARGE, authority) == b"POST " + LARGE
+    upstream = opened(own, authority)
+    async with served("grpc", pair) as site:
+        assert await ask_grpc(upstream, site, LARGE) == LARGE
         await upstream.close()
 
 

@@ -1,0 +1,75 @@
+"""Listeners' TLS and connections, as one configuration follows another."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from infergate.config.load import parse
+from infergate.runtime.assemble import assemble
+from infergate.runtime.running import NotTaken, Running
+from tls_kit import Authority, Pair
+
+REST = """
+helpers: 0
+backends: {ours: {protocol: builtin}}
+routes: [{model: "*", backend: ours}]
+log: {access: false}
+"""
+
+
+def text(pair: Pair | None, connections: int, port: int) -> str:
+    tls = f"{{certificate: {pair.certificate}, key: {pair.key}}}" if pair else "null"
+    return (
+        f'listeners: {{grpc: null, admin: null, http: {{address: "127.0.0.1:{port}", tls: {tls}}}}}'
+        f"\nlimits: {{connections: {connections}}}\n{REST}"
+    )
+
+
+async def connected(
+    running: Running, authority: Authority
+) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
+    trusting = ssl.create_default_context(cafile=authority.file)
+    port = running.listeners["http"].address.port
+    reader, writer = await asyncio.open_connection("localhost", port, ssl=trusting)
+    return writer.get_extra_info("ssl_object").getpeercert()["serialNumber"], reader, writer
+
+
+async def is_served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    writer.write(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+    return b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+
+
+async def test_another_certificate_and_another_limit(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    one, two = authority.server(), authority.server()
+    file = str(tmp_path / "routes.yaml")
+    running = assemble(parse(text(one, 10, 0), file, {}))
+    await running.start()
+    try:
+        before, *held = await connected(running, authority)
+        await running.reload(parse(text(two, 1, 0), file, {}))
+        assert await is_served(*held), "what is open stays"
+        with pytest.raises((ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)):
+            await connected(running, authority)  # it is one too many now
+        held[1].close()
+        async with asyncio.timeout(10):
+            while next(iter(running.doors)).connections:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        after, *made = await connected(running, authority)
+        assert after != before
+        assert await is_served(*made)
+        with pytest.raises(NotTaken, match="TLS cannot be changed"):
+            await running.reload(parse(text(None, 1, 0), file, {}))
+        assert await is_served(*made)
+        config = parse(text(one, 1, 0), file, {})
+        one.key.unlink()  # in the moment between
+        with pytest.raises(NotTaken, match="cannot be read"):
+            await running.reload(config)
+        assert await is_served(*made)
+        made[1].close()
+    finally:
+        await running.stop(0)
