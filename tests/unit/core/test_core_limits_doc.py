@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from infergate.access import credentials, jwks, rates, tokens
 from infergate.backends import descriptions as backend_descriptions
 from infergate.backends.builtin import accumulate
 from infergate.codecs.graphpipe import config_text, reading
@@ -62,6 +63,10 @@ def test_bounds_that_are_not_configured() -> None:
         "codecs.graphpipe.config_text.LONGEST": config_text.LONGEST,
         "codecs.graphpipe.config_text.DEEPEST": config_text.DEEPEST,
         "core.classification.MOST_CLASSES": classification.MOST_CLASSES,
+        "access.credentials.LONGEST": credentials.LONGEST,
+        "access.tokens.REMEMBERED": tokens.REMEMBERED,
+        "access.rates.MOST": rates.MOST,
+        "access.jwks.PAUSE": jwks.PAUSE,
         "backends.descriptions.MOST": backend_descriptions.MOST,
         "backends.builtin.accumulate.MOST_SEQUENCES": accumulate.MOST_SEQUENCES,
         "backends.builtin.accumulate.IDLE_SECONDS": accumulate.IDLE_SECONDS,
