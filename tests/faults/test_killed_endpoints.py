@@ -1,0 +1,177 @@
+"""Three servers, each a process, that are killed one after the other (kill -9) under load and come
+back: requests that may be sent twice never fail, of others only those that had been sent, and each
+with a clear error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+import grpc
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from faults.payloads import document, tensor
+from faults.peer import Client
+from faults.rpc import call, channel, infer_message
+from faults.watch import complaints, counted, descriptors, until
+from peers.support.process import Launch, Running, free_ports, started
+
+CONFIG = """
+backends:
+  three:
+    protocol: v2-{carrier}
+    profile: infergate
+    endpoints: [{endpoints}]
+    health: {{interval: 200ms, timeout: 2s, rise: 1}}
+    limits: {{retry_percent: 100, retry_least: 20}}
+routes:
+  - model: twice
+    backend: three
+    rewrite: {{model: identity}}
+    idempotent: true
+    retry: {{times: 3}}
+  - {{model: once, backend: three, rewrite: {{model: identity}}}}
+"""
+SERVER = """
+listeners: {{http: {{address: "127.0.0.1:{0}"}}, grpc: {{address: "127.0.0.1:{1}"}}, admin: null}}
+backends: {{ours: {{protocol: builtin}}}}
+routes: [{{model: identity, backend: ours}}]
+log: {{access: false}}
+"""
+CLIENTS = 4
+"""Of each kind."""
+BODY = document(tensor(), tensor(name="INPUT1"))
+
+
+@contextmanager
+def server(ports: list[int]) -> Iterator[Running]:
+    def prepare(folder: Path) -> Launch:
+        file = folder / "routes.yaml"
+        file.write_text(SERVER.format(*ports))
+        argv = [sys.executable, "-m", "infergate", "--config", str(file)]
+        return Launch("a server", argv, dict(os.environ), ports)
+
+    with started(prepare) as running:
+        yield running
+
+
+class Load:
+    """Clients that ask until they are told to stop. ``told`` counts answers, by route and by what
+    was told."""
+
+    def __init__(self, gateway: Infergate, made: grpc.Channel) -> None:
+        self._gateway = gateway
+        self._channel = made
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._clients: list[Client] = []
+        self.told: Counter[tuple[str, str]] = Counter()
+        self.broken: list[BaseException] = []
+
+    def http(self, route: str) -> Callable[[], str]:
+        client = Client(self._gateway.http)
+        self._clients.append(client)
+        head = f"POST /v2/models/{route}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}"
+
+        def ask() -> str:
+            client.send(f"{head}\r\n\r\n".encode() + BODY)
+            answer = client.answer()
+            return "ok" if answer.status == 200 else f"{answer.status} {answer.error}"
+
+        return ask
+
+    def grpc(self, route: str) -> Callable[[], str]:
+        def ask() -> str:
+            status = call(self._channel, infer_message(route))
+            good = status.code is grpc.StatusCode.OK
+            return "ok" if good else f"{status.code.name} {status.details}"
+
+        return ask
+
+    def _run(self, route: str, ask: Callable[[], str]) -> None:
+        try:
+            while not self._stop.wait(0.004):  # enough, without taking the machine
+                self.told[route, ask()] += 1
+        except BaseException as error:  # noqa: BLE001 - it is raised where the test waits
+            self.broken.append(error)
+
+    def __enter__(self) -> Self:
+        for route in ("twice", "once"):
+            for make in (self.http, self.grpc):
+                self._threads += [
+                    threading.Thread(target=self._run, args=(route, make(route)))
+                    for _ in range(CLIENTS)
+                ]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        for client in self._clients:
+            client.socket.close()
+
+    @property
+    def good(self) -> int:
+        return min(self.told["twice", "ok"], self.told["once", "ok"])
+
+    def goes_on(self, more: int) -> None:
+        """Wait for so many more good answers of each kind."""
+        wanted = self.good + more
+        until(lambda: bool(self.broken) or self.good >= wanted, "requests are served")
+        assert not self.broken
+
+
+@pytest.mark.peers  # seven processes
+@pytest.mark.parametrize("carrier", ["rest", "grpc"])
+def test_servers_are_killed_one_after_the_other_under_load(carrier: str) -> None:
+    ports = [free_ports(2) for _ in range(3)]
+    scheme, number = {"rest": ("http", 0), "grpc": ("grpc", 1)}[carrier]
+    endpoints = ", ".join(f'"{scheme}://127.0.0.1:{each[number]}"' for each in ports)
+    config = CONFIG.format(carrier=carrier, endpoints=endpoints)
+    with ExitStack() as stack:
+        servers = [stack.enter_context(server(each)) for each in ports]
+        gateway = stack.enter_context(started_infergate(config))
+        made = stack.enter_context(channel(gateway.grpc))
+        before = descriptors(gateway.pid)
+        with Load(gateway, made) as load:
+            load.goes_on(50)
+            for index in range(2):
+                os.killpg(servers[index].pid, signal.SIGKILL)
+                load.goes_on(100)
+                servers[index] = stack.enter_context(server(ports[index]))
+                seen = _asked(gateway, index)
+                until(lambda s=seen, i=index: _asked(gateway, i) > s, "it is asked again")  # type: ignore[misc]
+                load.goes_on(50)
+        assert not load.broken
+        failed = {key: count for key, count in load.told.items() if key[1] != "ok"}
+        assert not [key for key in failed if key[0] == "twice"], failed
+        # At most what each client had under way when a server was killed.
+        assert sum(failed.values()) <= 2 * 2 * CLIENTS, failed
+        for _, words in failed:
+            assert words.startswith(("502 ", "INTERNAL "))
+            assert "backend 'three': the backend" in words
+            assert "closed the connection" in words or "broke off" in words
+        assert counted(gateway, route="twice", outcome="ok") == load.told["twice", "ok"]
+        assert complaints(gateway) == ""
+        until(lambda: descriptors(gateway.pid) <= before + 40, "descriptors come back")
+
+
+def _asked(gateway: Infergate, index: int) -> float:
+    """How many requests the endpoint has served, as metrics tell it."""
+    lines = [
+        line
+        for line in gateway.metrics().splitlines()
+        if line.startswith("infergate_endpoint_requests_total{") and 'outcome="ok"' in line
+    ]
+    return float(lines[index].rpartition(" ")[2])
