@@ -64,7 +64,6 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Let the core look at it, and act."""
-        self._will_flush = True
         for event in self._core.receive(data, self.loop.time()):
             kind = type(event)
             if kind is Data:
@@ -75,7 +74,6 @@ class Link(asyncio.Protocol):
                 event.stream.owner.end(event.fields)  # type: ignore[union-attr]
             else:
                 self._on_other(event)
-        self._will_flush = False
         self.flush()
 
     def _on_other(self, event: Event) -> None:
@@ -118,9 +116,15 @@ class Link(asyncio.Protocol):
     # ---- sending
 
     def flush_soon(self) -> None:
-        """Write what is to be sent; while bytes are looked at, once that is done."""
+        """What is to be sent is written at the end of this turn: the calls of a turn share one
+        write, which costs more than the turn does."""
         if not self._will_flush:
-            self.flush()
+            self._will_flush = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._will_flush = False
+        self.flush()
 
     def flush(self) -> None:
         """Write what is to be sent."""
