@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from faults import h2
 from faults.load import STREAM, Connection, asking, built, called, described, streamed, told
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.protos import SCHEMA
@@ -167,3 +168,45 @@ async def test_what_a_stream_was_sent_is_served(engine: str) -> None:
         assert len(await told(stream)) == 59
         assert await stream.code() is grpc.StatusCode.OK
         await stopping
+
+
+async def test_a_connection_over_http2_is_left_in_two_steps() -> None:
+    """RFC 9113, 6.8: who has not yet heard that the server goes has lost nothing."""
+    running = assemble(parse(CONFIG.replace("limits: {in_flight: 1}", ""), "routes.yaml", {}))
+    await running.start()
+    address = running.listeners["grpc"].address
+    async with asyncio.timeout(30):
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+
+        def ask(number: int, method: str, body: bytes) -> None:
+            block, data = h2.asking(method), h2.message(body)
+            writer.write(h2.frame(h2.HEADERS, h2.END_HEADERS, number, block))
+            writer.write(h2.frame(h2.DATA, h2.END_STREAM, number, data))
+
+        async def until(kind: int, stream: int, *, ended: bool = False) -> h2.Frame:
+            """The next such frame."""
+            while True:
+                head = await reader.readexactly(9)
+                payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
+                number = int.from_bytes(head[5:], "big") & 0x7FFFFFFF
+                if (head[3], number) == (kind, stream) and (not ended or head[4] & h2.END_STREAM):
+                    return h2.Frame(kind, head[4], number, payload)
+
+        writer.write(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
+        ask(1, STREAM, streamed("repeat", 5, 60))
+        await until(h2.DATA, 1)
+        stopping = asyncio.create_task(running.stop(20))
+        first = await until(h2.GOAWAY, 0)
+        assert int.from_bytes(first.payload[:4], "big") == 2**31 - 1
+        heard = await until(h2.PING, 0)
+        ask(3, "/inference.GRPCInferenceService/ServerLive", b"")
+        answer = await until(h2.DATA, 3)
+        assert answer.payload.endswith(b"\x08\x01"), "it is served"
+        writer.write(h2.frame(h2.PING, h2.ACK, 0, heard.payload))
+        second = await until(h2.GOAWAY, 0)
+        assert int.from_bytes(second.payload[:4], "big") == 3
+        await until(h2.HEADERS, 1, ended=True)
+        assert await reader.read() == b""
+        await stopping
+        writer.close()
+        await writer.wait_closed()

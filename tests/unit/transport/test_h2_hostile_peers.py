@@ -127,8 +127,11 @@ async def test_a_compressed_message_is_counted_once(connect: Connect) -> None:
     assert status(await peer.until(is_end))[0] == 0
 
 
-async def test_a_message_that_the_end_of_the_server_cuts_is_no_other(connect: Connect) -> None:
-    """Its rest is not read as messages."""
+async def test_the_message_that_has_begun_when_the_server_ends_is_the_last(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rest is taken, and what comes behind is not read as messages."""
+    monkeypatch.setattr(h2_calls, "QUIET", 0)
     site, peer = await connect(RPC_LIMITS)
     peer.send(opened(1, "Stream") + message(1, b"stay", 0))
     await site.app.staying.wait()
@@ -137,13 +140,17 @@ async def test_a_message_that_the_end_of_the_server_cuts_is_no_other(connect: Co
     await peer.until(lambda said: said[3] == b"are here")
     stopping = asyncio.ensure_future(site.server.stop(20))
     await peer.until(lambda said: said[0] == frames.GOAWAY)
-    peer.send(data(1, bytes(50)) + here)
+    await asyncio.sleep(0)  # QUIET is over
+    peer.send(data(1, bytes(50) + b"\0" + (3).to_bytes(4) + b"not") + here)
     await peer.until(lambda said: said[3] == b"are here")
     site.app.release.set()
     said = [await peer.until(lambda said: said[0] in {frames.DATA, frames.HEADERS})]
     while not is_end(said[-1]):
         said.append(await peer.frame())
-    assert [each[3] for each in said if each[0] == frames.DATA] == [b"\0\0\0\0\5stay!"]
+    assert [each[3] for each in said if each[0] == frames.DATA] == [
+        b"\0\0\0\0\5stay!",
+        b"\0" + (101).to_bytes(4) + bytes(100) + b"!",
+    ]
     assert status(said[-1])[0] == 0
     await stopping
 
