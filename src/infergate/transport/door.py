@@ -1,6 +1,7 @@
 """Who is let in to a listener, before anything is asked: how many, and by which TLS.
 
-*Rule.* Who is turned away is disconnected, counted by why, and told to the log in one line.
+*Rule.* Who is turned away is disconnected, counted by why, and told to the log in one line; of many
+in one second most lines are left out, for whoever floods a port would else flood the log as well.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -18,6 +20,8 @@ log = logging.getLogger(__name__)
 
 HELLO: Final = 9
 """How many bytes tell it."""
+_MOST_LINES: Final = 20
+"""In a second."""
 _UNBOUNDED: Final = 2**31
 
 
@@ -64,7 +68,17 @@ class Door:
     """A listener's. ``connections`` may be those of several, of which there are to be at most
     ``most``; ``open`` are its own."""
 
-    __slots__ = ("_connections", "_most", "_refused", "certificates", "listener", "open", "over")
+    __slots__ = (
+        "_connections",
+        "_lines",
+        "_most",
+        "_refused",
+        "_second",
+        "certificates",
+        "listener",
+        "open",
+        "over",
+    )
 
     def __init__(  # noqa: PLR0913 - most of them are for what is told
         self,
@@ -86,6 +100,8 @@ class Door:
         self._most = most
         self._refused = refused
         self.over = over
+        self._second = 0
+        self._lines = 0
 
     def become(self, other: Door) -> None:
         """From now on do as ``other``, which nobody has come through. Both speak TLS, or none."""
@@ -123,4 +139,12 @@ class Door:
     def refuse(self, refusal: Refusal, peer: str, why: str) -> None:
         """A connection of ``peer`` is turned away."""
         self._refused(refusal)
-        log.info("%s: %s is disconnected: %s", self.listener, peer, why)
+        second = int(time.monotonic())
+        if second != self._second:
+            if self._lines > _MOST_LINES:
+                more = self._lines - _MOST_LINES
+                log.info("%s: %d more were disconnected within a second", self.listener, more)
+            self._second, self._lines = second, 0
+        self._lines += 1
+        if self._lines <= _MOST_LINES:
+            log.info("%s: %s is disconnected: %s", self.listener, peer, why)

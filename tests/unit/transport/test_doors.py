@@ -113,6 +113,25 @@ async def test_listeners_share_their_connections() -> None:
         await until(lambda: both.open == 0)
 
 
+def test_a_flood_is_counted_but_not_told_line_by_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("infergate.transport.door.time.monotonic", lambda: now)
+    refused: list[Refusal] = []
+    door = Door("x", refused=refused.append)
+    with caplog.at_level("INFO"):
+        for _ in range(500):
+            door.refuse(Refusal.FULL, "somebody", "full")
+        assert (len(refused), len(caplog.messages)) == (500, 20)
+        now += 1
+        door.refuse(Refusal.FULL, "somebody", "full")
+    assert caplog.messages[20:] == [
+        "x: 480 more were disconnected within a second",
+        "x: somebody is disconnected: full",
+    ]
+
+
 # ---- the wrong port
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import random
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -259,6 +260,40 @@ async def test_garbage_after_the_handshake(authority: Authority, pair: Pair) -> 
     async with served("http", pair) as site:
         await asyncio.to_thread(say_garbage, site.port, context(authority))
         await site.turned_away(Refusal.HANDSHAKE)
+
+
+def mutated(seed: int) -> bytes:
+    """A ClientHello some of whose bytes are others, or are missing."""
+    said = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), said, server_hostname="x")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello, chance = bytearray(said.read()), random.Random(seed)
+    for _ in range(chance.randrange(1, 4)):
+        hello[chance.randrange(len(hello))] = chance.randrange(256)
+    return bytes(hello[: chance.choice((5, 9, 100, len(hello), len(hello)))]) + chance.randbytes(
+        chance.choice((0, 0, 3, 400))
+    )
+
+
+async def test_any_bytes_end_a_handshake(
+    authority: Authority, pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = dataclasses.replace(LIMITS, header_time=1.0)
+    async with served("http", pair, limits=limits) as site:
+        writers = []
+        for seed in range(150):
+            _, writer = await asyncio.open_connection("127.0.0.1", site.port)
+            writer.write(mutated(seed))
+            writers.append(writer)
+        await until(lambda: len(site.refused) > 100 and not site.door.open)
+        for writer in writers:
+            writer.close()
+        peer = await site.connect(context(authority))
+        await peer.send(GET)
+        assert (await peer.answer()).status == 200
+        await peer.close()
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 # ---- clients' certificates
