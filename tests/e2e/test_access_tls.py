@@ -1,0 +1,140 @@
+"""Identities from certificates: over HTTP, gRPC and raw sockets, which can say so no other way."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import grpc
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from faults.rpc import call
+from faults.watch import until
+from infergate.access.keys import digest_of
+from infergate.codecs.graphpipe import PLUGIN
+from infergate.codecs.graphpipe.backend import METADATA_REQUEST
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import ModelMetadata, ModelMetadataRequest
+from infergate.core.wire import HttpResponse
+from peers.support.process import free_ports
+from tls_kit import Authority, Pair
+
+SECRET = "infergate_of-a-key"
+LISTENERS = """
+listeners:
+  admin: {{{{address: "127.0.0.1:{{0}}"}}}}
+  grpc: {{{{address: "127.0.0.1:{{1}}", tls: {tls}}}}}
+  http: {{{{address: "127.0.0.1:{{2}}", tls: {tls}}}}}
+  graphpipe:
+    - {{{{address: "127.0.0.1:{raw}", model: simple, framing: size-prefixed, tls: {tls}}}}}
+"""
+CONFIG = f"""
+backends: {{ours: {{protocol: builtin}}}}
+routes: [{{model: "*", backend: ours}}]
+access:
+  keys: [{{name: a, sha256: "{digest_of(SECRET).hex()}"}}]
+  rules:
+    - {{who: ["cert:one.clients.example"], models: [simple]}}
+    - {{who: ["key:a"], models: [identity]}}
+"""
+READY = "/inference.GRPCInferenceService/ModelReady"
+
+
+@dataclass(frozen=True)
+class Site:
+    gateway: Infergate
+    authority: Authority
+    raw: int
+    known: Pair
+    other: Pair
+    is_required: bool
+    """To show a certificate: the library of gRPC cannot leave it to clients."""
+
+    def connected(self, address: str, shown: Pair | None) -> ssl.SSLSocket:
+        context = ssl.create_default_context(cafile=self.authority.file)
+        if shown is not None:
+            context.load_cert_chain(shown.certificate, shown.key)
+        port = int(address.rpartition(":")[2])
+        raw = socket.create_connection(("localhost", port), timeout=20)
+        return context.wrap_socket(raw, server_hostname="localhost")
+
+    def http(self, model: str, shown: Pair | None, more: str = "") -> int:
+        with self.connected(self.gateway.http, shown) as peer:
+            head = f"GET /v2/models/{model} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{more}\r\n"
+            peer.sendall(head.encode())
+            return int(peer.makefile("rb").readline().split()[1])
+
+    def grpc(self, model: str, shown: Pair | None) -> grpc.StatusCode:
+        trusted = self.authority.file.read_bytes()
+        pair = (None, None)
+        if shown is not None:
+            pair = shown.key.read_bytes(), shown.certificate.read_bytes()
+        credentials = grpc.ssl_channel_credentials(trusted, *pair)
+        where = self.gateway.grpc.replace("127.0.0.1", "localhost")
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        message = b"\n" + bytes([len(model)]) + model.encode()  # name = 1
+        with grpc.secure_channel(where, credentials, options) as channel:
+            return call(channel, message, READY).code
+
+    def frame(self, shown: Pair | None) -> bytes:
+        """The answer to a question for metadata."""
+        with self.connected(f"localhost:{self.raw}", shown) as peer:
+            peer.sendall(struct.pack("<I", len(METADATA_REQUEST)) + METADATA_REQUEST)
+            stream = peer.makefile("rb")
+            (length,) = struct.unpack("<I", stream.read(4))
+            return stream.read(length)
+
+
+@pytest.fixture(scope="module", params=["own", "compat"])
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    clients = Authority(tmp_path_factory.mktemp("clients"))
+    pair = authority.server()
+    known, other = clients.issue("one.clients.example"), clients.issue("two.clients.example")
+    (raw,) = free_ports(1)
+    asked = {"own": "optional", "compat": "required"}[request.param]
+    tls = (
+        f"{{{{certificate: {pair.certificate}, key: {pair.key}, client_certificates: {asked}, "
+        f"client_ca: {clients.file}}}}}"
+    )
+    listeners = LISTENERS.format(tls=tls, raw=raw)
+    with started_infergate(CONFIG, listeners, request.param) as gateway:
+        yield Site(gateway, authority, raw, known, other, asked == "required")
+
+
+def test_a_certificate_tells_who_asks(site: Site) -> None:
+    assert site.http("simple", site.known) == 200
+    assert site.grpc("simple", site.known) is grpc.StatusCode.OK
+    answer = HttpResponse(200, {}, [site.frame(site.known)])
+    asked = ModelMetadataRequest("simple")
+    told = PLUGIN.make({}).parse_response(answer, asked, DEFAULT_LIMITS)
+    assert isinstance(told, ModelMetadata)
+    assert told.inputs
+    until(
+        lambda: '"identity":"cert:one.clients.example"' in site.gateway.log.read_text(),
+        "the log tells who asked",
+    )
+
+
+def test_another_ones_is_forbidden_and_none_is_nobody(site: Site) -> None:
+    assert site.http("simple", site.other) == 403
+    assert site.http("identity", site.known) == 403
+    assert site.grpc("simple", site.other) is grpc.StatusCode.PERMISSION_DENIED
+    assert b"is not allowed to this client" in site.frame(site.other)
+    if not site.is_required:
+        assert site.http("simple", None) == 401
+        assert site.grpc("simple", None) is grpc.StatusCode.UNAUTHENTICATED
+        assert b"credentials are required" in site.frame(None)
+
+
+def test_a_key_goes_before_the_certificate(site: Site) -> None:
+    key = f"x-api-key: {SECRET}\r\n"
+    assert site.http("identity", site.known, key) == 200
+    assert site.http("simple", site.known, key) == 403
+    assert site.http("simple", site.known, "x-api-key: wrong\r\n") == 401
