@@ -31,6 +31,10 @@ _REMEMBERED: Final = 4096
 """Identities of keys and certificates."""
 
 
+RouteOf = Callable[[str, str, Mapping[str, str]], str]
+"""Of a request's model, version and headers: what logs call its route; empty for none."""
+
+
 class TokenCheck(Protocol):
     """See ``tokens.Tokens``, which is loaded where tokens are taken."""
 
@@ -65,17 +69,16 @@ class Entrance:
         tokens: TokenCheck | None,
         rates: Rates | None,
         memory: InMemory,
-        route_of: Callable[[str, str], str],
+        route_of: RouteOf,
         refused: Callable[[str], None],
         denied: Callable[[type, Call, GatewayError], None],
         closing: Sequence[Callable[[], Awaitable[None]]],
         open_health: bool,
         shares_memory: bool,
     ) -> None:
-        """``memory`` is where rates are counted that are counted here; ``route_of`` tells a
-        model and version their route; ``refused`` is told each refusal's
-        reason, ``denied`` those of operations that would have changed something; ``closing`` lets
-        go of connections."""
+        """``memory`` is where rates are counted that are counted here; ``refused`` is told each
+        refusal's reason, ``denied`` those of operations that would have changed something;
+        ``closing`` lets go of connections."""
         self._rules: Final = rules
         self._keys: Final = keys
         self._tokens: Final = tokens
@@ -145,7 +148,7 @@ class Entrance:
     async def _count(
         self, rates: Rates, permit: Granted, peek: Peek, call: Call, now: float
     ) -> None:
-        route = self.route_of(peek.model, peek.version) if peek.model else ""
+        route = self.route_of(peek.model, peek.version, call.headers) if peek.model else ""
         try:
             full = await rates.take(permit, peek.model, route, call.bytes_in, now)
         except StoreAway:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from infergate.access import refusals
 from infergate.access.credentials import presented
-from infergate.access.entrance import Entrance, KeyRing, TokenCheck
+from infergate.access.entrance import Entrance, KeyRing, RouteOf, TokenCheck
 from infergate.access.files import Watched
 from infergate.access.keys import Keys, parse_file
 from infergate.access.rates import InMemory, Limit, Rate, Rates, Store
@@ -52,14 +52,14 @@ Closing = list[Callable[[], Awaitable[None]]]
 
 def entrance(
     config: Config,
-    route_of: Callable[[str, str], str],
+    route_of: RouteOf,
     limits: Limits,
     metrics: Metrics,
     before: Parts | None = None,
 ) -> Entrance:
-    """That of ``config``, which has ``access``. ``route_of`` tells a model and version their
-    route. The one of ``before`` stays where all is as it was, and with it what was counted and
-    which tokens were checked; what was counted in memory stays where rates do."""
+    """That of ``config``, which has ``access``. The one of ``before`` stays where all is as it was,
+    and with it what was counted and which tokens were checked; what was counted in memory stays
+    where rates do."""
     access = config.access
     assert access is not None
     memory = InMemory()

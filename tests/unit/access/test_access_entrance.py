@@ -57,7 +57,7 @@ class Door:
             "tokens": Tokens((issuer,), made),
             "rates": Rates(limits, InMemory()) if limits else None,
             "memory": InMemory(),
-            "route_of": lambda model, version: "route",
+            "route_of": lambda model, version, headers: "route",
             "refused": self.reasons.append,
             "denied": lambda what, call, error: self.denied.append(
                 (what, call.identity, error.kind)

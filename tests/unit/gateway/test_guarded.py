@@ -161,7 +161,17 @@ async def test_tensors_in_shared_memory_are_for_who_may_use_it(request_: InferRe
 
 def test_a_route_is_called_as_in_the_log() -> None:
     made = gateway(Memory("b"), "bert-*", "m")
-    assert [made.route_of(each, "") for each in ("bert-1", "m", "x")] == ["bert-*", "m", ""]
+    assert [made.route_of(each, "", {}) for each in ("bert-1", "m", "x")] == ["bert-*", "m", ""]
+
+
+def test_a_route_that_asks_for_headers_is_that_of_who_sends_them() -> None:
+    """Else their requests would be counted with others'."""
+    canary = Route("m", "b", version="2", headers={"x-team": "a*"})
+    memory = Memory("b")
+    table = RouteTable([canary, Route("m", "b")])
+    made = GuardedGateway(table, {"b": memory}, {})
+    assert made.route_of("m", "2", {"x-team": "ab"}) == canary.label
+    assert made.route_of("m", "2", {}) == "m"
 
 
 # ---- frontends and the gateway's own services behind a gate

@@ -42,7 +42,9 @@ def call(**headers: str) -> Call:
 
 
 async def who(config: Config, asking: Call, metrics: Metrics | None = None) -> str:
-    made = entrance(config, lambda model, version: "*", DEFAULT_LIMITS, metrics or Metrics())
+    made = entrance(
+        config, lambda model, version, headers: "*", DEFAULT_LIMITS, metrics or Metrics()
+    )
     await made.admitted(Peek(InferRequest, "m"), asking)
     await made.close()
     return asking.identity
@@ -104,23 +106,31 @@ def parts(config: Config, access: Any) -> Parts:
 
 async def test_what_was_counted_and_checked_stays_where_access_does(tmp_path: Path) -> None:
     config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
-    first = entrance(config, lambda model, version: "old", DEFAULT_LIMITS, Metrics())
+    first = entrance(config, lambda model, version, headers: "old", DEFAULT_LIMITS, Metrics())
     again = entrance(
-        config, lambda model, version: "new", DEFAULT_LIMITS, Metrics(), parts(config, first)
+        config,
+        lambda model, version, headers: "new",
+        DEFAULT_LIMITS,
+        Metrics(),
+        parts(config, first),
     )
     assert again is first
-    assert again.route_of("m", "") == "new"
+    assert again.route_of("m", "", {}) == "new"
 
 
 async def test_what_was_counted_stays_where_rates_do(tmp_path: Path) -> None:
     config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
     other = read(tmp_path, f"access:\n  rules: [{{who: ['key:*']}}]\n{RATES}")
     third = read(tmp_path, "access:\n  rules: [{who: ['*']}]\n" + RATES.replace("1/h", "2/h"))
-    made = entrance(config, lambda model, version: "", DEFAULT_LIMITS, Metrics())
+    made = entrance(config, lambda model, version, headers: "", DEFAULT_LIMITS, Metrics())
     await made.admitted(Peek(InferRequest, "m"), call(x_api_key=SECRET))
     for changed, is_counted in ((other, True), (third, False)):
         later = entrance(
-            changed, lambda model, version: "", DEFAULT_LIMITS, Metrics(), parts(config, made)
+            changed,
+            lambda model, version, headers: "",
+            DEFAULT_LIMITS,
+            Metrics(),
+            parts(config, made),
         )
         assert later is not made
         asking = later.admitted(Peek(InferRequest, "m"), call(x_api_key=SECRET))
