@@ -55,6 +55,12 @@ class Tries:
         self._budget.requests += 1
         return lease
 
+    def begun(self, lease: Lease, error: GatewayError) -> None:
+        """Instead of the ``first``: ``lease`` was asked, and refused with ``error``."""
+        self.asked.append(lease)
+        self._error = error
+        self._budget.requests += 1
+
     def refused(self, error: GatewayError) -> None:
         """The latest try ended in ``error``."""
         self._error = error

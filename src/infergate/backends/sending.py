@@ -91,19 +91,59 @@ class Sending(Generic[Req, Resp]):
         if forwarded := self._forwarded.select(call.headers):
             self._headers.add(wire, forwarded)
 
-    async def exchange(self, wire: Req, call: Call, sequence: SequenceName | None = None) -> Resp:
+    def exchange(
+        self, wire: Req, call: Call, sequence: SequenceName | None = None
+    ) -> Awaitable[Resp]:
         """Send ``wire`` to an endpoint, to that of its ``sequence`` if it has one, and wait for its
         answer, whatever it is."""
+        if sequence is None and self._key is None and not call.retry.idempotent:
+            return self._plainly(wire, call)
+        return self._exchange(wire, call, sequence)
+
+    async def _plainly(self, wire: Req, call: Call) -> Resp:
+        """What nearly every exchange is: its first try, without what further ones need."""
         began = time.monotonic()
         call.tighten(began + self.allowed(call))
+        assert call.deadline is not None
+        seconds = call.deadline - began
+        if seconds <= 0:
+            raise late(self._backend)
+        self.forward(wire, call)
+        lease, budget, outcome = self._endpoints.choose(), self._budget, Outcome.UNTOLD
+        budget.requests += 1
+        try:
+            answer = await self._upstream.exchange(wire, lease.endpoint, seconds)
+            outcome = Outcome.OK if self._serves(answer) else Outcome.FAILED
+        except GatewayError as error:
+            outcome = self._failed(error, time.monotonic() - began, call)
+            if error.kind is not Kind.CONNECT:
+                raise named(error, self._backend) from error
+            tries = self._tries(call, None)
+            tries.begun(lease, named(error, self._backend))
+        else:
+            self._return(answer, call)
+            return answer
+        finally:
+            lease.finished(outcome)
+            budget.requests -= 1
+            call.backend_seconds += time.monotonic() - began
+        return await self._timed(wire, tries)
+
+    async def _exchange(self, wire: Req, call: Call, sequence: SequenceName | None) -> Resp:
+        call.tighten(time.monotonic() + self.allowed(call))
         self.forward(wire, call)
         tries = self._tries(call, sequence)
         try:
-            answer = await self._tried(wire, tries)
+            return await self._timed(wire, tries)
         except GatewayError as error:
             if sequence is None or error.kind is not Kind.CONNECT:
                 raise
             raise self._away(error, sequence, tries) from error
+
+    async def _timed(self, wire: Req, tries: Tries) -> Resp:
+        call, began = tries.call, time.monotonic()
+        try:
+            answer = await self._tried(wire, tries)
         finally:
             call.backend_seconds += time.monotonic() - began
         self._return(answer, call)
@@ -202,10 +242,13 @@ class Sending(Generic[Req, Resp]):
         assert call.deadline is not None
         if call.deadline <= time.monotonic():
             raise late(self._backend)
-        lease: Lease | None = tries.first()
+        declined: Resp | None = None
+        lease = None if tries.asked else tries.first()
         try:
+            if lease is None:
+                lease = await tries.next()
             while lease is not None:
-                declined: Resp | None = None
+                declined = None
                 # An error knows the frames that it goes through, and those the message: where a
                 # name of one of them were the error's, all of it would stay until cycles are
                 # collected.

@@ -273,10 +273,12 @@ async def test_no_message_is_kept_once_it_has_failed() -> None:
     gc.collect()
     gc.disable()
     try:
-        for policy in (IDEMPOTENT, RetryPolicy(idempotent=True, hedge=Hedge(0.001))):
-            kept = await failing(Site(*[Kind.BACKEND_GARBAGE] * 9), policy)
-            await asyncio.sleep(0)
-            assert kept() is None
+        hedged = RetryPolicy(idempotent=True, hedge=Hedge(0.001))
+        for policy in (RetryPolicy(), IDEMPOTENT, hedged):
+            for kind in (Kind.BACKEND_GARBAGE, Kind.CONNECT):
+                kept = await failing(Site(*[kind] * 9), policy)
+                await asyncio.sleep(0)
+                assert kept() is None
     finally:
         gc.enable()
 
