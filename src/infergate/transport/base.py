@@ -24,6 +24,7 @@ from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
+from infergate.transport.accepting import Loads
 
 Req_contra = TypeVar("Req_contra", contravariant=True)
 Resp_co = TypeVar("Resp_co", covariant=True)
@@ -82,7 +83,8 @@ def _nothing() -> None:
 @dataclass(frozen=True, slots=True)
 class Bound:
     """``sockets`` that listen at one address: several where its name stands for several. They are
-    the listener's, who closes them and calls ``let_go`` afterwards.
+    the listener's, who closes them and calls ``let_go`` afterwards. ``loads`` is there where other
+    processes accept from them as well.
 
     The library of gRPC (engine ``compat``) takes no sockets. It binds beside one that has
     SO_REUSEPORT and does not listen, which keeps the port for it.
@@ -90,6 +92,7 @@ class Bound:
 
     sockets: tuple[socket.socket, ...]
     let_go: Callable[[], None] = _nothing
+    loads: Loads | None = None
 
     @property
     def port(self) -> int:

@@ -20,8 +20,9 @@ BACKLOG: Final = 1024
 """Connections that may wait to be accepted."""
 
 
-async def bound(address: Address) -> Bound:
-    """Sockets of this process alone: no other can listen there as long as they live."""
+async def bound(address: Address, *, listen: bool = True) -> Bound:
+    """Sockets of this process alone: no other can listen there as long as they live, but for
+    processes of the same user that mean to share the port where these do not ``listen``."""
     if address.unix:
         file = SocketFile(address.unix, address.mode)
         made = file.bind()
@@ -41,10 +42,20 @@ async def bound(address: Address) -> Bound:
             if family is socket.AF_INET6:
                 made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             made.bind((where[0], port, *where[2:]))
-            made.listen(BACKLOG)
+            if listen:
+                made.listen(BACKLOG)
+            else:
+                _share(made)
             port = made.getsockname()[1]  # a free one is the same for all of a name's addresses
     except OSError:
         for each in sockets:
             each.close()
         raise
     return Bound(tuple(sockets))
+
+
+def _share(made: socket.socket) -> None:
+    """Let others listen beside it who say SO_REUSEPORT, and nobody else. Said only now, since who
+    binds with it would not be told that the port is taken by one who shares it."""
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
+from infergate.transport.accepting import Acceptor
 from infergate.transport.base import Address, Bind, Bound, HttpApp
 from infergate.transport.binding import BACKLOG, bound
 from infergate.transport.door import Door
@@ -69,6 +70,7 @@ class Sockets:
         self.loop: asyncio.AbstractEventLoop
         self._bound: Bound | None = None
         self._listeners: list[asyncio.Server] = []
+        self._acceptor: Acceptor | None = None
         self._connections: set[Accepted] = set()
         self._empty: Final = asyncio.Event()
         self._empty.set()
@@ -98,6 +100,11 @@ class Sockets:
         if self._bound is None:
             await self.bind()
         assert self._bound is not None
+        if (loads := self._bound.loads) is not None:
+            self._acceptor = Acceptor(
+                self._bound.sockets, loads, self._accept, lambda: len(self._connections)
+            )
+            return
         create = self.loop.create_unix_server if self._wanted.unix else self.loop.create_server
         for each in self._bound.sockets:
             self._listeners.append(await create(self._accept, sock=each, backlog=BACKLOG))
@@ -117,6 +124,9 @@ class Sockets:
         listeners, self._listeners = self._listeners, []
         for each in listeners:
             each.close()
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is not None:
+            acceptor.close()
         if self._bound is not None:
             self._bound.close()
             self._bound = None
@@ -158,6 +168,8 @@ class Sockets:
             self.door.leave()
         if not self._connections:
             self._empty.set()
+        if self._acceptor is not None:
+            self._acceptor.changed()
 
 
 class Listener(Sockets):

@@ -12,6 +12,7 @@ from transport_kit import LIMITS, LOCAL, RPC_LIMITS, Engine, HttpEcho, Peer, Rpc
 
 from infergate.transport.base import Address, Bound
 from infergate.transport.binding import bound
+from infergate.transport.grpc_server import GrpcServer
 from infergate.transport.guard import Admission
 
 REQUEST = b"POST /any HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
@@ -93,3 +94,30 @@ async def test_all_addresses_of_a_name_have_one_port() -> None:
         assert {each.getsockname()[1] for each in made.sockets} == {made.port}
     finally:
         made.close()
+
+
+async def test_processes_that_share_a_port_and_one_that_does_not() -> None:
+    kept = await bound(LOCAL, listen=False)
+    address = Address(LOCAL.host, kept.port)
+
+    async def beside(_: Address) -> Bound:
+        return Bound(tuple(each.dup() for each in kept.sockets))
+
+    sharing = [GrpcServer(LOCAL, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS)) for _ in range(2)]
+    try:
+        for moment in ("nobody listens", "all listen"):
+            for listen in (True, False):
+                with pytest.raises(OSError, match="in use"):
+                    await bound(address, listen=listen)
+            if moment == "nobody listens":
+                for each in sharing:
+                    await each.bind(beside)
+                    await each.start()
+        assert {each.address for each in sharing} == {address}
+        async with grpc.aio.insecure_channel(str(address)) as channel:
+            assert await channel.unary_unary("/any.Service/Echo")(b"hi")
+    finally:
+        for each in sharing:
+            await each.stop(0)
+        kept.close()
+    (await bound(address)).close()

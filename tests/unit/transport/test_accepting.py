@@ -1,0 +1,167 @@
+"""Several that accept from one socket, here of one process; each has its place."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from infergate.transport import accepting
+from infergate.transport.accepting import Acceptor, Loads
+
+
+class Worker:
+    """Accepts at ``place``, once it is told to."""
+
+    def __init__(self, listener: socket.socket, memory: int, place: int) -> None:
+        self.connections: set[asyncio.Protocol] = set()
+        self.loads = Loads(memory, place)
+        self.listener = listener
+        self.acceptor: Acceptor | None = None
+
+    def accept(self) -> None:
+        self.acceptor = Acceptor(
+            [self.listener], self.loads, lambda: Connection(self), lambda: len(self.connections)
+        )
+
+    def close(self) -> None:
+        assert self.acceptor is not None
+        self.acceptor.close()
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, of: Worker) -> None:
+        self.of = of
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.of.connections.add(self)
+        transport.write(b"hello")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.of.connections.discard(self)
+        assert self.of.acceptor is not None
+        self.of.acceptor.changed()
+
+
+@pytest.fixture
+async def workers() -> AsyncIterator[list[Worker]]:
+    memory = Loads.file(3)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+    listener.setblocking(False)
+    made = [Worker(listener.dup(), memory, place) for place in range(3)]
+    listener.close()
+    yield made
+    for each in made:
+        if each.acceptor is not None:
+            each.close()
+        each.listener.close()
+    os.close(memory)
+
+
+async def connected(to: Worker, count: int) -> list[asyncio.StreamWriter]:
+    """``count`` connections at once, each of which was greeted."""
+
+    async def connect() -> asyncio.StreamWriter:
+        reader, writer = await asyncio.open_connection(*to.listener.getsockname())
+        assert await reader.readexactly(5) == b"hello"
+        return writer
+
+    async with asyncio.timeout(20):
+        return await asyncio.gather(*(connect() for _ in range(count)))
+
+
+async def closed(writers: list[asyncio.StreamWriter]) -> None:
+    for each in writers:
+        each.close()
+        await each.wait_closed()
+
+
+async def test_connections_spread_evenly(workers: list[Worker]) -> None:
+    for each in workers:
+        each.accept()
+    writers = await connected(workers[0], 12)
+    assert sorted(len(each.connections) for each in workers) in ([4, 4, 4], [3, 4, 5])
+    assert workers[0].loads.told() == tuple(len(each.connections) for each in workers)
+    await closed(writers)
+
+
+async def test_one_that_comes_later_gets_those_that_come_then(workers: list[Worker]) -> None:
+    workers[0].accept()
+    before = await connected(workers[0], 6)
+    assert len(workers[0].connections) == 6
+    assert workers[0].loads.told() == (6, -1, -1)
+    workers[1].accept()
+    after = await connected(workers[0], 6)
+    assert len(workers[1].connections) >= 5
+    await closed(before + after)
+    async with asyncio.timeout(20):
+        while workers[0].loads.told() != (0, 0, -1):  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0)
+
+
+async def test_one_that_hangs_keeps_nobody_waiting(workers: list[Worker]) -> None:
+    workers[0].accept()
+    workers[1].loads.tell(0)  # it is there, and accepts nobody
+    writers = await connected(workers[0], 100)
+    assert len(workers[0].connections) == 100
+    await closed(writers)
+
+
+async def test_one_that_is_gone_is_not_waited_for(workers: list[Worker]) -> None:
+    workers[1].loads.tell(0)
+    workers[0].accept()
+    workers[0].loads.leave(1)
+    writers = await connected(workers[0], 3)
+    assert not workers[0].loads.is_fuller
+    await closed(writers)
+
+
+async def test_nobody_accepts_after_the_end(workers: list[Worker]) -> None:
+    workers[0].accept()
+    workers[0].close()
+    assert workers[0].loads.told() == (-1, -1, -1)
+    reader, writer = await asyncio.open_connection(*workers[0].listener.getsockname())
+    workers[1].accept()  # the connection has waited for somebody
+    async with asyncio.timeout(20):
+        assert await reader.readexactly(5) == b"hello"
+    await closed([writer])
+
+
+class Full:
+    """A listener's socket on a system that has no descriptor left, once."""
+
+    def __init__(self, real: socket.socket) -> None:
+        self.real = real
+        self.failures = 1
+
+    def fileno(self) -> int:
+        return self.real.fileno()
+
+    def getsockname(self) -> tuple[str, int]:
+        name: tuple[str, int] = self.real.getsockname()
+        return name
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self.real.accept()
+
+    def close(self) -> None:
+        self.real.close()
+
+
+async def test_no_descriptor_is_left(
+    workers: list[Worker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(accepting, "_NO_ROOM", 0.05)
+    workers[0].listener = Full(workers[0].listener)  # type: ignore[assignment]
+    workers[0].accept()
+    writers = await connected(workers[0], 1)
+    assert "cannot accept: [Errno 24] Too many open files" in caplog.text
+    await closed(writers)
