@@ -22,7 +22,7 @@ from .rounds import Comparison, Rounds
 from .stages import account
 
 ENGINES = ("own", "compat")
-PARTS = ("rows", "stages", "sizes", "routes", "memory")
+PARTS = ("rows", "stages", "workers", "sizes", "routes", "memory")
 _LEAST_ROUNDS = 5
 _CURVE_ROUNDS = 3
 
@@ -89,6 +89,10 @@ def _measured(options: argparse.Namespace, folder: Path) -> Bench:
     if "rows" in parts or "stages" in parts:
         with comparisons.rows(engines, folder) as found:
             _measure_rows(_chosen(found, options), options, folder, bench)
+    if "workers" in parts:
+        rounds = Rounds(options.rounds, options.seconds, folder)
+        with comparisons.workers(engines[0], folder) as found:
+            bench.results += rounds.compared(_chosen(found, options))
     curves = Rounds(*_of_curves(options), folder)
     if "sizes" in parts:
         with comparisons.sizes(engines, folder) as found:
@@ -148,7 +152,8 @@ def _conditions(options: argparse.Namespace) -> str:
     rounds, seconds = _of_curves(options)
     return (
         f"infergate {__version__}, Python {platform.python_version()}, {os.cpu_count()} cores; "
-        f"{options.rounds} rounds of {options.seconds:g} s, 4 connections, one request at a time "
+        f"{options.rounds} rounds of {options.seconds:g} s, 4 connections (16 for "
+        "workers), one request at a time "
         f"on each; by size (one connection) and by routes {rounds} rounds of {seconds:g} s; "
         "h2load, servers and proxies share the machine; one process each for infergate and Envoy, "
         "which has one worker thread."

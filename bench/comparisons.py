@@ -35,6 +35,7 @@ BINARY_SIZES = "binary REST → V2 gRPC, by size"
 GRPC_SIZES = "V2 gRPC → V2 gRPC, by size"
 JSON_ROUTES = "JSON → V2 gRPC, tiny, by routes"
 GRPC_ROUTES = "V2 gRPC → V2 gRPC, tiny, by routes"
+TWO_WORKERS = "two workers, JSON → embedded model, tiny"
 
 LARGEST = 256 * 2**20
 LARGE_BODIES = {"limits": {"body": "320MiB", "connect_time": "10s"}}
@@ -43,6 +44,8 @@ _SIZES = tuple(1024 * 8**power for power in range(7))
 _ROUTES = (1, 10, 100, 1_000, 10_000)
 _APPOINTED = Pace(rate=100)
 _ONE_CONNECTION = Pace(connections=1)
+_BUSY = Pace(connections=16)
+"""Enough that no worker waits for the generator between two answers."""
 
 Make = Callable[[Work, str], Request]
 TINY, IMAGE = requests.tiny("echo-tiny"), requests.image("echo-image")
@@ -173,3 +176,26 @@ def routes(engine: str, folder: Path) -> Iterator[list[Comparison]]:
             for count, gateway in gateways.items()
             for name, make in ((JSON_ROUTES, json_request), (GRPC_ROUTES, grpc_request))
         ]
+
+
+@contextmanager
+def workers(engine: str, folder: Path) -> Iterator[list[Comparison]]:
+    """Two workers beside one. The model is embedded and nothing is read aside, so that besides the
+    workers only the generator wants a processor."""
+    embedded = requests.tiny("identity")
+    with ExitStack() as stack:
+        gateways = [
+            stack.enter_context(
+                servers.infergate(
+                    servers.routed({embedded: ""}) | {"workers": count, "helpers": 0},
+                    engine,
+                    folder,
+                )
+            )
+            for count in (2, 1)
+        ]
+        two, one = (
+            Contender(name, json_request(embedded, each.http), each.pid, 0, of)
+            for each, name, of in zip(gateways, ("two workers", "one"), (engine, ""), strict=True)
+        )
+        yield [Comparison(TWO_WORKERS, (two, one), pace=_BUSY)]

@@ -4,7 +4,7 @@ import pytest
 from bench import comparisons as of
 from bench.report import details, peaks, targets
 from bench.results import Bench, Peak, Result, Spread
-from bench.targets import NOT_MEASURED, Bound, noise, rows
+from bench.targets import Bound, noise, of_workers, rows
 from bench_kit import runs
 
 AT_LEAST = Bound(0.8, 1.1)
@@ -103,8 +103,20 @@ def test_tables_have_a_line_each_and_the_same_columns() -> None:
     assert len(table) == 3
     assert len({line.count("|") for line in table}) == 1
     assert [cell.strip() for cell in table[2].split("|")[-3:-1]] == ["4.00", "aim"]
-    assert NOT_MEASURED in targets(bench)
+    assert "Two workers against one (must 1.6, aim 1.9) were not measured" in targets(bench)
     assert [line.split("|")[2].strip() for line in details(bench).splitlines()[2:]] == [
         "us",
         "them",
     ]
+
+
+def test_two_workers_beside_one_and_what_they_could_have() -> None:
+    two, one = runs("two", "own", speeds=[180]), runs("one", speeds=[100])
+    bench = Bench(results=[Result(of.TWO_WORKERS, (two, one))])
+    [row] = rows(bench)
+    assert row.found["own"].median == pytest.approx(1.8)
+    assert row.bound.judged(row.found["own"]) == "must"
+    found = [sum(run.all_cpu * run.per_second for run in each.rounds) / 1e6 for each in (two, one)]
+    assert f"they had {found[0]:.2f} processors, and the one worker {found[1]:.2f}" in of_workers(
+        bench
+    )
