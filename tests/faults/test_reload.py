@@ -180,6 +180,7 @@ def test_listeners_come_and_go(site: Site) -> None:
     ("old", "new", "told"),
     [
         ("engine: own", "engine: compat", "engine: 'own' cannot become 'compat'"),
+        ("helpers: 0", "helpers: 0\nworkers: 2", "workers: 1 cannot become 2"),
         ("helpers: 0", "limits: {body: 1KiB}\nhelpers: 0", ""),
     ],
 )

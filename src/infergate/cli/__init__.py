@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from infergate.cli.arguments import KEY, MATRIX, Arguments, parse
 from infergate.cli.key import key
 from infergate.cli.summary import summary
+from infergate.config.check import ONE_WORKER
 from infergate.config.files import Files
 from infergate.config.load import load
-from infergate.config.mistakes import ConfigError
+from infergate.config.mistakes import ConfigError, Mistake
 from infergate.config.schema import Config
 
 _STOPPED, _FAILED, _WRONG = 0, 1, 2
@@ -28,9 +29,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command == KEY:
         print(key(arguments.name or "client"), end="")
         return _STOPPED
-    if arguments.workers != 1:
-        _tell("more than one worker comes with a later version; leave out --workers, or say 1")
-        return _WRONG
     try:
         if arguments.check:
             print(summary(_configuration(arguments, Files())), end="")
@@ -43,13 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _configuration(arguments: Arguments, files: Files) -> Config:
-    """What the file says, or the embedded demo, under what the command line says."""
+    """What the file says, or the embedded demo, under what the command line says. Raises
+    ConfigError."""
     source = arguments.config
     config = Config.default() if source is None else load(source, os.environ, files)
-    if arguments.log_format is None:
-        return config
-    log = config.log.model_copy(update={"format": arguments.log_format})
-    return config.model_copy(update={"log": log})
+    if arguments.log_format is not None:
+        log = config.log.model_copy(update={"format": arguments.log_format})
+        config = config.model_copy(update={"log": log})
+    if arguments.workers is not None:
+        config = config.model_copy(update={"workers": arguments.workers})
+        if config.workers > 1 and config.control.shared_memory:
+            raise ConfigError([Mistake("--workers", 0, "control.shared_memory", ONE_WORKER)])
+    return config
 
 
 def _serve(arguments: Arguments) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final
 
 from infergate import __version__
 from infergate.access.keys import parse_name
+from infergate.config.fields import MOST_WORKERS
 
 _DESCRIPTION: Final = """\
 A translating gateway for model inference: clients speak one protocol, the servers behind
@@ -22,6 +24,8 @@ _EPILOG: Final = """\
 examples:
   infergate                                serve the demo models, and be told what to try
   infergate --config routes.yaml           serve what routes.yaml says
+  infergate --config routes.yaml --workers auto
+                                           the same, by a process for each processor
   infergate --config routes.yaml --check   tell what it says, or every mistake in it
   infergate matrix                         try every protocol to every protocol, here and now
   infergate key --name ci                  a new API key, and its hash for the configuration
@@ -46,12 +50,13 @@ _COMMANDS: Final = (SERVE, MATRIX, KEY)
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What the command line asks for. ``log_format`` None: as the configuration says."""
+    """What the command line asks for. ``workers`` and ``log_format`` None: as the configuration
+    says."""
 
     command: str
     config: Path | None
     check: bool
-    workers: int
+    workers: int | None
     log_format: str | None
     page: bool
     name: str | None
@@ -110,9 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--workers",
         type=_workers,
-        default=1,
         metavar="N|auto",
-        help="processes to serve from (default: 1; auto: one in this version)",
+        help="processes that serve, on the same ports, whatever the configuration says (default: "
+        "its workers, 1; auto: as many as processors)",
     )
     parser.add_argument(
         "--log-format",
@@ -138,7 +143,9 @@ def _name(text: str) -> str:
 
 def _workers(text: str) -> int:
     if text == "auto":
-        return 1
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"'{text}' is neither a number from 1 nor 'auto'")
+        return min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= MOST_WORKERS):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is neither a number from 1 to {MOST_WORKERS} nor 'auto'"
+        )
     return int(text)

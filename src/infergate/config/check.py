@@ -21,6 +21,10 @@ from infergate.transport.base import Address
 
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound
 _CATCH_ALL: Final = frozenset({"*", "/.*/", "/.+/"})
+ONE_WORKER: Final = (
+    "shared memory needs one worker: a client registers a region with one process, and asks "
+    "whichever takes its next connection"
+)
 _GROUP: Final = re.compile(r"\\(?:[0-9]|g<)")
 
 
@@ -32,6 +36,8 @@ def check(outline: Outline) -> Iterator[Finding]:
             ("listeners",),
             "http and grpc are both off and graphpipe has no listener: no client could come in",
         )
+    if outline.has_workers and outline.shares_memory:
+        yield ("control", "shared_memory"), ONE_WORKER
     for name, backend in (outline.backends or {}).items():
         if backend is not None:
             yield from _schemes(name, backend)

@@ -187,6 +187,8 @@ Labels = Annotated[
 Name = Annotated[Text, Field(min_length=1)]
 Dimension = Annotated[int, Field(ge=-1, lt=2**63)]
 Positive = Annotated[int, Field(ge=1)]
+MOST_WORKERS: Final = 256
+Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
 PositiveSize = Annotated[Size, Field(ge=1)]
 PositiveDuration = Annotated[Duration, Field(gt=0)]
 NonFinite = Annotated[Literal["literal", "string", "null"], BeforeValidator(_spell_null)]

@@ -49,6 +49,9 @@ class Outline:
     """False where a route cannot be read, which might match what no other does."""
     access: AccessConfig | None
     """None also where it cannot be read."""
+    has_workers: bool = False
+    """Whether several processes serve."""
+    shares_memory: bool = False
 
 
 def outline_of(config: Config) -> Outline:
@@ -65,6 +68,8 @@ def outline_of(config: Config) -> Outline:
         has_frontend=bool(bound) or any(listeners[name] is not None for name in FRONTENDS),
         has_all_routes=True,
         access=config.access,
+        has_workers=config.workers > 1,
+        shares_memory=config.control.shared_memory,
     )
 
 
@@ -93,6 +98,8 @@ def salvage(data: Any) -> Outline:
         or not all(name in given and given[name] is None for name in FRONTENDS),
         has_all_routes=bool(entries) and None not in read.values(),
         access=_whole(AccessConfig, top.get("access")),
+        has_workers=top.get("workers", 1) != 1,
+        shares_memory=_mapping(top.get("control")).get("shared_memory") is True,
     )
 
 

@@ -30,6 +30,7 @@ from infergate.config.fields import (
     Protocol,
     TensorType,
     Text,
+    Workers,
 )
 from infergate.config.listeners import Listeners
 from infergate.config.reload import ReloadConfig
@@ -447,6 +448,12 @@ class Config(Section):
         default="strict",
         description="/readyz and V2 ready say yes: `strict` when every backend is ready, "
         "`lenient` when any is.",
+    )
+    workers: Workers = Field(
+        default=1,
+        description="Processes that serve, on the same ports; another one is started where one "
+        "ends. Limits of what is under way at once are each one's own, and so are `helpers`. Not "
+        "with `control.shared_memory`. `--workers` goes before it.",
     )
     helpers: Annotated[int, Field(ge=0, le=64)] = Field(
         default=2,

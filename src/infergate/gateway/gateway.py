@@ -79,7 +79,9 @@ class Gateway:
     for what the backend would say. ``combine`` makes one readiness of all backends': ``all``
     (strict) or ``any`` (lenient). ``memory`` is what clients share; None: nothing. ``allowed`` are
     the operations that change state. ``figures`` are to be told of every finished request. They and
-    the readiness are those of the gateway ``before`` this one, if there was one.
+    the readiness are those of the gateway ``before`` this one, if there was one. ``counted`` tells
+    what they and those of other processes that serve the same have counted of a model, as of a
+    version; None: there are no others.
     """
 
     def __init__(  # noqa: PLR0913 - what is switched on stands beside what is routed
@@ -93,6 +95,7 @@ class Gateway:
         allowed: Allowed = NOTHING,
         before: Gateway | None = None,
         tally: Callable[[str], RouteTally] = lambda _: RouteTally(),
+        counted: Callable[[str, str], Awaitable[ModelStatistics]] | None = None,
     ) -> None:
         """``tally`` gives what is counted of a route, by its label."""
         self.backends: Final = tuple(backends.values())
@@ -113,6 +116,7 @@ class Gateway:
         self._catalogue: Final = Catalogue(table, self.bound, self)
         exact = (route.pattern for route in table.routes if route.is_exact)
         self._named: Final = frozenset((*exact, *declared))
+        self._counted: Final = counted
         self.figures: Final[Figures] = before.figures if before else Figures(self._named)
         self.readiness: Final[Readiness] = before.readiness if before else Readiness(self._is_ready)
 
@@ -319,6 +323,8 @@ class Gateway:
         bound = self.bind(operation.model, operation.version, call)
         if not (await bound.backend.kind(call)).tells_statistics:
             version = await self._counted_version(operation, bound, call)
+            if self._counted is not None:
+                return await self._counted(operation.model, version)
             return self.figures.of(operation.model, version)
         theirs = to_backend(operation, bound.route)
         answers = await bound.backend.everywhere(theirs, call)

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import BinaryIO, Final, NamedTuple
 
@@ -27,6 +28,7 @@ _AT_ONCE: Final = 64  # lines made before others may have the interpreter, about
 _LAST: Final = 1.0  # seconds the last lines have to be written
 _LONGEST: Final = 256  # characters of a client's string that are kept
 _REMEMBERED: Final = 512  # combinations of what lines have in common; under 2 MB
+_NO_TURN: Final[AbstractContextManager[object]] = nullcontext()
 _LONGEST_ERROR: Final = 1024  # an error repeats what a client or a backend sent
 
 
@@ -190,7 +192,8 @@ FORMATS: Final[dict[str, Line]] = {
 class AccessLog:
     """Writes a line a request to ``stream`` (standard output), from a thread of its own.
 
-    ``dropped`` is called for each line that a reader too slow for them has cost.
+    ``dropped`` is called for each line that a reader too slow for them has cost. ``turn`` is held
+    while lines are written, where other processes write to the stream as well.
     """
 
     def __init__(
@@ -198,8 +201,10 @@ class AccessLog:
         line: Line,
         dropped: Callable[[], None],
         stream: BinaryIO | None = None,
+        turn: AbstractContextManager[object] = _NO_TURN,
     ) -> None:
         self._line: Final = line
+        self._turn: Final = turn
         self._dropped: Final = dropped
         self._stream: Final = stream or sys.stdout.buffer
         self._waiting: Final[deque[Told]] = deque()
@@ -232,5 +237,6 @@ class AccessLog:
     def _write(self) -> None:
         while count := min(len(self._waiting), _AT_ONCE):
             lines = [self._line(self._waiting.popleft()) for _ in range(count)]
-            self._stream.write(b"".join(lines))
-            self._stream.flush()
+            with self._turn:
+                self._stream.write(b"".join(lines))
+                self._stream.flush()

@@ -126,3 +126,7 @@ class Metrics:
     def text(self) -> bytes:
         """The exposition of all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    async def scrape(self) -> bytes:
+        """The same, as it is asked for where other processes have to be asked, too."""
+        return self.text()

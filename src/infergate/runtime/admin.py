@@ -28,13 +28,13 @@ class Admin:
 
     def __init__(
         self,
-        metrics: Metrics,
+        scrape: Callable[[], Awaitable[bytes]],
         ready: Callable[[], Awaitable[bool]],
         history: History,
         *,
         reload: bool = False,
     ) -> None:
-        self._metrics: Final = metrics
+        self._scrape: Final = scrape
         self._ready: Final = ready
         self._history: Final = history
         self._reload: Final = reload
@@ -48,7 +48,7 @@ class Admin:
         match wire.path:
             case "/metrics":
                 return HttpResponse(
-                    200, {"content-type": self._metrics.content_type}, [self._metrics.text()]
+                    200, {"content-type": Metrics.content_type}, [await self._scrape()]
                 )
             case "/healthz":
                 return HttpResponse(200, _TEXT, [b"ok\n"])

@@ -37,6 +37,7 @@ from infergate.runtime import balancing
 from infergate.runtime.access import Entrance, entrance, guarded_admin
 from infergate.runtime.admin import Admin
 from infergate.runtime.aside import Pool
+from infergate.runtime.company import Company
 from infergate.runtime.descriptors import in_use
 from infergate.runtime.doors import Doors
 from infergate.runtime.engines import engine
@@ -67,19 +68,21 @@ def assemble(
     config: Config,
     builtin: Callable[[str, float], Backend] = _embedded,
     history: History | None = None,
+    company: Company | None = None,
 ) -> Running:
     """Build, but do not start, what ``config`` describes. Needs a running event loop. ``builtin``
     makes the backend that has no wire, of a name and a timeout in seconds; ``history`` is what the
-    admin listener tells of configurations."""
-    limits = compiled.limits(config)
-    metrics, admission = Metrics(), Admission(limits)
+    admin listener tells of configurations; ``company`` is what it has together with other
+    processes, None: there are none."""
+    company, limits = company or Company(), compiled.limits(config)
+    metrics, admission = company.metrics, Admission(limits)
     keep_at_most(limits.in_flight_bytes)
     metrics.in_flight.set_function(lambda: admission.requests)
     metrics.streams.set_function(lambda: admission.streams)
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
     metrics.descriptors.set_function(in_use)
-    shared = _Shared(metrics, admission, Doors(metrics), builtin, history or History())
+    shared = _Shared(company, admission, Doors(metrics), builtin, history or History())
     shared.history.tell(metrics)
     running = Running(config, functools.partial(_parts, shared))
     metrics.generations.set_function(lambda: running.generations)
@@ -96,7 +99,7 @@ def _endpoint_figures(backends: Iterable[Backend]) -> Iterator[EndpointFigures]:
 class _Shared:
     """What goes on from one configuration to the next."""
 
-    metrics: Metrics
+    company: Company
     admission: Admission
     doors: Doors
     builtin: Callable[[str, float], Backend]
@@ -127,19 +130,20 @@ def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
         ),
         allowed=Allowed(config.control.repository, config.control.settings),
         before=before.gateway if before else None,
-        tally=shared.metrics.traffic.of_route,
+        tally=shared.company.metrics.traffic.of_route,
+        counted=shared.company.counted,
     )
     if before is not None and before.config.log == config.log:
         log = before.log
     else:
-        log = _access_log(config, shared.metrics)
+        log = _access_log(config, shared.company)
     if before is not None and before.config.helpers == config.helpers:
         aside = before.aside
     else:
         aside = Pool(config.helpers) if config.helpers else None
     access = None
     if isinstance(gateway, GuardedGateway):
-        access = entrance(config, gateway.route_of, limits, shared.metrics, before)
+        access = entrance(config, gateway.route_of, limits, shared.company.metrics, before)
     listening = _listening(config, gateway, aside, log, shared, access)
     return Parts(config, limits, gateway, listening, log, aside, access)
 
@@ -158,10 +162,11 @@ def _alike(before: Parts, config: Config, limits: Limits) -> dict[str, Backend]:
     }
 
 
-def _access_log(config: Config, metrics: Metrics) -> AccessLog | None:
+def _access_log(config: Config, company: Company) -> AccessLog | None:
     if not config.log.access:
         return None
-    return AccessLog(FORMATS[config.log.format], metrics.log_dropped.inc)
+    dropped = company.metrics.log_dropped.inc
+    return AccessLog(FORMATS[config.log.format], dropped, turn=company.lines)
 
 
 def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
@@ -173,8 +178,8 @@ def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
     access: Entrance | None,
 ) -> dict[str, Listening]:
     """What listens, by the config's names, and what it serves."""
-    metrics, limits = shared.metrics, compiled.limits(config)
-    record = _recorder(metrics, gateway.figures, log)
+    company, limits = shared.company, compiled.limits(config)
+    record = _recorder(company.metrics, gateway.figures, log)
     addresses = compiled.addresses(config)
     chosen, tls = engine(config.engine), compiled.server_tls(config)
     listening: dict[str, Listening] = {}
@@ -218,8 +223,10 @@ def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
             kept["tls"] = tls.get("grpc")
         listen("grpc", addresses["grpc"], rpc, chosen.serve_grpc, {**_GRPC, **kept}, _HTTP_2)
     if "admin" in addresses:
-        page = Admin(metrics, gateway.readiness.ready, shared.history, reload=config.reload.post)
-        guarded = guarded_admin(page, config, metrics)
+        scrape = company.scrape or company.metrics.scrape
+        ready = company.ready or gateway.readiness.ready
+        page = Admin(scrape, ready, shared.history, reload=config.reload.post)
+        guarded = guarded_admin(page, config, company.metrics)
         listen(ADMIN, addresses["admin"], guarded, chosen.serve_http, _HTTP, _HTTP_1)
     return listening
 
@@ -276,7 +283,7 @@ def _backend(name: str, whole: Config, limits: Limits, shared: _Shared, *, share
         retry_share=config.limits.retry_percent / 100,
         retry_least=config.limits.retry_least,
     )
-    tally = shared.metrics.traffic.of(name)
+    tally = shared.company.metrics.traffic.of(name)
     codec: Codec[Any, Any] = plugin.make({})
     tls = compiled.client_tls(config)
     match plugin.carrier:

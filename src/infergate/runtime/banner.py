@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from infergate import __version__
 from infergate.config.schema import Config
-from infergate.transport.base import Server
+from infergate.transport.base import Address
 
 _VALUES = ",".join(str(i) for i in range(16))
 _ONES = ",".join("1" for _ in range(16))
@@ -33,10 +34,20 @@ _HEAD = (
 )
 
 
-def banner(config: Config, listeners: Mapping[str, Server], source: Path | None) -> str:
+class Addressed(Protocol):
+    """What listens."""
+
+    @property
+    def address(self) -> Address:
+        """The address it really bound."""
+        ...
+
+
+def banner(config: Config, listeners: Mapping[str, Addressed], source: Path | None) -> str:
     """The text to print once every listener is bound."""
     served = "the embedded models" if source is None else str(source)
-    lines = [f"infergate {__version__} serves {served}"]
+    by = f", by {config.workers} workers" if config.workers > 1 else ""
+    lines = [f"infergate {__version__} serves {served}{by}"]
     width = max(map(len, listeners), default=0)
     lines += [f"  {name:<{width}} {server.address}" for name, server in listeners.items()]
     if source is not None:

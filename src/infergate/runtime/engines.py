@@ -9,6 +9,7 @@ memory of every process.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
@@ -16,12 +17,14 @@ from infergate.core.certificates import ClientTls
 from infergate.core.limits import Limits
 from infergate.transport.base import (
     Address,
+    Bind,
     HttpApp,
     HttpStreamUpstream,
     RpcApp,
     RpcUpstream,
     Server,
 )
+from infergate.transport.binding import bound
 from infergate.transport.door import Door
 from infergate.transport.guard import Admission
 
@@ -75,14 +78,16 @@ class AskGrpc(Protocol):
 
 
 class Engine(NamedTuple):
-    """``fixed`` are the limits that a listener of gRPC keeps as long as it listens.
-    ``changes_tls``: whether one takes other files and names of TLS while it listens.
-    ``new_loop`` makes the event loop that it is at its best on; None: asyncio does."""
+    """``bind_grpc`` has what several processes need to listen at an address together. ``fixed`` are
+    the limits that a listener of gRPC keeps as long as it listens. ``changes_tls``: whether one
+    takes other files and names of TLS while it listens. ``new_loop`` makes the event loop that it
+    is at its best on; None: asyncio does."""
 
     serve_http: ServeHttp
     serve_grpc: ServeGrpc
     ask_http: AskHttp
     ask_grpc: AskGrpc
+    bind_grpc: Bind
     fixed: tuple[str, ...]
     changes_tls: bool
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None
@@ -94,7 +99,16 @@ def _own() -> Engine:
     from infergate.transport.h2_client import H2Upstream
     from infergate.transport.h2_server import H2Server
 
-    return Engine(H1Server, H2Server, H1Upstream, H2Upstream, (), True, _uvloops())  # noqa: FBT003
+    return Engine(
+        H1Server,
+        H2Server,
+        H1Upstream,
+        H2Upstream,
+        bound,
+        (),
+        changes_tls=True,
+        new_loop=_uvloops(),
+    )
 
 
 def _uvloops() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -111,7 +125,17 @@ def _compat() -> Engine:
     from infergate.transport.http_client import AiohttpUpstream
     from infergate.transport.http_server import AiohttpServer
 
-    return Engine(AiohttpServer, GrpcServer, AiohttpUpstream, GrpcUpstream, FIXED, False, None)  # noqa: FBT003
+    beside = functools.partial(bound, listen=False)
+    return Engine(
+        AiohttpServer,
+        GrpcServer,
+        AiohttpUpstream,
+        GrpcUpstream,
+        beside,
+        FIXED,
+        changes_tls=False,
+        new_loop=None,
+    )
 
 
 _ENGINES: Final[Mapping[str, Callable[[], Engine]]] = {"own": _own, "compat": _compat}

@@ -31,6 +31,8 @@ from infergate.transport.door import Door
 
 _log = logging.getLogger("infergate")
 ADMIN: Final = "admin"
+_FIXED: Final = ("engine", "workers")
+"""Keys of the configuration that processes are made by."""
 _PATIENCE: Final = 2.0
 """Seconds in which old configurations are closed at the end."""
 
@@ -201,11 +203,12 @@ class Running:
     async def _prepared(self, config: Config) -> Change:
         if self._is_stopping:
             raise NotTaken("the gateway is stopping")
-        if config.engine != self.config.engine:
-            raise NotTaken(
-                f"engine: '{self.config.engine}' cannot become '{config.engine}' while infergate "
-                "runs: restart it"
-            )
+        for name in _FIXED:
+            old, new = getattr(self.config, name), getattr(config, name)
+            if new != old:
+                raise NotTaken(
+                    f"{name}: {old!r} cannot become {new!r} while infergate runs: restart it"
+                )
         try:
             parts = self._build(config, self._parts)
         except OSError as error:  # a file, say a certificate

@@ -14,20 +14,21 @@ import functools
 import logging
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from infergate.config.files import Files
 from infergate.config.schema import Config
 from infergate.observe.log_lines import FORMATTERS
 from infergate.runtime.assemble import assemble
-from infergate.runtime.banner import banner
+from infergate.runtime.banner import Addressed, banner
+from infergate.runtime.company import Ended
 from infergate.runtime.descriptors import Complaints, allow_most
 from infergate.runtime.engines import engine
 from infergate.runtime.history import History
 from infergate.runtime.memory import keep_freed_memory, settle
 from infergate.runtime.reload import Read, Reloads
-from infergate.runtime.running import Running
 from infergate.runtime.watch import watch
 
 _log = logging.getLogger("infergate")
@@ -52,7 +53,7 @@ def serve(read: Read, source: Path | None) -> int:
         asyncio.get_running_loop().set_exception_handler(Complaints())
         signals = _Signals()
         history = History(source, files.sha256 if source else "")
-        running = assemble(config, history=history)
+        running = _made(config, history)
 
         async def take(config: Config) -> None:
             await running.reload(config)
@@ -67,7 +68,38 @@ def serve(read: Read, source: Path | None) -> int:
         return await _until_stopped(running, reloads, signals)
 
     with asyncio.Runner(loop_factory=engine(config.engine).new_loop) as runner:
-        return runner.run(serving())
+        try:
+            return runner.run(serving())
+        except Ended as error:
+            _log.error("%s", error)
+            return error.code
+
+
+class _Service(Protocol):
+    """What is run: :class:`infergate.runtime.running.Running`, or what several processes are."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def listeners(self) -> Mapping[str, Addressed]: ...
+
+    async def start(self) -> None: ...
+
+    async def reload(self, config: Config) -> None: ...
+
+    def drain(self) -> None: ...
+
+    async def stop(self, grace: float) -> None: ...
+
+
+def _made(config: Config, history: History) -> _Service:
+    if config.workers == 1:
+        return assemble(config, history=history)
+    # One process needs none.
+    from infergate.runtime.workers.supervisor import Supervisor  # noqa: PLC0415
+
+    return Supervisor(config, history)
 
 
 class _Signals:
@@ -82,7 +114,7 @@ class _Signals:
         loop.add_signal_handler(signal.SIGHUP, self.hung_up.set)
 
 
-async def _until_stopped(running: Running, reloads: Reloads | None, signals: _Signals) -> int:
+async def _until_stopped(running: _Service, reloads: Reloads | None, signals: _Signals) -> int:
     beside = (
         asyncio.create_task(_hang_ups(signals.hung_up, reloads)),
         asyncio.create_task(_watch(running, reloads)),
@@ -126,7 +158,7 @@ async def _hang_ups(hung_up: asyncio.Event, reloads: Reloads | None) -> None:
             await reloads.again("SIGHUP")
 
 
-async def _watch(running: Running, reloads: Reloads | None) -> None:
+async def _watch(running: _Service, reloads: Reloads | None) -> None:
     """Reload when files have changed, as the configuration that serves wants it."""
 
     def quiet() -> float | None:
@@ -138,6 +170,6 @@ async def _watch(running: Running, reloads: Reloads | None) -> None:
         await watch(lambda: reloads.files.paths, quiet, changed)
 
 
-async def _drain(running: Running) -> None:
+async def _drain(running: _Service) -> None:
     await asyncio.sleep(running.config.drain.delay)
     await running.stop(running.config.drain.timeout)

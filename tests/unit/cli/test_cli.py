@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -15,6 +16,7 @@ from infergate.config.files import Files
 from infergate.runtime.reload import Read
 
 GOOD = Path(__file__).parents[2] / "config" / "good" / "everything.yaml"
+DEMO = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: demo}]\n"
 BAD = Path(__file__).parents[2] / "config" / "bad" / "many.yaml"
 
 
@@ -136,8 +138,9 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
         (["matrix", "--check"], "matrix takes no configuration"),
         (["--page"], "--page is for matrix"),
         (["--log-format", "xml"], "invalid choice: 'xml'"),
-        (["--workers", "0"], "'0' is neither a number from 1 nor 'auto'"),
-        (["--workers", "many"], "'many' is neither a number from 1 nor 'auto'"),
+        (["--workers", "0"], "'0' is neither a number from 1 to 256 nor 'auto'"),
+        (["--workers", "257"], "'257' is neither a number from 1 to 256 nor 'auto'"),
+        (["--workers", "many"], "'many' is neither a number from 1 to 256 nor 'auto'"),
         (["--conf", "x"], "unrecognized arguments: --conf"),
         (["--config"], "expected one argument"),
     ],
@@ -151,12 +154,30 @@ def test_a_wrong_command_line(
     assert message in capsys.readouterr().err
 
 
-def test_more_workers_come_later(
-    served: list[tuple[Config, Path | None]], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("argv", "workers"), [([], 3), (["--workers", "2"], 2)])
+def test_workers_are_the_configurations_or_the_command_lines(
+    argv: list[str], workers: int, served: list[tuple[Config, Path | None]], tmp_path: Path
 ) -> None:
-    assert main(["--workers", "2"]) == 2
+    file = tmp_path / "routes.yaml"
+    file.write_text(f"workers: 3\n{DEMO}")
+    assert main(["--config", str(file), *argv]) == 0
+    assert served[0][0].workers == workers
+
+
+def test_as_many_workers_as_processors(served: list[tuple[Config, Path | None]]) -> None:
+    assert main(["--workers", "auto"]) == 0
+    assert served[0][0].workers == len(os.sched_getaffinity(0))
+
+
+def test_workers_do_not_share_registered_memory(
+    served: list[tuple[Config, Path | None]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "routes.yaml"
+    file.write_text(f"control: {{shared_memory: true}}\n{DEMO}")
+    assert main(["--config", str(file), "--workers", "2"]) == 2
+    told = "--workers: control.shared_memory: shared memory needs one worker"
+    assert capsys.readouterr().err.startswith(told)
     assert not served
-    assert "more than one worker comes with a later version" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("flag", "text"), [("--version", __version__), ("--help", "exit codes:")])

@@ -19,7 +19,7 @@ def admin(*, ready: bool = True, history: History | None = None, reload: bool = 
     async def is_ready() -> bool:
         return ready
 
-    return Admin(Metrics(), is_ready, history or History(), reload=reload)
+    return Admin(Metrics().scrape, is_ready, history or History(), reload=reload)
 
 
 async def told(

@@ -1,0 +1,70 @@
+"""What supervisor and workers ask each other. Each is answered; with what, it says here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infergate.config.schema import Config
+from infergate.transport.base import Address
+
+Given = tuple[tuple[Address, int], ...]
+"""For each address how many descriptors of it come over the other pipe, in this order: of the
+memory with the loads, then of its sockets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """To a new worker: serve ``config``. None, when it accepts."""
+
+    config: Config
+    given: Given
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """To a worker: do all that may fail of serving ``config`` next. None, when that is done."""
+
+    config: Config
+    given: Given
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """To a worker: serve what was prepared. None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """To a worker: go on as before, whether something was prepared or not. None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """To a worker: its metrics. A list of families."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsReady:
+    """To a worker: whether it can serve. A bool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """To a worker: fail readiness. None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """To a worker: stop accepting, let requests finish for ``grace`` seconds, end. It may be told
+    once more, to be quicker. None, at once."""
+
+    grace: float
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the gateway has counted of ``model``, told as of ``version``. To a worker: by it; to
+    the supervisor: by all. ModelStatistics."""
+
+    model: str
+    version: str

@@ -1,0 +1,193 @@
+"""A worker's process: serves what the supervisor tells it, on the sockets it is given.
+
+*Rule 1.* A signal to the whole group is for the supervisor, which tells the workers.
+*Rule 2.* A worker does not outlive its supervisor: another one could not bind the port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import Any, Final
+
+from infergate.config.schema import Config
+from infergate.core.messages import ModelStatistics
+from infergate.observe.log_lines import FORMATTERS
+from infergate.runtime.assemble import assemble
+from infergate.runtime.company import Company
+from infergate.runtime.descriptors import Complaints
+from infergate.runtime.engines import engine
+from infergate.runtime.memory import keep_freed_memory, settle
+from infergate.runtime.running import Change, NotTaken, Running
+from infergate.runtime.workers.channel import Channel, Failed, Lost, receive_descriptors
+from infergate.runtime.workers.lines import Turn
+from infergate.runtime.workers.messages import (
+    Counted,
+    Drain,
+    Drop,
+    Given,
+    IsReady,
+    Prepare,
+    Serve,
+    Stop,
+    Take,
+    Tell,
+)
+from infergate.transport.accepting import Loads
+from infergate.transport.base import Address, Bound
+
+_log = logging.getLogger("infergate")
+_PR_SET_PDEATHSIG: Final = 1  # prctl(2), Linux
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def main(number: int, engine_name: str, control: int, descriptors: int, lines: int) -> None:
+    """Be worker ``number``, from 0 on. ``control``, ``descriptors`` and ``lines`` are those of the
+    channel, of the pipe for descriptors, and of the turn to write lines."""
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    if sys.platform == "linux":  # elsewhere it ends when the channel does
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    keep_freed_memory()
+    with asyncio.Runner(loop_factory=engine(engine_name).new_loop) as runner:
+        runner.run(_Worker(number, socket.socket(fileno=descriptors), lines).work(control))
+
+
+class _Worker:
+    """See the module."""
+
+    def __init__(self, number: int, descriptors: socket.socket, lines: int) -> None:
+        self._number: Final = number
+        self._descriptors: Final = descriptors
+        self._company: Final = Company(counted=self._counted, lines=Turn(lines))
+        self._handler: Final = logging.StreamHandler(sys.stderr)
+        self._given: Final[dict[str, Bound]] = {}
+        self._running: Running
+        self._change: Change | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._stopped: Final = asyncio.Event()
+        self._channel: Channel
+
+    async def work(self, control: int) -> None:
+        """Until told to stop, or the supervisor is no more."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(Complaints())
+        _, self._channel = await loop.create_unix_connection(
+            lambda: Channel(self._answer), sock=socket.socket(fileno=control)
+        )
+        self._channel.lost.add_done_callback(lambda _: self._stopped.set())
+        await self._stopped.wait()
+        if self._channel.lost.done():
+            _log.error("the supervisor has ended: so does worker %d", self._number)
+            os._exit(1)
+        self._channel.close()
+
+    async def _answer(self, question: Any) -> Any:
+        match question:
+            case Serve(config, given):
+                await self._serve(config, given)
+            case Prepare(config, given):
+                await self._prepare(config, given)
+            case Take():
+                self._take()
+            case Drop():
+                await self._drop()
+            case Tell():
+                return list(self._company.metrics.registry.collect())
+            case IsReady():
+                return await self._running.gateway.readiness.ready()
+            case Counted(model, version):
+                return self._running.gateway.figures.of(model, version)
+            case Drain():
+                self._running.drain()
+            case Stop(grace):
+                previous = self._stopping
+                self._stopping = asyncio.create_task(self._stop(grace, previous))
+        return None
+
+    # ---- what serves
+
+    async def _serve(self, config: Config, given: Given) -> None:
+        logging.basicConfig(level=logging.INFO, handlers=[self._handler])
+        self._tell_as(config)
+        self._take_sockets(given)
+        try:
+            self._running = assemble(config, company=self._company)
+            await self._running.start(self._bind)
+        except OSError as error:
+            raise Failed(str(error)) from error
+        finally:
+            self._leave_sockets()
+        settle()
+
+    async def _prepare(self, config: Config, given: Given) -> None:
+        self._take_sockets(given)
+        try:
+            self._change = await self._running.prepare(config)
+        except NotTaken as error:
+            raise Failed(str(error)) from error
+        finally:
+            self._leave_sockets()
+
+    def _take(self) -> None:
+        change, self._change = self._change, None
+        if change is not None:
+            change.take()
+            self._tell_as(self._running.config)
+            settle()
+
+    async def _drop(self) -> None:
+        change, self._change = self._change, None
+        if change is not None:
+            await change.drop()
+
+    def _tell_as(self, config: Config) -> None:
+        self._handler.setFormatter(FORMATTERS[config.log.format]())
+
+    async def _stop(self, grace: float, previous: asyncio.Task[None] | None) -> None:
+        if previous is not None:
+            previous.cancel()
+            await asyncio.wait({previous})
+        await self._running.stop(grace)
+        self._stopped.set()
+
+    # ---- its sockets
+
+    def _take_sockets(self, given: Given) -> None:
+        descriptors = receive_descriptors(self._descriptors, sum(count for _, count in given))
+        for address, count in given:
+            loads, *sockets = descriptors[:count]
+            del descriptors[:count]
+            self._given[str(address)] = Bound(
+                tuple(map(_made_of, sockets)), loads=Loads(loads, self._number)
+            )
+            os.close(loads)  # it is mapped
+
+    async def _bind(self, address: Address) -> Bound:
+        """A Bind."""
+        return self._given.pop(str(address))
+
+    def _leave_sockets(self) -> None:
+        """Those that nothing listens on, since something else failed before."""
+        while self._given:
+            self._given.popitem()[1].close()
+
+    # ---- what is asked of all
+
+    async def _counted(self, model: str, version: str) -> ModelStatistics:
+        try:
+            told: ModelStatistics = await self._channel.ask(Counted(model, version))
+        except (Failed, Lost):
+            return self._running.gateway.figures.of(model, version)
+        return told
+
+
+def _made_of(descriptor: int) -> socket.socket:
+    made = socket.socket(fileno=descriptor)
+    made.setblocking(False)  # noqa: FBT003 - its name says it
+    return made

@@ -1,0 +1,146 @@
+"""A running infergate of several workers, and connections that know which of them they have."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from e2e.running import Infergate, started_infergate
+
+DEMO = """
+backends: {demo: {protocol: builtin}}
+routes: [{model: "*", backend: demo}]
+"""
+BODY = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"INT32","data":[7]}]}'
+
+
+def request(path: str, body: bytes = BODY) -> bytes:
+    return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (
+        path.encode(), len(body), body,
+    )  # fmt: skip
+
+
+INFER = request("/v2/models/identity/infer")
+
+
+def until(met: Callable[[], bool], what: str) -> None:
+    """Wait for a condition that nothing tells us of: three processes take a while to begin."""
+    deadline = time.monotonic() + 100
+    while not met():
+        assert time.monotonic() < deadline, f"not within 100 s: {what}"
+        time.sleep(0.02)
+
+
+class Client:
+    """One connection over HTTP, which stays open."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def connected(cls, address: str) -> Client:
+        host, _, port = address.rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def status(self) -> int:
+        """Of the next answer, which is read whole."""
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        assert length, head
+        await self._reader.readexactly(int(length[1]))
+        return int(head.split()[1])
+
+    async def ask(self, data: bytes = INFER) -> int:
+        await self.send(data)
+        return await self.status()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    @property
+    def port(self) -> int:
+        """Its own."""
+        port: int = self._writer.get_extra_info("sockname")[1]
+        return port
+
+
+def workers(of: Infergate) -> list[int]:
+    """The process ids of those that run."""
+    children = Path(f"/proc/{of.pid}/task/{of.pid}/children").read_text().split()
+    return [int(each) for each in children if lives(int(each))]
+
+
+def lives(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def connections(pid: int, ports: Collection[int] | None = None) -> int:
+    """TCP connections that clients have with the process: those from these ports, or all."""
+    held = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            held.add(str(each.readlink()))
+        except FileNotFoundError:
+            continue
+    rows = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
+    # A set: while connections come and go, the system may tell of one twice.
+    found = {
+        row[9]
+        for row in map(str.split, rows)
+        if row[3] == "01" and (ports is None or int(row[2].partition(":")[2], 16) in ports)
+    }
+    return sum(f"socket:[{inode}]" in held for inode in found)
+
+
+def is_ready(of: Infergate) -> bool:
+    """/readyz says so."""
+    asked = http.client.HTTPConnection(of.admin, timeout=20)
+    try:
+        asked.request("GET", "/readyz")
+        return asked.getresponse().status == 200
+    finally:
+        asked.close()
+
+
+def value(of: Infergate, sample: str, labels: Mapping[str, str] | None = None) -> float:
+    """The sum of what /metrics tells under this name with these labels."""
+    found = 0.0
+    for line in of.metrics().splitlines():
+        name, _, rest = line.partition("{") if "{" in line else line.partition(" ")
+        if name == sample and all(f'{k}="{v}"' in rest for k, v in (labels or {}).items()):
+            found += float(rest.rpartition(" ")[2])
+    return found
+
+
+def requests(of: Infergate) -> float:
+    """Inferences that were counted."""
+    return value(of, "infergate_requests_total", {"operation": "infer"})
+
+
+@contextmanager
+def several(engine: str = "own", config: str = DEMO, count: int = 2) -> Iterator[Infergate]:
+    """infergate with ``count`` workers, all of them ready."""
+    with started_infergate(f"workers: {count}\n{config}", engine=engine) as running:
+        until(lambda: is_ready(running), "all workers are ready")
+        assert len(workers(running)) == count
+        yield running
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,200 @@
+"""Several processes on one port, as one."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from e2e.running import Infergate
+from e2e.several import (
+    BODY,
+    INFER,
+    Client,
+    connections,
+    lives,
+    request,
+    requests,
+    several,
+    until,
+    value,
+    workers,
+)
+
+COUNT = 6
+LISTENERS = """
+listeners:
+  http: {{address: "{http}"}}
+  grpc: {{address: "{grpc}"}}
+  admin: {{address: "{admin}"}}
+  graphpipe:
+    - {{address: "unix:{folder}/gp.sock", model: {model}, framing: size-prefixed}}
+workers: {workers}
+drain: {{delay: 0s}}
+reload: {{watch: false, post: true}}
+backends: {{demo: {{protocol: builtin}}}}
+routes: [{{model: {model}, backend: demo, rewrite: {{model: identity}}}}]
+"""
+
+
+def written(running: Infergate, model: str, *, http: str = "", count: object = 2) -> Path:
+    """The configuration with the route of ``model``."""
+    file = running.log.parent / "routes.yaml"
+    text = LISTENERS.format(
+        http=http or running.http, grpc=running.grpc, admin=running.admin,
+        folder=file.parent, workers=count, model=model,
+    )  # fmt: skip
+    file.write_text(text)
+    return file
+
+
+def reloaded(running: Infergate) -> dict[str, Any]:
+    asked = http.client.HTTPConnection(running.admin, timeout=30)
+    asked.request("POST", "/reload")
+    told: dict[str, Any] = json.loads(asked.getresponse().read())
+    asked.close()
+    return told["last_reload"]
+
+
+async def spread(running: Infergate, count: int) -> list[Client]:
+    """That many connections, each used once."""
+    clients = [await Client.connected(running.http) for _ in range(count)]
+    for each in clients:
+        assert await each.ask() == 200
+    return clients
+
+
+async def test_several_are_as_one() -> None:
+    with several(config="reload: {post: true}\nbackends: {demo: {protocol: builtin}}\n"
+                        "routes: [{model: '*', backend: demo}]\n") as running:  # fmt: skip
+        clients = await spread(running, COUNT)
+        ports = {each.port for each in clients}
+
+        def held() -> list[int]:
+            return [connections(each, ports) for each in workers(running)]
+
+        await asyncio.to_thread(until, lambda: sum(held()) == COUNT, "each has some of them")
+        assert max(held()) - min(held()) <= 2
+        assert requests(running) == COUNT
+        await statistics_are_of_all(running, clients)
+        await another_is_told_that_the_port_is_taken(running, 1)
+        await all_or_none_take_a_configuration(running, clients)
+        await all_drain(running)
+
+
+async def statistics_are_of_all(running: Infergate, clients: list[Client]) -> None:
+    counts = set()
+    for each in clients:
+        await each.send(b"GET /v2/models/identity/stats HTTP/1.1\r\nHost: x\r\n\r\n")
+        head = await each._reader.readuntil(b"\r\n\r\n")
+        length = int(re.findall(rb"(?i)content-length: (\d+)", head)[0])
+        told = json.loads(await each._reader.readexactly(length))
+        counts.add(told["model_stats"][0]["inference_count"])
+    assert counts == {COUNT}
+
+
+async def another_is_told_that_the_port_is_taken(running: Infergate, its_workers: int) -> None:
+    file = running.log.parent / "routes.yaml"
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "infergate", "--config", str(file), "--workers", str(its_workers)],
+        capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Address already in use" in done.stderr
+
+
+async def all_or_none_take_a_configuration(running: Infergate, clients: list[Client]) -> None:
+    written(running, "renamed")
+    assert "error" not in (told := reloaded(running)), told
+    renamed = request("/v2/models/renamed/infer")
+    assert [await each.ask(renamed) for each in clients] == [200] * COUNT
+    assert [await each.ask(INFER) for each in clients] == [404] * COUNT
+    # the socket came with the configuration, for both
+    path = str(running.log.parent / "gp.sock")
+    for _ in range(3):
+        _, writer = await asyncio.open_unix_connection(path)
+        writer.close()
+
+    written(running, "other", count=3)
+    assert "workers: 2 cannot become 3" in reloaded(running)["error"]
+    written(running, "other", http=running.admin)
+    assert "is taken by the listener" in reloaded(running)["error"]
+    assert [await each.ask(renamed) for each in clients] == [200] * COUNT
+    assert value(running, "infergate_config_reloads_total", {"result": "failed"}) == 2
+    assert value(running, "infergate_config_last_reload_successful") == 0
+
+    written(running, "other")
+    os.kill(running.pid, signal.SIGHUP)
+    other = request("/v2/models/other/infer")
+    await asyncio.to_thread(
+        until,
+        lambda: value(running, "infergate_config_reloads_total", {"result": "ok"}) == 2,
+        "SIGHUP",
+    )
+    assert [await each.ask(other) for each in clients] == [200] * COUNT
+    for each in clients:
+        each.close()
+
+
+async def all_drain(running: Infergate) -> None:
+    processes = workers(running)
+    await asyncio.to_thread(
+        until, lambda: sum(map(connections, processes)) == 0, "those before are gone"
+    )
+    begun = request("/v2/models/other/infer")
+    clients = [await Client.connected(running.http) for _ in range(4)]
+    for each in clients:
+        await each.send(begun[: -len(BODY) // 2])
+    await asyncio.to_thread(
+        until, lambda: sum(map(connections, processes)) == 4, "all are accepted"
+    )
+    os.kill(running.pid, signal.SIGTERM)
+
+    async def is_refused() -> bool:
+        try:
+            (await Client.connected(running.http)).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    async with asyncio.timeout(100):
+        while not await is_refused():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+    for each in clients:
+        await each.send(begun[-len(BODY) // 2 :])
+    assert [await each.status() for each in clients] == [200] * 4
+    for each in clients:
+        each.close()
+    await asyncio.to_thread(
+        until, lambda: not any(map(lives, (running.pid, *processes))), "all have ended"
+    )
+    assert not (running.log.parent / "gp.sock").exists()
+    log = running.log.read_text()
+    assert "SIGTERM: draining" in log
+    assert "has ended" not in log
+    assert "Traceback" not in log
+
+
+async def test_the_library_of_grpc_shares_the_port_too() -> None:
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    with several("compat") as running:
+        for _ in range(8):
+            async with grpc.aio.insecure_channel(running.grpc, options) as channel:
+                live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+                await live(b"", wait_for_ready=True)
+        assert value(running, "infergate_requests_total", {"operation": "server_live"}) == 8
+        clients = await spread(running, 4)
+        for each in clients:
+            each.close()
+        await another_is_told_that_the_port_is_taken(running, 2)

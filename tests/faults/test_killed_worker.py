@@ -1,0 +1,182 @@
+"""A worker is killed, dies again and again, or cannot begin; the supervisor is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from e2e.running import Infergate
+from e2e.several import (
+    DEMO,
+    Client,
+    is_ready,
+    kill,
+    lives,
+    requests,
+    several,
+    until,
+    value,
+    workers,
+)
+
+CRASHING = """
+import os, sys
+if os.path.exists({file!r}) and any("workers.process" in each for each in sys.orig_argv):
+    os._exit(7)
+"""
+CONNECTIONS = 4
+
+
+@pytest.fixture
+def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As long as this file is there, workers end when they begin."""
+    file = tmp_path / "crash"
+    (tmp_path / "sitecustomize.py").write_text(CRASHING.format(file=str(file)))
+    path = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{path}")
+    return file
+
+
+@dataclass
+class Tally:
+    """What one client has seen."""
+
+    answers: int = 0
+    losses: int = 0
+
+
+class Load:
+    """Clients that ask without a pause, each on a connection of its own; it is made again where it
+    is lost."""
+
+    def __init__(self, running: Infergate) -> None:
+        self._running = running
+        self._over = asyncio.Event()
+        self.over_http = [Tally() for _ in range(CONNECTIONS)]
+        self.over_grpc = [Tally() for _ in range(CONNECTIONS)]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def begin(self) -> None:
+        self._tasks = [asyncio.create_task(self._http(each)) for each in self.over_http]
+        self._tasks += [asyncio.create_task(self._grpc(each)) for each in self.over_grpc]
+        await self.more(5)
+
+    async def more(self, count: int) -> None:
+        """Until each client has had so many answers more."""
+        wanted = [(each, each.answers + count) for each in (*self.over_http, *self.over_grpc)]
+        async with asyncio.timeout(100):
+            while any(each.answers < enough for each, enough in wanted):
+                for task in self._tasks:
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(0.01)
+
+    async def end(self) -> None:
+        self._over.set()
+        await asyncio.gather(*self._tasks)
+
+    async def _http(self, tally: Tally) -> None:
+        client = await Client.connected(self._running.http)
+        while not self._over.is_set():
+            try:
+                assert await client.ask() == 200
+                tally.answers += 1
+                await asyncio.sleep(0.002)
+            except (ConnectionError, asyncio.IncompleteReadError):
+                tally.losses += 1
+                client.close()
+                client = await Client.connected(self._running.http)
+        client.close()
+
+    async def _grpc(self, tally: Tally) -> None:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(self._running.grpc, options) as channel:
+            check = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            while not self._over.is_set():
+                try:
+                    await check(b"", wait_for_ready=True)
+                    tally.answers += 1
+                    await asyncio.sleep(0.002)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        raise
+                    tally.losses += 1
+
+
+async def test_others_never_notice_and_another_takes_its_place(crashing: Path) -> None:
+    with several() as running:
+        load = Load(running)
+        await load.begin()
+        killed, other = workers(running)
+        counted = requests(running)
+        assert 0 < counted <= sum(each.answers for each in load.over_http) + CONNECTIONS
+        kill(killed)
+        await load.more(20)
+        tallies = (*load.over_http, *load.over_grpc)
+        lost = sum(each.losses for each in tallies)
+        assert abs(lost - CONNECTIONS) <= 1  # half of all, as they were spread,
+        assert max(each.losses for each in tallies) == 1  # and each only once
+        await asyncio.to_thread(until, lambda: is_ready(running), "another worker serves")
+        assert other in workers(running)
+        assert value(running, "infergate_workers") == 2
+        assert value(running, "infergate_worker_restarts_total") == 1
+        await load.end()
+        assert requests(running) > counted  # what the killed one had told is not forgotten
+        assert sum(each.losses for each in tallies) == lost
+
+        await crash_again_and_again(running, crashing)
+        await orphan(running)
+
+
+async def crash_again_and_again(running: Infergate, crashing: Path) -> None:
+    crashing.touch()  # noqa: ASYNC240 - nobody waits
+    killed, other = workers(running)
+    kill(killed)
+
+    def waits() -> list[float]:
+        found = re.findall(r"exit code 7; another one starts in (\S+) s", running.log.read_text())
+        return [float(each) for each in found]
+
+    await asyncio.to_thread(until, lambda: len(waits()) >= 4, "it is tried again")
+    assert waits()[3] > 2 * waits()[0]
+    client = await Client.connected(running.http)
+    assert await client.ask() == 200
+    client.close()
+    assert not is_ready(running)
+    assert value(running, "infergate_workers") == 1
+    crashing.unlink()  # noqa: ASYNC240 - nobody waits
+    await asyncio.to_thread(until, lambda: is_ready(running), "it has recovered")
+    assert other in workers(running)
+
+
+async def orphan(running: Infergate) -> None:
+    left = [running.pid, *workers(running)]
+    kill(running.pid)
+    await asyncio.to_thread(
+        until, lambda: not any(map(lives, left)), "workers end with their supervisor"
+    )
+    with pytest.raises(ConnectionRefusedError):
+        await Client.connected(running.http)
+
+
+def test_the_first_that_cannot_begin_ends_the_whole(crashing: Path, tmp_path: Path) -> None:
+    crashing.touch()
+    file = tmp_path / "routes.yaml"
+    listeners = 'listeners: {http: {address: "127.0.0.1:0"}, grpc: null, admin: null}\n'
+    file.write_text(listeners + DEMO)
+    done = subprocess.run(
+        [sys.executable, "-m", "infergate", "--config", str(file), "--workers", "2"],
+        capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 7
+    assert re.search(r"worker \d has ended: exit code 7", done.stderr)
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,113 @@
+"""Metrics of several processes as one."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import Metric
+from prometheus_client.exposition import generate_latest
+
+from infergate.core.call import Call
+from infergate.observe.metrics import Metrics
+from infergate.observe.summed import Summed
+
+
+def text(summed: Summed) -> list[str]:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(summed)
+    return generate_latest(registry).decode().splitlines()
+
+
+def process(*, requests: int, depth: int) -> list[Metric]:
+    """What a process tells, as it comes over a pipe."""
+    registry = CollectorRegistry()
+    counter = Counter("done", "Done.", ["way"], registry=registry)
+    Gauge("depth", "Now.", registry=registry).set(depth)
+    times = Histogram("took_seconds", "Took.", buckets=(1, 2), registry=registry)
+    for _ in range(requests):
+        counter.labels("in").inc()
+        times.observe(1.5)
+    return list(pickle.loads(pickle.dumps(list(registry.collect()))))
+
+
+def test_counters_histograms_and_gauges_are_added() -> None:
+    summed = Summed()
+    summed.add(process(requests=2, depth=3))
+    summed.add(process(requests=5, depth=4))
+    lines = text(summed)
+    assert 'done_total{way="in"} 7.0' in lines
+    assert "depth 7.0" in lines
+    assert 'took_seconds_bucket{le="1.0"} 0.0' in lines
+    assert 'took_seconds_bucket{le="2.0"} 7.0' in lines
+    assert 'took_seconds_bucket{le="+Inf"} 7.0' in lines
+    assert "took_seconds_count 7.0" in lines
+    assert "took_seconds_sum 10.5" in lines
+    assert lines.count("# TYPE took_seconds histogram") == 1
+
+
+def test_labels_that_one_process_has_alone() -> None:
+    summed = Summed()
+    summed.add(process(requests=0, depth=0))
+    summed.add(process(requests=1, depth=0))
+    assert 'done_total{way="in"} 1.0' in text(summed)
+
+
+def test_a_counter_exists_since_the_first_process_counted() -> None:
+    def created(at: float) -> Iterable[Metric]:
+        family = Metric("done", "Done.", "counter")
+        family.add_sample("done_created", {}, at)
+        return [family]
+
+    summed = Summed()
+    summed.add(created(20.0))
+    summed.add(created(10.0))
+    assert "done_created 10.0" in text(summed)
+
+
+def test_of_a_process_that_is_gone_only_what_it_counted() -> None:
+    past = Summed()
+    past.add(process(requests=2, depth=9), past=True)
+    past.add(process(requests=3, depth=9), past=True)
+    summed = Summed()
+    summed.add(process(requests=1, depth=1))
+    summed.add(past.collect())
+    lines = text(summed)
+    assert 'done_total{way="in"} 6.0' in lines
+    assert "took_seconds_count 6.0" in lines
+    assert "depth 1.0" in lines
+
+
+def test_what_is_no_amount_is_told_once() -> None:
+    one, other = Metrics(), Metrics()
+    one.loaded.set(100)
+    one.config.info({"sha256": "a", "number": "2"})
+    one.reload_worked.set(0)
+    other.config.info({"sha256": "", "number": "1"})
+    other.reload_worked.set(1)
+    for metrics, generations in ((one, 1), (other, 3)):
+        metrics.generations.set(generations)
+        metrics.record(Call(peer="", started=0.0), 0.1)
+    summed = Summed()
+    summed.add(one.registry.collect())
+    summed.add(other.registry.collect())
+    lines = text(summed)
+    assert [line for line in lines if line.startswith("infergate_config_info")] == [
+        'infergate_config_info{number="2",sha256="a"} 1.0'
+    ]
+    assert "infergate_config_loaded_timestamp_seconds 100.0" in lines
+    assert "infergate_config_last_reload_successful 0.0" in lines
+    assert "infergate_config_generations 3.0" in lines
+    assert sum(line.startswith("infergate_build_info") for line in lines) == 1
+    assert any(line.startswith("infergate_requests_total") and line.endswith(" 2.0")
+               for line in lines)  # fmt: skip
+
+
+def test_of_certificates_the_first_that_expires() -> None:
+    summed = Summed()
+    for at in (300.0, 100.0, 200.0):
+        family = Metric("infergate_certificate_expiry_seconds", "When.", "gauge")
+        family.add_sample(family.name, {"listener": "http"}, at)
+        summed.add([family])
+    assert 'infergate_certificate_expiry_seconds{listener="http"} 100.0' in text(summed)

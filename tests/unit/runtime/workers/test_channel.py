@@ -1,0 +1,99 @@
+"""Two processes' ends of a pair of sockets, both in this one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infergate.runtime.workers.channel import (
+    Channel,
+    Failed,
+    Lost,
+    receive_descriptors,
+    send_descriptors,
+)
+
+
+async def answer(question: Any) -> Any:
+    match question:
+        case "echo", value:
+            return value
+        case "wait":
+            await asyncio.Event().wait()
+        case "cannot":
+            raise Failed("it is not possible")
+    raise ZeroDivisionError
+
+
+@asynccontextmanager
+async def two_ends() -> AsyncIterator[tuple[Channel, Channel]]:
+    loop = asyncio.get_running_loop()
+    ends = []
+    for each in socket.socketpair():
+        _, channel = await loop.create_unix_connection(lambda: Channel(answer), sock=each)
+        ends.append(channel)
+    try:
+        yield ends[0], ends[1]
+    finally:
+        for end in ends:
+            end.close()
+            await end.lost
+
+
+async def test_both_ask_and_answers_come_in_any_order() -> None:
+    async with two_ends() as (one, other), asyncio.timeout(20):
+        waiting = asyncio.ensure_future(one.ask("wait"))
+        large = b"x" * 3_000_000
+        assert await one.ask(("echo", large)) == large
+        both = [one.ask(("echo", each)) for each in range(50)]
+        both += [other.ask(("echo", each)) for each in range(50)]
+        assert await asyncio.gather(*both) == [*range(50), *range(50)]
+        assert not waiting.done()
+        waiting.cancel()
+
+
+async def test_failures_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with two_ends() as (one, _), asyncio.timeout(20):
+        with pytest.raises(Failed, match="it is not possible"):
+            await one.ask("cannot")
+        assert not caplog.records
+        with pytest.raises(Failed, match="see the log"):
+            await one.ask("a bug")
+        assert "ZeroDivisionError" in caplog.text
+        assert await one.ask(("echo", 1)) == 1
+
+
+async def test_who_asks_hears_that_the_other_has_ended() -> None:
+    async with two_ends() as (one, other), asyncio.timeout(20):
+        asked = asyncio.ensure_future(one.ask("wait"))
+        await one.ask(("echo", 1))
+        other.close()
+        with pytest.raises(Lost):
+            await asked
+        with pytest.raises(Lost):
+            await one.ask(("echo", 1))
+
+
+def test_descriptors_go_over_in_their_order() -> None:
+    files = [os.memfd_create(f"file-{number}") for number in range(450)]
+    one, other = socket.socketpair()
+    with one, other:
+        send_descriptors(one, files)
+        found = receive_descriptors(other, len(files))
+        try:
+            names = [str(Path(f"/proc/self/fd/{each}").readlink()).split(":")[1] for each in found]
+            assert [name.split()[0] for name in names] == [f"file-{n}" for n in range(450)]
+            assert not any(map(os.get_inheritable, found))
+        finally:
+            for each in (*files, *found):
+                os.close(each)
+        one.close()
+        with pytest.raises(ConnectionError):
+            receive_descriptors(other, 1)

@@ -1,0 +1,77 @@
+"""Processes that write to one pipe, and whoever reads it slowly."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import infergate
+from infergate.runtime.workers.lines import Turn
+
+WRITER = """
+import sys
+sys.path[:0] = [sys.argv[3]]
+from infergate.observe.access_log import AccessLog
+from infergate.runtime.workers.lines import Turn
+from infergate.core.call import Call
+line = sys.argv[1].encode() * 9000 + b"\\n"
+log = AccessLog(lambda told: line, lambda: None, turn=Turn(int(sys.argv[2])))
+for _ in range(60):
+    log.record(Call(peer="", started=0.0), 0.0, 0.0)
+sys.stderr.write("!")
+sys.stderr.flush()
+log._closing.set()
+log._writer.join()
+"""
+PIPE = 65536
+
+
+def waiting(pipe: int) -> int:
+    """Bytes that nobody has read."""
+    found = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, found)
+    return found[0]
+
+
+def sleeps(pid: int) -> bool:
+    """Whether no thread of the process has anything to do."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(each.read_text().rpartition(")")[2].split()[0] == "S" for each in tasks)
+
+
+def test_lines_longer_than_a_pipe_writes_at_once_stay_whole() -> None:
+    turn = Turn.file()
+    source = str(Path(infergate.__file__).parents[1])
+    out, theirs = os.pipe()
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, letter, str(turn), source],
+            stdout=theirs, stderr=subprocess.PIPE, pass_fds=(turn,),
+        )
+        for letter in "ab"
+    ]  # fmt: skip
+    os.close(theirs)
+    for each in writers:
+        assert each.stderr is not None
+        assert each.stderr.read(1) == b"!"
+        each.stderr.close()
+    asleep = 0
+    while asleep < 5:  # both wait for the one that reads
+        time.sleep(0.001)
+        full = waiting(out) > PIPE - 4096
+        asleep = asleep + 1 if full and all(sleeps(each.pid) for each in writers) else 0
+    read = bytearray()
+    while part := os.read(out, 4096):
+        read += part
+    assert [each.wait() for each in writers] == [0, 0]
+    os.close(out)
+    os.close(turn)
+    lines = bytes(read).split(b"\n")
+    assert lines.pop() == b""
+    assert sorted(lines) == [b"a" * 9000] * 60 + [b"b" * 9000] * 60
