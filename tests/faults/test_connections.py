@@ -17,6 +17,7 @@ from faults.peer import Client
 from faults.watch import alive, complaints, descriptors, descriptors_come_back, until
 
 CONFIG = """
+reload: {watch: false}
 backends:
   ours: {protocol: builtin}
 routes:
@@ -72,7 +73,7 @@ def test_descriptors_are_used_up(gateway: Infergate) -> None:
         with Client(gateway.http) as late:
             assert is_served(late)
     assert alive(gateway)
-    assert all("Too many open files" in line for line in complaints(gateway).splitlines())
+    assert complaints(gateway) == ""
     assert gateway.log.read_bytes().count(b"no more files") < 5
 
 
