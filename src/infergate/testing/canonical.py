@@ -7,6 +7,7 @@ and other bytes are a hex string, a datatype its name; everything else is as JSO
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -67,8 +68,11 @@ def from_json(told: Mapping[str, Any]) -> Any:
     return _from_fields(_KINDS[told["type"]], fields)
 
 
+_hints = functools.cache(typing.get_type_hints)
+
+
 def _from_fields(kind: type, fields: Mapping[str, Any]) -> Any:
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     return kind(**{name: _from_json(hints[name], content) for name, content in fields.items()})
 
 
