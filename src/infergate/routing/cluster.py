@@ -147,7 +147,7 @@ class Cluster(Generic[M]):
 
     def _grown(self, each: M, now: float) -> float:
         window, since = self._rule.window, max(each.since, each.outlier.until)
-        if since == -inf or now - since >= window:
+        if not window or since == -inf or now - since >= window:
             return 1.0
         return max(_LEAST_SHARE, (now - since) / window)
 

@@ -184,6 +184,16 @@ def test_a_sequence_stays_whatever_is_known_of_its_keeper() -> None:
     assert kept.active == 2
 
 
+@pytest.mark.parametrize("window", [0.0, 10.0])
+def test_panic_asks_also_what_is_ejected(window: float) -> None:
+    among = cluster(3, replace(HALF, window=window))
+    assert fail(among, among.members[0], 0.0)
+    for each in among.members[1:]:
+        check(among, each, 0.0, "-")
+    assert not among.available(1.0)
+    assert min(shares(among, 1.0)) > 0.0
+
+
 # ---- slow start
 
 
