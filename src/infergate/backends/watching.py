@@ -165,6 +165,8 @@ class Watcher:
 
     async def _check_one(self, lease: Lease, delay: float) -> None:
         await asyncio.sleep(delay)
+        if lease not in self._endpoints.all():  # its connections are closed, and nobody would again
+            return
         try:
             well = await self._check(lease, self._rule.timeout)
         except Exception:  # noqa: BLE001 - the last line: Rule 2

@@ -141,6 +141,20 @@ async def test_nobody_is_checked_while_a_name_has_one_address() -> None:
         assert endpoints.spreads
 
 
+async def test_what_has_left_meanwhile_is_not_checked() -> None:
+    """That would make connections which nobody closes any more."""
+    world = World()
+    made, endpoints = watcher(world, [PODS, A])
+    endpoints.resolved(0, ["10.0.0.7"])
+    leaving, staying = endpoints.all()
+    checks = [asyncio.create_task(made._check_one(each, 0.001)) for each in (leaving, staying)]
+    await asyncio.sleep(0)
+    endpoints.resolved(0, ["10.0.0.8"])
+    assert leaving.endpoint in endpoints.left()
+    await asyncio.gather(*checks)
+    assert world.checked == [str(staying.endpoint)]
+
+
 async def test_a_bug_in_one_look_up_is_told_and_ends_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
