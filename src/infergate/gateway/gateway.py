@@ -129,6 +129,11 @@ class Gateway:
         """Give up the copies that are under way."""
         await asyncio.gather(*(each.close() for each in self.branches.values()))
 
+    def route_of(self, model: str, version: str, headers: Mapping[str, str]) -> str:
+        """What logs call the route that a request takes; empty where there is none."""
+        route = self._table.find(model, version, headers)
+        return "" if route is None else route.label
+
     def bind(self, model: str, version: str, call: Call) -> Bound:
         """The route of ``model`` and its backend, noted on ``call``. Raises NOT_FOUND."""
         route = self._table.find(model, version, call.headers)

@@ -10,7 +10,7 @@ itself is looked at, once it was read: what a message says in two places, it can
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
@@ -49,11 +49,6 @@ _HEALTH: Final = frozenset({ServerLiveRequest, ServerReadyRequest})
 
 class GuardedGateway(Gateway):
     """See the module."""
-
-    def route_of(self, model: str, version: str, headers: Mapping[str, str]) -> str:
-        """What logs call the route that a request takes; empty where there is none."""
-        route = self._table.find(model, version, headers)
-        return "" if route is None else route.label
 
     async def perform(self, operation: Operation, call: Call) -> Answer:
         """Carry out ``operation``. Raises GatewayError."""

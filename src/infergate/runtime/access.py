@@ -58,14 +58,13 @@ def entrance(
     before: Parts | None = None,
 ) -> Entrance:
     """That of ``config``, which has ``access``. The one of ``before`` stays where all is as it was,
-    and with it what was counted and which tokens were checked; what was counted in memory stays
-    where rates do."""
+    and with it what was counted and which tokens were checked, and its routes until others serve
+    (``Parts.begin``); what was counted in memory stays where rates do."""
     access = config.access
     assert access is not None
     memory = InMemory()
     if before is not None and before.config.access is not None and before.access is not None:
         if _made_of(before.config, before.limits) == _made_of(config, limits):
-            before.access.route_of = route_of
             return before.access
         if before.config.access.rates == access.rates:
             memory = before.access.memory

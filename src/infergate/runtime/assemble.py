@@ -48,7 +48,6 @@ from infergate.transport.door import Door
 from infergate.transport.frame_client import EitherUpstream
 from infergate.transport.frame_server import FrameServer
 from infergate.transport.guard import Admission
-from infergate.transport.rooms import keep_at_most
 from infergate.transport.turns import Turns
 
 _COMBINE: Final = {"strict": all, "lenient": any}
@@ -76,7 +75,6 @@ def assemble(
     processes, None: there are none."""
     company, limits = company or Company(), compiled.limits(config)
     metrics, admission = company.metrics, Admission(limits)
-    keep_at_most(limits.in_flight_bytes)
     metrics.in_flight.set_function(lambda: admission.requests)
     metrics.streams.set_function(lambda: admission.streams)
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
@@ -142,9 +140,14 @@ def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
     else:
         aside = Pool(config.helpers) if config.helpers else None
     access = None
-    if isinstance(gateway, GuardedGateway):
-        access = entrance(config, gateway.route_of, limits, shared.company.metrics, before)
-    listening = _listening(config, gateway, aside, log, shared, access)
+    try:
+        if isinstance(gateway, GuardedGateway):
+            access = entrance(config, gateway.route_of, limits, shared.company.metrics, before)
+        listening = _listening(config, gateway, aside, log, shared, access)
+    except BaseException:
+        if log is not None and (before is None or log is not before.log):
+            log.close()  # it has a thread; the rest has begun nothing yet
+        raise
     return Parts(config, limits, gateway, listening, log, aside, access)
 
 

@@ -28,6 +28,7 @@ from infergate.observe.access_log import AccessLog
 from infergate.runtime.aside import Pool
 from infergate.transport.base import Address, Bind, Server
 from infergate.transport.door import Door
+from infergate.transport.rooms import keep_at_most
 
 _log = logging.getLogger("infergate")
 ADMIN: Final = "admin"
@@ -77,7 +78,11 @@ class Parts:
     access: Entrance | None = None
 
     def begin(self) -> None:
-        """Look after the backends' endpoints."""
+        """They serve from now on: look after the backends' endpoints, and have what parts share
+        follow these."""
+        keep_at_most(self.limits.in_flight_bytes)
+        if self.access is not None:
+            self.access.route_of = self.gateway.route_of
         for backend in self.gateway.backends:
             if isinstance(backend, Watched):
                 backend.start()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import grpc.aio
@@ -19,6 +21,7 @@ from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend
 from infergate.config.schema import Config
 from infergate.core.call import Call
+from infergate.core.limits import MIB
 from infergate.core.messages import (
     ModelStatistics,
     ModelStatisticsRequest,
@@ -29,8 +32,10 @@ from infergate.core.messages import (
 )
 from infergate.core.wire import HttpRequest, joined
 from infergate.runtime.assemble import assemble
+from infergate.runtime.doors import Doors
 from infergate.runtime.history import History
 from infergate.runtime.running import NotTaken, Running
+from infergate.transport.rooms import MOST, ROOMS
 
 FREE = {"address": "127.0.0.1:0"}
 BODY = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"FP32","data":[1]}]}'
@@ -193,6 +198,42 @@ async def test_a_change_that_is_dropped_leaves_nothing_behind() -> None:
         assert [each.closed for each in site.made[2:4]] == [1, 1]
         assert list(site.running.listeners) == ["http"]
         assert site.running.config == with_timeout("9s")
+
+
+async def test_what_is_shared_follows_the_configuration_that_serves() -> None:
+    """Not one that is only prepared."""
+    access = {"rules": ({"who": ("*",)},)}
+    routes = ({"model": "id*", "backend": "one"},)
+    later = configured(access=access, routes=routes)
+    async with serving(configured(access=access)) as site:
+        entrance = site.running._parts.access
+        assert entrance is not None
+        change = await site.running.prepare(later)
+        await change.drop()
+        assert entrance.route_of("identity", "", {}) == "identity"
+        await site.running.reload(later)
+        assert site.running._parts.access is entrance
+        assert entrance.route_of("identity", "", {}) == "id*"
+
+
+async def test_memory_is_kept_as_the_limits_that_serve_say() -> None:
+    async with serving(configured(limits={"in_flight_bytes": "90MiB", "body": "9MiB"})) as site:
+        assert ROOMS.most == 90 * MIB
+        change = await site.running.prepare(configured())
+        await change.drop()
+        assert ROOMS.most == 90 * MIB
+        await site.running.reload(configured())
+        assert ROOMS.most == MOST
+
+
+async def test_a_build_that_fails_half_way_leaves_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving(configured()) as site:
+        monkeypatch.setattr(Doors, "of", Mock(side_effect=OSError("no certificate")))
+        with pytest.raises(NotTaken, match="no certificate"):
+            await site.running.reload(configured(log={"access": True}))
+        assert not [each for each in threading.enumerate() if "access-log" in each.name]
 
 
 async def test_an_address_that_is_taken_leaves_nothing_behind() -> None:
