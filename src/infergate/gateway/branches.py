@@ -137,10 +137,10 @@ class Branches:
         if bound is None or in_shared_memory(request):
             return
         key = f"{self._own.label}\0mirror\0{self._key(request, call)}"
-        if pick(self._share, key) is not None and self._mirroring.has_room:
+        if pick(self._share, key) is not None and self._mirroring.has_room(request):
             copy = replace(call, deadline=None, whole=None, returned={})
             bound.note(copy)
-            self._mirroring.send(ask(request, bound, copy))
+            self._mirroring.send(request, ask(request, bound, copy))
 
     async def _unheard(self, request: InferRequest, bound: Bound, call: Call) -> None:
         async with aclosing(self._gateway.stream_along(request, bound, call)) as answers:

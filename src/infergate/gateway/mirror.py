@@ -1,7 +1,9 @@
 """Requests that are sent to another backend as well, whose answers nobody gets.
 
 *Rule 1.* Whoever asked does not wait: a copy is sent when its own answer is there.
-*Rule 2.* There are so many copies at once and no more: a further one is dropped, and counted.
+*Rule 2.* There are so many copies at once and no more, nor do they hold more than ``MOST_BYTES``
+of tensors, for who asked may be gone and no limit counts them any more: a further one is dropped,
+and counted. One there may always be.
 *Rule 3.* All tasks are held here, and over when ``close`` is. So they may be started here.
 """
 
@@ -13,8 +15,11 @@ from collections.abc import Awaitable
 from typing import Final
 
 from infergate.core.errors import GatewayError
+from infergate.core.limits import MIB
+from infergate.core.messages import InferRequest
 from infergate.core.tally import RouteTally
 
+MOST_BYTES: Final = 256 * MIB
 _log = logging.getLogger(__name__)
 
 
@@ -24,21 +29,22 @@ class Mirroring:
     def __init__(self, most: int, tally: RouteTally) -> None:
         self._most: Final = most
         self._tally: Final = tally
-        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._tasks: Final[dict[asyncio.Task[None], int]] = {}
+        """And the bytes of each."""
 
-    @property
-    def has_room(self) -> bool:
+    def has_room(self, request: InferRequest) -> bool:
         """Whether there may be one more now; if not, that one is counted as dropped."""
-        if len(self._tasks) < self._most:
+        held = self._tasks.values()
+        if len(held) < self._most and (not held or sum(held) + _size(request) <= MOST_BYTES):
             return True
         self._tally.mirrored["dropped"] += 1
         return False
 
-    def send(self, asking: Awaitable[object]) -> None:
-        """Let ``asking`` go on by itself."""
+    def send(self, request: InferRequest, asking: Awaitable[object]) -> None:
+        """Let ``asking`` for ``request`` go on by itself."""
         task = asyncio.get_running_loop().create_task(self._sent(asking))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = _size(request)
+        task.add_done_callback(self._tasks.pop)
 
     async def _sent(self, asking: Awaitable[object]) -> None:
         try:
@@ -56,3 +62,7 @@ class Mirroring:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _size(request: InferRequest) -> int:
+    return sum(len(tensor.data) for tensor in request.inputs)

@@ -11,6 +11,7 @@ import pytest
 from fakes import LineCodec, Memory, Wired, call
 
 from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
@@ -232,6 +233,26 @@ async def test_no_more_copies_than_there_may_be() -> None:
     await until(lambda: site.tally.mirrored == {"dropped": 3, "ok": 2})
     await site.ask()
     await until(lambda: len(mirror.asked) == 4)  # each is noted twice by then
+
+
+async def test_copies_hold_no_more_memory_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infergate.gateway.mirror.MOST_BYTES", 10)
+    site, mirror = mirroring()
+    for size, whole, dropped in ((12, 1, 0), (0, 1, 1), (4, 1, 2)):
+        tensor = Tensor("x", Datatype.UINT8, (size,), bytes(size))
+        await site.ask(InferRequest("m", "", "id", {}, (tensor,)))
+        await until(lambda: len(mirror.asked) == whole)  # noqa: B023
+        assert site.tally.mirrored["dropped"] == dropped
+    mirror.let.set()
+    own = site.gateway.branches[site.gateway.bound[0]]._mirroring
+    await until(lambda: not own._tasks)
+    assert site.tally.mirrored["ok"] == 1
+    mirror.let.clear()
+    for size in (6, 4, 1):
+        tensor = Tensor("x", Datatype.UINT8, (size,), bytes(size))
+        await site.ask(InferRequest("m", "", "id", {}, (tensor,)))
+    assert site.tally.mirrored["dropped"] == 3
+    await site.gateway.close()
 
 
 async def test_a_share_is_mirrored_sequences_as_a_whole() -> None:
