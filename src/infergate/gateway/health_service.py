@@ -68,22 +68,23 @@ class Health:
         """The status now and at each change, until the client goes away or the gateway drains:
         NOT_SERVING is the last that a watcher hears, and its stream does not hold the drain."""
         del call
-        async for message in messages:
-            try:
-                service = self._service(message)
-            except DecodeError:
-                yield _malformed()
-                return
-            known = service in self._services
-            told: int | None = None
-            while True:
-                status = await self._status() if known else SERVICE_UNKNOWN
-                if status != told:
-                    yield self._told(status)
-                    told = status
-                if self._readiness.draining and status != SERVING:
+        with self._readiness.watched():
+            async for message in messages:
+                try:
+                    service = self._service(message)
+                except DecodeError:
+                    yield _malformed()
                     return
-                await self._readiness.changed()
+                known = service in self._services
+                told: int | None = None
+                while True:
+                    status = await self._status() if known else SERVICE_UNKNOWN
+                    if status != told:
+                        yield self._told(status)
+                        told = status
+                    if self._readiness.draining and status != SERVING:
+                        return
+                    await self._readiness.changed()
 
     def _service(self, message: Buffer) -> str:
         if len(message) > _LONGEST:

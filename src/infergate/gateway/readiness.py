@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from infergate.core.call import Call
 
@@ -38,6 +39,8 @@ class Readiness:
         self._timer: asyncio.TimerHandle | None = None
         self.draining = False
         """Not to be ready again."""
+        self.watchers: Final[set[asyncio.Task[Any] | None]] = set()
+        """Calls that ask this, for hours, and no backend: no configuration has to stay for them."""
 
     async def ready(self) -> bool:
         """Whether the gateway can serve, at most ``MEMORY`` seconds ago."""
@@ -54,6 +57,16 @@ class Readiness:
 
     def _told(self) -> bool:
         return self._answer and not self.draining
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While the call of this task is one of the ``watchers``."""
+        task = asyncio.current_task()
+        self.watchers.add(task)
+        try:
+            yield
+        finally:
+            self.watchers.discard(task)
 
     async def changed(self) -> None:
         """Wait until ``ready`` may tell another thing: ``EVERY`` seconds, for all who wait

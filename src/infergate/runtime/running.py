@@ -272,7 +272,8 @@ class Running:
             return
         old, self._parts = self._parts, parts
         before, self._served = self._served, served
-        calls = {call for each in before.values() for call in each.server.calls()} - self._busy
+        calls = {call for each in before.values() for call in each.server.calls()}
+        calls -= self._busy | parts.gateway.readiness.watchers
         for each in served.values():
             each.server.serve(each.wanted.app, parts.limits)
             each.door.become(each.wanted.door)

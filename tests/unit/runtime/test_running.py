@@ -319,3 +319,22 @@ async def test_a_stream_on_a_listener_that_goes_ends_in_good_order(engine: str) 
             await until(lambda: site.running.generations == 1)
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection((address.host, address.port))
+
+
+@pytest.mark.parametrize("engine", ["own", "compat"])
+async def test_who_watches_health_keeps_no_old_configuration(engine: str) -> None:
+    """Clients do for as long as they are connected."""
+    listeners = {"http": FREE, "grpc": FREE, "admin": None}
+    async with serving(configured(engine=engine, listeners=listeners)) as site:
+        address = site.running.listeners["grpc"].address
+        async with grpc.aio.insecure_channel(str(address)) as channel:
+            watching = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+            assert await watching.read() == b"\x08\x01"
+            limits = {"rank": 3}
+            await site.running.reload(configured(engine=engine, listeners=listeners, limits=limits))
+            await until(lambda: [each.closed for each in site.made] == [1, 1, 0, 0])
+            assert site.running.generations == 1
+            site.running.drain()
+            assert await watching.read() == b"\x08\x02", "it is told of what serves now"
+            assert await watching.code() is grpc.StatusCode.OK
+            assert not site.running.gateway.readiness.watchers
