@@ -1,7 +1,7 @@
 """Reads the configuration again and has it served, whoever asks for that.
 
-*Rule.* One at a time: who asks while another is under way has his own after it, which reads what
-the files hold then.
+*Rule.* One at a time: who asks while another is under way has one after it, which reads what the
+files hold then. All who ask meanwhile share that one.
 """
 
 from __future__ import annotations
@@ -34,15 +34,20 @@ class Reloads:
         self._history: Final = history
         self.files = files
         self._one: Final = asyncio.Lock()
+        self._next: asyncio.Task[Outcome] | None = None
+        """The reload that has not begun."""
         history.again = self.again
 
     async def again(self, why: str) -> Outcome:
         """Reload, because of ``why``. It is logged, and not given up where who asked is gone;
         raises nothing."""
-        return await asyncio.shield(asyncio.create_task(self._again(why)))
+        if self._next is None:
+            self._next = asyncio.create_task(self._again(why))
+        return await asyncio.shield(self._next)
 
     async def _again(self, why: str) -> Outcome:
         async with self._one:
+            self._next = None
             files = Files()
             wrong = await self._try(files)
             self.files = files

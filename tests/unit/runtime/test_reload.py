@@ -96,3 +96,20 @@ async def test_who_asked_may_go_away(site: Site) -> None:
         assert not (await site.reloads.again("SIGHUP")).wrong
     assert len(site.taken) == 3, "one after the other"
     assert site.history.page()["number"] == 3
+
+
+async def test_who_asks_while_one_waits_shares_it(site: Site) -> None:
+    """A client that asks and goes away, again and again, would have them pile up."""
+    site.free.clear()
+    first = asyncio.create_task(site.reloads.again("SIGHUP"))
+    await asyncio.sleep(0)
+    while not site.reloads._one.locked():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    later = [asyncio.create_task(site.reloads.again("POST /reload")) for _ in range(5)]
+    await asyncio.sleep(0)
+    later.pop().cancel()
+    site.free.set()
+    async with asyncio.timeout(20):
+        outcomes = await asyncio.gather(first, *later)
+    assert [each.why for each in outcomes] == ["SIGHUP"] + ["POST /reload"] * 4
+    assert len(site.taken) == 3
