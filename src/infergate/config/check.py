@@ -85,9 +85,13 @@ def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
     schemes = protocols.schemes(backend.protocol)
     if not schemes:
         return
+    first: dict[str, int] = {}
     for index, url in enumerate(backend.endpoints):
+        path = ("backends", name, "endpoints", index)
         if (wrong := _misfit(url, backend.protocol, schemes)) is not None:
-            yield ("backends", name, "endpoints", index), wrong
+            yield path, wrong
+        if (at := first.setdefault(str(url), index)) != index:  # metrics could not tell them apart
+            yield path, f"'{url}' is endpoints[{at}] already; its share is told by 'weight'"
 
 
 def _misfit(url: Url, protocol: str, schemes: tuple[str, ...]) -> str | None:
