@@ -133,6 +133,9 @@ class Running:
         self._leaving: Final[set[Server]] = set()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopping = False
+        self.retired: Callable[[], object] = lambda: None
+        """Called when an old configuration was closed. That is when memory settles: before, the old
+        would be kept with what stays."""
 
     @property
     def config(self) -> Config:
@@ -298,6 +301,8 @@ class Running:
         self._busy.difference_update(calls)
         self._old.remove(old)
         await old.close((self._parts, *self._old))
+        del old
+        self.retired()
 
     def _start(self, doing: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(doing)

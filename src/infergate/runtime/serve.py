@@ -58,7 +58,6 @@ def serve(read: Read, source: Path | None) -> int:
         async def take(config: Config) -> None:
             await running.reload(config)
             handler.setFormatter(FORMATTERS[config.log.format]())
-            settle()
 
         reloads = None if source is None else Reloads(read, take, history, files)
         await running.start()
@@ -95,7 +94,9 @@ class _Service(Protocol):
 
 def _made(config: Config, history: History) -> _Service:
     if config.workers == 1:
-        return assemble(config, history=history)
+        running = assemble(config, history=history)
+        running.retired = settle
+        return running
     # One process needs none.
     from infergate.runtime.workers.supervisor import Supervisor  # noqa: PLC0415
 

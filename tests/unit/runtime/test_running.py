@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from multiprocessing.shared_memory import SharedMemory
@@ -34,6 +36,7 @@ from infergate.core.wire import HttpRequest, joined
 from infergate.runtime.assemble import assemble
 from infergate.runtime.doors import Doors
 from infergate.runtime.history import History
+from infergate.runtime.memory import settle
 from infergate.runtime.running import NotTaken, Running
 from infergate.transport.rooms import MOST, ROOMS
 
@@ -338,3 +341,16 @@ async def test_who_watches_health_keeps_no_old_configuration(engine: str) -> Non
             assert await watching.read() == b"\x08\x02", "it is told of what serves now"
             assert await watching.code() is grpc.StatusCode.OK
             assert not site.running.gateway.readiness.watchers
+
+
+async def test_memory_settles_when_the_old_is_closed() -> None:
+    """What is settled before that stays until the next reload."""
+    async with serving(configured()) as site:
+        site.running.retired = settle
+        settle()
+        try:
+            known = weakref.ref(site.running.gateway)
+            await site.running.reload(with_timeout("9s"))
+            await until(lambda: known() is None)
+        finally:
+            gc.unfreeze()

@@ -118,6 +118,7 @@ class _Worker:
         self._take_sockets(given)
         try:
             self._running = assemble(config, company=self._company)
+            self._running.retired = settle
             await self._running.start(self._bind)
         except OSError as error:
             raise Failed(str(error)) from error
@@ -139,7 +140,6 @@ class _Worker:
         if change is not None:
             change.take()
             self._tell_as(self._running.config)
-            settle()
 
     async def _drop(self) -> None:
         change, self._change = self._change, None

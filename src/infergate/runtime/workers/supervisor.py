@@ -36,6 +36,7 @@ from infergate.runtime.banner import Addressed
 from infergate.runtime.company import Company, Ended
 from infergate.runtime.engines import engine
 from infergate.runtime.history import History
+from infergate.runtime.memory import settle
 from infergate.runtime.running import NotTaken
 from infergate.runtime.workers.backoff import Backoff
 from infergate.runtime.workers.channel import Failed, Lost
@@ -95,6 +96,7 @@ class Supervisor:
         self._config = config
         company = Company(metrics=metrics, scrape=self._scrape, ready=self._ready)
         self._own: Final = assemble(of_supervisor(config), history=history, company=company)
+        self._own.retired = settle
         self._places: Final = [_Place(number) for number in range(config.workers)]
         self._held: dict[str, Held] = {}
         self._lines = Turn.file()
