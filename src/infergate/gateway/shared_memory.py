@@ -17,7 +17,15 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar, TypeVarTuple
@@ -53,6 +61,7 @@ MemoryOperation = (
 )
 _PATIENCE: Final = 2.0
 """Seconds that a backend of a new configuration has to take a region that is registered."""
+_SILENT: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
 _INLINE: Final = MIB
 """Bytes that are copied while everything else waits: about 0.1 ms. More is done by a thread."""
 _INLINE_ELEMENTS: Final = 1024
@@ -136,10 +145,9 @@ class SharedMemory:
         """Tell those backends of the regions that are not yet ``known``. One that does not take a
         region is logged: it may know it by another name of itself."""
         async with self._changing:
-            for backend in self._backends:
-                if backend not in known:
-                    for each in tuple(self._regions.values()):
-                        await _tell_again(backend, each.told)
+            told = [each.told for each in self._regions.values()]
+            new = [each for each in self._backends if each not in known]
+            await asyncio.gather(*(_tell_again(backend, told) for backend in new))
 
     # ---- registering
 
@@ -309,14 +317,21 @@ class SharedMemory:
             self._held -= size
 
 
-async def _tell_again(backend: Backend, told: SharedMemoryRegion) -> None:
-    asked = SharedMemoryRegisterRequest(told.name, told.key, told.offset, told.size, told.device)
-    try:
-        now = time.monotonic()
-        await backend.perform(asked, Call(peer="", started=now, deadline=now + _PATIENCE))
-    except GatewayError as error:
-        if error.kind is not Kind.ALREADY_EXISTS:
-            _log.warning("shared memory region %r: %s", told.name, error.public)
+async def _tell_again(backend: Backend, told: Iterable[SharedMemoryRegion]) -> None:
+    """One that does not answer is told of no more: the reload, and who registers, wait for this."""
+    started = time.monotonic()
+    for each in told:
+        asked = SharedMemoryRegisterRequest(
+            each.name, each.key, each.offset, each.size, each.device
+        )
+        call = Call(peer="", started=started, deadline=started + _PATIENCE)
+        try:
+            await backend.perform(asked, call)
+        except GatewayError as error:
+            if error.kind is not Kind.ALREADY_EXISTS:
+                _log.warning("shared memory region %r: %s", each.name, error.public)
+            if error.kind in _SILENT:
+                return
 
 
 def _check_apart(places: Mapping[str, Place], regions: Mapping[str, Region]) -> None:

@@ -530,6 +530,22 @@ async def test_all_backends_have_a_region_or_none() -> None:
     assert open_files() == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "told"), [(Kind.TIMEOUT, 1), (Kind.CONNECT, 1), (Kind.BAD_REQUEST, 2)]
+)
+async def test_a_new_backend_that_is_silent_is_told_of_one_region(kind: Kind, told: int) -> None:
+    """A reload waits for each."""
+    memory = await on(LIMITS, Sharing("a"))
+    await memory.perform(CUDA, call())
+    known, silent = Sharing("a"), Memory("c", None)
+    silent.answer = GatewayError(kind, "no")  # type: ignore[assignment]
+    other = SharedMemory(LIMITS, (known, silent, Sharing("b")), on=True, before=memory)
+    await other.introduce((known,))
+    assert (len(known.asked), len(silent.asked)) == (0, told)
+    assert len(other._backends[2].asked) == 2  # type: ignore[attr-defined]
+    await memory.perform(SharedMemoryUnregisterRequest(), call())
+
+
 async def test_what_a_backend_does_not_forget_is_forgotten_here() -> None:
     backends = Sharing("a", SharedMemoryUnregisterRequest), Sharing("b")
     memory = await on(LIMITS, *backends)
