@@ -73,6 +73,18 @@ CHANGES: Final = frozenset({REPOSITORY, SETTINGS, SHARED_MEMORY})
 """Those that change servers' state."""
 _WHOLE: Final = frozenset({REPOSITORY, SETTINGS})
 """Those that, asked of the server, concern all models. Regions of shared memory are of no model."""
+_OF_A_MODEL: Final = frozenset(
+    {
+        InferRequest,
+        ModelConfigRequest,
+        ModelLoadRequest,
+        ModelMetadataRequest,
+        ModelReadyRequest,
+        ModelUnloadRequest,
+    }
+)
+"""Those that are never asked of the server. One without a name is of the model called so: a route
+for any model may take it to a backend that has but one."""
 _SCOPES: Final = frozenset({"scope", "scp"})
 """Claims that are words with blanks between (RFC 8693, 4.2)."""
 
@@ -125,13 +137,14 @@ class Grant:
             any(map(matches, values_of(claims, name))) for name, matches in self._claims.items()
         )
 
-    def allows(self, operation: str, model: str) -> bool:
+    def allows(self, operation: type, model: str) -> bool:
         """Rule 3."""
-        if operation not in self._operations:
+        kind = OPERATIONS[operation]
+        if kind not in self._operations:
             return False
-        if model:
+        if model or operation in _OF_A_MODEL:
             return self._models(model)
-        return self._has_all_models or operation not in _WHOLE
+        return self._has_all_models or kind not in _WHOLE
 
 
 def values_of(claims: Claims, name: str) -> tuple[str, ...]:
@@ -168,8 +181,7 @@ class Granted:
         known = self._known.get(key)
         if known is not None:
             return known
-        kind = OPERATIONS[operation]
-        found = any(each.allows(kind, model) for each in self._grants)
+        found = any(each.allows(operation, model) for each in self._grants)
         if len(model) <= _LONGEST:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()

@@ -23,9 +23,11 @@ from infergate.core.messages import OPERATIONS as ALL_OPERATIONS
 from infergate.core.messages import (
     InferRequest,
     LogSettingsRequest,
+    ModelConfigRequest,
     ModelIndexRequest,
     ModelLoadRequest,
     ModelMetadataRequest,
+    ModelReadyRequest,
     ServerLiveRequest,
     SharedMemoryRegisterRequest,
     TraceSettingsRequest,
@@ -93,6 +95,16 @@ def test_what_changes_the_whole_server_needs_a_rule_for_all_models() -> None:
 def test_what_tells_of_the_server_is_for_who_may_see_any_model() -> None:
     assert allowed([Rule(("*",), ("bert-*",))], "key:a", ModelIndexRequest, "")
     assert not allowed([Rule(("*",), ("bert-*",))], "key:a", ServerLiveRequest, "")
+
+
+def test_a_model_without_a_name_is_no_server() -> None:
+    """The legacy API's message may leave the name out, and a route for any model takes that."""
+    some, every = (
+        [Rule(("*",), (models,), frozenset({"infer", "metadata"}))] for models in ("bert-*", "*")
+    )
+    for operation in (InferRequest, ModelMetadataRequest, ModelConfigRequest, ModelReadyRequest):
+        assert not allowed(some, "key:a", operation, "")
+        assert allowed(every, "key:a", operation, "")
 
 
 @pytest.mark.parametrize(
