@@ -614,3 +614,37 @@ reload: {post: true, watch: false}
         file.write_text(file.read_text().replace("key:good", "key:god"))
         assert post(gateway.admin, "/reload", b"", bearer(OPS)).status == 500
         assert [status(), status(key)] == [401, 200]  # what was in force stays
+
+
+def test_a_key_that_a_reload_takes_back_ends_a_stream_that_is_open() -> None:
+    keys = {name: digest_of(name).hex() for name in (GOOD, OPS)}
+    base = """
+backends: {demo: {protocol: builtin}}
+routes: [{model: '*', backend: demo}]
+reload: {post: true, watch: false}
+access:
+  rules: [{who: ["key:*"]}]
+  keys: [{name: ops, sha256: "%s"}, {name: good, sha256: "%s"}]
+""" % (keys[OPS], keys[GOOD])  # noqa: UP031 - it has braces
+    more = threading.Event()
+    message = rpc_message("simple").SerializeToString()
+
+    def messages() -> Iterator[bytes]:
+        yield message
+        more.wait(SECONDS)
+        yield message
+
+    with started_infergate(base) as gateway, channel(gateway.grpc) as made:
+        headers = tuple(bearer(GOOD).items())
+        answers = made.stream_stream(STREAM)(messages(), metadata=headers, timeout=SECONDS)
+        try:
+            assert not pb.ModelStreamInferResponse.FromString(next(answers)).error_message
+            file = gateway.log.parent / "routes.yaml"
+            file.write_text(file.read_text().replace(keys[GOOD], "0" * 64))
+            assert post(gateway.admin, "/reload", b"", {}).status == 200
+            more.set()
+            with pytest.raises(grpc.RpcError) as caught:
+                list(answers)
+        finally:
+            more.set()
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED

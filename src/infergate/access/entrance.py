@@ -4,7 +4,7 @@
 wrong. Who says nothing is whom his connection's certificate names first, else anonymous.
 *Rule 2.* Anonymous is never told that something is forbidden, but to say who he is.
 *Rule 3.* A request of a stream is looked at like any other, with the credentials of its stream as
-they are worth now.
+they are worth now, by the configuration of now.
 """
 
 from __future__ import annotations
@@ -92,10 +92,18 @@ class Entrance:
         self._shares_memory: Final = shares_memory
         self._anonymous: Final = rules.anonymous()
         self._known: Final[dict[str, Granted]] = {}
+        self._after: Entrance | None = None
+
+    def give_way(self, after: Entrance) -> None:
+        """From now on ``after`` says who comes in. Streams outlive the configuration that they
+        were begun under, but not a key that is taken back."""
+        self._after = after
 
     async def admitted(self, peek: Peek, call: Call) -> Peek:
         """How to go on with a request that ``peek`` tells of; who asks is noted on ``call``. Raises
         UNAUTHENTICATED, FORBIDDEN, RATE_LIMITED, OVERLOADED."""
+        if self._after is not None:
+            return await self._after.admitted(peek, call)
         operation = peek.operation
         kind = OPERATIONS[operation]
         if kind == HEALTH and self._open_health:

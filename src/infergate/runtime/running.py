@@ -282,6 +282,8 @@ class Running:
             each.door.become(each.wanted.door)
         parts.gateway.take_over()
         parts.begin()
+        if old.access is not None and parts.access is not None and old.access is not parts.access:
+            old.access.give_way(parts.access)
         self._old.append(old)
         self._busy.update(calls)
         left = [each.server for each in before.values() if self._is_new(each)]
