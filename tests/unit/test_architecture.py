@@ -76,7 +76,14 @@ ONLY_IN = {
 IMPURE = ("asyncio", "logging", "time", "socket")
 """What codecs, being pure, may not import."""
 UNTRACKED_TASKS = ("create_task", "ensure_future")
-TASKS_IN = ("transport.", "runtime.", "backends.hedging", "backends.watching", "gateway.mirror")
+TASKS_IN = (
+    "transport.",
+    "runtime.",
+    "access.jwks",
+    "backends.hedging",
+    "backends.watching",
+    "gateway.mirror",
+)
 """Where tasks may be started: elsewhere nobody would wait for them or cancel them."""
 PROTOCOLS_IN = ("codecs.registry", "config")
 

@@ -5,6 +5,8 @@ names; a shared secret (``oct``) serves none. So no token can choose how it is c
 3.1).
 *Rule 2.* Keys from a URL are kept while it is away. They are asked for again when they are old, and
 for a token whose key is not known, but not sooner than ``PAUSE`` after the last time.
+*Rule 3.* Who asks for them asks for all who wait, also where he goes away meanwhile: clients come
+and go as they like, and each that has left would be another question.
 """
 
 from __future__ import annotations
@@ -146,14 +148,14 @@ class UrlSource:
         self._keys: KeySet | None = None
         self._old = 0.0  # when they are to be asked for again
         self._may = 0.0  # when they may be
-        self._lock: Final = asyncio.Lock()
+        self._asking: asyncio.Task[None] | None = None
 
     async def keys(self, now: float) -> KeySet | None:
         """See Source. One request asks; others wait only where there are no keys, or none but those
         of long ago: nobody has asked for them since."""
         if now >= self._old and now >= self._may:
             wait = self._keys is None or now >= self._may + self._refresh
-            if wait or not self._lock.locked():
+            if wait or self._asking is None:
                 await self._ask(now)
         return self._keys
 
@@ -163,20 +165,31 @@ class UrlSource:
             await self._ask(now)
         return self._keys
 
+    async def close(self) -> None:
+        """Ask no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+
     async def _ask(self, now: float) -> None:
-        async with self._lock:
-            if now < self._may:  # another has asked meanwhile
-                return
-            try:
-                document = await self._fetch()
-                if self._keys is None or document != self._keys.document:
-                    self._keys = KeySet(document)
-                self._old = now + self._refresh
-            except (GatewayError, ValueError) as error:
-                self._failed()
-                kept = "there are none" if self._keys is None else "those there are stay in force"
-                _log.error(
-                    "jwt '%s': keys cannot be had, %s: %s %s",
-                    self._name, kept, error, getattr(error, "detail", ""),
-                )  # fmt: skip
+        """Rule 3."""
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._asked(now))
+        await asyncio.shield(self._asking)
+
+    async def _asked(self, now: float) -> None:
+        try:
+            document = await self._fetch()
+            if self._keys is None or document != self._keys.document:
+                self._keys = KeySet(document)
+            self._old = now + self._refresh
+        except (GatewayError, ValueError) as error:
+            self._failed()
+            kept = "there are none" if self._keys is None else "those there are stay in force"
+            _log.error(
+                "jwt '%s': keys cannot be had, %s: %s %s",
+                self._name, kept, error, getattr(error, "detail", ""),
+            )  # fmt: skip
+        finally:
             self._may = now + (EAGER if self._keys is None else PAUSE)
+            self._asking = None

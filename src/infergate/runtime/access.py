@@ -125,8 +125,7 @@ def _tokens(
 
     failed = _failed(metrics, "jwks")
     upstream = ask()
-    closing.append(upstream.close)
-    return Tokens(
+    made = Tokens(
         [
             Issuer(
                 name,
@@ -135,16 +134,22 @@ def _tokens(
                 each.algorithms,
                 each.leeway,
                 each.subject,
-                _source(name, each, upstream, failed),
+                _source(name, each, upstream, failed, closing),
             )
             for name, each in access.jwt.items()
         ],
         rules,
     )
+    closing.append(upstream.close)  # after those that ask it
+    return made
 
 
 def _source(
-    name: str, config: JwtConfig, upstream: HttpUpstream, failed: Callable[[], None]
+    name: str,
+    config: JwtConfig,
+    upstream: HttpUpstream,
+    failed: Callable[[], None],
+    closing: Closing,
 ) -> Source:
     from infergate.access.jwks import FileSource, KeySet, UrlSource
 
@@ -152,7 +157,9 @@ def _source(
     if path is not None:
         return FileSource(Watched(path, KeySet, KeySet(path.read_bytes()), failed))
     assert config.jwks_url is not None
-    return UrlSource(name, _fetch(config.jwks_url, upstream), config.refresh, failed)
+    source = UrlSource(name, _fetch(config.jwks_url, upstream), config.refresh, failed)
+    closing.append(source.close)
+    return source
 
 
 def _fetch(url: Url, upstream: HttpUpstream) -> Callable[[], Awaitable[bytes]]:

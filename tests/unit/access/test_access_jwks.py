@@ -220,14 +220,40 @@ async def test_who_comes_while_keys_are_renewed_goes_on_with_the_old_ones() -> N
     await asking
 
 
-async def test_who_goes_away_while_asking_leaves_it_to_the_next() -> None:
+async def test_who_goes_away_while_asking_has_asked_for_all() -> None:
+    """Else a client that comes and goes would ask as often as it likes."""
+    server = Server(jwks(RSA))
+    server.gate = asyncio.Event()
+    keys = source(server)
+    for moment in range(5):
+        asking = asyncio.ensure_future(keys.keys(float(moment)))
+        await server.entered.wait()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    server.gate.set()
+    assert await keys.keys(5.0) is not None
+    assert server.asked == 1
+
+
+async def test_who_waits_for_a_slow_url_is_told_when_it_has_answered() -> None:
+    """Not when it has been asked for each who waited, one after the other."""
+    server = Server(AWAY)
+    server.gate = asyncio.Event()
+    keys = source(server)
+    waiting = [asyncio.ensure_future(keys.keys(2.0 * moment)) for moment in range(10)]
+    await server.entered.wait()
+    await asyncio.sleep(0)
+    server.gate.set()
+    assert await asyncio.wait_for(asyncio.gather(*waiting), 5) == [None] * 10
+    assert (server.asked, server.failed) == (1, 1)
+
+
+async def test_nothing_is_asked_any_more_when_it_is_closed() -> None:
     server = Server(jwks(RSA))
     server.gate = asyncio.Event()
     keys = source(server)
     asking = asyncio.ensure_future(keys.keys(0.0))
     await server.entered.wait()
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-    server.gate.set()
-    assert await keys.keys(0.0) is not None
-    assert server.asked == 2
+    await keys.close()
+    await asyncio.wait({asking}, timeout=5)
+    assert asking.cancelled()
