@@ -40,14 +40,17 @@ class Watched(Generic[T]):
         self._data: bytes | None = None
         self._said = ""
         self._due = 0.0
+        self._looks = 0
         self._lock: Final = asyncio.Lock()
 
     async def current(self, now: float) -> T:
         """What it holds; ``now`` is of ``time.monotonic``."""
         if now >= self._due:
+            looks = self._looks
             async with self._lock:
-                if now >= self._due:
+                if looks == self._looks:  # nobody has looked since, who may have had to wait long
                     await self._look()
+                    self._looks += 1
                     self._due = now + PERIOD
         return self._value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from pathlib import Path
@@ -80,3 +81,26 @@ async def test_a_file_that_is_no_use_leaves_what_was(
     spoil(path)  # type: ignore[operator]
     assert await file.current(20.0) == 8
     assert len(caplog.records) == 2
+
+
+async def test_who_waits_for_a_file_system_that_hangs_does_not_look_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else those who come in a second wait one after the other, each as long as the first."""
+    path = tmp_path / "f"
+    path.write_text("1")
+    file = watched(path, Failures())
+    looks, entered, gate = 0, asyncio.Event(), asyncio.Event()
+
+    async def look() -> None:
+        nonlocal looks
+        looks += 1
+        entered.set()
+        await gate.wait()
+
+    monkeypatch.setattr(file, "_look", look)
+    waiting = [asyncio.ensure_future(file.current(2 * PERIOD * moment)) for moment in range(10)]
+    await entered.wait()
+    gate.set()
+    await asyncio.gather(*waiting)
+    assert looks == 1
