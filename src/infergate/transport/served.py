@@ -205,7 +205,9 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
             await rest.close()
         self._task = None
         request.release()
-        if not self._transport.is_closing():
+        if self._transport.is_closing():
+            self._wait_for_the_end()
+        else:
             self._sent(keep=keep)
 
     async def _has_room(self) -> None:
@@ -229,6 +231,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
 
     def _answer(self, response: HttpResponse) -> None:
         if self._transport.is_closing():
+            self._wait_for_the_end()
             return
         keep = self._send(response)
         if self._request is None or not self._request.whole:
@@ -264,6 +267,12 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
     def _close(self) -> None:
         self._flush(State.LAST)
         self._transport.close()
+
+    def _wait_for_the_end(self) -> None:
+        """The client ended its half: what it has not taken of answers before is all that keeps the
+        connection, and has its time like any last answer."""
+        if self._state is not State.CLOSED:
+            self._flush(State.LAST)
 
     def _linger(self) -> None:
         self._state = State.LINGER

@@ -24,6 +24,8 @@ from infergate.transport.frame_server import FrameServer
 from infergate.transport.guard import Admission, Unsent
 from infergate.transport.h2 import frames
 from infergate.transport.h2.frames import frame
+from infergate.transport.listener import Listener
+from infergate.transport.served import Served
 
 __all__ = ["connect"]
 
@@ -235,6 +237,32 @@ async def test_who_does_not_read_is_cut_off(kind: str) -> None:
     async with site(kind, limits=QUICK) as one:
         with narrow(one.server.address.port) as client:
             client.sendall(SAID[kind])
+            await until(lambda: one.refused == [Refusal.SLOW_READER])
+            await until(lambda: not one.door.open)
+
+
+@pytest.mark.parametrize("kind", ["http", "http of compat"])
+async def test_who_ends_his_half_and_does_not_read_is_cut_off(kind: str) -> None:
+    """While a request is served: the answers before it keep the connection from closing."""
+    async with site(kind, limits=QUICK) as one:
+        with narrow(one.server.address.port) as client:
+            await until(lambda: one.door.open == 1)
+            assert isinstance(one.server, Listener)
+            (served,) = one.server._connections
+            assert isinstance(served, Served)
+            ours = served._transport
+            ours.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            body = b"x" * 40_000
+            client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 40000\r\n\r\n" + body)
+            await until(lambda: 0 < ours.get_write_buffer_size() < 40_000)
+            client.sendall(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+            app = one.server.app
+            assert isinstance(app, HttpEcho)
+            await app.entered.wait()
+            client.shutdown(socket.SHUT_WR)
+            await until(ours.is_closing)
+            assert one.door.open == 1
+            app.release.set()
             await until(lambda: one.refused == [Refusal.SLOW_READER])
             await until(lambda: not one.door.open)
 
