@@ -156,7 +156,20 @@ def _stream(method: str, handler: StreamHandler, gate: Gate) -> StreamHandler:
 
     async def answer(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
         await gate.admitted(asked, call)  # what it raises is told as gRPC does by the transport
-        async for each in handler(messages, call):
+        async for each in handler(_looked_at(messages, gate, asked, call), call):
             yield each
 
     return answer
+
+
+async def _looked_at(
+    messages: AsyncIterator[Buffer], gate: Gate, asked: Peek, call: Call
+) -> AsyncIterator[Buffer]:
+    """``messages``, each of which is asked for like any other request; the first is what its stream
+    was let in for."""
+    is_first = True
+    async for message in messages:
+        if not is_first:
+            await gate.admitted(asked, call)
+        is_first = False
+        yield message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from infergate.core.messages import (
     TraceSettingsRequest,
 )
 from infergate.core.places import Place
-from infergate.core.tensor import Tensor
+from infergate.core.tensor import Buffer, Tensor
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.gateway.control import Allowed
 from infergate.gateway.dispatch import RpcDispatch
@@ -259,3 +260,26 @@ async def test_own_services_refuse_as_grpc_does() -> None:
     assert outcomes == ["forbidden"]
     with pytest.raises(GatewayError):
         [each async for each in guarded.streams[REFLECTION](None, call())]  # type: ignore[arg-type]
+
+
+async def test_each_message_to_reflection_is_looked_at() -> None:
+    """A token may have expired, or a key been taken back, since the stream was opened."""
+
+    async def echo(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
+        async for message in messages:
+            yield RpcResponse((message,))
+
+    async def messages() -> AsyncIterator[Buffer]:
+        yield b"1"
+        yield b"2"
+        gate.error = FORBIDDEN
+        yield b"3"
+
+    gate = Gate()
+    own = guarded_services(OwnServices({}, {REFLECTION: echo}), gate, LineCodec().build_error)
+    told = aiter(own.streams[REFLECTION](messages(), call()))
+    assert [(await anext(told)).message for _ in range(2)] == [(b"1",), (b"2",)]
+    with pytest.raises(GatewayError) as caught:
+        await anext(told)
+    assert caught.value is FORBIDDEN
+    assert [each.operation for each in gate.asked] == [ServerMetadataRequest] * 3
