@@ -11,6 +11,11 @@ from infergate.core.tensor import NO_PARAMETERS
 _UNLOAD_DEPENDENTS = "unload_dependents"
 
 
+def unloads_others(operation: ModelUnloadRequest) -> bool:
+    """Whether the models that an ensemble consists of are to go with it."""
+    return operation.parameters.get(_UNLOAD_DEPENDENTS) not in (None, False)
+
+
 def name_alone(
     operation: ModelLoadRequest | ModelUnloadRequest,
 ) -> ModelLoadRequest | ModelUnloadRequest:

@@ -5,7 +5,9 @@ itself is looked at, once it was read: what a message says in two places, it can
 
 *Rule 1.* A call without a permit may ask for health, and for nothing else.
 *Rule 2.* Lists leave out the models that are not the caller's to know of.
-*Rule 3.* Tensors in shared memory are for those who may use shared memory.
+*Rule 3.* An ensemble is unloaded with the models that it consists of, which nobody here can name,
+by who may unload all.
+*Rule 4.* Tensors in shared memory are for those who may use shared memory.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from infergate.core.messages import (
     ModelStatistics,
     ModelStatisticsRequest,
     ModelStatus,
+    ModelUnloadRequest,
     Operation,
     ServerLiveRequest,
     ServerMetadataRequest,
@@ -35,8 +38,10 @@ from infergate.core.messages import (
     ServerStatus,
     SharedMemoryStatusRequest,
 )
+from infergate.core.repository import unloads_others
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse
+from infergate.gateway.audit import denied
 from infergate.gateway.bound import Bound
 from infergate.gateway.frontend import Gate
 from infergate.gateway.gateway import Gateway
@@ -58,6 +63,8 @@ class GuardedGateway(Gateway):
                 raise _forbidden(operation)
             return await super().perform(operation, call)
         _check(operation, permit)
+        if isinstance(operation, ModelUnloadRequest) and unloads_others(operation):
+            _check_all(operation, permit, call)
         return _seen(await super().perform(operation, call), permit)
 
     def infer(self, request: InferRequest, bound: Bound, call: Call) -> Awaitable[InferResponse]:
@@ -83,6 +90,16 @@ def _forbidden(operation: Operation) -> GatewayError:
 def _check(operation: Operation, permit: Permit) -> None:
     if not permit.allows(type(operation), getattr(operation, "model", "")):
         raise _forbidden(operation)
+
+
+def _check_all(operation: ModelUnloadRequest, permit: Permit, call: Call) -> None:
+    """Rule 3."""
+    kind = type(operation)
+    if not permit.allows(kind, ""):
+        told = "unloading a model with those that it depends on is not allowed to this client"
+        error = GatewayError(Kind.FORBIDDEN, told)
+        denied(kind, call, error)
+        raise error
 
 
 def _check_inference(request: InferRequest, call: Call) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from infergate.core.messages import (
     ModelMetadataRequest,
     ModelStatistics,
     ModelStatisticsRequest,
+    ModelUnloadRequest,
     RequestedOutput,
     ServerLiveRequest,
     ServerMetadataRequest,
@@ -137,6 +139,24 @@ async def test_the_status_of_one_model_is_refused_like_its_metadata() -> None:
     with pytest.raises(GatewayError) as caught:
         await made.perform(ServerStatusRequest("simple"), caller(of("ident*")))
     assert caught.value.kind is Kind.FORBIDDEN
+
+
+async def test_other_models_are_unloaded_with_one_by_who_may_unload_all(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "infergate.audit")
+    memory = Memory("b")
+    made = gateway(memory)
+    some, every = caller(of("m", "repository")), caller(of("*", "repository"))
+    others = {"unload_dependents": True}
+    with pytest.raises(GatewayError) as caught:
+        await made.perform(ModelUnloadRequest("m", parameters=others), some)
+    assert caught.value.kind is Kind.FORBIDDEN
+    assert "outcome=forbidden" in caplog.text
+    assert memory.asked == []
+    await made.perform(ModelUnloadRequest("m", parameters={"unload_dependents": False}), some)
+    await made.perform(ModelUnloadRequest("m", parameters=others), every)
+    assert len(memory.asked) == 2
 
 
 @pytest.mark.parametrize(
