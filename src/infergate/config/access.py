@@ -82,8 +82,9 @@ def _parse_redis(value: Any) -> str:
     """It is not told: it may hold a password."""
     text = parse_text(value)
     try:
-        scheme = urlsplit(text).scheme
-    except ValueError:
+        url = urlsplit(text)
+        scheme, _ = url.scheme, url.port
+    except ValueError:  # of a password with a slash the beginning would be a port, and be told
         scheme = ""
     if scheme not in _REDIS:
         raise ValueError("expected a URL like redis://host:6379/0, rediss://… or unix:///path")

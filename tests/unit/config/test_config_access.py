@@ -52,7 +52,7 @@ def test_a_password_is_not_told(tmp_path: Path) -> None:
     assert config.access.redis is not None
     assert config.access.redis.url == "redis://:pass-word@host"
     assert "pass-word" not in repr(config) + config.model_dump_json()
-    for wrong in ("http://:pass-word@host", "[pass-word"):
+    for wrong in ("http://:pass-word@host", "[pass-word", "redis://:pass-word/x@host"):
         with pytest.raises(ConfigError) as caught:
             parse(HEAD + text.replace("${REDIS_URL}", wrong), "f", {})
         assert "pass-word" not in str(caught.value)
