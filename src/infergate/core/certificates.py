@@ -73,6 +73,8 @@ def load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     except ssl.SSLError as error:
         reason = _REASONS.get(error.reason or "", f"cannot be used: {error.reason or error}")
         raise CertificateError(f"{certificate} and {key}: {reason}") from None
+    except OSError as error:  # they are read once more, and may be changed meanwhile
+        raise CertificateError(f"{certificate} and {key}: {error.strerror}") from None
 
 
 def load_authorities(context: ssl.SSLContext, file: Path) -> None:
@@ -82,6 +84,8 @@ def load_authorities(context: ssl.SSLContext, file: Path) -> None:
         context.load_verify_locations(file)
     except ssl.SSLError as error:
         raise CertificateError(f"{file}: cannot be used: {error.reason or error}") from None
+    except OSError as error:
+        raise CertificateError(f"{file}: {error.strerror}") from None
 
 
 def expires(file: Path) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -47,6 +48,31 @@ def test_what_is_wrong_with_a_pair(authority: Authority, tmp_path: Path) -> None
     assert "is encrypted" in loaded(pair.certificate, file)
     file.write_text("-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n")
     assert f"{file} and {pair.key}: cannot be used: " in loaded(file, pair.key)
+
+
+class Slow(ssl.SSLContext):
+    """OpenSSL, which opens the files once more, when they have gone."""
+
+    gone: Path
+
+    def load_cert_chain(self, certfile: Any, keyfile: Any = None, password: Any = None) -> None:
+        self.gone.unlink()
+        super().load_cert_chain(certfile, keyfile, password)
+
+    def load_verify_locations(self, cafile: Any = None, *others: Any) -> None:
+        self.gone.unlink()
+        super().load_verify_locations(cafile, *others)
+
+
+def test_files_that_go_while_they_are_read(authority: Authority) -> None:
+    """Else who connects in that moment would meet a bug, and not the certificate from before."""
+    pair, context = authority.server(), Slow(ssl.PROTOCOL_TLS_SERVER)
+    context.gone = pair.key
+    with pytest.raises(CertificateError, match="No such file"):
+        load_pair(context, pair.certificate, pair.key)
+    context.gone = authority.file
+    with pytest.raises(CertificateError, match="No such file"):
+        load_authorities(context, authority.file)
 
 
 def test_what_is_wrong_with_authorities(authority: Authority, tmp_path: Path) -> None:
