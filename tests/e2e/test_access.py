@@ -494,6 +494,33 @@ def test_a_stream_without_good_credentials_ends(site: Site, headers: Mapping[str
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
+@pytest.mark.parametrize("method", [STREAM, f"/{SERVICE}/StreamInfer"])
+def test_a_stream_that_asks_nothing_is_not_kept_for_who_is_not_known(
+    site: Site, method: str
+) -> None:
+    """There are so many streams of a process, which would be lost to those who are."""
+    done = threading.Event()
+
+    def messages() -> Iterator[bytes]:
+        done.wait(SECONDS)
+        yield from ()
+
+    answers = site.channel.stream_stream(method)(
+        messages(), metadata=tuple(bearer("wrong-secret").items()), timeout=SECONDS
+    )
+    try:
+        if method != STREAM:
+            status = OLD.InferResponse.FromString(next(answers)).request_status
+            assert code_name(status) == "INVALID_ARG"
+            assert list(answers) == []
+        else:
+            with pytest.raises(grpc.RpcError) as caught:
+                list(answers)
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    finally:
+        done.set()
+
+
 def test_a_stream_whose_token_expires_ends(site: Site) -> None:
     """PyJWT counts whole seconds, and the leeway is ten."""
     ends = int(time.time()) - 10 + 3

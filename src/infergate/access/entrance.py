@@ -124,6 +124,18 @@ class Entrance:
             return replace(peek, forwards=False)  # so that it is seen where its tensors lie
         return peek
 
+    async def known(self, call: Call) -> None:
+        """Who opens a stream is noted on ``call``; what he may is seen at each request. Raises
+        UNAUTHENTICATED, OVERLOADED."""
+        if self._after is not None:
+            await self._after.known(call)
+            return
+        try:
+            call.permit = await self._permit(call, time.monotonic())
+        except Refused as refusal:
+            self._refused(refusal.reason.value)
+            raise refusal.error from None
+
     async def _permit(self, call: Call, now: float) -> Granted:
         credential = presented(call.headers)
         if credential is not None:

@@ -72,6 +72,10 @@ class Gate(Protocol):
         """How to go on with the request that ``peek`` tells of. Raises GatewayError."""
         ...
 
+    async def known(self, call: Call) -> None:
+        """Whether it is told well enough who asks, whatever he will ask. Raises GatewayError."""
+        ...
+
 
 class Translate(Generic[Req, Resp]):
     """Wire → canonical → gateway → canonical → wire. Serves every operation."""
@@ -246,6 +250,13 @@ class Frontend(Generic[Req, Resp]):
         except Exception:  # noqa: BLE001 - the last line: a bug costs one request, not the process
             _log.exception("a bug while serving %s", call.protocol)
             return self.refuse(GatewayError(Kind.INTERNAL, "internal error"), wire, call)
+
+    async def welcome(self, call: Call) -> None:
+        """Raises GatewayError where a stream is not to be opened: there are so many of them, and
+        one may say nothing for hours."""
+        call.protocol = self.codec.name
+        if self._gate is not None:
+            await self._gate.known(call)
 
     async def read_streamed(self, wire: Req, call: Call) -> tuple[InferRequest, Parsed, Bound]:
         """The inference that ``wire``, a request of a stream, asks for, as it was parsed, and its

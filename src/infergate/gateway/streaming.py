@@ -101,6 +101,11 @@ class Stream:
         """See Conversation."""
         return 1 if isinstance(self._codec, InTurn) else AT_ONCE
 
+    async def begin(self) -> None:
+        """See Conversation."""
+        self._call.operation = STREAMED
+        await self._frontend.welcome(self._call)
+
     async def ask(
         self, message: Buffer, refused: GatewayError | None
     ) -> AsyncGenerator[RpcResponse, None]:

@@ -159,6 +159,11 @@ class Conversation(Protocol):
         """How many requests are served at once."""
         ...
 
+    async def begin(self) -> None:
+        """Before anything is asked, which may be hours later. Raises GatewayError where there is to
+        be no stream."""
+        ...
+
     async def ask(
         self, message: Buffer, refused: GatewayError | None
     ) -> AsyncGenerator[RpcResponse, None]:

@@ -25,7 +25,9 @@ from infergate.transport.guard import Admission, Share
 async def held(
     conversation: Conversation, messages: AsyncIterator[Buffer], admission: Admission
 ) -> AsyncGenerator[RpcResponse, None]:
-    """The answers to all ``messages``. To be closed by ``aclose``, which gives up the rest."""
+    """The answers to all ``messages``. To be closed by ``aclose``, which gives up the rest. Raises
+    GatewayError where there is to be no stream."""
+    await conversation.begin()
     outlet = _Outlet()
     reading = asyncio.create_task(_read(conversation, messages, admission, outlet))
     reading.add_done_callback(lambda _: outlet.close())

@@ -112,6 +112,21 @@ async def test_only_the_first_name_of_a_certificate_counts() -> None:
     assert (await door.refusal(peer_identity=("a.example", "b.example"))).kind is Kind.FORBIDDEN
 
 
+async def test_who_opens_a_stream_is_known_or_a_guest() -> None:
+    door, guests = Door(), Door(Rule(("anonymous",)))
+    for wrong in ({}, {"x-api-key": "wrong"}):
+        with pytest.raises(GatewayError) as caught:
+            await door.entrance.known(Call("test", time.monotonic(), headers=wrong))
+        assert caught.value.kind is Kind.UNAUTHENTICATED
+    assert door.reasons == [Reason.NO_CREDENTIALS.value, Reason.UNKNOWN_KEY.value]
+    for which, headers, identity in ((door, BEARER, "key:a"), (guests, {}, "anonymous")):
+        await which.entrance.known(call := Call("test", time.monotonic(), headers=headers))
+        assert call.identity == identity
+    door.entrance.give_way(guests.entrance)
+    await door.entrance.known(call := Call("test", time.monotonic()))
+    assert call.identity == "anonymous"
+
+
 async def test_who_says_nothing_is_told_to_say_something() -> None:
     door = Door()
     assert (await door.refusal()).kind is Kind.UNAUTHENTICATED

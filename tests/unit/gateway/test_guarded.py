@@ -204,6 +204,9 @@ class Gate:
         self.forwards = forwards
         self.asked: list[Peek] = []
 
+    async def known(self, call: Call) -> None:
+        raise AssertionError
+
     async def admitted(self, peek: Peek, call: Call) -> Peek:
         self.asked.append(peek)
         if self.error is not None:

@@ -379,6 +379,17 @@ async def test_a_stream_without_answers(rpc_site: RpcSite, rpc_upstream: RpcUpst
     assert (call.deadline, call.headers["x-b"]) == (None, "2")
 
 
+async def test_a_conversation_that_is_not_wanted_ends_before_anything_is_asked(
+    rpc_site: RpcSite,
+) -> None:
+    async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
+        stream = channel.stream_stream("/t.T/Talk")(timeout=30, metadata=(("x-no-stream", "1"),))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream.read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    await until(lambda: not rpc_site.admission.streams)
+
+
 async def test_what_a_conversation_returns_is_told_at_its_end(
     rpc_site: RpcSite, rpc_upstream: RpcUpstream
 ) -> None:

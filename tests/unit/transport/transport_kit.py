@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager, suppress
 
 from infergate.core.call import Call
-from infergate.core.errors import GatewayError
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
@@ -304,6 +304,10 @@ class Repeating:
         self.app = app
         self.call = call
         self.at_once = at_once
+
+    async def begin(self) -> None:
+        if "x-no-stream" in self.call.headers:
+            raise GatewayError(Kind.OVERLOADED, "no stream")
 
     async def ask(
         self, message: Buffer, refused: GatewayError | None
