@@ -96,7 +96,7 @@ class Tokens:
         if not isinstance(subject, str) or not _is_name(subject):
             raise invalid_token(f"the token's claim '{issuer.subject}' tells no name")
         permit = self._rules.permit(f"{TOKEN}{issuer.name}:{subject}", claims)
-        return _Known(issuer, keys, float(claims["exp"]) + issuer.leeway, permit)
+        return _Known(issuer, keys, claims["exp"] + issuer.leeway, permit)
 
     def _named(self, token: str) -> tuple[Issuer, str | None, str]:
         """Whose the token says it is, and which key and algorithm it says it is signed with."""
@@ -127,6 +127,7 @@ def _claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> dict[str, Any]:
             leeway=issuer.leeway,
             options={"require": ["exp", "iss", "aud", issuer.subject]},
         )
+        claims["exp"] = float(claims["exp"])  # PyJWT takes texts, and integers of any length
     except ExpiredSignatureError:
         raise expired_token() from None
     except ImmatureSignatureError:
