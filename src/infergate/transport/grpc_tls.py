@@ -54,8 +54,9 @@ def _credentials(certificates: ServerCertificates) -> Any:
         certificates.refresh()
         if shown == certificates.generation:
             return None
+        made = _configuration(certificates)  # where that fails, the next handshake tries again
         shown = certificates.generation
-        return _configuration(certificates)
+        return made
 
     return grpc.dynamic_ssl_server_credentials(
         _configuration(certificates),

@@ -1,0 +1,41 @@
+"""TLS of a listener over grpcio: when its certificates are taken anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from infergate.transport import grpc_tls
+from infergate.transport.tls_server import ServerCertificates
+from tls_kit import Authority, of_server, put
+
+
+def test_files_that_go_while_they_are_taken_are_taken_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the certificate from before would be shown until the next one is made."""
+    renewals: list[Callable[[], Any]] = []
+    monkeypatch.setattr(
+        grpc,
+        "dynamic_ssl_server_credentials",
+        lambda first, renewed, **others: renewals.append(renewed),
+    )
+    authority = Authority(tmp_path / "authority")
+    pair, now = authority.server(), 0.0
+    certificates = ServerCertificates("grpc", of_server(pair), (), clock=lambda: now)
+    grpc_tls._credentials(certificates)
+    (renewed,) = renewals
+    assert renewed() is None
+    put(authority.server(), pair)
+    now = 2.0
+    assert certificates.refresh()
+    away = pair.key.rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError):
+        renewed()
+    away.rename(pair.key)
+    assert renewed() is not None
+    assert renewed() is None
