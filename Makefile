@@ -27,7 +27,7 @@ run: .venv/installed  ## serve the embedded demo models (ARGS="--config routes.y
 	@exec $(BIN)/infergate $(ARGS)
 
 test: lint types  ## lint, types, tests with a real Triton, branch coverage
-	@PYTHONPATH=tests $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "not peers" \
+	@PYTHONPATH=tests $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not peers" \
 	    --cov --cov-report= -p branch_floor --branch-floor=$(BRANCH_FLOOR)
 
 test-peers: .venv/tested  ## the tests that need MLServer, KServe, Envoy and others (large downloads), and whole searches

@@ -67,17 +67,12 @@ _PEERS = {
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that uses a peer is marked so; ``-m`` then selects by it. Coverage is counted where it
-    tells something, for it makes Python several times slower. A file goes to one process of
-    pytest-xdist, and all that use a Triton to the same, so that one is started."""
+    tells something, for it makes Python several times slower."""
     for item in items:
         for name in _peers_of(item):
             item.add_marker(_PEERS[name][0])
         if not _is_counted(item):
             item.add_marker(pytest.mark.no_cover)
-    with_triton = {item.path for item in items if item.get_closest_marker("triton")}
-    for item in items:
-        group = "triton" if item.path in with_triton else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _is_counted(item: pytest.Item) -> bool:
