@@ -46,13 +46,17 @@ ENGINE = os.environ.get("INFERGATE_ENGINE", "own")
 def started_infergate(
     config: str, listeners: str = LISTENERS, engine: str = ENGINE
 ) -> Iterator[Infergate]:
-    """``infergate --config`` on free ports; ``config`` holds backends, routes and the rest."""
+    """``infergate --config`` on free ports; ``config`` holds backends, routes and the rest. The
+    file is not watched unless it says so: the watch opens descriptors a moment after the start,
+    which tests would count."""
 
     def prepare(folder: Path) -> Launch:
         ports = free_ports(3)
         file = folder / "routes.yaml"
         drain = "" if "drain:" in config else "drain: {delay: 0s}\n"
-        file.write_text(f"engine: {engine}\n" + listeners.format(*ports) + drain + config)
+        unwatched = "" if "reload:" in config else "reload: {watch: false}\n"
+        rest = drain + unwatched + config
+        file.write_text(f"engine: {engine}\n" + listeners.format(*ports) + rest)
         argv = [sys.executable, "-m", "infergate", "--config", str(file), "--log-format", "json"]
         return Launch("infergate", argv, dict(os.environ), ports, ready="/healthz")
 

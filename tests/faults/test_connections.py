@@ -17,7 +17,6 @@ from faults.peer import Client
 from faults.watch import alive, complaints, descriptors, descriptors_come_back, until
 
 CONFIG = """
-reload: {watch: false}
 backends:
   ours: {protocol: builtin}
 routes:
