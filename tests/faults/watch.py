@@ -11,7 +11,7 @@ from pathlib import Path
 
 from e2e.running import Infergate
 
-SECONDS = 20.0
+SECONDS = 60.0
 """How long a condition may take to come true before the test gives up on it."""
 _SAMPLE = re.compile(r"infergate_requests_total\{(.*)\} ([0-9.e+]+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')

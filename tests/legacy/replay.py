@@ -17,7 +17,7 @@ from typing import Self
 from faults import h2
 from legacy.hpack import Decoder
 
-_SECONDS = 20.0
+_SECONDS = 60.0
 _HEAD_END = b"\r\n\r\n"
 _PADDED, _PRIORITY = 0x8, 0x20
 
