@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import os
 import re
 import signal
+import ssl
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from e2e.running import Infergate, started_infergate
+from e2e.running import LISTENERS, Infergate, started_infergate
 
 DEMO = """
 backends: {demo: {protocol: builtin}}
@@ -46,9 +49,9 @@ class Client:
         self._writer = writer
 
     @classmethod
-    async def connected(cls, address: str) -> Client:
+    async def connected(cls, address: str, tls: ssl.SSLContext | None = None) -> Client:
         host, _, port = address.rpartition(":")
-        return cls(*await asyncio.open_connection(host, int(port)))
+        return cls(*await asyncio.open_connection(host, int(port), ssl=tls))
 
     async def send(self, data: bytes) -> None:
         self._writer.write(data)
@@ -68,6 +71,12 @@ class Client:
 
     def close(self) -> None:
         self._writer.close()
+
+    @property
+    def certificate(self) -> bytes:
+        """What it was shown."""
+        shown: bytes = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return shown
 
     @property
     def port(self) -> int:
@@ -118,6 +127,15 @@ def is_ready(of: Infergate) -> bool:
         asked.close()
 
 
+def reloaded(running: Infergate) -> dict[str, Any]:
+    """What became of POST /reload."""
+    asked = http.client.HTTPConnection(running.admin, timeout=30)
+    asked.request("POST", "/reload")
+    told: dict[str, Any] = json.loads(asked.getresponse().read())
+    asked.close()
+    return told["last_reload"]
+
+
 def value(of: Infergate, sample: str, labels: Mapping[str, str] | None = None) -> float:
     """The sum of what /metrics tells under this name with these labels."""
     found = 0.0
@@ -134,9 +152,11 @@ def requests(of: Infergate) -> float:
 
 
 @contextmanager
-def several(engine: str = "own", config: str = DEMO, count: int = 2) -> Iterator[Infergate]:
+def several(
+    engine: str = "own", config: str = DEMO, count: int = 2, listeners: str = LISTENERS
+) -> Iterator[Infergate]:
     """infergate with ``count`` workers, all of them ready."""
-    with started_infergate(f"workers: {count}\n{config}", engine=engine) as running:
+    with started_infergate(f"workers: {count}\n{config}", listeners, engine) as running:
         until(lambda: is_ready(running), "all workers are ready")
         assert len(workers(running)) == count
         yield running

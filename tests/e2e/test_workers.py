@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import re
@@ -11,7 +10,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -23,6 +21,7 @@ from e2e.several import (
     Client,
     connections,
     lives,
+    reloaded,
     request,
     requests,
     several,
@@ -56,14 +55,6 @@ def written(running: Infergate, model: str, *, http: str = "", count: object = 2
     )  # fmt: skip
     file.write_text(text)
     return file
-
-
-def reloaded(running: Infergate) -> dict[str, Any]:
-    asked = http.client.HTTPConnection(running.admin, timeout=30)
-    asked.request("POST", "/reload")
-    told: dict[str, Any] = json.loads(asked.getresponse().read())
-    asked.close()
-    return told["last_reload"]
 
 
 async def spread(running: Infergate, count: int) -> list[Client]:

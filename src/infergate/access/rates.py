@@ -10,7 +10,7 @@ brim: the rate is kept, and no request is impossible.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -70,12 +70,33 @@ class Store(Protocol):
         ...
 
 
+class Counting(Protocol):
+    """Buckets in memory."""
+
+    def fill(self, wants: Sequence[Want], now: float) -> Full | None:
+        """See Store."""
+        ...
+
+
 class StoreAway(Exception):  # noqa: N818 - it says what is wrong
     """Nobody counts now, and the operator wants none let in then."""
 
 
+def no_room(wants: Sequence[Want], empty: Iterable[float], now: float) -> Full | None:
+    """Which of ``wants`` has to wait longest, where their buckets will be ``empty`` at these times;
+    None: there is room for all."""
+    worst: Full | None = None
+    for index, ((_, cost, room), at) in enumerate(zip(wants, empty, strict=True)):
+        level = at - now
+        if level > _CLOSE and level + cost > room + _CLOSE:
+            wait = level + cost - room if cost <= room else level
+            if worst is None or wait > worst.wait:
+                worst = Full(index, wait)
+    return worst
+
+
 class Buckets:
-    """In memory. One that is empty is as one that is not there."""
+    """In the memory of this process. One that is empty is as one that is not there."""
 
     def __init__(self) -> None:
         self._empty: Final[dict[str, float]] = {}
@@ -87,13 +108,7 @@ class Buckets:
     def fill(self, wants: Sequence[Want], now: float) -> Full | None:
         """See Store."""
         empty = self._empty
-        worst: Full | None = None
-        for index, (bucket, cost, room) in enumerate(wants):
-            level = empty.get(bucket, now) - now
-            if level > _CLOSE and level + cost > room + _CLOSE:
-                wait = level + cost - room if cost <= room else level
-                if worst is None or wait > worst.wait:
-                    worst = Full(index, wait)
+        worst = no_room(wants, [empty.get(bucket, now) for bucket, _, _ in wants], now)
         if worst is not None:
             return worst
         for bucket, cost, _ in wants:
@@ -113,14 +128,14 @@ class Buckets:
 
 
 class InMemory:
-    """A Store of this process."""
+    """A Store that is always there."""
 
-    def __init__(self) -> None:
-        self._buckets: Final = Buckets()
+    def __init__(self, buckets: Counting) -> None:
+        self.buckets: Final = buckets
 
     async def take(self, wants: Sequence[Want], now: float) -> Full | None:
         """See Store."""
-        return self._buckets.fill(wants, now)
+        return self.buckets.fill(wants, now)
 
 
 class _Falls(NamedTuple):

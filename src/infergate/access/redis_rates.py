@@ -19,7 +19,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from infergate.access.rates import Buckets, Full, StoreAway, Want
+from infergate.access.rates import Counting, Full, StoreAway, Want
 
 _log = logging.getLogger("infergate.access")
 
@@ -74,16 +74,22 @@ class InRedis:
     """A Store."""
 
     def __init__(
-        self, client: Any, timeout: float, otherwise: str, failed: Callable[[], None]
+        self,
+        client: Any,
+        timeout: float,
+        otherwise: str,
+        failed: Callable[[], None],
+        local: Counting,
     ) -> None:
         """``client`` is a ``redis.asyncio.Redis``; ``timeout`` is in seconds; ``otherwise`` is one
-        of those above; ``failed`` is called where Redis does not answer."""
+        of those above; ``failed`` is called where Redis does not answer, ``local`` is where this
+        gateway counts by itself."""
         self._redis: Final[Any] = client
         self._script: Final[Any] = client.register_script(SCRIPT)
         self._timeout: Final = timeout
         self._otherwise: Final = otherwise
         self._failed: Final = failed
-        self._local: Final = Buckets()
+        self._local: Final = local
         self._alone_until = 0.0
         self._is_away = False
 

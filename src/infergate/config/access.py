@@ -303,7 +303,7 @@ class RateConfig(Section):
 
 
 class RedisConfig(Section):
-    """A Redis (5 or newer) in which several gateways, or the workers of one, count together."""
+    """A Redis (5 or newer) in which several gateways count together."""
 
     url: RedisUrl = Field(
         repr=False,
@@ -341,7 +341,8 @@ class AccessConfig(Section):
     rates: tuple[RateConfig, ...] = Field(default=(), description="How often, and how much.")
     redis: RedisConfig | None = Field(
         default=None,
-        description="Where rates are counted; left out: in memory, by each process for itself. "
+        description="Where rates are counted; left out: in memory, which the workers of a gateway "
+        "share, and gateways do not. "
         "Needs `pip install infergate[redis]`.",
     )
     open_health: bool = Field(

@@ -32,6 +32,7 @@ from infergate.core.limits import MIB, Limits
 from infergate.core.wire import HttpRequest, HttpResponse, joined
 from infergate.gateway.audit import denied
 from infergate.observe.metrics import Metrics
+from infergate.runtime.company import Company
 from infergate.runtime.engines import engine
 from infergate.runtime.running import Parts
 from infergate.transport.base import HttpApp, HttpUpstream
@@ -54,20 +55,23 @@ def entrance(
     config: Config,
     route_of: RouteOf,
     limits: Limits,
-    metrics: Metrics,
+    company: Company,
     before: Parts | None = None,
 ) -> Entrance:
     """That of ``config``, which has ``access``. The one of ``before`` stays where all is as it was,
     and with it what was counted and which tokens were checked, and its routes until others serve
     (``Parts.begin``); what was counted in memory stays where rates do."""
-    access = config.access
+    access, metrics = config.access, company.metrics
     assert access is not None
-    memory = InMemory()
+    memory: InMemory | None = None
     if before is not None and before.config.access is not None and before.access is not None:
         if _made_of(before.config, before.limits) == _made_of(config, limits):
             return before.access
         if before.config.access.rates == access.rates:
             memory = before.access.memory
+    if memory is None:
+        told = "".join(each.model_dump_json() for each in access.rates)
+        memory = InMemory(company.buckets(told.encode()))
     rules = Rules(
         [
             Rule(each.who, each.models, frozenset(each.operations), each.claims)
@@ -187,7 +191,8 @@ def _rates(
 
         redis = access.redis
         client = redis_at(redis.url, redis.timeout)
-        shared = InRedis(client, redis.timeout, redis.away, _failed(metrics, "redis"))
+        failed = _failed(metrics, "redis")
+        shared = InRedis(client, redis.timeout, redis.away, failed, memory.buckets)
         closing.append(shared.close)
         store = shared
     return Rates(list(map(_limit, access.rates)), store)

@@ -142,7 +142,7 @@ def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
     access = None
     try:
         if isinstance(gateway, GuardedGateway):
-            access = entrance(config, gateway.route_of, limits, shared.company.metrics, before)
+            access = entrance(config, gateway.route_of, limits, shared.company, before)
         listening = _listening(config, gateway, aside, log, shared, access)
     except BaseException:
         if log is not None and (before is None or log is not before.log):

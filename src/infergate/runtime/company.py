@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
+from infergate.access.rates import Buckets, Counting
 from infergate.core.messages import ModelStatistics
 from infergate.observe.metrics import Metrics
 
@@ -23,6 +24,9 @@ class Company:
     """Whether they can serve, all taken together; None: this one's readiness is all there is."""
     counted: Callable[[str, str], Awaitable[ModelStatistics]] | None = None
     """What all gateways have counted of a model, told as of a version; None: this one's figures."""
+    buckets: Callable[[bytes], Counting] = lambda _: Buckets()
+    """Where rates of access are counted that these bytes tell apart from others; by default this
+    process counts by itself."""
     lines: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Held while lines of the access log are written."""
 

@@ -11,7 +11,17 @@ from access_tokens import AUDIENCE, ISSUER, jwk, jwks, rsa_key, token
 from infergate.access.entrance import Entrance, KeyRing
 from infergate.access.jwks import KeySet
 from infergate.access.keys import Key, Keys, digest_of
-from infergate.access.rates import Full, InMemory, Limit, Rate, Rates, Store, StoreAway, Want
+from infergate.access.rates import (
+    Buckets,
+    Full,
+    InMemory,
+    Limit,
+    Rate,
+    Rates,
+    Store,
+    StoreAway,
+    Want,
+)
 from infergate.access.refusals import Reason
 from infergate.access.rules import Rule, Rules
 from infergate.access.tokens import Issuer, Tokens
@@ -55,8 +65,8 @@ class Door:
             "rules": made,
             "keys": KeyRing(Keys([Key("a", digest_of(SECRET))]), None),
             "tokens": Tokens((issuer,), made),
-            "rates": Rates(limits, InMemory()) if limits else None,
-            "memory": InMemory(),
+            "rates": Rates(limits, InMemory(Buckets())) if limits else None,
+            "memory": InMemory(Buckets()),
             "route_of": lambda model, version, headers: "route",
             "refused": self.reasons.append,
             "denied": lambda what, call, error: self.denied.append(

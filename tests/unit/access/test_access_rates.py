@@ -15,7 +15,7 @@ from infergate.access.rules import Granted
 
 
 def rates(*limits: Limit) -> Rates:
-    return Rates(limits, InMemory())
+    return Rates(limits, InMemory(Buckets()))
 
 
 def take(

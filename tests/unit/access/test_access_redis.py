@@ -28,7 +28,7 @@ def nothing() -> None:
 
 async def test_it_counts_as_memory_does(client: Any) -> None:
     """The rates are so slow that the time which a test takes does not matter."""
-    store, memory = InRedis(client, 5.0, CLOSED, nothing), Buckets()
+    store, memory = InRedis(client, 5.0, CLOSED, nothing, Buckets()), Buckets()
     asked = [
         [Want("a", 1000.0, 3000.0)],
         [Want("a", 1000.0, 3000.0), Want("b", 500.0, 1000.0)],
@@ -50,7 +50,7 @@ async def test_it_counts_as_memory_does(client: Any) -> None:
 
 
 async def test_two_gateways_count_together_and_keys_end(client: Any) -> None:
-    one, two = InRedis(client, 5.0, CLOSED, nothing), InRedis(client, 5.0, CLOSED, nothing)
+    one, two = (InRedis(client, 5.0, CLOSED, nothing, Buckets()) for _ in range(2))
     wants = [Want("a", 100.0, 200.0)]
     assert await one.take(wants, 0.0) is None
     assert await two.take(wants, 7.0) is None  # their clocks do not matter
@@ -88,7 +88,7 @@ async def test_away_it_is_left_alone_and_the_operators_choice_holds(
     for otherwise in (OPEN, LOCAL, CLOSED):
         caplog.clear()
         broken = Broken(trouble)
-        store = InRedis(broken, 1.0, otherwise, lambda: failed.append(1))
+        store = InRedis(broken, 1.0, otherwise, lambda: failed.append(1), Buckets())
         outcomes = []
         for _ in range(3):
             try:
@@ -117,7 +117,7 @@ async def test_one_that_does_not_answer_is_waited_for_a_moment_only() -> None:
         async def __call__(self, **_: Any) -> Any:
             await asyncio.Event().wait()
 
-    store = InRedis(Silent(None), 0.01, OPEN, nothing)
+    store = InRedis(Silent(None), 0.01, OPEN, nothing, Buckets())
     assert await asyncio.wait_for(store.take([Want("a", 1.0, 1.0)], 0.0), 5) is None
 
 
@@ -125,7 +125,7 @@ async def test_nobody_there_is_one_that_is_away(
     unused_tcp_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"redis://user:pass-word@127.0.0.1:{unused_tcp_port}/0"
-    store = InRedis(redis_at(url, 1.0), 1.0, CLOSED, nothing)
+    store = InRedis(redis_at(url, 1.0), 1.0, CLOSED, nothing, Buckets())
     with pytest.raises(StoreAway):
         await store.take([Want("a", 1.0, 1.0)], 0.0)
     await store.close()

@@ -23,6 +23,7 @@ from infergate.core.messages import InferRequest
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.observe.metrics import Metrics
 from infergate.runtime.access import entrance, guarded_admin
+from infergate.runtime.company import Company
 from infergate.runtime.running import Parts
 from infergate.transport.base import HttpApp
 
@@ -43,7 +44,10 @@ def call(**headers: str) -> Call:
 
 async def who(config: Config, asking: Call, metrics: Metrics | None = None) -> str:
     made = entrance(
-        config, lambda model, version, headers: "*", DEFAULT_LIMITS, metrics or Metrics()
+        config,
+        lambda model, version, headers: "*",
+        DEFAULT_LIMITS,
+        Company(metrics=metrics or Metrics()),
     )
     await made.admitted(Peek(InferRequest, "m"), asking)
     await made.close()
@@ -106,12 +110,12 @@ def parts(config: Config, access: Any) -> Parts:
 
 async def test_what_was_counted_and_checked_stays_where_access_does(tmp_path: Path) -> None:
     config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
-    first = entrance(config, lambda model, version, headers: "old", DEFAULT_LIMITS, Metrics())
+    first = entrance(config, lambda model, version, headers: "old", DEFAULT_LIMITS, Company())
     again = entrance(
         config,
         lambda model, version, headers: "new",
         DEFAULT_LIMITS,
-        Metrics(),
+        Company(),
         parts(config, first),
     )
     assert again is first
@@ -122,14 +126,14 @@ async def test_what_was_counted_stays_where_rates_do(tmp_path: Path) -> None:
     config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
     other = read(tmp_path, f"access:\n  rules: [{{who: ['key:*']}}]\n{RATES}")
     third = read(tmp_path, "access:\n  rules: [{who: ['*']}]\n" + RATES.replace("1/h", "2/h"))
-    made = entrance(config, lambda model, version, headers: "", DEFAULT_LIMITS, Metrics())
+    made = entrance(config, lambda model, version, headers: "", DEFAULT_LIMITS, Company())
     await made.admitted(Peek(InferRequest, "m"), call(x_api_key=SECRET))
     for changed, is_counted in ((other, True), (third, False)):
         later = entrance(
             changed,
             lambda model, version, headers: "",
             DEFAULT_LIMITS,
-            Metrics(),
+            Company(),
             parts(config, made),
         )
         assert later is not made

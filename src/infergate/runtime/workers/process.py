@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ import socket
 import sys
 from typing import Any, Final
 
+from infergate.access.shared_rates import SharedBuckets
 from infergate.config.schema import Config
 from infergate.core.messages import ModelStatistics
 from infergate.observe.log_lines import FORMATTERS
@@ -25,6 +27,7 @@ from infergate.runtime.engines import engine
 from infergate.runtime.memory import keep_freed_memory, settle
 from infergate.runtime.running import Change, NotTaken, Running
 from infergate.runtime.workers.channel import Channel, Failed, Lost, receive_descriptors
+from infergate.runtime.workers.files import Files
 from infergate.runtime.workers.lines import Turn
 from infergate.runtime.workers.messages import (
     Counted,
@@ -46,25 +49,30 @@ _PR_SET_PDEATHSIG: Final = 1  # prctl(2), Linux
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def main(number: int, engine_name: str, control: int, descriptors: int, lines: int) -> None:
-    """Be worker ``number``, from 0 on. ``control``, ``descriptors`` and ``lines`` are those of the
-    channel, of the pipe for descriptors, and of the turn to write lines."""
+def main(number: int, engine_name: str, control: int, descriptors: int, *shared: int) -> None:
+    """Be worker ``number``, from 0 on. ``control`` and ``descriptors`` are those of the channel and
+    of the pipe for descriptors, ``shared`` are those of Files."""
     for each in _SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     if sys.platform == "linux":  # elsewhere it ends when the channel does
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     keep_freed_memory()
     with asyncio.Runner(loop_factory=engine(engine_name).new_loop) as runner:
-        runner.run(_Worker(number, socket.socket(fileno=descriptors), lines).work(control))
+        pipe = socket.socket(fileno=descriptors)
+        runner.run(_Worker(number, pipe, Files(*shared)).work(control))
 
 
 class _Worker:
     """See the module."""
 
-    def __init__(self, number: int, descriptors: socket.socket, lines: int) -> None:
+    def __init__(self, number: int, descriptors: socket.socket, files: Files) -> None:
         self._number: Final = number
         self._descriptors: Final = descriptors
-        self._company: Final = Company(counted=self._counted, lines=Turn(lines))
+        self._company: Final = Company(
+            counted=self._counted,
+            buckets=functools.partial(SharedBuckets, files.rates),
+            lines=Turn(files.lines),
+        )
         self._handler: Final = logging.StreamHandler(sys.stderr)
         self._given: Final[dict[str, Bound]] = {}
         self._running: Running

@@ -89,6 +89,7 @@ def of_worker(config: Config, addresses: Mapping[str, Address]) -> Config:
 def of_supervisor(config: Config) -> Config:
     """The admin listener alone, and what concerns it."""
     nothing: dict[str, Any] = {"backends": {}, "routes": (), "models": {}, "helpers": 0}
+    nothing["access"] = None  # the admin listener's keys are its own
     log = config.log.model_copy(update={"access": False})
     rest = config.model_copy(update={**nothing, "log": log})
     return _with_listeners(rest, {"http": None, "grpc": None, _GRAPHPIPE: ()})

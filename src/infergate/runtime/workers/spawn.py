@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
 from infergate.runtime.workers.channel import Channel, send_descriptors
+from infergate.runtime.workers.files import Files
 
 _PROGRAM: Final = (
-    "import sys; sys.path[:] = sys.argv[6:]; "
+    "import sys; sys.path[:] = sys.argv[7:]; "
     "from infergate.runtime.workers.process import main; "
-    "main(int(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:6]))"
+    "main(int(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:7]))"
 )
 """Modules are found where this process finds them: ``-m`` would look in the working directory
 first, and knows nothing of what this process has added to its path."""
@@ -38,7 +39,7 @@ class Worker(asyncio.SubprocessProtocol):
         self,
         number: int,
         engine: str,
-        lines: int,
+        files: Files,
         answer: Callable[[Any], Awaitable[Any]],
     ) -> None:
         """Start the process of worker ``number``; ``answer`` is what its questions are answered.
@@ -48,7 +49,7 @@ class Worker(asyncio.SubprocessProtocol):
         self._descriptors, descriptors = socket.socketpair()
         with theirs, descriptors:
             try:
-                handed = (theirs.fileno(), descriptors.fileno(), lines)
+                handed = (theirs.fileno(), descriptors.fileno(), *files)
                 arguments = (str(number), engine, *map(str, handed), *sys.path)
                 await loop.subprocess_exec(
                     lambda: self,
@@ -103,7 +104,12 @@ class Worker(asyncio.SubprocessProtocol):
 
 def told(code: int) -> str:
     """How a process ended that has this exit code."""
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:  # most of those for real time have no name
+        return f"signal {-code}"
 
 
 def _flags() -> list[str]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +39,7 @@ from infergate.runtime.memory import settle
 from infergate.runtime.running import NotTaken
 from infergate.runtime.workers.backoff import Backoff
 from infergate.runtime.workers.channel import Failed, Lost
-from infergate.runtime.workers.lines import Turn
+from infergate.runtime.workers.files import Files
 from infergate.runtime.workers.messages import (
     Counted,
     Drain,
@@ -73,6 +72,7 @@ _ANSWER: Final = 1.0
 """Seconds that it has to say how it is."""
 _LAST: Final = 5.0
 """Seconds that it has to end, besides those that requests may take."""
+_STOPPING: Final = "the gateway is stopping"
 _COMBINE: Final = {"strict": all, "lenient": any}
 
 
@@ -99,7 +99,7 @@ class Supervisor:
         self._own.retired = settle
         self._places: Final = [_Place(number) for number in range(config.workers)]
         self._held: dict[str, Held] = {}
-        self._lines = Turn.file()
+        self._files: Files | None = Files.made()
         self._past: Final = Summed()
         self._changing: Final = asyncio.Lock()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
@@ -137,7 +137,7 @@ class Supervisor:
         """Bind every address, start every worker; or nothing. Raises OSError naming the address
         that is taken, Ended where a worker cannot serve."""
         try:
-            self._held = await self._bound(self._config)
+            self._held = await self._bound(self._config, {})
             await self._own.start()
             try:
                 async with asyncio.TaskGroup() as starting:
@@ -150,18 +150,18 @@ class Supervisor:
             raise
         self._keeping = [asyncio.create_task(self._keep(each)) for each in self._places]
 
-    async def _bound(self, config: Config) -> dict[str, Held]:
-        """The sockets of ``config``: those that are there, and new ones. Raises OSError."""
+    async def _bound(self, config: Config, there: Mapping[str, Held]) -> dict[str, Held]:
+        """The sockets of ``config``: those that are ``there``, and new ones. Raises OSError."""
         found: dict[str, Held] = {}
         shares = engine(config.engine).bind_grpc
         try:
             for name, address in wanted(config).items():
                 key = _key(name, address)
                 bind = shares if name == "grpc" else bound
-                known = self._held.get(key)
+                known = there.get(key)
                 found[key] = known or await held(name, address, bind, len(self._places))
         except BaseException:
-            self._close(found, self._held)
+            self._close(found, there)
             raise
         return found
 
@@ -174,8 +174,9 @@ class Supervisor:
 
     async def _begin(self, place: _Place) -> None:
         """Have a worker serve there. Raises Ended, OSError."""
+        assert self._files is not None
         worker = place.worker = Worker()
-        await worker.begin(place.number, self._config.engine, self._lines, self._answer)
+        await worker.begin(place.number, self._config.engine, self._files, self._answer)
         told_of, descriptors = given(self._held.values())
         try:
             worker.hand_over(descriptors)
@@ -287,30 +288,33 @@ class Supervisor:
         """Have ``config`` served from now on. Raises NotTaken, and nothing has changed."""
         async with self._changing:
             if self._is_stopping:
-                raise NotTaken("the gateway is stopping")
+                raise NotTaken(_STOPPING)
+            before = self._held  # the end may come at any moment, and closes them
             own = await self._own.prepare(of_supervisor(config))
             try:
                 try:
-                    sockets = await self._bound(config)
+                    sockets = await self._bound(config, before)
                 except OSError as error:
                     raise NotTaken(str(error)) from error
                 try:
-                    await self._prepare(config, sockets)
+                    await self._prepare(config, sockets, before)
                 except BaseException:
-                    self._close(sockets, self._held)
+                    self._close(sockets, before)
                     raise
             except BaseException:
                 await own.drop()
                 raise
-            before, self._held = self._held, sockets
+            self._held = sockets
             self._config = config
             own.take()
             await self._ask_all(Take())
             self._close(before, self._held)
 
-    async def _prepare(self, config: Config, sockets: Mapping[str, Held]) -> None:
+    async def _prepare(
+        self, config: Config, sockets: Mapping[str, Held], before: Mapping[str, Held]
+    ) -> None:
         """Have every worker prepare ``config``, or none. Raises NotTaken."""
-        told_of, descriptors = given(each for k, each in sockets.items() if k not in self._held)
+        told_of, descriptors = given(each for k, each in sockets.items() if k not in before)
         question = Prepare(self._of_worker(config, sockets), told_of)
 
         async def prepare(place: _Place, worker: Worker) -> str:
@@ -329,9 +333,10 @@ class Supervisor:
             return ""
 
         said = await asyncio.gather(*(prepare(*each) for each in self._serving()))
-        if wrong := next(filter(None, said), ""):
+        wrong = next(filter(None, said), "")
+        if wrong or self._is_stopping:
             await self._ask_all(Drop())
-            raise NotTaken(wrong)
+            raise NotTaken(wrong or _STOPPING)
 
     # ---- the end
 
@@ -365,9 +370,9 @@ class Supervisor:
         await self._wait(there, None)
         await self._own.stop(0)
         await self._cancel(self._tasks)
-        lines, self._lines = self._lines, -1
-        if lines >= 0:
-            os.close(lines)
+        files, self._files = self._files, None
+        if files is not None:
+            files.close()
 
     @staticmethod
     def _kill(place: _Place) -> None:

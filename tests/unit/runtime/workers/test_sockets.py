@@ -29,6 +29,7 @@ listeners:
     - {{address: "127.0.0.1:0", model: simple}}
 backends: {{demo: {{protocol: builtin}}}}
 routes: [{{model: "*", backend: demo}}]
+access: {{rules: [{{who: [anonymous]}}]}}
 """
     return parse(text, str(folder / "routes.yaml"), {})
 
@@ -45,10 +46,12 @@ def test_workers_listen_where_they_are_told_and_the_supervisor_tells_how_they_ar
     assert wanted(theirs)["graphpipe[0]"].mode == 0o600
     assert theirs.listeners.admin is None
     assert theirs.backends == whole.backends
+    assert theirs.access == whole.access is not None
     ours = of_supervisor(whole)
     assert compiled.addresses(ours) == {"admin": Address("127.0.0.1", 7)}
     assert not compiled.bound_listeners(ours)
     assert not ours.backends
+    assert ours.access is None
 
 
 async def test_sockets_are_there_as_long_as_they_are_held(tmp_path: Path) -> None:

@@ -1,0 +1,168 @@
+"""Several processes on one port, with TLS and access: as one, and gone at a second signal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+from collections import Counter
+from pathlib import Path
+
+import grpc
+import pytest
+
+from e2e.running import Infergate
+from e2e.several import (
+    BODY,
+    INFER,
+    Client,
+    connections,
+    lives,
+    reloaded,
+    several,
+    until,
+    value,
+    workers,
+)
+from faults.rpc import call, infer_message
+from infergate.access.keys import digest_of
+from tls_kit import Authority, Pair, put
+
+KEY = "infergate_somebodys"
+TLS = """
+listeners:
+  admin: {{{{address: "127.0.0.1:{{0}}"}}}}
+  grpc: {{{{address: "127.0.0.1:{{1}}", tls: {tls}}}}}
+  http: {{{{address: "127.0.0.1:{{2}}", tls: {tls}}}}}
+"""
+CONFIG = f"""
+drain: {{delay: 0s, timeout: 10m}}
+reload: {{watch: false, post: true}}
+backends: {{demo: {{protocol: builtin}}}}
+routes: [{{model: "*", backend: demo}}]
+access:
+  keys: [{{name: a, sha256: "{digest_of(KEY).hex()}"}}]
+  rules: [{{who: ["key:a"], operations: [infer]}}]
+  rates: [{{requests: 7/h, each: [identity]}}]
+"""
+KNOWN = INFER.replace(b"Host: x", b"Host: x\r\nx-api-key: " + KEY.encode())
+COUNT = 4
+
+
+class Site:
+    def __init__(self, running: Infergate, authority: Authority, shown: Pair) -> None:
+        self.running = running
+        self.shown = shown
+        self.authority = authority
+        self.trusting = ssl.create_default_context(cafile=authority.file)
+
+    async def spread(self) -> list[Client]:
+        """So many connections, of which each worker has some: where one was busy elsewhere for as
+        long as others wait for it, they are made anew."""
+        async with asyncio.timeout(100):
+            while True:
+                clients = [
+                    await Client.connected(self.running.http, self.trusting) for _ in range(COUNT)
+                ]
+                ports = {each.port for each in clients}
+                await asyncio.to_thread(
+                    until, lambda of=ports: sum(self._held(of)) == COUNT, "all are accepted"
+                )
+                if min(self._held(ports)) > 0:
+                    return clients
+                for each in clients:
+                    each.close()
+
+    def _held(self, ports: set[int]) -> list[int]:
+        return [connections(each, ports) for each in workers(self.running)]
+
+    def grpc(self) -> grpc.StatusCode:
+        """How an inference over gRPC ends."""
+        trusting = grpc.ssl_channel_credentials(self.authority.file.read_bytes())
+        with grpc.secure_channel(self.running.grpc, trusting) as channel:
+            status = call(channel, infer_message("identity"), metadata=(("x-api-key", KEY),))
+        return status.code
+
+
+@pytest.mark.parametrize("engine", ["own", pytest.param("compat", marks=pytest.mark.peers)])
+async def test_guards_are_of_all_workers(engine: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    shown = authority.server()
+    told = f"{{{{certificate: {shown.certificate}, key: {shown.key}}}}}"
+    with several(engine, CONFIG, listeners=TLS.format(tls=told)) as running:
+        site = Site(running, authority, shown)
+        clients = await site.spread()
+        await rates_are_counted_together(site, clients)
+        await a_certificate_reaches_all(site)
+        for each in clients:
+            each.close()
+        await a_second_signal_ends_all(site)
+
+
+async def rates_are_counted_together(site: Site, clients: list[Client]) -> None:
+    told = [await each.ask(KNOWN) for _ in range(3) for each in clients]
+    assert told == [200] * 7 + [429] * 5
+    assert [await each.ask(INFER) for each in clients] == [401] * COUNT
+    running = site.running
+    assert await asyncio.to_thread(site.grpc) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    refused = "infergate_access_refused_total"
+    assert value(running, refused, {"reason": "requests"}) == 6
+    assert value(running, refused, {"reason": "no_credentials"}) == COUNT
+
+    file = running.log.parent / "routes.yaml"
+    rules = file.read_text().replace("operations: [infer]", "operations: [infer, metadata]")
+    file.write_text(rules)
+    assert "error" not in (last := reloaded(running)), last
+    assert [await each.ask(KNOWN) for each in clients] == [429] * COUNT
+    file.write_text(rules.replace("7/h", "6/h"))
+    assert "error" not in (last := reloaded(running)), last
+    others = Counter([await each.ask(KNOWN) for _ in range(2) for each in clients])
+    assert others == {200: 6, 429: 2}
+
+
+async def a_certificate_reaches_all(site: Site) -> None:
+    put(new := site.authority.server(), site.shown)
+    wanted = ssl.PEM_cert_to_DER_cert(new.certificate.read_text().partition("\n\n")[0])
+
+    async def is_shown() -> bool:
+        clients = await site.spread()
+        shown = {each.certificate for each in clients}
+        for each in clients:
+            each.close()
+        return shown == {wanted}
+
+    async with asyncio.timeout(100):
+        while not await is_shown():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.1)
+    taken = {"listener": "http", "outcome": "taken"}
+    assert value(site.running, "infergate_certificate_reloads_total", taken) == 2
+
+
+async def a_second_signal_ends_all(site: Site) -> None:
+    running = site.running
+    processes = [running.pid, *workers(running)]
+    clients = await site.spread()
+    for each in clients:
+        await each.send(KNOWN[: -len(BODY) // 2])
+    os.kill(running.pid, signal.SIGTERM)
+
+    def is_refused() -> bool:
+        host, _, port = running.http.rpartition(":")
+        with socket.socket() as asking:
+            return asking.connect_ex((host, int(port))) != 0
+
+    await asyncio.to_thread(until, is_refused, "nobody accepts")
+    assert all(map(lives, processes))
+    os.kill(running.pid, signal.SIGTERM)
+    assert [await each.status() for each in clients] == [503] * COUNT
+    await asyncio.to_thread(until, lambda: not any(map(lives, processes)), "all have ended")
+    for address in (running.http, running.grpc, running.admin):
+        host, _, port = address.rpartition(":")
+        socket.create_server((host, int(port))).close()
+    log = running.log.read_text()
+    assert "a second signal: ending at once" in log
+    assert "stopped" in log
+    assert "has ended" not in log
+    assert "Traceback" not in log

@@ -1,0 +1,96 @@
+"""Buckets of several processes: that they count as those of one do, and together."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import infergate
+from infergate.access.rates import Buckets, Want
+from infergate.access.shared_rates import _PLACES, _ROWS, SharedBuckets
+
+WANTS = st.lists(
+    st.builds(Want, st.sampled_from("abc"), st.floats(0, 3), st.floats(1, 5)), max_size=3
+)
+FILLER = """
+import sys
+sys.path[:0] = [sys.argv[2]]
+from infergate.access.rates import Want
+from infergate.access.shared_rates import SharedBuckets
+buckets = SharedBuckets(int(sys.argv[1]), b"")
+wants = [Want("a", 1.0, 10000.0), Want("b", 1.0, 1e9)]
+print("!", flush=True)
+sys.stdin.read(1)
+print(sum(buckets.fill(wants, 0.0) is None for _ in range(10000)))
+"""
+
+
+@pytest.fixture
+def file() -> Iterator[int]:
+    fd = SharedBuckets.file()
+    yield fd
+    os.close(fd)
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), WANTS), max_size=40))
+def test_it_counts_as_memory_does(steps: list[tuple[float, list[Want]]]) -> None:
+    fd = SharedBuckets.file()
+    shared, memory, now = SharedBuckets(fd, b""), Buckets(), 1000.0
+    for step, wants in steps:
+        now += step
+        assert shared.fill(wants, now) == memory.fill(wants, now)
+    os.close(fd)
+
+
+def test_of_one_file_they_count_together_but_other_rates_by_themselves(file: int) -> None:
+    one, two, other = (SharedBuckets(file, rates) for rates in (b"1", b"1", b"2"))
+    want = [Want("a", 1.0, 2.0)]
+    assert one.fill(want, 10.0) is None
+    assert two.fill(want, 10.0) is None
+    assert one.fill(want, 10.0) == two.fill(want, 10.0) == (0, 1.0)
+    assert other.fill(want, 10.0) is None
+
+
+def test_none_is_lost_of_what_several_processes_count(file: int) -> None:
+    source = str(Path(infergate.__file__).parents[1])
+    fillers = [
+        subprocess.Popen(
+            [sys.executable, "-c", FILLER, str(file), source],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(file,),
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for each in fillers:
+        assert each.stdout is not None
+        assert each.stdout.readline() == b"!\n"
+    for each in fillers:
+        assert each.stdin is not None
+        each.stdin.write(b"!")
+        each.stdin.flush()
+    passed = [int(each.communicate()[0]) for each in fillers]
+    assert sum(passed) == 10_000, passed
+
+
+def test_where_there_is_no_place_the_one_that_is_empty_soonest_is_forgotten(
+    file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buckets = SharedBuckets(file, b"")
+    # All in the last row, which begins so many before the end.
+    monkeypatch.setattr(SharedBuckets, "_name", lambda _, name: int(name) * _ROWS - 1)
+
+    def fill(name: int, cost: float) -> bool:
+        return buckets.fill([Want(str(name), cost, 20.0)], 5.0) is None
+
+    assert all(fill(1 + each, 10.0 + each % 7) for each in range(_PLACES))
+    assert not fill(1, 20.0)
+    assert fill(100, 19.0)
+    assert not fill(100, 19.0)
+    forgotten = [name for name in range(1, _PLACES + 1) if fill(name, 0.0) and fill(name, 20.0)]
+    assert forgotten[0] == 1
