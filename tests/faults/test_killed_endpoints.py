@@ -1,66 +1,92 @@
-"""Three servers, each a process, that are killed one after the other (kill -9) under load and come
-back: requests that may be sent twice never fail, of others only those that had been sent, and each
-with a clear error."""
+"""Three servers that are killed one after the other (kill -9) under load and come back: requests
+that may be sent twice never fail, of others only those that had been sent, and each with a clear
+error."""
 
 from __future__ import annotations
 
 import os
 import signal
+import struct
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Protocol, Self
 
 import grpc
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults.payloads import document, tensor
 from faults.peer import Client
-from faults.rpc import call, channel, infer_message
+from faults.rpc import call, channel
 from faults.watch import complaints, counted, descriptors, until
-from peers.support.process import Launch, Running, free_ports, started
+from peers.support.process import Launch, free_ports, started
+from peers.support.triton import started_triton
 
 CONFIG = """
 backends:
   three:
     protocol: v2-{carrier}
-    profile: infergate
+    profile: {profile}
     endpoints: [{endpoints}]
     health: {{interval: 200ms, timeout: 2s, rise: 1}}
     limits: {{retry_percent: 100, retry_least: 20}}
 routes:
   - model: twice
     backend: three
-    rewrite: {{model: identity}}
+    rewrite: {{model: simple}}
     idempotent: true
     retry: {{times: 3}}
-  - {{model: once, backend: three, rewrite: {{model: identity}}}}
+  - {{model: once, backend: three, rewrite: {{model: simple}}}}
 """
 SERVER = """
 listeners: {{http: {{address: "127.0.0.1:{0}"}}, grpc: {{address: "127.0.0.1:{1}"}}, admin: null}}
 backends: {{ours: {{protocol: builtin}}}}
-routes: [{{model: identity, backend: ours}}]
+routes: [{{model: simple, backend: ours}}]
 log: {{access: false}}
 """
+KILLED = 3
+"""All there are, one at a time."""
 CLIENTS = 4
 """Of each kind."""
-BODY = document(tensor(), tensor(name="INPUT1"))
+_SIXTEEN: dict[str, Any] = {"shape": [1, 16], "data": list(range(16))}
+BODY = document(tensor(**_SIXTEEN), tensor(name="INPUT1", **_SIXTEEN))
+
+
+class Process(Protocol):
+    """A server's first process, which leads a group with all of its others."""
+
+    @property
+    def pid(self) -> int: ...
 
 
 @contextmanager
-def server(ports: list[int]) -> Iterator[Running]:
+def infergate(ports: Sequence[int]) -> Iterator[Process]:
     def prepare(folder: Path) -> Launch:
         file = folder / "routes.yaml"
         file.write_text(SERVER.format(*ports))
         argv = [sys.executable, "-m", "infergate", "--config", str(file)]
-        return Launch("a server", argv, dict(os.environ), ports)
+        return Launch("a server", argv, dict(os.environ), ports[:2])
 
     with started(prepare) as running:
         yield running
+
+
+def triton(ports: Sequence[int]) -> AbstractContextManager[Process]:
+    return started_triton(["simple"], ports)
+
+
+def message(route: str) -> bytes:
+    """What BODY is over gRPC."""
+    made = pb.ModelInferRequest(model_name=route)
+    for name in ("INPUT0", "INPUT1"):
+        made.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+        made.raw_input_contents.append(struct.pack("<16i", *range(16)))
+    return bytes(made.SerializeToString())
 
 
 class Load:
@@ -89,8 +115,10 @@ class Load:
         return ask
 
     def grpc(self, route: str) -> Callable[[], str]:
+        asked = message(route)
+
         def ask() -> str:
-            status = call(self._channel, infer_message(route))
+            status = call(self._channel, asked)
             good = status.code is grpc.StatusCode.OK
             return "ok" if good else f"{status.code.name} {status.details}"
 
@@ -132,13 +160,22 @@ class Load:
         assert not self.broken
 
 
-@pytest.mark.peers  # seven processes
+@pytest.mark.peers  # seven processes, or many more
 @pytest.mark.parametrize("carrier", ["rest", "grpc"])
-def test_servers_are_killed_one_after_the_other_under_load(carrier: str) -> None:
-    ports = [free_ports(2) for _ in range(3)]
+@pytest.mark.parametrize(
+    ("profile", "server"),
+    [
+        pytest.param("infergate", infergate, id="infergate"),
+        pytest.param("triton", triton, id="triton", marks=pytest.mark.triton),
+    ],
+)
+def test_servers_are_killed_one_after_the_other_under_load(
+    profile: str, server: Callable[[Sequence[int]], AbstractContextManager[Process]], carrier: str
+) -> None:
+    ports = [free_ports(3) for _ in range(KILLED)]
     scheme, number = {"rest": ("http", 0), "grpc": ("grpc", 1)}[carrier]
     endpoints = ", ".join(f'"{scheme}://127.0.0.1:{each[number]}"' for each in ports)
-    config = CONFIG.format(carrier=carrier, endpoints=endpoints)
+    config = CONFIG.format(carrier=carrier, profile=profile, endpoints=endpoints)
     with ExitStack() as stack:
         servers = [stack.enter_context(server(each)) for each in ports]
         gateway = stack.enter_context(started_infergate(config))
@@ -146,7 +183,7 @@ def test_servers_are_killed_one_after_the_other_under_load(carrier: str) -> None
         before = descriptors(gateway.pid)
         with Load(gateway, made) as load:
             load.goes_on(50)
-            for index in range(2):
+            for index in range(KILLED):
                 os.killpg(servers[index].pid, signal.SIGKILL)
                 load.goes_on(100)
                 servers[index] = stack.enter_context(server(ports[index]))
@@ -157,7 +194,7 @@ def test_servers_are_killed_one_after_the_other_under_load(carrier: str) -> None
         failed = {key: count for key, count in load.told.items() if key[1] != "ok"}
         assert not [key for key in failed if key[0] == "twice"], failed
         # At most what each client had under way when a server was killed.
-        assert sum(failed.values()) <= 2 * 2 * CLIENTS, failed
+        assert sum(failed.values()) <= KILLED * 2 * CLIENTS, failed
         for _, words in failed:
             assert words.startswith(("502 ", "INTERNAL "))
             assert "backend 'three': the backend" in words

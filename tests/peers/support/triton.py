@@ -6,9 +6,10 @@ the interpreter, numpy below 2, and the interpreter's shared library.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from .process import Launch, free_ports, started
 
 _SERVER = "nvidia-pytriton==0.7.0"
 _SHARED_MEMORY = Path("/dev/shm")
+_numbers = itertools.count()
+"""Of those that this process has started: each has shared memory of its own."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +55,21 @@ def _complete(peer: Installed) -> None:
 
 
 @contextmanager
-def started_triton() -> Iterator[Triton]:
-    """A Triton with all models loaded, until the block is left."""
+def started_triton(
+    models: Sequence[str] = ("*",), ports: Sequence[int] | None = None
+) -> Iterator[Triton]:
+    """A Triton with these models loaded, ``*`` being all, until the block is left; on ``ports``,
+    those of HTTP, gRPC and metrics, or on free ones."""
     peer = prepare_triton()
-    mark = f"infergate_{os.getpid()}_"
+    mark = f"infergate_{os.getpid()}_{next(_numbers)}_"
 
     def prepare(folder: Path) -> Launch:
-        models = folder / "models"
-        models.mkdir()
-        write_repository(models)
-        ports = free_ports(3)
-        return Launch("Triton", _argv(peer, models, ports, mark), _environment(peer), ports)
+        repository = folder / "models"
+        repository.mkdir()
+        write_repository(repository)
+        chosen = ports or free_ports(3)
+        argv = [*_argv(peer, repository, chosen, mark), *(f"--load-model={m}" for m in models)]
+        return Launch("Triton", argv, _environment(peer), chosen)
 
     try:
         with started(prepare) as running:
@@ -80,7 +87,7 @@ def _library(peer: Installed) -> Path:
     return peer.folder / "libpython"
 
 
-def _argv(peer: Installed, models: Path, ports: list[int], mark: str) -> list[str]:
+def _argv(peer: Installed, models: Path, ports: Sequence[int], mark: str) -> list[str]:
     http, grpc, metrics = map(str, ports)
     return [
         str(_wheel(peer) / "bin" / "tritonserver"),
@@ -92,7 +99,7 @@ def _argv(peer: Installed, models: Path, ports: list[int], mark: str) -> list[st
         "--grpc-address=127.0.0.1", "--grpc-port", grpc,
         "--metrics-address=127.0.0.1", "--metrics-port", metrics,
         "--allow-gpu-metrics=false",
-        "--model-control-mode=explicit", "--load-model=*",
+        "--model-control-mode=explicit",
         "--exit-timeout-secs=5",
         "--log-info=false",
     ]  # fmt: skip
