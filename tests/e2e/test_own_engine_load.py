@@ -24,9 +24,17 @@ from e2e.running import Infergate, started_infergate
 from faults import h2
 from faults.peer import Client
 from faults.rpc import INFER, RpcBackend, _Every, call, channel, infer_message
-from faults.test_client_bytes import MIB
-from faults.test_grpc_client_bytes import message
-from faults.watch import SECONDS, alive, complaints, descriptors, growing_at_most, resident, until
+from faults.tight import message
+from faults.watch import (
+    MIB,
+    SECONDS,
+    alive,
+    complaints,
+    descriptors,
+    growing_at_most,
+    resident,
+    until,
+)
 from peers.support.process import free_ports
 
 STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")

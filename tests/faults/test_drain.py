@@ -16,9 +16,9 @@ import grpc.aio
 import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.frames import GOOD, error_in
 from faults.load import STREAM, Connection, streamed, told
 from faults.peer import Client
-from faults.test_frame_bytes import GOOD, error_in
 from faults.watch import alive, complaints, until
 from infergate.codecs.protos import SCHEMA
 from infergate.core.wire import HttpRequest, joined

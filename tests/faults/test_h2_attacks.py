@@ -11,43 +11,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.running import Infergate, started_infergate
 from faults import h2
 from faults.peer import Client
 from faults.rpc import INFER, channel
-from faults.test_client_bytes import CONFIG, HEADERS, MIB
-from faults.test_grpc_client_bytes import good, message
-from faults.watch import (
-    SECONDS,
-    alive,
-    complaints,
-    descriptors,
-    descriptors_come_back,
-    growing_at_most,
-    until,
-)
+from faults.tight import HEADERS, Tight, message
+from faults.tight import good_call as good
+from faults.watch import SECONDS, descriptors, rises, unharmed, until
 
 PRIORITY, PUSH_PROMISE = 2, 5
+REFUSED = "infergate_refused_connections_total"
 CANCEL = b"\0\0\0\x08"
 PROTOCOL_ERROR, FLOW_CONTROL, STREAM_CLOSED, FRAME_SIZE, COMPRESSION, CALM = 1, 3, 5, 6, 9, 11
 STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Infergate]:
-    with started_infergate(CONFIG, engine="own") as gateway:
-        good(gateway)
-        yield gateway
-        assert alive(gateway)
-        assert complaints(gateway) == ""
-
-
 @pytest.fixture
-def gateway(running: Infergate) -> Iterator[Infergate]:
-    with descriptors_come_back(running.pid), growing_at_most(running.pid, 64 * MIB):
-        yield running
-        good(running)
-        until(lambda: "infergate_in_flight_requests 0.0" in running.metrics(), "nothing in flight")
+def gateway(own: Tight) -> Iterator[Tight]:
+    with unharmed(own, lambda: good(own)):
+        yield own
 
 
 def settings(*pairs: tuple[int, int]) -> bytes:
@@ -87,7 +68,7 @@ ATTACKS: dict[str, tuple[bytes, int]] = {
     "reset by headers for trailers": (
         streams(5000, h2.frame(h2.HEADERS, 4, 0, h2.asking(INFER))), CALM,
     ),
-    "more streams than there may be": (many(1, *(opened(n) for n in range(1, 6001, 2))), CALM),
+    "more streams than there may be": (many(1, *(opened(n) for n in range(1, 12001, 2))), CALM),
     "settings": (many(50_000, settings()), CALM),
     "settings that say much": (many(5000, settings(*((4, 2**20 + n) for n in range(64)))), CALM),
     "settings that say too much": (settings(*((99, 1),) * 65), FRAME_SIZE),
@@ -131,9 +112,11 @@ def goodbye(client: Client) -> int:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_attacks_that_end_the_connection(gateway: Infergate, attack: str) -> None:
+def test_attacks_that_end_the_connection(gateway: Tight, attack: str) -> None:
     said, code = ATTACKS[attack]
-    with Client(gateway.grpc) as client:
+    reason = "flood" if code == CALM else "protocol"
+    ended = rises(gateway, REFUSED, listener="grpc", reason=reason)
+    with ended, Client(gateway.grpc) as client:
         client.send(_HELLO)
         client.socket.settimeout(0.2)
         with contextlib.suppress(ConnectionError, TimeoutError):  # it had enough
@@ -173,7 +156,7 @@ def ends(client: Client) -> Iterator[int]:
     ids=["DATA beyond the window", "window by nothing", "window overflows", "headers twice",
          "fields", "metadata", "length", "cut", "4 GiB announced"],
 )  # fmt: skip
-def test_attacks_that_end_a_stream(gateway: Infergate, said: bytes) -> None:
+def test_attacks_that_end_a_stream(gateway: Tight, said: bytes) -> None:
     """The connection goes on."""
     with Client(gateway.grpc) as client:
         client.send(_HELLO + said)
@@ -189,7 +172,7 @@ def test_attacks_that_end_a_stream(gateway: Infergate, said: bytes) -> None:
     [h2.PREFACE[:9], h2.PREFACE, _HELLO + opened(1)[:30], _HELLO + opened(1, flags=0)],
     ids=["preface", "settings", "headers", "continuation"],
 )
-def test_headers_that_never_end(gateway: Infergate, said: bytes) -> None:
+def test_headers_that_never_end(gateway: Tight, said: bytes) -> None:
     with Client(gateway.grpc) as client:
         began = time.monotonic()
         client.send(said)
@@ -198,7 +181,7 @@ def test_headers_that_never_end(gateway: Infergate, said: bytes) -> None:
         assert time.monotonic() - began < SECONDS / 2
 
 
-def test_headers_that_drip(gateway: Infergate) -> None:
+def test_headers_that_drip(gateway: Tight) -> None:
     """A CONTINUATION every now and then, a byte at a time."""
     more = itertools.cycle(h2.frame(9, 0, 1, b"\0"))
     with Client(gateway.grpc) as client:
@@ -217,7 +200,7 @@ def test_headers_that_drip(gateway: Infergate) -> None:
 
 @pytest.mark.parametrize("method", [INFER, STREAM])
 @pytest.mark.parametrize("part", [b"", b"\0\0", b"\0\0\0\x40\0" + b"x" * 1000])
-def test_messages_that_never_end(gateway: Infergate, method: str, part: bytes) -> None:
+def test_messages_that_never_end(gateway: Tight, method: str, part: bytes) -> None:
     """A hundred of them, each a little: all are given up, the connection is not. A stream that
     says nothing at all may stay."""
     with Client(gateway.grpc) as client:
@@ -235,7 +218,7 @@ def test_messages_that_never_end(gateway: Infergate, method: str, part: bytes) -
             assert 201 in ended
 
 
-def test_clients_that_vanish_without_a_word(gateway: Infergate) -> None:
+def test_clients_that_vanish_without_a_word(gateway: Tight) -> None:
     """Twenty connections with fifty streams each: with the last of them there would be room for no
     stream of anybody, were they kept."""
     before = descriptors(gateway.pid)
@@ -248,12 +231,12 @@ def test_clients_that_vanish_without_a_word(gateway: Infergate) -> None:
         assert len(told_on_a_stream(gateway)) == 3
 
 
-def told_on_a_stream(gateway: Infergate) -> list[bytes]:
+def told_on_a_stream(gateway: Tight) -> list[bytes]:
     with channel(gateway.grpc) as made:
         return list(made.stream_stream(STREAM)(iter([message()] * 3), timeout=SECONDS))
 
 
-def test_a_reader_of_one_byte(gateway: Infergate) -> None:
+def test_a_reader_of_one_byte(gateway: Tight) -> None:
     """It is served as slowly as it reads, nobody else is, and each byte is worth one frame."""
     whole = h2.message(message(200))
     with Client(gateway.grpc) as client:
@@ -273,7 +256,7 @@ def test_a_reader_of_one_byte(gateway: Infergate) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1, 2**31 - 1], ids=["closed", "a byte", "wide"])
-def test_readers_that_stop(gateway: Infergate, first: int) -> None:
+def test_readers_that_stop(gateway: Tight, first: int) -> None:
     """A hundred answers of 128 KiB that nobody takes: given up, by streams or by the connection."""
     whole = h2.message(message(64 * 1024))
     with Client(gateway.grpc) as client:

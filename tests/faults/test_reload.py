@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.frames import GOOD, error_in
 from faults.peer import Client, post
-from faults.test_frame_bytes import GOOD, error_in
 from faults.watch import complaints, descriptors, descriptors_come_back, open_files, until
 from peers.support.process import Launch, free_ports, started
 

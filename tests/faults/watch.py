@@ -1,11 +1,14 @@
-"""A process seen from outside: whether it lives, what it holds, what it counted."""
+"""A process seen from outside: whether it lives, what it holds, what it counted, and that a fault
+which one client or server makes is nobody else's."""
 
 from __future__ import annotations
 
 import contextlib
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,8 +16,10 @@ from e2e.running import Infergate
 
 SECONDS = 60.0
 """How long a condition may take to come true before the test gives up on it."""
-_SAMPLE = re.compile(r"infergate_requests_total\{(.*)\} ([0-9.e+]+)")
+MIB = 1 << 20
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
+_PAUSE = 0.05
+"""Seconds between two requests of who is there as well."""
 
 
 def until(met: Callable[[], bool], what: str) -> None:
@@ -97,11 +102,84 @@ def alive(gateway: Infergate) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
+def metric(gateway: Infergate, name: str, **labels: str) -> float:
+    """The sum of those samples of a metric that have these labels; 0 where there is none."""
+    total = 0.0
+    for line in gateway.metrics().splitlines():
+        if line.startswith((f"{name} ", f"{name}{{")):
+            labelled, _, value = line.removeprefix(name).rpartition(" ")
+            told = dict(_LABEL.findall(labelled))
+            if all(told.get(key) == wanted for key, wanted in labels.items()):
+                total += float(value)
+    return total
+
+
 def counted(gateway: Infergate, **labels: str) -> float:
     """How many requests with these labels ``infergate_requests_total`` has."""
-    total = 0.0
-    for labelled, value in _SAMPLE.findall(gateway.metrics()):
-        told = dict(_LABEL.findall(labelled))
-        if all(told.get(key) == wanted for key, wanted in labels.items()):
-            total += float(value)
-    return total
+    return metric(gateway, "infergate_requests_total", **labels)
+
+
+# ---- what every fault is held to
+
+
+@contextmanager
+def rises(gateway: Infergate, name: str, by: float = 1, **labels: str) -> Iterator[None]:
+    """What the block does is told by a metric: it is ``by`` more soon after, or still more."""
+    before = metric(gateway, name, **labels)
+    yield
+    until(lambda: metric(gateway, name, **labels) >= before + by, f"{name}{labels} rises by {by}")
+
+
+def refused_by(gateway: Infergate, limit: str) -> contextlib.AbstractContextManager[None]:
+    """A request is refused in the block because of a limit, by its name in docs/limits.md."""
+    return rises(gateway, "infergate_refused_requests_total", limit=limit)
+
+
+@contextmanager
+def others_served(good: Callable[[], object]) -> Iterator[None]:
+    """While the block runs another client asks again and again: ``good`` raises where it is not
+    answered as it should be."""
+    over = threading.Event()
+
+    def ask() -> None:
+        while True:
+            good()
+            if over.wait(_PAUSE):
+                return
+
+    with ThreadPoolExecutor(1) as another:
+        asking = another.submit(ask)
+        try:
+            yield
+        finally:
+            over.set()
+        asking.result()
+
+
+def at_rest(gateway: Infergate) -> bool:
+    """Whether nothing is under way."""
+    told = gateway.metrics()
+    return "infergate_in_flight_requests 0.0" in told and "infergate_in_flight_bytes 0.0" in told
+
+
+@contextmanager
+def unharmed(
+    gateway: Infergate, good: Callable[[], object], grows: int = 64 * MIB, keeps: int = 24 * MIB
+) -> Iterator[None]:
+    """A fault in the block is nobody else's. All the while another client is served. The process
+    never holds ``grows`` bytes more memory than before; soon afterwards it has ``keeps`` more at
+    most, no more descriptors than before, and nothing under way."""
+    held, memory = descriptors(gateway.pid), resident(gateway.pid)
+    with growing_at_most(gateway.pid, grows), others_served(good):
+        yield
+    until(lambda: descriptors(gateway.pid) <= held, f"descriptors are back to {held}")
+    until(lambda: at_rest(gateway), "nothing is under way")
+    until(lambda: resident(gateway.pid) <= memory + keeps, f"memory is back to {memory}")
+    assert alive(gateway)
+
+
+def well(gateway: Infergate) -> None:
+    """Whatever was done to it, it had no bug."""
+    assert alive(gateway)
+    assert complaints(gateway) == ""
+    assert counted(gateway, outcome="internal") == 0

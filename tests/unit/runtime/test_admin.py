@@ -55,11 +55,30 @@ async def test_anything_else_is_refused(path: str, method: str, status: int) -> 
     assert (await told(admin(), path, method))[0] == status
 
 
-def test_what_the_transport_turns_away_is_plain_text() -> None:
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        (Kind.BAD_REQUEST, 400), (Kind.METHOD_NOT_ALLOWED, 405), (Kind.TOO_LARGE, 413),
+        (Kind.INTERNAL, 500), (Kind.OVERLOADED, 503),
+    ],
+)  # fmt: skip
+def test_what_the_transport_turns_away_is_plain_text_and_its_limit_counted(
+    kind: Kind, status: int
+) -> None:
+    over: list[str] = []
+    served = Admin(Metrics().scrape, _never, History(), over=over.append)
     call = Call(peer="test", started=time.monotonic())
-    answer = admin().refuse(GatewayError(Kind.TOO_LARGE, "too large"), HttpRequest("", ""), call)
-    assert answer.status == 400
-    assert b"too large" in b"".join(bytes(part) for part in answer.body)
+    for limit in ("", "body"):
+        error = GatewayError(kind, "too much", retry_after=1.0, limit=limit)
+        answer = served.refuse(error, HttpRequest("", ""), call)
+        assert answer.status == status
+        assert answer.headers["retry-after"] == "1"
+        assert b"too much" in b"".join(bytes(part) for part in answer.body)
+    assert over == ["body"]
+
+
+async def _never() -> bool:
+    raise AssertionError
 
 
 class Again:

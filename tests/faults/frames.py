@@ -1,0 +1,50 @@
+"""GraphPipe over a raw socket by hand: a good request, a long one, and what answers say."""
+
+from __future__ import annotations
+
+import struct
+
+from faults.peer import Client
+from faults.watch import MIB
+from infergate.codecs.base import Profile
+from infergate.codecs.graphpipe import PLUGIN
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import Answer, InferRequest, ModelMetadata, TensorMetadata
+from infergate.core.tensor import Tensor
+from infergate.core.wire import HttpResponse, joined
+
+CODEC = PLUGIN.make({})
+MODEL = ModelMetadata(
+    "identity",
+    inputs=(TensorMetadata("INPUT0", "UINT8", (-1,)),),
+    outputs=(TensorMetadata("OUTPUT0", "UINT8", (-1,)),),
+)
+
+
+def asking(elements: int) -> tuple[InferRequest, bytes]:
+    """An inference of so many bytes, and its frame."""
+    tensor = Tensor("INPUT0", Datatype.UINT8, (elements,), bytes(elements))
+    request = InferRequest("identity", inputs=(tensor,))
+    body = bytes(joined(CODEC.build_request(request, Profile("any"), MODEL).body))
+    return request, struct.pack("<I", len(body)) + body
+
+
+REQUEST, GOOD = asking(3)
+LONG, LONG_FRAME = asking(6 * MIB)
+
+
+def answer(client: Client, request: InferRequest = REQUEST) -> Answer:
+    (length,) = struct.unpack("<I", client.exactly(4))
+    wire = HttpResponse(200, {}, [client.exactly(length)])
+    return CODEC.parse_response(wire, request, DEFAULT_LIMITS, MODEL)
+
+
+def error_in(client: Client, request: InferRequest = REQUEST) -> str:
+    """What the next answer tells of an error."""
+    try:
+        answer(client, request)
+    except GatewayError as error:
+        return error.public
+    return ""

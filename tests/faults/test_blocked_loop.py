@@ -1,0 +1,221 @@
+"""The event loop does nothing for longer than its limits, because the machine is short of time or a
+message costs too much: what came meanwhile is served, and nobody is sent away for being late."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import grpc
+import pytest
+
+from e2e.running import ENGINE
+from faults import frames, h2
+from faults.peer import Client
+from faults.replicas import QUIET
+from faults.rpc import INFER, call, channel
+from faults.tight import GOOD, LIVE, Tight, good, good_call, good_frame, head, message
+from faults.watch import SECONDS, metric, rises, unharmed
+from infergate.config.schema import Config
+from infergate.runtime.assemble import assemble
+from infergate.runtime.engines import engine
+
+BLOCKED = 1.6
+"""Seconds: more than any limit of the gateway, for all of whose timers the time has come then."""
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """What the block does happens while the process does nothing."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+        time.sleep(BLOCKED)  # the fault itself
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def at_http(address: str, begin: bytes, rest: bytes) -> Iterator[None]:
+    with Client(address) as client:
+        client.send(begin)
+        yield
+        client.send(rest)
+        yield
+        assert client.answer().status == 200
+
+
+def after_a_request(address: str, asked: bytes = LIVE) -> Iterator[None]:
+    with Client(address) as client:
+        client.send(asked)
+        assert client.answer().status == 200
+        yield
+        client.send(asked)
+        yield
+        assert client.answer().status == 200
+
+
+def in_a_frame(address: str, cut: int) -> Iterator[None]:
+    with Client(address) as client:
+        client.send(frames.GOOD[:cut])
+        yield
+        client.send(frames.GOOD[cut:])
+        yield
+        assert frames.error_in(client) == ""
+
+
+def in_a_call(address: str, cut: int) -> Iterator[None]:
+    whole = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.asking(INFER)) + h2.frame(
+        h2.DATA, h2.END_STREAM, 1, h2.message(message())
+    )
+    with Client(address) as client:
+        begun = h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0) + whole
+        client.send(begun[:cut])
+        yield
+        client.send(begun[cut:])
+        yield
+        ends = [
+            each
+            for each in _until_the_end(client)
+            if each.stream == 1 and each.flags & h2.END_STREAM
+        ]
+        assert b"grpc-status" in ends[0].payload or ends[0].kind == h2.HEADERS
+
+
+def _until_the_end(client: Client) -> Iterator[h2.Frame]:
+    for each in h2.frames(client.exactly):
+        yield each
+        if each.stream == 1 and (each.flags & h2.END_STREAM or each.kind == h2.RST_STREAM):
+            return
+
+
+PEOPLE: dict[str, Callable[[Tight], Iterator[None]]] = {
+    "new": lambda tight: at_http(tight.http, b"", head() + GOOD),
+    "in a head": lambda tight: at_http(tight.http, head()[:9], head()[9:] + GOOD),
+    "in a body": lambda tight: at_http(tight.http, head() + GOOD[:9], GOOD[9:]),
+    "after a request": lambda tight: after_a_request(tight.http),
+    "at the admin listener": lambda tight: after_a_request(
+        tight.admin, LIVE.replace(b"/v2/health/live", b"/healthz")
+    ),
+    "with a frame": lambda tight: in_a_frame(tight.raw, 0),
+    "in a prefix": lambda tight: in_a_frame(tight.raw, 2),
+    "in a frame": lambda tight: in_a_frame(tight.raw, 30),
+}
+CALLS: dict[str, Callable[[Tight], Iterator[None]]] = {
+    "not greeting": lambda tight: in_a_call(tight.grpc, 0),
+    "in a greeting": lambda tight: in_a_call(tight.grpc, 9),
+    "in a call's head": lambda tight: in_a_call(tight.grpc, len(h2.PREFACE) + 30),
+    "in a message": lambda tight: in_a_call(tight.grpc, -9),
+}
+"""grpcio reads in threads of its own, and has limits of its own."""
+
+
+@pytest.fixture
+def gateway(tight: Tight) -> Iterator[Tight]:
+    """Nobody is served while it is stopped; those who are there are what this is about."""
+    with unharmed(tight, lambda: None):
+        yield tight
+
+
+def test_who_came_meanwhile_is_served(gateway: Tight) -> None:
+    people = PEOPLE if ENGINE == "compat" else PEOPLE | CALLS
+    late = metric(gateway, "infergate_requests_total", outcome="timeout")
+    with rises(gateway, "infergate_loop_held_up_seconds_total", by=BLOCKED / 2):
+        there = [each(gateway) for each in people.values()]
+        with channel(gateway.grpc) as made:
+            assert call(made, message()).code is grpc.StatusCode.OK
+            for each in there:
+                next(each)
+            with stopped(gateway.pid):
+                for each in there:
+                    next(each)
+                asked = made.unary_unary(INFER).future(message(), timeout=60)
+            for each in there:
+                assert next(each, "served") == "served"
+            assert asked.result()
+    assert metric(gateway, "infergate_requests_total", outcome="timeout") == late
+    for ask in (good, good_call, good_frame):
+        ask(gateway)
+
+
+# ---- within the loop, by whoever reads
+
+
+class Blocks(asyncio.Protocol):
+    """Holds the loop up while it reads, as a message that costs too much would."""
+
+    begun = threading.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self.begun.set()
+        time.sleep(BLOCKED)
+
+
+SHORT = {"header_time": "1s", "idle_body_time": "1s", "keepalive_time": "1s"}
+
+
+@contextlib.contextmanager
+def in_this_process(name: str) -> Iterator[tuple[Tight, str]]:
+    """A gateway in a thread, and an address where a byte blocks its loop."""
+    anywhere = {"address": "127.0.0.1:0"}
+    raw = {"address": "tcp://127.0.0.1:0", "model": "identity", "framing": "size-prefixed"}
+    config = Config.model_validate(
+        {
+            **QUIET,
+            "engine": name,
+            "listeners": {
+                **dict.fromkeys(("http", "grpc", "admin"), anywhere),
+                "graphpipe": (raw,),
+            },
+            "backends": {"ours": {"protocol": "builtin"}},
+            "routes": ({"model": "*", "backend": "ours"},),
+            "limits": SHORT,
+        }
+    )
+    told: Future[tuple[Tight, str]] = Future()
+    loop, over = (engine(name).new_loop or asyncio.new_event_loop)(), asyncio.Event()
+
+    async def serve() -> None:
+        running = assemble(config)
+        await running.start()
+        blocking = await loop.create_server(Blocks, "127.0.0.1", 0)
+        at = {key: str(each.address) for key, each in running.listeners.items()}
+        raw = at.pop("graphpipe[0]")
+        port = blocking.sockets[0].getsockname()[1]
+        told.set_result((Tight(**at, pid=0, log=Path(), raw=raw), f"127.0.0.1:{port}"))
+        await over.wait()
+        blocking.close()
+        await running.stop(0)
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        yield told.result(SECONDS)
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
+        loop.close()
+
+
+@pytest.mark.parametrize("name", ["own", "compat"])
+def test_who_came_while_another_was_read_is_served(name: str) -> None:
+    with in_this_process(name) as (gateway, blocking):
+        there = [
+            each(gateway) for each in (PEOPLE if name == "compat" else PEOPLE | CALLS).values()
+        ]
+        Blocks.begun.clear()
+        for each in there:
+            next(each)
+        with Client(blocking) as client:
+            client.send(b"x")
+            assert Blocks.begun.wait(SECONDS)
+            for each in there:
+                next(each)
+            for each in there:
+                assert next(each, "served") == "served"

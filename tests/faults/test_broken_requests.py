@@ -1,0 +1,114 @@
+"""What is no HTTP, or could be read as one request here and as two on the way: refused with 400,
+and nothing behind it is served. Other protocols at the wrong port are told apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults import frames, h2
+from faults.h2 import PREFACE
+from faults.peer import Client, post
+from faults.tight import CHUNKED, GOOD, LIVE, Tight, head
+from faults.watch import counted, rises
+
+HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(193)
+"""What a client that speaks TLS says first."""
+REFUSED = "infergate_refused_connections_total"
+
+
+def test_what_could_be_smuggled_behind_a_refused_request_is_not_served(tight: Tight) -> None:
+    before = counted(tight, outcome="ok")
+    with Client(tight.http) as client:
+        client.send(head("Transfer-Encoding: chunked") + b"0\r\n\r\n" + head() + GOOD)
+        assert client.answer().status == 400
+        assert client.rest() == b""
+    assert counted(tight, outcome="ok") == before
+
+
+_BROKEN = {
+    "TE and CL": head("Transfer-Encoding: chunked") + CHUNKED,
+    "two lengths": head("Content-Length: 4") + GOOD,
+    "two equal lengths": head(f"Content-Length: {len(GOOD)}") + GOOD,
+    "a list of lengths": head(f"Content-Length: {len(GOOD)}, 4", length=None) + GOOD,
+    "length +5": head("Content-Length: +5", length=None) + b"12345",
+    "length -5": head("Content-Length: -5", length=None),
+    "length 5_0": head("Content-Length: 5_0", length=None) + GOOD,
+    "length 0x5": head("Content-Length: 0x5", length=None) + b"12345",
+    "no length": head("Content-Length:", length=None),
+    "a length of 2^64": head(f"Content-Length: {2**64 + 5}", length=None),
+    "chunked twice": head("Transfer-Encoding: chunked, chunked", length=None) + CHUNKED,
+    "an unknown coding": head("Transfer-Encoding: xchunked", length=None) + CHUNKED,
+    "chunked in the middle": head("Transfer-Encoding: chunked, gzip", length=None) + CHUNKED,
+    "obs-fold": head("A: b\r\n c") + GOOD,
+    "a space before the colon": head("A : b") + GOOD,
+    "NUL in a field": head("A: b\0c") + GOOD,
+    "a bare CR": head("A: b\rc") + GOOD,
+    "a field without colon": head("nonsense") + GOOD,
+    "a field without name": head(": b") + GOOD,
+    "a name in brackets": head("A[]: b") + GOOD,
+    "TLS": HELLO,
+    "HTTP/2": PREFACE + b"\0\0\0\x04\0\0\0\0\0",
+    "HTTP/0.9": b"GET /v2/health/live\r\n\r\n",
+    "HTTP/3.7": b"GET /v2/health/live HTTP/3.7\r\nHost: x\r\n\r\n",
+    "no method": b" / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a target with a space": b"GET /a b HTTP/1.1\r\nHost: x\r\n\r\n",
+    "no Host": b"GET /v2/health/live HTTP/1.1\r\n\r\n",
+    "two Hosts": b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    "zeros": bytes(100),
+    "SSH": b"SSH-2.0-OpenSSH_9.2\r\n",
+}
+
+
+@pytest.mark.parametrize("case", _BROKEN)
+def test_what_is_not_http_is_400_and_the_end(gateway: Tight, case: str) -> None:
+    before = counted(gateway, outcome="bad_request")
+    with Client(gateway.http) as client:
+        client.send(_BROKEN[case])
+        answer = client.answer()
+        assert answer.status == 400
+        assert answer.error
+        assert client.rest() == b""
+    assert counted(gateway, outcome="bad_request") == before + 1
+
+
+@pytest.mark.parametrize("host", ["a/b", "a, b", "user@a", "a:b", "\u00e9"])
+def test_a_host_that_is_none(gateway: Tight, host: str) -> None:
+    before = counted(gateway, outcome="bad_request")
+    with Client(gateway.http) as client:
+        client.send(f"GET /v2/health/live HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        answer = client.answer()
+        assert answer.status == 400
+        assert "Host" in answer.error
+    assert counted(gateway, outcome="bad_request") == before + 1
+
+
+# ---- another protocol's port
+
+
+@pytest.mark.parametrize("listener", ["http", "graphpipe[0]", "admin"])
+def test_tls_where_none_is_spoken(gateway: Tight, listener: str) -> None:
+    address = gateway.raw if "[" in listener else getattr(gateway, listener)
+    tls = rises(gateway, REFUSED, listener=listener, reason="tls")
+    with tls, Client(address) as client:
+        client.send(HELLO)
+        client.rest()
+
+
+def test_http_on_a_raw_socket(gateway: Tight) -> None:
+    """``GET `` is a length of half a gigabyte."""
+    with Client(gateway.raw) as client:
+        client.send(LIVE)
+        assert "the limit is" in frames.error_in(client)
+
+
+def test_http_2_on_a_raw_socket(gateway: Tight) -> None:
+    with Client(gateway.raw) as client:
+        client.send(PREFACE + h2.frame(h2.SETTINGS, 0, 0))
+        assert "the limit is" in frames.error_in(client)
+
+
+def test_frames_on_the_http_port(gateway: Tight) -> None:
+    with Client(gateway.http) as client:
+        client.send(frames.GOOD)
+        assert client.answer().status == 400
+    assert post(gateway.http, "/graphpipe/identity", frames.GOOD[4:]).status == 200

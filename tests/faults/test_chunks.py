@@ -1,0 +1,68 @@
+"""Bodies in chunks: sizes that are none, extensions, trailers, two million of one byte each."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.running import ENGINE
+from faults.peer import Client
+from faults.tight import BODY, CHUNKED, GOOD, Tight, head
+from faults.watch import MIB, counted, growing_at_most, refused_by
+
+BEGUN = head("Transfer-Encoding: chunked", length=None)
+_CHUNKS = {
+    "a size that is none": b"xyz\r\n",
+    "a negative size": b"-1\r\n",
+    "a size of 2^64": b"10000000000000000\r\n",
+    "a chunk longer than said": b"1\r\nabc\r\n0\r\n\r\n",
+    "a bare LF": b"1\nx\n0\n\n",
+}
+
+
+@pytest.mark.parametrize("case", _CHUNKS)
+def test_chunks_that_are_none(gateway: Tight, case: str) -> None:
+    before = counted(gateway, outcome="bad_request")
+    with Client(gateway.http) as client:
+        client.send(BEGUN + _CHUNKS[case])
+        assert client.answer().status == 400
+        assert client.rest() == b""
+    assert counted(gateway, outcome="bad_request") == before + 1
+
+
+def test_an_extension_that_never_ends(gateway: Tight) -> None:
+    """It is no body, so it buys no time. Our own engine bounds it."""
+    status, outcome = {"own": (400, "bad_request"), "compat": (408, "timeout")}[ENGINE]
+    before = counted(gateway, outcome=outcome)
+    with growing_at_most(gateway.pid, 16 * MIB), Client(gateway.http) as client:
+        client.send(BEGUN + b"1;" + b"x" * (4 * MIB))
+        assert client.answer().status == status
+    assert counted(gateway, outcome=outcome) == before + 1
+
+
+def test_extensions_and_trailers_are_ignored(gateway: Tight) -> None:
+    whole = b'%x;a=b;c="d"\r\n%b\r\n0\r\nX-Trailer: y\r\n\r\n' % (len(GOOD), GOOD)
+    with Client(gateway.http) as client:
+        client.send(BEGUN + whole)
+        assert client.answer().status == 200
+
+
+def test_two_million_of_one_byte_cost_no_memory(gateway: Tight) -> None:
+    some = b"1\r\n \r\n" * 100_000
+    with growing_at_most(gateway.pid, 24 * MIB), Client(gateway.http) as client:
+        client.send(BEGUN)
+        for _ in range(20):
+            client.send(some)
+        client.send(CHUNKED)
+        assert client.answer().status == 200
+
+
+def test_more_than_a_body_may_have_is_refused_on_the_way(gateway: Tight) -> None:
+    chunk = b"%x\r\n%b\r\n" % (MIB, bytes(MIB))
+    limited, little = refused_by(gateway, "body"), growing_at_most(gateway.pid, 24 * MIB)
+    with limited, little, Client(gateway.http) as client:
+        client.send(BEGUN)
+        for _ in range(9):
+            client.send(chunk)
+        answer = client.answer()
+        assert answer.status == 413
+        assert str(BODY) in answer.error

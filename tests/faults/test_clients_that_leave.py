@@ -1,0 +1,52 @@
+"""Clients that reset the connection, close it or end their half, wherever they are in a request:
+nothing of them stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults import frames
+from faults.peer import Client
+from faults.tight import CHUNKED, GOOD, Tight, good, good_frame, head
+
+_PLACES = {
+    "in the line": b"POST /v2",
+    "in the header": head()[:-9],
+    "before the body": head(),
+    "in the body": head() + GOOD[:9],
+    "in a chunk": head("Transfer-Encoding: chunked", length=None) + CHUNKED[:9],
+    "after the request": head() + GOOD,
+}
+
+
+@pytest.mark.parametrize("place", _PLACES)
+def test_a_reset(gateway: Tight, place: str) -> None:
+    with Client(gateway.http) as client:
+        client.send(_PLACES[place])
+        good(gateway)
+        client.reset()
+
+
+@pytest.mark.parametrize("place", [p for p in _PLACES if p != "after the request"])
+def test_a_half_close(gateway: Tight, place: str) -> None:
+    """An end of file is a client that left: TCP cannot tell the two apart."""
+    with Client(gateway.http) as client:
+        client.send(_PLACES[place])
+        client.socket.shutdown(1)
+        assert client.rest() == b""
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", frames.GOOD[:2], frames.GOOD[:4], frames.GOOD[:9], frames.GOOD]
+)
+@pytest.mark.parametrize("how", ["close", "half", "reset"])
+def test_a_raw_socket(gateway: Tight, sent: bytes, how: str) -> None:
+    with Client(gateway.raw) as client:
+        client.send(sent)
+        if how == "reset":
+            client.reset()
+        elif how == "half":
+            client.socket.shutdown(1)
+            if sent != frames.GOOD:  # else it may be answered before the end is seen
+                assert client.rest() == b""
+    good_frame(gateway)

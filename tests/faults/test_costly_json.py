@@ -1,0 +1,106 @@
+"""JSON that takes long to read: others do not wait for it, and the helper that reads it may die."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from faults.peer import Client, post
+from faults.tight import CONFIG, PATH, Tight, good, head
+from faults.watch import (
+    MIB,
+    SECONDS,
+    children,
+    counted,
+    growing_at_most,
+    refused_by,
+    until,
+)
+
+
+def _dear(elements: int) -> bytes:
+    told = {"name": "INPUT0", "datatype": "FP32", "shape": [elements], "data": []}
+    data = "[" + "0," * (elements - 1) + "NaN]"
+    return json.dumps({"inputs": [told]}).replace("[]", data).encode()
+
+
+DEAR = _dear(2 * MIB)
+"""Long to read: floats with a NaN among them are read one by one."""
+
+
+def test_it_keeps_nobody_waiting(gateway: Tight) -> None:
+    with Client(gateway.http) as client:
+        client.send(head(length=len(DEAR)) + DEAR)
+        for _ in range(3):
+            good(gateway)
+        client.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.socket.recv(1)
+        client.socket.settimeout(SECONDS)
+        answer = client.answer()
+    assert answer.status == 200
+    assert answer.body.rstrip(b"]}").endswith(b",NaN")
+
+
+def test_a_helper_that_dies_takes_its_one_request_along() -> None:
+    with started_infergate(CONFIG) as gateway:
+        # Killed before it took the request, a helper was never there: 503, come again.
+        while (status := _helper_killed(gateway)) == b"503":
+            pass
+        assert status == b"500"
+        until(lambda: post(gateway.http, PATH, DEAR).status == 200, "another helper serves")
+        assert 1 <= counted(gateway, outcome="internal") <= 3
+        assert "a process beside ended with -9" in gateway.log.read_text()
+
+
+def _helper_killed(gateway: Infergate) -> bytes:
+    """The status of a request that no helper lives to read."""
+    with Client(gateway.http) as client:
+        client.send(head(length=len(DEAR)) + DEAR)
+        client.socket.setblocking(False)
+        while not (began := _received(client)):
+            for helper in children(gateway.pid):
+                os.kill(helper, signal.SIGKILL)
+            good(gateway)
+        return began.split(b" ")[1]
+
+
+def _received(client: Client) -> bytes:
+    try:
+        return client.socket.recv(4096)
+    except BlockingIOError:
+        return b""
+
+
+def test_deep_json_and_many_brackets(gateway: Tight) -> None:
+    before = counted(gateway, outcome="bad_request") + counted(gateway, outcome="too_large")
+    with growing_at_most(gateway.pid, 64 * MIB):
+        for whole in (b"[" * (4 * MIB), b"[]" * MIB, b'{"a":' * MIB, b"[[],[]," * MIB):
+            answer = post(gateway.http, PATH, whole)
+            assert answer.status in {400, 413}
+            assert re.search("nested|character|arrays", answer.error)
+    after = counted(gateway, outcome="bad_request") + counted(gateway, outcome="too_large")
+    assert after == before + 4
+
+
+def test_more_json_than_may_be() -> None:
+    """Binary data beside it is not bounded so."""
+    with started_infergate(CONFIG + "  json: 4KiB\n") as gateway:
+        good(gateway)
+        told = [
+            {"name": name, "datatype": "UINT8", "shape": [9000],
+             "parameters": {"binary_data_size": 9000}} for name in ("INPUT0", "INPUT1")
+        ]  # fmt: skip
+        document = json.dumps({"inputs": told}).encode()
+        size = {"Inference-Header-Content-Length": str(len(document))}
+        assert post(gateway.http, PATH, document + bytes(18_000), size).status == 200
+        with refused_by(gateway, "json"):
+            answer = post(gateway.http, PATH, b" " * 4097)
+            assert answer.status == 413
+            assert "4096" in answer.error
+        good(gateway)

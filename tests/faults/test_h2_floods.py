@@ -1,0 +1,60 @@
+"""Floods of HTTP/2 frames, each of which costs more than its bytes, on whichever engine: nobody
+else waits, and memory stays. (More, and how each ends on infergate's own engine, in
+test_h2_attacks.)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+
+import pytest
+
+from e2e.running import ENGINE
+from faults import h2
+from faults.peer import Client
+from faults.rpc import INFER
+from faults.tight import Tight, good_call
+from faults.watch import rises, unharmed
+
+REFUSED = "infergate_refused_connections_total"
+
+
+@pytest.fixture
+def gateway(tight: Tight) -> Iterator[Tight]:
+    """Others ask over gRPC."""
+    with unharmed(tight, lambda: good_call(tight)):
+        yield tight
+
+
+_STREAM = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.asking(INFER))
+_FLOODS = {
+    "rapid reset": b"".join(
+        h2.frame(h2.HEADERS, h2.END_HEADERS, 2 * i + 1, h2.asking(INFER))
+        + h2.frame(h2.RST_STREAM, 0, 2 * i + 1, b"\0\0\0\x08")
+        for i in range(3000)
+    ),
+    "CONTINUATION": h2.frame(h2.HEADERS, 0, 1, h2.asking(INFER))
+    + h2.frame(h2.CONTINUATION, 0, 1, h2.fields(("a", "b" * 100))) * 20_000,
+    "PING": h2.frame(h2.PING, 0, 0, bytes(8)) * 50_000,
+    "SETTINGS": h2.frame(h2.SETTINGS, 0, 0) * 50_000,
+    "WINDOW_UPDATE": _STREAM + h2.frame(h2.WINDOW_UPDATE, 0, 1, b"\x7f\xff\xff\xff") * 1000,
+    "empty DATA": _STREAM + h2.frame(h2.DATA, 0, 1) * 50_000,
+    "streams without end": b"".join(
+        h2.frame(h2.HEADERS, h2.END_HEADERS, 2 * i + 1, h2.asking(INFER)) for i in range(3000)
+    ),
+}
+
+
+_FEW = {"WINDOW_UPDATE", "streams without end"}
+"""They end a stream, or are refused for nothing."""
+
+
+@pytest.mark.parametrize("flood", _FLOODS)
+def test_floods(gateway: Tight, flood: str) -> None:
+    """Beyond what is put up with the connection ends, and is counted."""
+    is_counted = ENGINE == "own" and flood not in _FEW
+    cut_off = rises(gateway, REFUSED, listener="grpc") if is_counted else nullcontext()
+    with cut_off, Client(gateway.grpc) as client:
+        client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
+        with suppress(ConnectionResetError, BrokenPipeError):  # it had enough
+            client.send(_FLOODS[flood])

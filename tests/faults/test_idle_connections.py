@@ -1,0 +1,50 @@
+"""Connections on which nothing is asked: closed in time, without a word, and counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.running import ENGINE
+from faults import frames
+from faults.peer import Client
+from faults.tight import GOOD, Tight, head
+from faults.watch import rises
+
+IDLE = "infergate_idle_connections_closed_total"
+
+
+def test_one_that_says_nothing(gateway: Tight) -> None:
+    with rises(gateway, IDLE, listener="http"), Client(gateway.http) as client:
+        assert client.rest() == b""
+
+
+def test_one_that_says_nothing_after_a_request(gateway: Tight) -> None:
+    with rises(gateway, IDLE, listener="http"), Client(gateway.http) as client:
+        client.send(head() + GOOD)
+        assert client.answer().status == 200
+        assert client.rest() == b""
+
+
+@pytest.mark.parametrize("after", [b"", frames.GOOD], ids=["nothing", "a request"])
+def test_a_raw_one(gateway: Tight, after: bytes) -> None:
+    with rises(gateway, IDLE, listener="graphpipe[0]"), Client(gateway.raw) as client:
+        client.send(after)
+        if after:
+            assert frames.error_in(client) == ""
+        assert client.rest() == b""
+
+
+def test_one_to_the_admin_listener(gateway: Tight) -> None:
+    with rises(gateway, IDLE, listener="admin"), Client(gateway.admin) as client:
+        assert client.rest() == b""
+
+
+@pytest.mark.skipif(ENGINE == "compat", reason="grpcio waits for a greeting as long as it likes")
+def test_one_that_does_not_greet_over_grpc(gateway: Tight) -> None:
+    """It is asked for a greeting, which is HTTP/2's head."""
+    limit = {"limit": "header_time"}
+    with (
+        rises(gateway, "infergate_refused_requests_total", **limit),
+        Client(gateway.grpc) as client,
+    ):
+        client.rest()

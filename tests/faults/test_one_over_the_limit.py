@@ -1,0 +1,147 @@
+"""One under and one over each limit of a request's size: on every listener, by number and bytes."""
+
+from __future__ import annotations
+
+import contextlib
+
+import grpc
+import pytest
+
+from e2e.running import ENGINE
+from faults import frames
+from faults.peer import Client
+from faults.rpc import call, channel
+from faults.tight import BODY, COUNT, GOOD, HEADERS, PATH, Tight, frame, good_frame, head, message
+from faults.watch import MIB, counted, growing_at_most, refused_by
+
+over_or_not = pytest.mark.parametrize("over", [0, 1])
+
+
+def refused(gateway: Tight, over: int, limit: str) -> contextlib.AbstractContextManager[None]:
+    return refused_by(gateway, limit) if over else contextlib.nullcontext()
+
+
+# ---- HTTP
+
+
+@over_or_not
+def test_the_number_of_headers(gateway: Tight, over: int) -> None:
+    lines = [f"A{i}: b" for i in range(COUNT - 2 + over)]
+    with refused(gateway, over, "header_count"), Client(gateway.http) as client:
+        client.send(head(*lines) + GOOD)
+        answer = client.answer()
+        assert answer.status == (431 if over else 200)
+        assert not over or str(COUNT) in answer.error
+
+
+def filling(over: int, path: str = PATH) -> list[str]:
+    """Four header lines that make all of them as large as they may be, and ``over``."""
+    others = len(head(*[f"A{i}: " for i in range(4)])) - len(f"POST {path} HTTP/1.1\r\n\r\n")
+    each, left = divmod(HEADERS - others + over, 4)
+    return [f"A{i}: " + "x" * (each + (left if i == 0 else 0)) for i in range(4)]
+
+
+@over_or_not
+def test_the_bytes_of_headers(gateway: Tight, over: int) -> None:
+    with refused(gateway, over, "headers"), Client(gateway.http) as client:
+        client.send(head(*filling(over)) + GOOD)
+        answer = client.answer()
+        assert answer.status == (431 if over else 200)
+        assert not over or str(HEADERS) in answer.error
+
+
+@over_or_not
+def test_the_length_of_the_target(gateway: Tight, over: int) -> None:
+    """Found too long, or not found."""
+    path = "/" + "x" * (HEADERS - 1 + over)
+    with refused(gateway, over, "headers"), Client(gateway.http) as client:
+        client.send(head(path=path) + GOOD)
+        assert client.answer().status == (414 if over else 404)
+
+
+def test_headers_that_never_end(gateway: Tight) -> None:
+    limited, little = refused_by(gateway, "headers"), growing_at_most(gateway.pid, 16 * MIB)
+    with limited, little, Client(gateway.http) as client:
+        client.send(b"GET / HTTP/1.1\r\nA: " + b"x" * 60_000)
+        assert client.answer().status == 431
+
+
+def test_a_body_that_is_announced_too_large_is_refused_before_it_comes(gateway: Tight) -> None:
+    with refused_by(gateway, "body"), Client(gateway.http) as client:
+        client.send(head(length=BODY + 1))
+        assert client.answer().status == 413
+
+
+def test_the_admin_listener_too(gateway: Tight) -> None:
+    with refused_by(gateway, "headers"), Client(gateway.admin) as client:
+        client.send(head(*filling(1)))
+        assert client.answer().status == 431
+    with refused_by(gateway, "header_count"), Client(gateway.admin) as client:
+        client.send(head(*[f"A{i}: b" for i in range(COUNT)]))
+        assert client.answer().status == 431
+    with refused_by(gateway, "body"), Client(gateway.admin) as client:
+        client.send(head(length=BODY + 1, path="/reload"))
+        assert client.answer().status == 413
+
+
+# ---- gRPC
+
+
+@pytest.mark.parametrize(("value", "code"), [(1000, "OK"), (2 * HEADERS, "RESOURCE_EXHAUSTED")])
+def test_the_bytes_of_metadata(gateway: Tight, value: int, code: str) -> None:
+    counts = ENGINE == "own" and code != "OK"
+    with refused(gateway, counts, "headers"), channel(gateway.grpc) as made:
+        status = call(made, message(), metadata=[("x-much", "x" * value)])
+    assert status.code is grpc.StatusCode[code]
+
+
+@pytest.mark.skipif(ENGINE == "compat", reason="grpcio does not count them")
+@pytest.mark.parametrize(("count", "code"), [(10, "OK"), (COUNT, "RESOURCE_EXHAUSTED")])
+def test_the_number_of_metadata(gateway: Tight, count: int, code: str) -> None:
+    with refused(gateway, code != "OK", "header_count"), channel(gateway.grpc) as made:
+        status = call(made, message(), metadata=[(f"x-{i}", "x") for i in range(count)])
+    assert status.code is grpc.StatusCode[code]
+
+
+def test_a_message_over_the_limit(gateway: Tight) -> None:
+    with refused(gateway, ENGINE == "own", "body"), channel(gateway.grpc) as made:
+        assert call(made, message(BODY // 2 - 100)).code is grpc.StatusCode.OK
+        status = call(made, message(BODY // 2 + 100_000))
+        assert status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+# ---- raw sockets
+
+
+@pytest.mark.parametrize("length", [BODY + 1, 2**31, 2**32 - 1])
+def test_a_frame_over_the_limit_is_refused_before_it_comes(gateway: Tight, length: int) -> None:
+    before = counted(gateway, outcome="too_large")
+    limited, little = refused_by(gateway, "body"), growing_at_most(gateway.pid, 4 * MIB)
+    with limited, little, Client(gateway.raw) as client:
+        client.send(frame(length))
+        assert f"the limit is {BODY}" in frames.error_in(client)
+        good_frame(gateway)
+    assert counted(gateway, outcome="too_large") == before + 1
+
+
+@pytest.mark.parametrize("sent", [20_000, 5_000_000])
+def test_a_frame_over_the_limit_that_comes_all_the_same(gateway: Tight, sent: int) -> None:
+    """It is read away, so that the answer arrives."""
+    limited, little = refused_by(gateway, "body"), growing_at_most(gateway.pid, 4 * MIB)
+    with limited, little, Client(gateway.raw) as client:
+        client.send(frame(100 * MIB) + bytes(sent))
+        assert f"the limit is {BODY}" in frames.error_in(client)
+        client.send(bytes(sent))
+        good_frame(gateway)
+
+
+def test_a_frame_that_says_nothing_or_nonsense(gateway: Tight) -> None:
+    """The connection goes on."""
+    before = counted(gateway, protocol="graphpipe", outcome="bad_request")
+    with Client(gateway.raw) as client:
+        for body in (b"", b"\0", b"nonsense", bytes(64), b"\xff" * 1000):
+            client.send(frame(len(body)) + body)
+            assert frames.error_in(client) != ""
+        client.send(frames.GOOD)
+        assert frames.error_in(client) == ""
+    assert counted(gateway, protocol="graphpipe", outcome="bad_request") == before + 5

@@ -1,0 +1,35 @@
+"""Requests one after the other without waiting for answers: in order, each with its own answer."""
+
+from __future__ import annotations
+
+import json
+
+from faults import frames
+from faults.peer import Client
+from faults.tight import GOOD, Tight, body, good_frame, head
+from faults.watch import MIB, counted, growing_at_most
+
+
+def test_they_are_answered_in_order(gateway: Tight) -> None:
+    bodies = [body(str(i), 1 + i) for i in range(30)]
+    with Client(gateway.http) as client:
+        client.send(b"".join(head(length=len(each)) + each for each in bodies))
+        told = [json.loads(client.answer().body)["id"] for _ in bodies]
+    assert told == [str(i) for i in range(30)]
+
+
+def test_a_bad_one_costs_only_itself(gateway: Tight) -> None:
+    before = counted(gateway, outcome="bad_request")
+    with Client(gateway.http) as client:
+        client.send(head() + GOOD + head(length=1) + b"{" + head() + GOOD)
+        assert [client.answer().status for _ in range(3)] == [200, 400, 200]
+    assert counted(gateway, outcome="bad_request") == before + 1
+
+
+def test_thousands_of_frames(gateway: Tight) -> None:
+    with growing_at_most(gateway.pid, 16 * MIB), Client(gateway.raw) as client:
+        count = 2000
+        client.send(frames.GOOD * count)
+        good_frame(gateway)
+        for _ in range(count):
+            assert frames.error_in(client) == ""

@@ -1,0 +1,49 @@
+"""Clients that do not read their answers: cut off, so that those do not stay in memory. (HTTP/2's
+are in test_h2_attacks.)"""
+
+from __future__ import annotations
+
+import json
+
+from faults import frames
+from faults.peer import Client
+from faults.tight import Tight, head
+from faults.watch import MIB, rises, until
+
+_STATES = {"01": "ESTABLISHED", "04": "FIN_WAIT1", "05": "FIN_WAIT2"}
+REFUSED = "infergate_refused_connections_total"
+
+
+def states(client: Client, address: str) -> list[str]:
+    """The state of the gateway's end of this connection to ``address``."""
+    theirs = int(address.rpartition(":")[2])
+    ours = client.socket.getsockname()[1]
+    with open("/proc/net/tcp") as table:  # noqa: PTH123 - a file of the kernel's
+        rows = [row.split() for row in table.readlines()[1:]]
+    ends = f"0100007F:{theirs:04X}", f"0100007F:{ours:04X}"
+    return [_STATES.get(row[3], row[3]) for row in rows if (row[1], row[2]) == ends]
+
+
+def is_cut_off(client: Client, address: str, whole: bytes) -> None:
+    client.socket.setsockopt(1, 8, 4096)  # SOL_SOCKET, SO_RCVBUF
+    client.send(whole)
+    until(lambda: "ESTABLISHED" not in states(client, address), "it is cut off")
+
+
+def test_over_http(gateway: Tight) -> None:
+    told = [
+        {"name": f"INPUT{i}", "datatype": "UINT8", "shape": [3 * MIB],
+         "parameters": {"binary_data_size": 3 * MIB}} for i in (0, 1)
+    ]  # fmt: skip
+    document = json.dumps({"inputs": told, "parameters": {"binary_data_output": True}}).encode()
+    whole = document + bytes(6 * MIB)
+    length = f"Inference-Header-Content-Length: {len(document)}"
+    slow = rises(gateway, REFUSED, listener="http", reason="slow_reader")
+    with slow, Client(gateway.http) as client:
+        is_cut_off(client, gateway.http, head(length, length=len(whole)) + whole)
+
+
+def test_on_a_raw_socket(gateway: Tight) -> None:
+    slow = rises(gateway, REFUSED, listener="graphpipe[0]", reason="slow_reader")
+    with slow, Client(gateway.raw) as client:
+        is_cut_off(client, gateway.raw, frames.LONG_FRAME)

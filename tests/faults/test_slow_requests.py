@@ -1,0 +1,100 @@
+"""Clients that are slow to say what they want: within a head, a body, a chunk or a frame, stopping
+or dripping. They are told so in time, over HTTP and on raw sockets (HTTP/2's are in
+test_h2_attacks)."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from faults import frames
+from faults.peer import Client
+from faults.tight import GOOD, Tight, frame, good_frame, head
+from faults.watch import MIB, counted, growing_at_most, refused_by
+
+_STALLS = {
+    "first byte": (b"P", "header_time"),
+    "header": (head()[:-2], "header_time"),
+    "no body": (head(), "idle_body_time"),
+    "body": (head() + GOOD[:-1], "idle_body_time"),
+    "no chunk": (head("Transfer-Encoding: chunked", length=None), "idle_body_time"),
+}
+
+
+@pytest.mark.parametrize("stall", _STALLS)
+def test_what_stalls_is_told_so(gateway: Tight, stall: str) -> None:
+    begin, limit = _STALLS[stall]
+    with refused_by(gateway, limit), Client(gateway.http) as client:
+        client.send(begin)
+        answer = client.answer()
+        assert answer.status == 408
+        assert "in time" in answer.error
+        assert client.rest() == b""
+
+
+def drip(client: Client, piece: bytes) -> bytes:
+    """Send ``piece`` again and again, until something is answered."""
+    client.socket.setblocking(False)
+    while True:
+        client.send(piece)
+        time.sleep(0.1)  # the drip itself: less often than the limits allow a pause
+        try:
+            return client.socket.recv(65536)
+        except BlockingIOError:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece", "limit"),
+    [
+        (b"POST / HTTP/1.1\r\n", b"A: b\r\n", "header_time"),
+        (head(length=MIB), b" ", "idle_body_time"),
+        (head("Transfer-Encoding: chunked", length=None), b"1\r\n \r\n", "idle_body_time"),
+    ],
+    ids=["header", "body", "chunks"],
+)
+def test_what_drips_is_ended(gateway: Tight, begin: bytes, piece: bytes, limit: str) -> None:
+    before = counted(gateway, outcome="timeout")
+    with refused_by(gateway, limit), Client(gateway.http) as client:
+        client.send(begin)
+        assert drip(client, piece).startswith(b"HTTP/1.1 408 ")
+    assert counted(gateway, outcome="timeout") == before + 1
+
+
+# ---- raw sockets
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, len(frames.GOOD) - 1])
+def test_a_frame_that_stalls(gateway: Tight, count: int) -> None:
+    limit = "header_time" if count < 4 else "idle_body_time"
+    before = counted(gateway, protocol="graphpipe", outcome="timeout")
+    with refused_by(gateway, limit), Client(gateway.raw) as client:
+        client.send(frames.GOOD[:count])
+        good_frame(gateway)
+        assert "in time" in frames.error_in(client)
+        assert client.rest() == b""
+    assert counted(gateway, protocol="graphpipe", outcome="timeout") == before + 1
+
+
+def test_a_frame_that_drips(gateway: Tight) -> None:
+    with refused_by(gateway, "idle_body_time"), Client(gateway.raw) as client:
+        client.send(frame(MIB))
+        assert b"in time" in drip(client, b"x")
+        good_frame(gateway)
+
+
+def test_announcing_much_costs_little(gateway: Tight) -> None:
+    """Memory is not filled before bytes come."""
+    with (
+        growing_at_most(gateway.pid, 16 * MIB),
+        refused_by(gateway, "idle_body_time"),
+        ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(Client(gateway.raw)) for _ in range(50)]
+        for client in clients:
+            client.send(frame(8 * MIB) + b"x")
+        good_frame(gateway)
+        for client in clients:
+            assert "in time" in frames.error_in(client)

@@ -1,0 +1,137 @@
+"""The gateway that clients' faults are tried on: its limits are tight, on each of its listeners.
+And good requests to it, over HTTP, gRPC and a raw socket."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+from tritonclient.grpc import service_pb2 as pb
+
+from e2e.running import LISTENERS, Infergate, started_infergate
+from faults import frames
+from faults.peer import Client, post
+from faults.rpc import call, channel
+from faults.watch import MIB, well
+from peers.support.process import free_ports
+
+HEADERS = 4096
+COUNT = 20
+BODY = 8 * MIB
+CONFIG = f"""
+backends:
+  ours: {{protocol: builtin}}
+routes:
+  - {{model: "*", backend: ours}}
+limits:
+  headers: {HEADERS}
+  header_count: {COUNT}
+  header_time: 1s
+  idle_body_time: 1s
+  keepalive_time: 1s
+  body: 8MiB
+"""
+PATH = "/v2/models/identity/infer"
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Tight(Infergate):
+    """``raw`` is the ``host:port`` of a raw socket of the model identity."""
+
+    raw: str
+
+
+@contextmanager
+def started_tight(engine: str) -> Iterator[Tight]:
+    (port,) = free_ports(1)
+    listeners = f"""{LISTENERS}  graphpipe:
+    - {{{{address: "tcp://127.0.0.1:{port}", model: identity, framing: size-prefixed}}}}
+"""
+    with started_infergate(CONFIG, listeners, engine) as each:
+        gateway = Tight(each.http, each.grpc, each.admin, each.pid, each.log, f"127.0.0.1:{port}")
+        good(gateway)  # what it opens once is open now
+        good_call(gateway)
+        good_frame(gateway)
+        assert post(gateway.http, PATH, body(elements=200_000)).status == 200
+        with Client(gateway.raw) as client:
+            client.send(frames.LONG_FRAME)
+            assert frames.error_in(client, frames.LONG) == ""
+        yield gateway
+        well(gateway)
+
+
+# ---- over HTTP
+
+
+def body(identity: str = "", elements: int = 1) -> bytes:
+    inputs = [
+        {"name": name, "datatype": "UINT8", "shape": [elements], "data": [7] * elements}
+        for name in ("INPUT0", "INPUT1")
+    ]
+    return json.dumps({"id": identity, "inputs": inputs}).encode()
+
+
+GOOD = body()
+CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(GOOD), GOOD)
+
+
+def head(*lines: str, length: int | None = len(GOOD), path: str = PATH) -> bytes:
+    own = ["Host: x"] if length is None else ["Host: x", f"Content-Length: {length}"]
+    return "".join(f"{line}\r\n" for line in (f"POST {path} HTTP/1.1", *own, *lines, "")).encode()
+
+
+HELD_UP = 0.5
+"""Seconds in which a client that is not held up itself connects and asks."""
+
+
+def good(gateway: Infergate) -> None:
+    """A client that was itself too slow for the limits, on a machine that does much else, tries
+    again."""
+    while True:
+        began = time.monotonic()
+        with Client(gateway.http) as client:
+            client.send(head() + GOOD)
+            asked_at_once = time.monotonic() - began < HELD_UP
+            try:
+                assert client.answer().status == 200
+            except EOFError:
+                if asked_at_once:
+                    raise
+            else:
+                return
+
+
+# ---- over gRPC
+
+
+def message(size: int = 1) -> bytes:
+    told = pb.ModelInferRequest(model_name="identity")
+    for name in ("INPUT0", "INPUT1"):
+        told.inputs.add(name=name, datatype="UINT8", shape=[size])
+        told.raw_input_contents.append(bytes(size))
+    return bytes(told.SerializeToString())
+
+
+def good_call(gateway: Infergate) -> None:
+    with channel(gateway.grpc) as made:
+        assert call(made, message()).code is grpc.StatusCode.OK
+
+
+# ---- over a raw socket
+
+
+def good_frame(gateway: Tight) -> None:
+    with Client(gateway.raw) as client:
+        client.send(frames.GOOD)
+        assert frames.error_in(client) == ""
+
+
+def frame(length: int) -> bytes:
+    """What announces a frame."""
+    return struct.pack("<I", length)

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+from infergate.runtime.pulse import Pulse
+
+
+async def test_a_loop_that_is_held_up_is_told_of() -> None:
+    late: list[float] = []
+    pulse = Pulse(late.append)
+    pulse.start()
+    await asyncio.sleep(0)
+    time.sleep(0.6)  # noqa: ASYNC251 - what it is about
+    async with asyncio.timeout(20):
+        while not late:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert 0.3 <= late[0] < 20
+    pulse.stop()
+    late.clear()
+    time.sleep(0.6)  # noqa: ASYNC251
+    await asyncio.sleep(0.05)
+    assert not late
+
+
+def test_one_that_never_began_ends() -> None:
+    Pulse(lambda _: None).stop()
