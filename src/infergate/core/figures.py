@@ -31,8 +31,11 @@ class EndpointFigures(NamedTuple):
 
 
 class ListenerFigures(Protocol):
-    """What is told of a listener: ``connections`` are those of clients now; ``expires`` is until
-    when its certificate is valid, in seconds since 1970, None where it has none."""
+    """What is told of a listener: ``connections`` are those of clients now, ``idle`` how many it
+    closed because nothing was asked on them for too long; ``expires`` is until when its certificate
+    is valid, in seconds since 1970, None where it has none."""
+
+    idle: int
 
     @property
     def listener(self) -> str:

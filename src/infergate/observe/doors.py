@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.figures import ListenerFigures
@@ -29,8 +29,14 @@ class DoorMetrics(Collector):
             "Until when a listener's certificate is valid, in seconds since 1970.",
             labels=_LABELS,
         )
+        idle = CounterMetricFamily(
+            "infergate_idle_connections_closed",
+            "Connections that were closed because nothing was asked on them for too long.",
+            labels=_LABELS,
+        )
         for each in self.source():
             connections.add_metric((each.listener,), each.connections)
+            idle.add_metric((each.listener,), each.idle)
             if each.expires is not None:
                 expiry.add_metric((each.listener,), each.expires)
-        yield from (connections, expiry)
+        yield from (connections, expiry, idle)

@@ -48,6 +48,11 @@ class Metrics:
         self.tasks: Final = Gauge(
             "infergate_tasks", "Tasks of the event loop now.", registry=self.registry
         )
+        self.held_up: Final = Counter(
+            "infergate_loop_held_up_seconds",
+            "By how many seconds the event loop was late, all times of 0.1 s and more together.",
+            registry=self.registry,
+        )
         self.in_flight_bytes: Final = Gauge(
             "infergate_in_flight_bytes",
             "Bytes of request bodies being served now.",

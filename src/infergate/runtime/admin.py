@@ -11,7 +11,7 @@ import orjson
 
 from infergate import __version__
 from infergate.core.call import Call
-from infergate.core.errors import GatewayError
+from infergate.core.errors import GatewayError, Kind, retry_headers
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.observe.metrics import Metrics
 from infergate.runtime.history import History
@@ -19,6 +19,12 @@ from infergate.runtime.history import History
 _TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
 _JSON: Final = {"content-type": "application/json"}
 _RELOAD: Final = "/reload"
+_STATUSES: Final = {
+    Kind.METHOD_NOT_ALLOWED: 405,
+    Kind.TOO_LARGE: 413,
+    Kind.INTERNAL: 500,
+    Kind.OVERLOADED: 503,
+}
 _audit = logging.getLogger("infergate.audit")
 
 
@@ -33,11 +39,14 @@ class Admin:
         history: History,
         *,
         reload: bool = False,
+        over: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """``over`` is told which limit a request met."""
         self._scrape: Final = scrape
         self._ready: Final = ready
         self._history: Final = history
         self._reload: Final = reload
+        self._over: Final = over
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
         """Answer one admin request."""
@@ -91,9 +100,13 @@ class Admin:
         return _json(500 if outcome.wrong else 200, self._history.page())
 
     def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
-        """A request the transport turned away."""
+        """A request the transport turned away. Its limit is counted."""
         del wire, call
-        return HttpResponse(400, _TEXT, [error.public.encode(), b"\n"])
+        if error.limit:
+            self._over(error.limit)
+        headers = {**_TEXT, **retry_headers(error)}
+        status = _STATUSES.get(error.kind, 400)
+        return HttpResponse(status, headers, [error.public.encode(), b"\n"])
 
 
 def _json(status: int, told: Mapping[str, Any]) -> HttpResponse:

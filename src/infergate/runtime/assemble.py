@@ -82,7 +82,7 @@ def assemble(
     metrics.descriptors.set_function(in_use)
     shared = _Shared(company, admission, Doors(metrics), builtin, history or History())
     shared.history.tell(metrics)
-    running = Running(config, functools.partial(_parts, shared))
+    running = Running(config, functools.partial(_parts, shared), metrics.held_up.inc)
     metrics.generations.set_function(lambda: running.generations)
     metrics.doors.source = lambda: running.doors
     metrics.endpoints.source = lambda: _endpoint_figures(running.gateway.backends)
@@ -228,7 +228,14 @@ def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
     if "admin" in addresses:
         scrape = company.scrape or company.metrics.scrape
         ready = company.ready or gateway.readiness.ready
-        page = Admin(scrape, ready, shared.history, reload=config.reload.post)
+        refused = company.metrics.refused_requests
+        page = Admin(
+            scrape,
+            ready,
+            shared.history,
+            reload=config.reload.post,
+            over=lambda limit: refused.labels(limit).inc(),
+        )
         guarded = guarded_admin(page, config, company.metrics)
         listen(ADMIN, addresses["admin"], guarded, chosen.serve_http, _HTTP, _HTTP_1)
     return listening

@@ -26,6 +26,7 @@ from infergate.core.limits import Limits
 from infergate.gateway.gateway import Gateway
 from infergate.observe.access_log import AccessLog
 from infergate.runtime.aside import Pool
+from infergate.runtime.pulse import Pulse
 from infergate.transport.base import Address, Bind, Server
 from infergate.transport.door import Door
 from infergate.transport.rooms import keep_at_most
@@ -115,10 +116,16 @@ class _Listener:
 
 class Running:
     """Everything that serves. ``build`` makes the parts of a configuration, which take over what
-    they can of those that serve now (None at first)."""
+    they can of those that serve now (None at first). ``late`` is told when the loop was held up."""
 
-    def __init__(self, config: Config, build: Callable[[Config, Parts | None], Parts]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        build: Callable[[Config, Parts | None], Parts],
+        late: Callable[[float], object] = lambda _: None,
+    ) -> None:
         self._build: Final = build
+        self._pulse: Final = Pulse(late)
         self._parts = build(config, None)
         self._served: dict[str, _Listener] = {
             name: _Listener(each.make(), each, each.door)
@@ -172,6 +179,7 @@ class Running:
             await self._parts.close(())
             raise
         self._parts.begin()
+        self._pulse.start()
 
     async def _open(self, opened: Mapping[str, _Listener]) -> None:
         try:
@@ -335,6 +343,7 @@ class Running:
             for task in hanging:
                 task.cancel()
             await asyncio.gather(*hanging, return_exceptions=True)
+        self._pulse.stop()
         remaining = [*self._old, self._parts]
         while remaining:
             await remaining.pop(0).close(remaining)

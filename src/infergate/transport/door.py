@@ -36,6 +36,8 @@ class Refusal(enum.Enum):
     CERTIFICATE = "client_certificate"
     NAME = "client_name"
     SLOW_READER = "slow_reader"
+    FLOOD = "flood"
+    PROTOCOL = "protocol"
 
 
 def peer_of(transport: asyncio.BaseTransport) -> str:
@@ -66,7 +68,8 @@ class Connections:
 
 class Door:
     """A listener's. ``connections`` may be those of several, of which there are to be at most
-    ``most``; ``open`` are its own."""
+    ``most``; ``open`` are its own. ``idle`` counts those that it closed because nothing was asked
+    on them for too long, which is how most connections end: no log tells of it."""
 
     __slots__ = (
         "_connections",
@@ -75,6 +78,7 @@ class Door:
         "_refused",
         "_second",
         "certificates",
+        "idle",
         "listener",
         "open",
         "over",
@@ -96,6 +100,7 @@ class Door:
         self.listener = listener
         self.certificates = certificates
         self.open = 0
+        self.idle = 0
         self._connections: Final = connections or Connections()
         self._most = most
         self._refused = refused

@@ -31,6 +31,8 @@ from infergate.transport.timer import body_due
 if TYPE_CHECKING:
     from infergate.transport.h2_server import ServerLink
 
+_CUT: Final = "the call ended before its message did"
+
 
 class UnaryCall(Served):
     """One message, one answer."""
@@ -63,11 +65,8 @@ class UnaryCall(Served):
             reader.add(parts)
             if reader.length is not None:
                 self._admit(reader.length, size)
-        except TooLong as error:
-            self._link.host.door.over("body")
-            self._turn_away(RpcResponse(code=calls.RESOURCE_EXHAUSTED, details=str(error)))
-        except NoMessage as error:
-            self._turn_away(RpcResponse(code=calls.INTERNAL, details=str(error)))
+        except (TooLong, NoMessage) as error:
+            self._turn_away(self.wrong(error))
         except GatewayError as error:
             self._turn_away(self.refused(error))
         else:
@@ -101,8 +100,7 @@ class UnaryCall(Served):
     def _start(self) -> None:
         message = self._reader.message
         if message is None:
-            told = "the call ended before its message did"
-            self._turn_away(RpcResponse(code=calls.INTERNAL, details=told))
+            self._turn_away(self.wrong(NoMessage(_CUT)))
             return
         self.call.bytes_in = len(message)
         wire = RpcRequest(self._asked.method, (message,), self._asked.headers)
@@ -232,13 +230,10 @@ class StreamCall(Served):
             try:
                 taken = self._body.take()
                 if taken is None and self._ended and not self._body.is_empty:
-                    raise NoMessage("the call ended before its message did")  # noqa: TRY301
-            except TooLong as error:
-                link.host.door.over("body")
-                self._fail(calls.RESOURCE_EXHAUSTED, str(error))
-                taken = None
-            except NoMessage as error:
-                self._fail(calls.INTERNAL, str(error))
+                    raise NoMessage(_CUT)  # noqa: TRY301
+            except (TooLong, NoMessage) as error:
+                wrong = self.wrong(error)
+                self._fail(wrong.code, wrong.details)
                 taken = None
             if taken is not None:
                 message, length = taken

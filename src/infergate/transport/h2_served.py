@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from infergate.core.call import Call
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
-from infergate.core.wire import RpcRequest, RpcResponse, size
+from infergate.core.wire import RpcResponse, size
 from infergate.transport.door import Refusal
 from infergate.transport.guard import Unsent
 from infergate.transport.h2 import calls
@@ -22,7 +22,7 @@ from infergate.transport.h2.calls import Asked
 from infergate.transport.h2.events import Reset
 from infergate.transport.h2.fields import Fields
 from infergate.transport.h2.frames import Code
-from infergate.transport.h2.messages import prefix
+from infergate.transport.h2.messages import NoMessage, TooLong, prefix
 from infergate.transport.h2.stream import Stream
 from infergate.transport.h2_link import NOBODY
 
@@ -36,6 +36,7 @@ ROOM: Final = 64 * KIB
 _LATE: Final = 0.1
 """Seconds after a client's deadline in which the application may still say so itself."""
 _LATE_WORDS: Final = "Deadline Exceeded"
+LATE: Final = "the message did not come in time"
 
 
 class Served:
@@ -110,9 +111,9 @@ class Served:
         raise NotImplementedError
 
     def _is_late(self, late: bool) -> bool:  # noqa: FBT001
-        """``late``, of a message: which is counted."""
+        """``late``, of a message: which is recorded."""
         if late:
-            self._link.host.door.over("idle_body_time")
+            self.refused(GatewayError(Kind.TIMEOUT, LATE, limit="idle_body_time"))
         return late
 
     def _hold(self) -> None:
@@ -179,12 +180,17 @@ class Served:
 
     def refused(self, error: GatewayError) -> RpcResponse:
         """How the application tells ``error``."""
-        wire = RpcRequest(self._asked.method, metadata=self._asked.headers)
-        try:
-            return self._link.host.app.refuse(error, wire, self.call)
-        except Exception:
-            log.exception("refusing %s failed", self._asked.method)
-            return RpcResponse(code=calls.INTERNAL, details="internal error")
+        return self._link.host.refused(error, self._asked, self.call)
+
+    def wrong(self, error: TooLong | NoMessage) -> RpcResponse:
+        """How gRPC itself tells what is wrong with a message, whatever is spoken in it; the
+        application records it."""
+        told = str(error)
+        if isinstance(error, TooLong):
+            self.refused(GatewayError(Kind.TOO_LARGE, told, limit="body"))
+            return RpcResponse(code=calls.RESOURCE_EXHAUSTED, details=told)
+        self.refused(bad_request(told))
+        return RpcResponse(code=calls.INTERNAL, details=told)
 
     def finish(self, response: RpcResponse) -> None:
         """Send the end of the answer: all of it, where it is unary."""

@@ -13,14 +13,16 @@ each other.)
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from infergate.core.call import Call
-from infergate.core.errors import GatewayError
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
-from infergate.core.wire import RpcResponse
+from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Address, RpcApp, StreamHandler
 from infergate.transport.door import Door, Refusal, is_hello, peer_of
 from infergate.transport.grpc_conversation import held
@@ -33,8 +35,11 @@ from infergate.transport.h2.roles import ServerConnection
 from infergate.transport.h2.stream import Stream
 from infergate.transport.h2_calls import StreamCall, UnaryCall
 from infergate.transport.h2_link import NOBODY, Link
-from infergate.transport.h2_served import Served
+from infergate.transport.h2_served import LATE, Served
 from infergate.transport.listener import Sockets
+from infergate.transport.timer import A_TURN, HELD_UP
+
+log = logging.getLogger(__name__)
 
 _LOOKS: Final = 4
 """How many times in the length of a limit it is looked at."""
@@ -74,6 +79,14 @@ class H2Server(Sockets):
 
         return answer
 
+    def refused(self, error: GatewayError, asked: Asked, call: Call) -> RpcResponse:
+        """How the application tells ``error``, which it records."""
+        try:
+            return self.app.refuse(error, RpcRequest(asked.method, metadata=asked.headers), call)
+        except Exception:
+            log.exception("refusing %s failed", asked.method)
+            return RpcResponse(code=calls.INTERNAL, details="internal error")
+
 
 def _period(limits: Limits) -> float:
     return min(limits.header_time, limits.idle_body_time, limits.keepalive_time) / _LOOKS
@@ -101,6 +114,7 @@ class ServerLink(Link):
         self._unwritten = 0
         self._unwritten_since = 0.0
         self._alarm: asyncio.TimerHandle | None = None
+        self._is_spared = False
 
     # ---- what asyncio tells
 
@@ -161,14 +175,7 @@ class ServerLink(Link):
         if asked is None:
             asked = fields.meaning = Asked(fields, self.host.limits)
         if asked.refusal is not None:
-            code, details = asked.refusal
-            if code == calls.RESOURCE_EXHAUSTED:
-                self.host.door.over("headers")
-            self.core.send_headers(
-                stream, calls.refusing(asked.status, code, details, {}), end=True
-            )
-            stream.owner = NOBODY
-            self.let_end(stream)
+            self._turn_away(stream, asked, *asked.refusal)
             return
         handler = self.host.stream_handler(asked.method)
         if handler is not None:
@@ -183,9 +190,24 @@ class ServerLink(Link):
         if event.end:
             unary.end(fields)
 
-    def _on_failed(self, event: Failed) -> None:  # noqa: ARG002
+    def _turn_away(self, stream: Stream, asked: Asked, code: int, details: str) -> None:
+        """There can be no such call: it is answered here, and recorded as any other."""
+        kind = Kind.TOO_LARGE if asked.limit else Kind.BAD_REQUEST
+        error = GatewayError(kind, details, limit=asked.limit)
+        call = Call(self.peer, time.monotonic(), headers=asked.headers, peer_identity=self.identity)
+        self.host.refused(error, asked, call)
+        block = calls.refusing(asked.status, code, details, {})
+        self.core.send_headers(stream, block, end=True)
+        stream.owner = NOBODY
+        self.let_end(stream)
+
+    def _on_failed(self, event: Failed) -> None:
+        door = self.host.door
         if is_hello(self.core.begun):
-            self.host.door.refuse_tls(self.peer)
+            door.refuse_tls(self.peer)
+        else:
+            is_flood = event.code == Code.ENHANCE_YOUR_CALM
+            door.refuse(Refusal.FLOOD if is_flood else Refusal.PROTOCOL, self.peer, event.reason)
         for each in tuple(self._calls):
             each.cancel()
         self.flush()
@@ -232,6 +254,12 @@ class ServerLink(Link):
 
     def _look(self) -> None:
         now, limits = self.loop.time(), self.host.limits
+        assert self._alarm is not None
+        if now >= self._alarm.when() + HELD_UP and not self._is_spared:  # see timer
+            self._is_spared = True
+            self._alarm = self.loop.call_later(A_TURN, self._look)
+            return
+        self._is_spared = False
         self._alarm = self.loop.call_later(self.host.period, self._look)
         if self._is_stuck(now, limits):
             self._transport.abort()
@@ -243,7 +271,7 @@ class ServerLink(Link):
             return
         for each in tuple(self._calls):
             if each.overdue(now, limits):
-                each.give_up("the message did not come in time")
+                each.give_up(LATE)
         if self.paused:  # it is not heard because it is not listened to
             self._busy_until = now
         self._look_at_silent(now, limits)
@@ -257,6 +285,7 @@ class ServerLink(Link):
             self.core.ping()
             self.flush()
         elif silent >= limits.keepalive_time + limits.header_time:
+            self.host.door.idle += 1
             self.abort()
 
     def _is_stuck(self, now: float, limits: Limits) -> bool:

@@ -28,6 +28,7 @@ from infergate.core.errors import GatewayError
 from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 from infergate.transport.door import Refusal, peer_of
+from infergate.transport.timer import Timer
 from infergate.transport.tls_names import Allowed, names_of
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._ssl: Any  # an SSLObject, which reads into memoryviews, whatever its types say
         self._incoming: Final = ssl.MemoryBIO()
         self._outgoing: Final = ssl.MemoryBIO()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: Final = Timer(host.loop, self._late)
         self._peer = ""
         self._names: tuple[str, ...] = ()
         self._has_begun = False
@@ -94,7 +95,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._allowed = certificates.allowed
         context = certificates.context()
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._alarm = self._host.loop.call_later(self._host.limits.header_time, self._late)
+        self._timer.set(self._host.limits.header_time)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Where the next bytes go."""
@@ -122,7 +123,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client went away, or we closed."""
         self._closing = True
-        self._forget_alarm()
+        self._timer.close()
         self._waiting.clear()
         self._size = 0
         if self._is_open:
@@ -155,7 +156,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
             self._refuse(*_told(error))
             return
         self._send_sealed()
-        self._forget_alarm()
+        self._timer.close()
         self._names = names_of(self._ssl.getpeercert())
         if self._has_wrong_name:
             named = ", ".join(self._names) or "no names"
@@ -172,19 +173,13 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         return shown and not self._allowed.lets_in(self._names)
 
     def _late(self) -> None:
-        self._alarm = None
         self._refuse(Refusal.HANDSHAKE_TIME, "the TLS handshake was not done in time")
 
     def _refuse(self, refusal: Refusal, why: str) -> None:
         self._host.door.refuse(refusal, self._peer, why)
-        self._forget_alarm()
+        self._timer.close()
         self._closing = True
         self._raw.close()
-
-    def _forget_alarm(self) -> None:
-        alarm, self._alarm = self._alarm, None
-        if alarm is not None:
-            alarm.cancel()
 
     # ---- receiving
 

@@ -300,6 +300,8 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
                 self._timer.set_at(due)
                 return
             host.door.refuse(Refusal.SLOW_READER, self._peer, "it does not read its answer")
+        elif self._state is State.HEAD:
+            self._host.door.idle += 1
         self._transport.abort()
 
     def finish(self) -> None:

@@ -1,4 +1,8 @@
-"""One timer for all the time limits of a connection; and when a body has to have come."""
+"""One timer for all the time limits of a connection; and when a body has to have come.
+
+*Rule.* Where the loop itself was held up past a limit, what has come meanwhile is read before
+anybody is called late: loops look at clocks before they look at sockets.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,12 @@ from infergate.core.limits import Limits
 _NEVER: Final = math.inf
 _MINIMUM_RATE: Final = 500
 """Bytes a second that a body must keep up on the whole (Apache RequestReadTimeout: 500)."""
+
+
+HELD_UP: Final = 0.1
+"""Seconds by which a loop that is not held up is never late."""
+A_TURN: Final = 0.01
+"""Seconds in which what waits in the sockets is read."""
 
 
 def body_due(limits: Limits, since: float, received: int, now: float) -> float:
@@ -28,12 +38,13 @@ class Timer:
     loop's own timers.
     """
 
-    __slots__ = ("_alarm", "_due", "_loop", "_ring")
+    __slots__ = ("_alarm", "_due", "_loop", "_ring", "_spared")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
         self._loop = loop
         self._ring = ring
         self._due = _NEVER
+        self._spared = _NEVER  # a due time that was put off, which is done once
         self._alarm: asyncio.TimerHandle | None = None
 
     def set(self, seconds: float) -> None:
@@ -65,7 +76,10 @@ class Timer:
         due = self._due
         if due == _NEVER:
             return
-        if self._loop.time() < due:
+        now = self._loop.time()
+        if now >= due + HELD_UP and due != self._spared:
+            due = self._due = self._spared = now + A_TURN
+        if now < due:
             self._alarm = self._loop.call_at(due, self._fire)
         else:
             self._ring()

@@ -47,9 +47,10 @@ _OF_HTTP_WORDS: Final = "Received http2 header with status: "
 
 class Asked:
     """What a request's headers say. ``refusal``: why there can be no call, as a gRPC code and
-    words; ``status`` is the HTTP status to tell it by."""
+    words; ``status`` is the HTTP status to tell it by, ``limit`` the name of the limit that it
+    met, if it was one."""
 
-    __slots__ = ("encoding", "headers", "method", "refusal", "status", "timeout")
+    __slots__ = ("encoding", "headers", "limit", "method", "refusal", "status", "timeout")
 
     def __init__(self, told: Fields, limits: Limits) -> None:
         self.method: Final = told.pseudo[":path"]
@@ -58,10 +59,13 @@ class Asked:
         self.timeout: Final = read_timeout(said.get("grpc-timeout", ""))
         self.encoding: Final = said.get("grpc-encoding", "")
         self.status = 200
+        self.limit = ""
         self.refusal: tuple[int, str] | None = None
         if told.size > limits.headers:
+            self.limit = "headers"
             self.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.headers} bytes"
         elif len(told.pairs) > limits.header_count:
+            self.limit = "header_count"
             self.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.header_count} entries"
         elif not is_grpc(said.get("content-type", "")):
             self.status, self.refusal = 415, (UNKNOWN, "the content-type is not application/grpc")
