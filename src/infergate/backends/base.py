@@ -9,7 +9,7 @@ from infergate.codecs.base import Profile
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.figures import EndpointFigures
+from infergate.core.figures import EndpointFigures, PlaceFigures
 from infergate.core.messages import Answer, InferRequest, InferResponse, ModelMetadata, Operation
 
 
@@ -88,6 +88,16 @@ class Watched(Protocol):
 
     def figures(self) -> Sequence[EndpointFigures]:
         """What is known of its endpoints."""
+        ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """What a backend has besides that may be sent no more than so many inferences at once."""
+
+    @property
+    def places(self) -> PlaceFigures | None:
+        """None: as many as come."""
         ...
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.figures import PlaceFigures
 from infergate.core.tally import Tally
 from infergate.routing.places import Places
 
@@ -22,6 +23,11 @@ class Queue:
         self._backend: Final = backend
         self._places: Final[Places[asyncio.Future[None]]] = Places(most, most_waiting)
         self._tally: Final = tally
+
+    @property
+    def figures(self) -> PlaceFigures:
+        """How many places there are, and how many are taken."""
+        return PlaceFigures(self._backend, self._places.taken, self._places.most)
 
     def enter_now(self) -> bool:
         """Take a place if there is one."""
@@ -45,8 +51,9 @@ class Queue:
                 retry_after=_RETRY_AFTER,
             )
         self._tally.waiting += 1
+        began = time.monotonic()
         try:
-            async with asyncio.timeout(call.deadline - time.monotonic()):
+            async with asyncio.timeout(call.deadline - began):
                 await waiter
         except TimeoutError:
             self._give_up(waiter)
@@ -57,6 +64,8 @@ class Queue:
         except asyncio.CancelledError:
             self._give_up(waiter)
             raise
+        else:
+            self._tally.waited.add(time.monotonic() - began)
         finally:
             self._tally.waiting -= 1
 

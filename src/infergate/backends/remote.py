@@ -32,6 +32,7 @@ from infergate.codecs.base import Codec, Profile, Rephrasing, Streaming
 from infergate.codecs.profiles import GENERIC, detect
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.figures import PlaceFigures
 from infergate.core.limits import Limits
 from infergate.core.messages import (
     Answer,
@@ -131,6 +132,8 @@ class RemoteBackend(Generic[Req, Resp]):
         self._watcher: Final = Watcher(self._endpoints, server.watching, check, dropping)
         self.figures: Final = self._endpoints.figures
         self.start: Final = self._watcher.start
+        queue = _queue(server, tally)
+        self._queue: Final = queue
         self._sending: Final = Sending(
             server.name,
             self._endpoints,
@@ -141,7 +144,7 @@ class RemoteBackend(Generic[Req, Resp]):
             returned=HeaderRule(server.return_headers),
             key=server.key,
             budget=RetryBudget(server.retry_share, server.retry_least),
-            queue=_queue(server, tally),
+            queue=queue,
             tally=tally,
         )
         self.infer: Final = self._sending.infer
@@ -160,6 +163,11 @@ class RemoteBackend(Generic[Req, Resp]):
     def ready(self) -> bool | None:
         """See Watched."""
         return self._endpoints.ready if self._watcher.checks else None
+
+    @property
+    def places(self) -> PlaceFigures | None:
+        """See Bounded."""
+        return None if self._queue is None else self._queue.figures
 
     async def perform(self, operation: Operation, call: Call) -> Answer:
         """Translate ``operation``, exchange it, and read the answer."""

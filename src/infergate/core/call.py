@@ -76,6 +76,8 @@ class Call:
     bytes_in: int = 0
     bytes_out: int = 0
     backend_seconds: float = 0.0
+    received: float = 0.0
+    """When it was here whole, on the clock of ``started``; 0.0 where it never was."""
     cut: GatewayError | None = None
     """Why the gateway gives it up while it is under way: it is cancelled, and its client told."""
     returned: dict[str, str] = field(default_factory=dict)

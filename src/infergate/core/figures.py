@@ -30,6 +30,14 @@ class EndpointFigures(NamedTuple):
     """How often its name had no address."""
 
 
+class PlaceFigures(NamedTuple):
+    """Of a backend that is sent at most ``most`` inferences at once: ``taken`` now."""
+
+    backend: str
+    taken: int
+    most: int
+
+
 class ListenerFigures(Protocol):
     """What is told of a listener: ``connections`` are those of clients now, ``idle`` how many it
     closed because nothing was asked on them for too long; ``expires`` is until when its certificate

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from infergate.core.times import REQUEST, Times
+
 
 @dataclass(slots=True)
 class Tally:
@@ -24,6 +26,8 @@ class Tally:
     """Requests that were refused because the queue was full."""
     expired: int = 0
     """Requests whose deadline passed while they waited."""
+    waited: Times = field(default_factory=lambda: Times(REQUEST))
+    """How long who got a place had waited for it."""
 
     def hedged(self, won: bool | None) -> None:  # noqa: FBT001 - it is an outcome
         """A request that might have been sent twice is over; None: it was not."""

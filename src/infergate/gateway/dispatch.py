@@ -6,6 +6,7 @@ import functools
 import itertools
 import operator
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
@@ -69,6 +70,7 @@ class Dispatch(Generic[Req, Resp]):
     async def respond(self, wire: Req, call: Call) -> Resp:
         """The answer to ``wire``, recorded."""
         _name(call)
+        call.received = time.monotonic()
         try:
             answer = await self._answering(wire, call)
         except BaseException:  # the client went away: only log and metrics are told

@@ -6,62 +6,40 @@ finish on one thread, so plain numbers will do; they become metrics when a scrap
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from infergate.core.call import Call
+from infergate.core.times import OWN, REQUEST, Times
+from infergate.observe.histograms import OWN_BOUNDS, REQUEST_BOUNDS, tell
+from infergate.observe.names import Names
 
-_BUCKETS: Final = (
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
-)  # fmt: skip
-"""Seconds: from a tiny echo to the default timeout."""
-_BOUNDS: Final = tuple(map(floatToGoString, (*_BUCKETS, float("inf"))))
 _LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
-
-
-class _Times:
-    """A histogram of seconds."""
-
-    __slots__ = ("_counts", "_sum")
-
-    def __init__(self) -> None:
-        self._counts = [0] * len(_BOUNDS)
-        self._sum = 0.0
-
-    def add(self, seconds: float) -> None:
-        """One more."""
-        self._counts[bisect_left(_BUCKETS, seconds)] += 1
-        self._sum += seconds
-
-    def tell(self, family: HistogramMetricFamily, labels: tuple[str, ...]) -> None:
-        """Add what was counted to ``family``."""
-        buckets = zip(_BOUNDS, map(float, accumulate(self._counts)), strict=True)
-        family.add_metric(labels, list(buckets), self._sum)
 
 
 class _Series:
     """What is counted under one combination of labels."""
 
-    __slots__ = ("backend", "bytes_in", "bytes_out", "outcomes", "seconds")
+    __slots__ = ("backend", "bytes_in", "bytes_out", "outcomes", "own", "seconds")
 
     def __init__(self) -> None:
-        self.seconds: Final = _Times()
-        self.backend: Final = _Times()
+        self.seconds: Final = Times(REQUEST)
+        self.backend: Final = Times(REQUEST)
+        self.own: Final = Times(OWN)
         self.bytes_in = 0
         self.bytes_out = 0
         self.outcomes: Final[dict[str, int]] = {}
 
 
 class Counted(Collector):
-    """All of one process. To be told and asked on one thread."""
+    """All of one process. To be told and asked on one thread. ``names`` are those that the
+    configuration has now; None: nobody knows. What was counted of others is forgotten."""
 
     def __init__(self) -> None:
+        self.names: Callable[[], Names | None] = lambda: None
         self._series: Final[dict[tuple[str, ...], _Series]] = {}
 
     def record(self, call: Call, seconds: float) -> None:
@@ -81,11 +59,15 @@ class Counted(Collector):
         series.bytes_out += call.bytes_out
         if call.backend_seconds:
             series.backend.add(call.backend_seconds)
+        if call.received and call.messages is None:
+            own = seconds - call.received + call.started - call.backend_seconds
+            series.own.add(max(own, 0.0))  # several backends may be asked at once
         outcomes = series.outcomes
         outcomes[call.outcome] = outcomes.get(call.outcome, 0) + 1
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of what was counted."""
+        self._forget()
         requests = CounterMetricFamily(
             "infergate_requests",
             "Requests answered; outcome is ok or the kind of the error.",
@@ -95,23 +77,52 @@ class Counted(Collector):
             "infergate_request_seconds",
             "From a request's headers to the end of its answer's making, in seconds.",
             labels=_LABELS,
+            unit="seconds",
         )
         backend = HistogramMetricFamily(
             "infergate_backend_seconds",
             "The part of infergate_request_seconds spent waiting for the backend, in seconds.",
             labels=_LABELS,
+            unit="seconds",
+        )
+        own = HistogramMetricFamily(
+            "infergate_gateway_seconds",
+            "The part of infergate_request_seconds that was the gateway's own work (reading, "
+            "routing, translating): neither a body's way in nor the backend, in seconds. Not of "
+            "streams.",
+            labels=_LABELS,
+            unit="seconds",
         )
         bytes_in = CounterMetricFamily(
-            "infergate_request_bytes", "Bytes of request bodies and messages.", labels=_LABELS
+            "infergate_request_bytes",
+            "Bytes of request bodies and messages.",
+            labels=_LABELS,
+            unit="bytes",
         )
         bytes_out = CounterMetricFamily(
-            "infergate_response_bytes", "Bytes of answer bodies and messages.", labels=_LABELS
+            "infergate_response_bytes",
+            "Bytes of answer bodies and messages.",
+            labels=_LABELS,
+            unit="bytes",
         )
         for labels, series in self._series.items():
             for outcome, count in series.outcomes.items():
                 requests.add_metric((*labels, outcome), count)
-            series.seconds.tell(seconds, labels)
-            series.backend.tell(backend, labels)
+            tell(seconds, labels, series.seconds, REQUEST_BOUNDS)
+            tell(backend, labels, series.backend, REQUEST_BOUNDS)
+            tell(own, labels, series.own, OWN_BOUNDS)
             bytes_in.add_metric(labels, series.bytes_in)
             bytes_out.add_metric(labels, series.bytes_out)
-        yield from (requests, seconds, backend, bytes_in, bytes_out)
+        yield from (requests, seconds, backend, own, bytes_in, bytes_out)
+
+    def _forget(self) -> None:
+        names = self.names()
+        if names is None:
+            return
+        gone = [
+            labels
+            for labels in self._series
+            if not (labels[0] in names.routes and labels[2] in names.backends)
+        ]
+        for labels in gone:
+            del self._series[labels]

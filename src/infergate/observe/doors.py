@@ -28,6 +28,7 @@ class DoorMetrics(Collector):
             "infergate_certificate_expiry_seconds",
             "Until when a listener's certificate is valid, in seconds since 1970.",
             labels=_LABELS,
+            unit="seconds",
         )
         idle = CounterMetricFamily(
             "infergate_idle_connections_closed",

@@ -2,26 +2,27 @@
 
 *Rule 1.* A label value is a route's pattern, a backend's name, a protocol, an operation or an
 outcome: all bounded by the config and the code. A request that no route takes has an empty route.
+*Rule 2.* What is told, in which unit and what to do about it stands in docs/metrics.md, all of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Info
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, ProcessCollector
 
 from infergate import __version__
 from infergate.observe.counted import Counted
 from infergate.observe.doors import DoorMetrics
 from infergate.observe.endpoints import EndpointMetrics
+from infergate.observe.exposition import Exposition, exposition
+from infergate.observe.names import Names
 from infergate.observe.traffic import Traffic
 
 
 class Metrics:
     """All of one process. ``text`` is what a scrape reads."""
-
-    content_type: Final = CONTENT_TYPE_LATEST
 
     def __init__(self) -> None:
         self.registry: Final = CollectorRegistry()
@@ -39,6 +40,7 @@ class Metrics:
         self.traffic: Final = Traffic()
         """What is counted of each backend besides its requests."""
         self.registry.register(self.traffic)
+        ProcessCollector(registry=self.registry)
         self.in_flight: Final = Gauge(
             "infergate_in_flight_requests", "Requests being served now.", registry=self.registry
         )
@@ -56,6 +58,19 @@ class Metrics:
         self.in_flight_bytes: Final = Gauge(
             "infergate_in_flight_bytes",
             "Bytes of request bodies being served now.",
+            registry=self.registry,
+            unit="bytes",
+        )
+        self.limits: Final = Gauge(
+            "infergate_limits",
+            "What metrics of what is under way may come to, by the limit's name: connections, "
+            "in_flight, in_flight_bytes.",
+            ["limit"],
+            registry=self.registry,
+        )
+        self.draining: Final = Gauge(
+            "infergate_draining",
+            "1 while the process ends: it fails readiness and lets requests finish.",
             registry=self.registry,
         )
         self.generations: Final = Gauge(
@@ -81,6 +96,7 @@ class Metrics:
             "infergate_config_loaded_timestamp_seconds",
             "When the configuration that serves was taken, in seconds since 1970.",
             registry=self.registry,
+            unit="seconds",
         )
         self.config: Final = Info(
             "infergate_config",
@@ -128,10 +144,16 @@ class Metrics:
             registry=self.registry,
         )
 
-    def text(self) -> bytes:
-        """The exposition of all metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+    def name_by(self, names: Callable[[], Names]) -> None:
+        """From now on ``names`` tells which routes and backends there are: nothing is told of
+        others."""
+        self._counted.names = self.traffic.names = names
 
-    async def scrape(self) -> bytes:
-        """The same, as it is asked for where other processes have to be asked, too."""
-        return self.text()
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return exposition(self.registry).body
+
+    async def scrape(self, accept: str) -> Exposition:
+        """All metrics in the form that a header Accept asks for. Where other processes have to be
+        asked, who asks them stands for this."""
+        return exposition(self.registry, accept)

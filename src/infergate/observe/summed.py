@@ -15,6 +15,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from infergate.observe.names import Names
+
 _ALIKE: Final = frozenset(
     {
         "infergate_build",
@@ -25,9 +27,9 @@ _ALIKE: Final = frozenset(
 )
 """Families that all processes tell alike, or that one speaks for all of: the first that was added
 is taken."""
-_MOST: Final = frozenset({"infergate_config_generations"})
+_MOST: Final = frozenset({"infergate_config_generations", "infergate_draining"})
 """Gauges of which the largest is told."""
-_LEAST: Final = frozenset({"infergate_certificate_expiry_seconds"})
+_LEAST: Final = frozenset({"infergate_certificate_expiry_seconds", "process_start_time_seconds"})
 """Those of which the smallest is: who alerts wants to know of the first."""
 _AMOUNTS: Final = frozenset({"counter", "histogram", "summary"})
 """Types of families that only grow."""
@@ -54,6 +56,12 @@ class Summed(Collector):
                 for sample in family.samples:
                     _add(samples, family.name, sample)
 
+    def keep(self, names: Names) -> None:
+        """Forget what is told of routes and backends that have none of these names."""
+        for samples in self._samples.values():
+            for key in [k for k, sample in samples.items() if not names.has(sample.labels)]:
+                del samples[key]
+
     def collect(self) -> Iterator[Metric]:
         """See Collector."""
         for name, family in self._families.items():
@@ -74,4 +82,9 @@ def _add(samples: dict[_Key, Sample], family: str, sample: Sample) -> None:
         value = max(known.value, sample.value)
     else:
         value = known.value + sample.value
-    samples[key] = Sample(sample.name, sample.labels, value)
+    exemplar = max(
+        filter(None, (known.exemplar, sample.exemplar)),
+        key=lambda each: each.timestamp or 0.0,
+        default=None,
+    )
+    samples[key] = Sample(sample.name, sample.labels, value, None, exemplar)

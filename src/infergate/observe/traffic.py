@@ -6,19 +6,34 @@ code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from typing import Final, TypeVar
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
+from infergate.core.figures import PlaceFigures
 from infergate.core.tally import RouteTally, Tally
+from infergate.observe.histograms import REQUEST_BOUNDS, tell
+from infergate.observe.names import Names
+
+T = TypeVar("T")
 
 
 class Traffic(Collector):
-    """All of one process. To be told and asked on one thread."""
+    """All of one process. To be told and asked on one thread. ``places`` are those of backends that
+    have so many; ``names`` those that the configuration has now, None: nobody knows. What was
+    counted of others is forgotten."""
 
     def __init__(self) -> None:
+        self.places: Callable[[], Iterable[PlaceFigures]] = tuple
+        self.names: Callable[[], Names | None] = lambda: None
         self._tallies: Final[dict[str, Tally]] = {}
         self._routes: Final[dict[str, RouteTally]] = {}
 
@@ -32,6 +47,10 @@ class Traffic(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of what was counted."""
+        names = self.names()
+        if names is not None:
+            _keep(self._tallies, names.backends)
+            _keep(self._routes, names.routes)
         retries = CounterMetricFamily(
             "infergate_retries",
             "Tries beyond the first, by why: not_sent, broken, timeout or declined.",
@@ -57,6 +76,12 @@ class Traffic(Collector):
             "Inferences that got no place: full: too many waited; expired: they waited too long.",
             labels=("backend", "reason"),
         )
+        waited = HistogramMetricFamily(
+            "infergate_queue_seconds",
+            "How long inferences that had to wait for a place at a backend did, in seconds.",
+            labels=("backend",),
+            unit="seconds",
+        )
         for backend, tally in self._tallies.items():
             for reason, count in tally.retries.items():
                 retries.add_metric((backend, reason), count)
@@ -66,7 +91,20 @@ class Traffic(Collector):
             waiting.add_metric((backend,), tally.waiting)
             turned_away.add_metric((backend, "full"), tally.refused)
             turned_away.add_metric((backend, "expired"), tally.expired)
-        yield from (retries, exhausted, hedges, waiting, turned_away, *self._of_routes())
+            tell(waited, (backend,), tally.waited, REQUEST_BOUNDS)
+        yield from (retries, exhausted, hedges, waiting, waited, turned_away)
+        yield from (self._of_places(), *self._of_routes())
+
+    def _of_places(self) -> Metric:
+        places = GaugeMetricFamily(
+            "infergate_backend_places",
+            "Inferences that a backend with limits.max_requests is sent at once: taken or free.",
+            labels=("backend", "state"),
+        )
+        for each in self.places():
+            places.add_metric((each.backend, "taken"), each.taken)
+            places.add_metric((each.backend, "free"), max(each.most - each.taken, 0))
+        return places
 
     def _of_routes(self) -> Iterator[Metric]:
         fallbacks = CounterMetricFamily(
@@ -84,3 +122,8 @@ class Traffic(Collector):
             for outcome, count in tally.mirrored.items():
                 mirrored.add_metric((route, outcome), count)
         yield from (fallbacks, mirrored)
+
+
+def _keep(counted: dict[str, T], names: AbstractSet[str]) -> None:
+    for name in counted.keys() - names:
+        del counted[name]

@@ -13,7 +13,7 @@ from infergate import __version__
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, retry_headers
 from infergate.core.wire import HttpRequest, HttpResponse
-from infergate.observe.metrics import Metrics
+from infergate.observe.exposition import Exposition
 from infergate.runtime.history import History
 
 _TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
@@ -34,7 +34,7 @@ class Admin:
 
     def __init__(
         self,
-        scrape: Callable[[], Awaitable[bytes]],
+        scrape: Callable[[str], Awaitable[Exposition]],
         ready: Callable[[], Awaitable[bool]],
         history: History,
         *,
@@ -56,9 +56,8 @@ class Admin:
             return _not_allowed("GET, HEAD")
         match wire.path:
             case "/metrics":
-                return HttpResponse(
-                    200, {"content-type": Metrics.content_type}, [await self._scrape()]
-                )
+                told = await self._scrape(wire.headers.get("accept", ""))
+                return HttpResponse(200, {"content-type": told.content_type}, [told.body])
             case "/healthz":
                 return HttpResponse(200, _TEXT, [b"ok\n"])
             case "/readyz":

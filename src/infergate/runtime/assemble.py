@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
-from infergate.backends.base import Backend, Watched
+from infergate.backends.base import Backend, Bounded, Watched
 from infergate.backends.builtin import BuiltinBackend
 from infergate.backends.remote import HTTP_HEADERS, RPC_HEADERS, RemoteBackend
 from infergate.backends.remote import Server as RemoteServer
@@ -21,7 +21,7 @@ from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.call import Call
-from infergate.core.figures import EndpointFigures
+from infergate.core.figures import EndpointFigures, PlaceFigures
 from infergate.core.limits import Limits
 from infergate.gateway.control import Allowed
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
@@ -33,12 +33,13 @@ from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.statistics import Figures
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.metrics import Metrics
+from infergate.observe.names import NOBODY, Names
 from infergate.runtime import balancing
 from infergate.runtime.access import Entrance, entrance, guarded_admin
 from infergate.runtime.admin import Admin
 from infergate.runtime.aside import Pool
 from infergate.runtime.company import Company
-from infergate.runtime.descriptors import in_use
+from infergate.runtime.descriptors import for_clients, in_use
 from infergate.runtime.doors import Doors
 from infergate.runtime.engines import engine
 from infergate.runtime.history import History
@@ -50,6 +51,9 @@ from infergate.transport.frame_server import FrameServer
 from infergate.transport.guard import Admission
 from infergate.transport.turns import Turns
 
+_CONNECTIONS: Final = "connections"
+_TOLD_LIMITS: Final = (_CONNECTIONS, "in_flight", "in_flight_bytes")
+"""Limits that metrics tell, for others tell how much of them is used."""
 _COMBINE: Final = {"strict": all, "lenient": any}
 _HTTP: Final = {"the protocol": "http", "accept_both_lengths": False}
 _FRAMES: Final = {"the protocol": "frames"}
@@ -86,11 +90,38 @@ def assemble(
     metrics.generations.set_function(lambda: running.generations)
     metrics.doors.source = lambda: running.doors
     metrics.endpoints.source = lambda: _endpoint_figures(running.gateway.backends)
+    metrics.traffic.places = lambda: _places(running.gateway.backends)
+    metrics.name_by(lambda: _names(running.parts))
+    metrics.draining.set_function(lambda: running.gateway.readiness.draining)
+    for name in _TOLD_LIMITS:
+        metrics.limits.labels(name).set_function(functools.partial(_limit, running, name))
     return running
 
 
 def _endpoint_figures(backends: Iterable[Backend]) -> Iterator[EndpointFigures]:
     return chain.from_iterable(each.figures() for each in backends if isinstance(each, Watched))
+
+
+def _places(backends: Iterable[Backend]) -> Iterator[PlaceFigures]:
+    found = (each.places for each in backends if isinstance(each, Bounded))
+    return (each for each in found if each is not None)
+
+
+def _names(parts: Iterable[Parts]) -> Names:
+    """Those that labels of metrics may have."""
+    routes, backends = {NOBODY}, {NOBODY}
+    for each in parts:
+        routes.update(bound.label for bound in each.gateway.bound)
+        backends.update(each.config.backends)
+    return Names(routes, backends)
+
+
+def _limit(running: Running, name: str) -> int:
+    """0 of a process that clients do not reach: sums are of those that they do."""
+    if running.listeners.keys() <= {ADMIN}:
+        return 0
+    value: int = getattr(next(iter(running.parts)).limits, name)
+    return for_clients(value) if name == _CONNECTIONS else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Final
 
 from infergate.access.rates import Buckets, Counting
 from infergate.core.messages import ModelStatistics
+from infergate.observe.exposition import Exposition
 from infergate.observe.metrics import Metrics
 
 
@@ -18,8 +19,9 @@ class Company:
 
     metrics: Metrics = field(default_factory=Metrics)
     """This process's own."""
-    scrape: Callable[[], Awaitable[bytes]] | None = None
-    """The metrics of all, as text; None: this one's are all there are."""
+    scrape: Callable[[str], Awaitable[Exposition]] | None = None
+    """The metrics of all, in the form that a header Accept asks for; None: this one's are all
+    there are."""
     ready: Callable[[], Awaitable[bool]] | None = None
     """Whether they can serve, all taken together; None: this one's readiness is all there is."""
     counted: Callable[[str, str], Awaitable[ModelStatistics]] | None = None

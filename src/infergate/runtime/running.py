@@ -135,6 +135,8 @@ class Running:
         self._changing: Final = asyncio.Lock()
         self._old: Final[list[Parts]] = []
         """Those that calls are still under way on."""
+        self._coming: Parts | None = None
+        """Those that are prepared."""
         self._busy: Final[set[asyncio.Task[None]]] = set()
         """Those calls."""
         self._leaving: Final[set[Server]] = set()
@@ -158,6 +160,15 @@ class Running:
     def listeners(self) -> Mapping[str, Server]:
         """By the configuration's names."""
         return {name: each.server for name, each in self._served.items()}
+
+    @property
+    def parts(self) -> Iterable[Parts]:
+        """Those that serve what is asked now, those that calls are still under way on, and those
+        that may serve next."""
+        yield self._parts
+        yield from self._old
+        if self._coming is not None:
+            yield self._coming
 
     @property
     def doors(self) -> Iterable[Door]:
@@ -213,6 +224,7 @@ class Running:
         try:
             return await self._prepared(config)
         except BaseException:
+            self._coming = None
             self._changing.release()
             raise
 
@@ -229,6 +241,7 @@ class Running:
             parts = self._build(config, self._parts)
         except OSError as error:  # a file, say a certificate
             raise NotTaken(str(error)) from error
+        self._coming = parts
         try:
             served = self._matched(parts.listening)
             new = {name: each for name, each in served.items() if self._is_new(each)}
@@ -251,6 +264,7 @@ class Running:
         )
 
     async def _undo(self, parts: Parts, served: Mapping[str, _Listener]) -> None:
+        self._coming = None
         new = (each.server for each in served.values() if self._is_new(each))
         await asyncio.gather(*(server.stop(0) for server in new))
         await parts.close((self._parts,))
@@ -281,7 +295,7 @@ class Running:
         if self._is_stopping:
             self._start(self._undo(parts, served))
             return
-        old, self._parts = self._parts, parts
+        old, self._parts, self._coming = self._parts, parts, None
         before, self._served = self._served, served
         calls = {call for each in before.values() for call in each.server.calls()}
         calls -= self._busy | parts.gateway.readiness.watchers

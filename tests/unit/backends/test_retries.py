@@ -83,6 +83,7 @@ class Site:
         self.upstream = FakeUpstream(*answers)
         self.tally = Tally()
         self.budget = budget or RetryBudget()
+        self.queue = None if places is None else Queue("b1", *places, self.tally)
         self.sending: Sending[RpcRequest, RpcResponse] = Sending(
             "b1",
             Endpoints(
@@ -97,7 +98,7 @@ class Site:
             forwarded=HeaderRule(()),
             returned=HeaderRule(()),
             budget=self.budget,
-            queue=None if places is None else Queue("b1", *places, self.tally),
+            queue=self.queue,
             tally=self.tally,
         )
 
@@ -418,12 +419,17 @@ async def test_who_finds_no_place_waits_and_who_finds_no_room_is_refused() -> No
     asking = [asyncio.ensure_future(site.sending.infer(RpcRequest("/x"), call())) for _ in range(3)]
     await until(lambda: site.tally.waiting == 2)
     assert site.upstream.asked == ["a"]
+    assert site.queue is not None
+    assert site.queue.figures == ("b1", 1, 1)
     with pytest.raises(GatewayError) as caught:
         await site.sending.infer(RpcRequest("/x"), call())
     assert caught.value.kind is Kind.OVERLOADED
     assert caught.value.retry_after == 1.0
     assert await asyncio.gather(*asking) == [OK] * 3
     assert (site.tally.waiting, site.tally.refused) == (0, 1)
+    assert sum(site.tally.waited.counts) == 2, "the first did not have to"
+    assert site.tally.waited.sum > 0
+    assert site.queue.figures == ("b1", 0, 1)
 
 
 def call(**fields: Any) -> Call:

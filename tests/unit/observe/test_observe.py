@@ -10,6 +10,7 @@ import pytest
 from infergate.core.call import Call
 from infergate.observe.access_log import FORMATS, AccessLog, iso, told
 from infergate.observe.metrics import Metrics
+from infergate.observe.names import Names
 
 
 def never() -> None:
@@ -62,6 +63,35 @@ def test_the_clients_model_name_is_no_label() -> None:
         metrics.record(finished(model=f"made-up-{number}", route=""), 0.1)
     assert b"made-up" not in metrics.text()
     assert metrics.text().count(b"infergate_requests_total{") == 1
+
+
+def test_the_gateways_own_time_is_neither_the_backends_nor_the_bodys_way() -> None:
+    metrics = Metrics()
+    metrics.record(finished(started=10.0, received=10.1), 0.5)
+    metrics.record(finished(started=10.0, received=10.1, messages=3), 0.5)
+    metrics.record(finished(started=10.0), 0.5)
+    metrics.record(finished(started=10.0, received=10.0, backend_seconds=0.9), 0.5)
+    get = metrics.registry.get_sample_value
+    assert get("infergate_gateway_seconds_count", LABELS) == 2
+    assert get("infergate_gateway_seconds_sum", LABELS) == pytest.approx(0.15)
+
+
+def test_nothing_is_told_of_names_that_there_are_no_more() -> None:
+    metrics = Metrics()
+    for backend in ("old", "new"):
+        metrics.record(finished(route=f"{backend}*", backend=backend), 0.1)
+        metrics.traffic.of(backend).refused += 1
+        metrics.traffic.of_route(f"{backend}*").fallbacks += 1
+    metrics.record(finished(route="new*", backend="old"), 0.1)
+    metrics.record(finished(route="", backend=""), 0.1)
+    assert b'"old' in metrics.text()
+    metrics.name_by(lambda: Names({"", "new*"}, {"", "new"}))
+    text = metrics.text()
+    assert b'"old' not in text
+    assert b'infergate_requests_total{backend="new"' in text
+    assert b'infergate_requests_total{backend=""' in text
+    assert b'infergate_queue_refusals_total{backend="new",reason="full"} 1.0' in text
+    assert b'infergate_fallbacks_total{route="new*"} 1.0' in text
 
 
 @pytest.mark.parametrize("form", ["json", "text"])

@@ -6,11 +6,13 @@ import pickle
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import Metric
+from prometheus_client.core import Exemplar, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 
 from infergate.core.call import Call
 from infergate.observe.metrics import Metrics
+from infergate.observe.names import Names
 from infergate.observe.summed import Summed
 
 
@@ -111,3 +113,29 @@ def test_of_certificates_the_first_that_expires() -> None:
         family.add_sample(family.name, {"listener": "http"}, at)
         summed.add([family])
     assert 'infergate_certificate_expiry_seconds{listener="http"} 100.0' in text(summed)
+
+
+def test_the_latest_exemplar_is_told() -> None:
+    summed = Summed()
+    for at, trace in ((5.0, "a"), (9.0, "b"), (7.0, "c")):
+        family = HistogramMetricFamily("took_seconds", "Took.", labels=())
+        exemplar = Exemplar({"trace_id": trace}, 0.1, at)
+        family.add_metric((), [("1.0", 1.0, exemplar), ("+Inf", 1.0)], 0.1)
+        summed.add(pickle.loads(pickle.dumps([family])))
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(summed)
+    (told,) = [line for line in openmetrics(registry).decode().splitlines() if 'le="1.0"' in line]
+    assert told == 'took_seconds_bucket{le="1.0"} 3.0 # {trace_id="b"} 0.1 9.0'
+
+
+def test_what_was_counted_of_names_that_there_are_no_more_is_forgotten() -> None:
+    metrics = Metrics()
+    for backend in ("old", "new"):
+        call = Call(peer="", started=0.0, route=f"{backend}*", backend=backend)
+        metrics.record(call, 0.1)
+    summed = Summed()
+    summed.add(metrics.registry.collect(), past=True)
+    summed.keep(Names({"", "new*"}, {"", "new"}))
+    told = "\n".join(text(summed))
+    assert '"old' not in told
+    assert 'backend="new"' in told

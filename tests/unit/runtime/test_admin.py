@@ -36,6 +36,18 @@ async def test_metrics_are_prometheus_text() -> None:
     assert b"# TYPE infergate_requests_total counter" in body
 
 
+async def test_who_asks_for_openmetrics_gets_it() -> None:
+    call = Call(peer="test", started=time.monotonic())
+    wire = HttpRequest(
+        "GET", "/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0,*/*"}
+    )
+    answer = await admin().respond(wire, call)
+    body = b"".join(bytes(part) for part in answer.body)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert body.endswith(b"# EOF\n")
+    assert b"# UNIT infergate_request_seconds seconds" in body
+
+
 @pytest.mark.parametrize(("ready", "status"), [(True, 200), (False, 503)])
 async def test_readiness_is_the_gateways(ready: bool, status: int) -> None:
     assert (await told(admin(ready=ready), "/readyz"))[0] == status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import numpy as np
@@ -14,6 +15,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest
 from infergate.core.tensor import tensor_of
 from infergate.runtime.assemble import assemble
+from infergate.runtime.company import Company
 
 
 async def test_a_builtin_backends_timeout() -> None:
@@ -37,3 +39,56 @@ async def test_a_builtin_backends_timeout() -> None:
     with pytest.raises(GatewayError) as caught:
         await anext(answers)
     assert caught.value.kind is Kind.TIMEOUT
+
+
+def named(backend: str, most: int) -> Config:
+    return Config.model_validate(
+        {
+            "log": {"access": False},
+            "helpers": 0,
+            "listeners": {
+                "http": {"address": "127.0.0.1:0"},
+                "grpc": None,
+                "admin": None,
+            },
+            "backends": {
+                backend: {
+                    "protocol": "v2-rest",
+                    "endpoints": ("http://127.0.0.1:1",),
+                    "limits": {"max_requests": most},
+                }
+            },
+            "routes": ({"model": f"{backend}*", "backend": backend},),
+            "limits": {"in_flight": 77},
+        }
+    )
+
+
+async def test_metrics_know_the_names_and_limits_of_the_configuration_that_serves() -> None:
+    company = Company()
+    running = assemble(named("old", 5), company=company)
+    metrics = company.metrics
+    await running.start()
+    try:
+        metrics.traffic.of("old").refused += 1
+        text = metrics.text()
+        assert b'infergate_queue_refusals_total{backend="old",reason="full"} 1.0' in text
+        assert b'infergate_backend_places{backend="old",state="free"} 5.0' in text
+        assert b'infergate_limits{limit="in_flight"} 77.0' in text
+        change = await running.prepare(named("new", 0))
+        metrics.traffic.of("new").refused += 1
+        text = metrics.text()
+        assert b'reason="full"} 1.0' in text
+        assert b'infergate_queue_refusals_total{backend="new",reason="full"} 1.0' in text
+        change.take()
+        async with asyncio.timeout(20):
+            while running.generations > 1:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0)
+        text = metrics.text()
+        assert b'"old"' not in text
+        assert b'infergate_queue_refusals_total{backend="new",reason="full"} 1.0' in text
+        assert b"infergate_backend_places{" not in text
+        assert b"infergate_draining 0.0" in text
+    finally:
+        await running.stop(0)
+    assert b"infergate_draining 1.0" in metrics.text()

@@ -141,10 +141,10 @@ async def test_what_is_cut_off_is_told_so_in_every_protocol(engine: str) -> None
         message = await old.read()
         assert SHUTTING_DOWN in parsed("trtis-grpc", RpcResponse((message,)))
         assert await old.read() is grpc.aio.EOF
-        metrics = await running._parts.listening["admin"].app._scrape()
+        metrics = await running._parts.listening["admin"].app._scrape("")
         outcomes = {
             line.partition('outcome="')[2].partition('"')[0]
-            for line in metrics.decode().splitlines()
+            for line in metrics.body.decode().splitlines()
             if line.startswith("infergate_requests_total{") and 'operation="infer"' in line
         }
         assert outcomes == {"overloaded"}

@@ -22,13 +22,15 @@ from typing import Any, Final
 
 from prometheus_client import Counter, Gauge
 from prometheus_client.core import Metric
-from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
+from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.messages import ModelStatistics
 from infergate.gateway.statistics import together
+from infergate.observe.exposition import Exposition, exposition
 from infergate.observe.metrics import Metrics
+from infergate.observe.names import NOBODY, Names
 from infergate.observe.summed import Summed
 from infergate.runtime.assemble import assemble
 from infergate.runtime.banner import Addressed
@@ -259,7 +261,7 @@ class Supervisor:
         except (Failed, Lost, TimeoutError):
             return None
 
-    async def _scrape(self) -> bytes:
+    async def _scrape(self, accept: str) -> Exposition:
         async def ask(place: _Place, worker: Worker) -> None:
             answer = await self._ask(worker, Tell(), _ANSWER)
             if answer is not None and place.worker is worker and place.serves:
@@ -268,12 +270,18 @@ class Supervisor:
         await asyncio.gather(*(ask(place, worker) for place, worker in self._serving()))
         summed = Summed()
         summed.add(self._metrics.registry.collect())
+        self._past.keep(self._names())
         summed.add(self._past.collect())
         for place in self._places:
             summed.add(place.told)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(summed)
-        return generate_latest(registry)
+        return exposition(registry, accept)
+
+    def _names(self) -> Names:
+        config = self._config
+        routes = (route.label for route in compiled.routing_table(config).routes)
+        return Names({NOBODY, *routes}, {NOBODY, *config.backends})
 
     async def _ready(self) -> bool:
         if self._own.gateway.readiness.draining:

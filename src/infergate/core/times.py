@@ -1,0 +1,37 @@
+"""How often something took how long: what a histogram tells."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+
+class Times:
+    """Counts seconds by ``bounds``, which rise. To be told and asked on one thread."""
+
+    __slots__ = ("_bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds: Final = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        """Of each bound, those that took no longer than it and longer than the one before; at last
+        those that took longer than any."""
+        self.sum = 0.0
+
+    def add(self, seconds: float) -> int:
+        """One more; the place of its bound."""
+        place = bisect_left(self._bounds, seconds)
+        self.counts[place] += 1
+        self.sum += seconds
+        return place
+
+
+REQUEST: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+    60.0, 300.0,
+)  # fmt: skip
+"""Seconds: from a tiny echo over the default timeout to a long stream of tokens."""
+OWN: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
+)  # fmt: skip
+"""Seconds of the gateway's own work: from a message that goes on as it came to much JSON."""

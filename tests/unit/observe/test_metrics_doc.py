@@ -1,0 +1,105 @@
+"""docs/metrics.md lists what is exported: every metric with its type, unit and labels."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from infergate.config.schema import Config
+from infergate.core.times import OWN, REQUEST
+from infergate.observe.metrics import Metrics
+from infergate.runtime.history import History
+from infergate.runtime.workers.supervisor import Supervisor
+
+DOCS = Path(__file__).parents[3] / "docs"
+ROW = re.compile(r"^\| `((?:infergate|process)_\w+)` \| (\w+)(?:, (\w+))? \| ([\w, ]*?) ?\| ")
+NAMED = re.compile(r"`(infergate_\w+?)(?:_bucket|_sum|_count)?[`{\[ ]")
+_ENDS = {"counter": "_total", "info": "_info"}
+
+
+class Told(NamedTuple):
+    kind: str
+    unit: str
+    labels: frozenset[str]
+
+
+def documented() -> dict[str, Told]:
+    lines = (DOCS / "metrics.md").read_text(encoding="utf-8").splitlines()
+    rows = [found for line in lines if (found := ROW.match(line))]
+    told = {
+        name: Told(kind, unit or "", frozenset(filter(None, labels.split(", "))))
+        for name, kind, unit, labels in (row.groups() for row in rows)
+    }
+    assert len(told) == len(rows), "one is listed twice"
+    return told
+
+
+def labels_of(collector: Collector, family: Metric) -> frozenset[str]:
+    """The library tells them of no family that has no series yet."""
+    named = getattr(family, "_labelnames", None) or getattr(collector, "_labelnames", ())
+    found = {name for sample in family.samples for name in sample.labels} - {"le"}
+    assert not named or found <= set(named)
+    return frozenset(named or found)
+
+
+def unit_of(family: Metric) -> str:
+    """Counters of the library's own process collector tell none."""
+    if family.unit:
+        return family.unit
+    end = family.name.rpartition("_")[2]
+    return end if family.name.startswith("process_") and end in {"seconds", "bytes"} else ""
+
+
+def exported(metrics: Metrics) -> dict[str, Told]:
+    collectors = metrics.registry._collector_to_names
+    return {
+        family.name + _ENDS.get(family.type, ""): Told(
+            family.type, unit_of(family), labels_of(collector, family)
+        )
+        for collector in collectors
+        for family in collector.collect()
+    }
+
+
+async def all_exported() -> dict[str, Told]:
+    """Of a supervisor, which has what one process has, and more."""
+    supervisor = Supervisor(Config.default().model_copy(update={"workers": 2}), History())
+    try:
+        return exported(supervisor._metrics)
+    finally:
+        await supervisor.stop(0)
+
+
+async def test_the_list_is_what_is_exported() -> None:
+    told, there = documented(), await all_exported()
+    assert sorted(told) == sorted(there)
+    wrong = {name: (told[name], there[name]) for name in told if told[name] != there[name]}
+    assert not wrong
+
+
+async def test_other_pages_name_metrics_that_there_are() -> None:
+    there = await all_exported()
+    pages = [page for page in DOCS.rglob("*.md") if page.parent.name != "benchmarks"]
+    named = {
+        (page.name, name)
+        for page in pages
+        for name in NAMED.findall(page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 40
+    assert [each for each in sorted(named) if each[1] not in there] == []
+
+
+def test_the_buckets_are_those_that_the_page_tells() -> None:
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    section = page.partition("## Buckets")[2].partition("##")[0]
+    listed = re.findall(r"((?:[\d.]+,\s+)*[\d.]+) (ms|s)\b", section)
+    seconds = [
+        float(number) / (1000 if unit == "ms" else 1)
+        for numbers, unit in listed
+        for number in re.split(r",\s+", numbers)
+    ]
+    assert seconds == [*REQUEST, *OWN]
