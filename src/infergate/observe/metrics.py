@@ -53,6 +53,7 @@ class Metrics:
         self.held_up: Final = Counter(
             "infergate_loop_held_up_seconds",
             "By how many seconds the event loop was late, all times of 0.1 s and more together.",
+            unit="seconds",
             registry=self.registry,
         )
         self.in_flight_bytes: Final = Gauge(
