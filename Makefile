@@ -15,7 +15,7 @@ BASE ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 SOURCES := pyproject.toml $(shell find src -name '*.egg-info' -prune -o -type f ! -name '*.pyc' -print)
-CODE := src tests bench proto fbs
+CODE := src tests bench proto fbs deploy
 BRANCH_FLOOR := 95
 
 .PHONY: help run test test-peers lint format types bench bench-check soak docs-config fidelity proto fbs clean distclean

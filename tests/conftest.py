@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import kept_records  # noqa: F401 - before the first record
+from peers.support.deploy_tools import prepare_deploy_tools
 from peers.support.graphpipe import (
     prepare_graphpipe,
     prepare_graphpipe_js,
@@ -60,6 +61,7 @@ _PEERS = {
     "graphpipe": (pytest.mark.peers, prepare_graphpipe),
     "graphpipe_new": (pytest.mark.peers, prepare_graphpipe_new),
     "grpclib": (pytest.mark.peers, prepare_grpclib),
+    "deploy_tools": (pytest.mark.peers, prepare_deploy_tools),
     "graphpipe_js": (pytest.mark.peers, _try_graphpipe_js),
 }
 
@@ -162,3 +164,9 @@ def graphpipe_js() -> None:
 def grpclib() -> Installed:
     """grpclib, gRPC that is not Google's."""
     return prepare_grpclib()
+
+
+@pytest.fixture(scope="session")
+def deploy_tools() -> Installed:
+    """What looks at deploy/ from outside."""
+    return prepare_deploy_tools()

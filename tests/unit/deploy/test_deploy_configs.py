@@ -1,0 +1,333 @@
+"""Each configuration under deploy/ is one, and fits what is deployed around it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infergate.config import Config, load
+from infergate.config import compile as compiled
+from infergate.config.load import parse
+from infergate.config.values import parse_duration
+
+PROJECT = Path(__file__).parents[3]
+DEPLOY = PROJECT / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
+OVERLAYS = ("base", "sidecar", "fleet")
+CONFIGS = [
+    *(DEPLOY / "docker" / name for name in ("image.yaml", "routes.yaml")),
+    *(KUBERNETES / overlay / "routes.yaml" for overlay in OVERLAYS),
+]
+WORKER_BYTES = 100 * 2**20
+"""Of a process at rest, generously."""
+
+Manifest = dict[str, Any]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_it_is_a_configuration(path: Path) -> None:
+    config = load(path, {})
+    assert compiled.routing_table(config).routes
+    assert compiled.addresses(config)
+
+
+def needed(config: Config) -> int:
+    """Bytes of memory for all that may be under way: three times the tensors, at most."""
+    processes = config.workers * (1 + config.helpers) + (config.workers > 1)
+    under_way = compiled.limits(config).in_flight_bytes * config.workers
+    return 3 * under_way + processes * WORKER_BYTES
+
+
+def test_none_is_forgotten() -> None:
+    found = {path for path in DEPLOY.rglob("*.yaml") if "routes:" in path.read_text("utf-8")}
+    assert found == set(CONFIGS)
+
+
+# ---- kubernetes: what kustomize makes of it ------------------------------------------------------
+
+
+@cache
+def built(overlay: str) -> tuple[Manifest, ...]:
+    """What would be applied. Skips where there is no kubectl."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("needs kubectl, which has kustomize in it")
+    argv = ["kubectl", "kustomize", str(KUBERNETES / overlay)]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return tuple(yaml.safe_load_all(done.stdout))
+
+
+def of_kind(overlay: str, kind: str) -> list[Manifest]:
+    return [each for each in built(overlay) if each["kind"] == kind]
+
+
+def the(overlay: str, kind: str) -> Manifest:
+    (one,) = of_kind(overlay, kind)
+    return one
+
+
+def pod(overlay: str) -> Manifest:
+    template: Manifest = the(overlay, "Deployment")["spec"]["template"]
+    return template
+
+
+def gateway(overlay: str) -> Manifest:
+    found: Manifest
+    (found,) = (each for each in pod(overlay)["spec"]["containers"] if each["name"] == "infergate")
+    return found
+
+
+def config_of(overlay: str) -> Config:
+    return parse(the(overlay, "ConfigMap")["data"]["routes.yaml"], overlay, {})
+
+
+def mebibytes(amount: str) -> int:
+    units = {"Mi": 1, "Gi": 1024}
+    return int(amount[:-2]) * units[amount[-2:]]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_pod_has_its_configuration(overlay: str) -> None:
+    config = the(overlay, "ConfigMap")
+    spec = pod(overlay)["spec"]
+    volumes = {each["name"]: each for each in spec["volumes"]}
+    (mount,) = (
+        each for each in gateway(overlay)["volumeMounts"] if "infergate" in each["mountPath"]
+    )
+    assert volumes[mount["name"]]["configMap"]["name"] == config["metadata"]["name"]
+    assert "subPath" not in mount  # which never changes
+    assert gateway(overlay)["args"] == ["--config", f"{mount['mountPath']}/routes.yaml"]
+    assert set(config["data"]) == {"routes.yaml"}
+    assert config["data"]["routes.yaml"] == (KUBERNETES / overlay / "routes.yaml").read_text()
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_ports_are_the_listeners(overlay: str) -> None:
+    addresses = compiled.addresses(config_of(overlay))
+    ports = {each["name"]: each["containerPort"] for each in gateway(overlay)["ports"]}
+    assert ports == {name: address.port for name, address in addresses.items()}
+    assert {address.host for address in addresses.values()} == {"0.0.0.0"}
+    for service in of_kind(overlay, "Service"):
+        if service["spec"]["selector"] == pod(overlay)["metadata"]["labels"]:
+            assert {each["targetPort"] for each in service["spec"]["ports"]} <= ports.keys()
+            assert all(each["port"] == ports[each["name"]] for each in service["spec"]["ports"])
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_probes_are_wired_to_the_drain(overlay: str) -> None:
+    container, drain = gateway(overlay), config_of(overlay).drain
+    paths = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "startup")}
+    assert set(paths.values()) == {"/healthz"}  # a drain or a dead backend must not kill it
+    readiness = container["readinessProbe"]
+    assert readiness["httpGet"] == {"path": "/readyz", "port": "admin"}
+    seen = readiness["periodSeconds"] * readiness["failureThreshold"] + readiness["timeoutSeconds"]
+    assert drain.delay > seen  # the endpoints know before the port closes
+    assert pod(overlay)["spec"]["terminationGracePeriodSeconds"] >= drain.delay + drain.timeout + 5
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_gateway_may_do_nothing_it_need_not(overlay: str) -> None:
+    spec, container = pod(overlay)["spec"], gateway(overlay)
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["automountServiceAccountToken"] is False
+    assert f"USER {spec['securityContext']['runAsUser']}:" in DOCKERFILE
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_memory_is_enough_for_what_may_be_under_way(overlay: str) -> None:
+    config = config_of(overlay)
+    assert mebibytes(gateway(overlay)["resources"]["limits"]["memory"]) * 2**20 >= needed(config)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_what_selects_selects_the_gateways(overlay: str) -> None:
+    labels = pod(overlay)["metadata"]["labels"]
+    assert the(overlay, "Deployment")["spec"]["selector"]["matchLabels"] == labels
+    for policy in of_kind(overlay, "NetworkPolicy"):
+        assert policy["spec"]["podSelector"]["matchLabels"] == labels
+    assert any(each["spec"]["selector"] == labels for each in of_kind(overlay, "Service"))
+
+
+def test_only_clients_and_prometheus_come_in() -> None:
+    for overlay in OVERLAYS:
+        spec = the(overlay, "NetworkPolicy")["spec"]
+        assert spec["policyTypes"] == ["Ingress", "Egress"]
+        ports = [{each["port"] for each in rule["ports"]} for rule in spec["ingress"]]
+        assert ports == [{"http", "grpc"}, {"admin"}]
+        (monitoring,) = spec["ingress"][1]["from"]
+        assert "podSelector" not in monitoring  # no pod of this namespace
+
+
+def test_the_backends_are_let_out_to() -> None:
+    def out(overlay: str) -> set[int]:
+        return {
+            port["port"]
+            for rule in the(overlay, "NetworkPolicy")["spec"]["egress"]
+            for port in rule["ports"]
+        }
+
+    assert out("base") == {53, 8001}
+    assert out("fleet") == {53, 8001}
+    assert out("sidecar") == {53}
+
+
+def test_the_sidecars_server_is_the_gateways_backend() -> None:
+    spec = pod("sidecar")["spec"]
+    (server,) = (each for each in spec["containers"] if each["name"] == "trtserver")
+    ports = {int(each.rpartition("=")[2]) for each in server["args"] if "port=" in each}
+    (backend,) = config_of("sidecar").backends.values()
+    (endpoint,) = compiled.endpoints(backend)
+    assert endpoint.host == "127.0.0.1"
+    assert endpoint.port in ports
+    assert not ports & {each["containerPort"] for each in gateway("sidecar")["ports"]}
+    assert server["livenessProbe"]["httpGet"]["port"] in ports
+    assert "readinessProbe" not in server
+    assert "8002" in server["lifecycle"]["preStop"]["exec"]["command"][-1]
+    mounts = {each["name"] for each in server["volumeMounts"]}
+    assert mounts <= {each["name"] for each in spec["volumes"]}
+
+
+def test_the_sidecars_configuration_is_taken_where_it_is() -> None:
+    assert the("sidecar", "ConfigMap")["metadata"]["name"] == "infergate"
+    assert config_of("sidecar").reload.watch
+    assert the("fleet", "ConfigMap")["metadata"]["name"].startswith("infergate-")  # and its hash
+
+
+def test_the_fleet_belongs_together() -> None:
+    labels = pod("fleet")["metadata"]["labels"]
+    deployment = the("fleet", "Deployment")
+    assert "replicas" not in deployment["spec"]  # or each apply would undo the autoscaler's
+    scaler = the("fleet", "HorizontalPodAutoscaler")["spec"]
+    assert scaler["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert scaler["minReplicas"] >= 2
+    assert gateway("fleet")["resources"]["requests"]["cpu"]  # what a share of CPU is a share of
+    budget = the("fleet", "PodDisruptionBudget")["spec"]
+    assert budget["selector"]["matchLabels"] == labels
+    assert budget["maxUnavailable"] < scaler["minReplicas"]
+    for constraint in pod("fleet")["spec"]["topologySpreadConstraints"]:
+        assert constraint["labelSelector"]["matchLabels"] == labels
+
+
+def test_the_fleet_finds_its_servers_and_is_found() -> None:
+    services = {each["metadata"]["name"]: each["spec"] for each in of_kind("fleet", "Service")}
+    (backend,) = config_of("fleet").backends.values()
+    (endpoint,) = compiled.endpoints(backend)
+    headless = services[endpoint.host]
+    assert headless["clusterIP"] == "None"  # a name with an address for each pod
+    assert endpoint.port in {each["port"] for each in headless["ports"]}
+    allowed = the("fleet", "NetworkPolicy")["spec"]["egress"][-1]["to"][0]["podSelector"]
+    assert allowed["matchLabels"] == headless["selector"]
+    assert services["infergate-pods"]["clusterIP"] == "None"
+
+
+def test_prometheus_finds_each_gateway_once() -> None:
+    monitor = the("fleet", "ServiceMonitor")["spec"]
+    (endpoint,) = monitor["endpoints"]
+    wanted = monitor["selector"]["matchLabels"].items()
+    matching = [
+        each["metadata"]["name"]
+        for each in of_kind("fleet", "Service")
+        if wanted <= each["metadata"].get("labels", {}).items()
+        and endpoint["port"] in {port["name"] for port in each["spec"]["ports"]}
+    ]
+    assert matching == ["infergate-pods"]
+    assert pod("fleet")["metadata"]["labels"][monitor["jobLabel"]] == "infergate"  # the rules' job
+
+
+# ---- docker, compose, systemd --------------------------------------------------------------------
+
+DOCKERFILE = (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8")
+
+
+def instructions(name: str) -> Iterator[str]:
+    for line in DOCKERFILE.replace("\\\n", " ").splitlines():
+        if line.startswith(f"{name} "):
+            yield " ".join(line.split()[1:])
+
+
+def sent() -> set[str]:
+    """What .dockerignore lets through, as paths from the project's folder."""
+    lines = (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert "*" in lines  # nothing else
+    return {line[1:] for line in lines if line.startswith("!")}
+
+
+def test_the_image_is_made_of_what_is_sent() -> None:
+    copied = {
+        source
+        for copy in instructions("COPY")
+        if "--from=" not in copy
+        for source in copy.split()[:-1]
+    }
+    assert copied == sent()
+    assert all((PROJECT / each).exists() for each in copied)
+
+
+def test_the_image_serves_on_the_ports_it_exposes() -> None:
+    addresses = compiled.addresses(load(DEPLOY / "docker" / "image.yaml", {}))
+    (exposed,) = instructions("EXPOSE")
+    assert {int(each) for each in exposed.split()} == {each.port for each in addresses.values()}
+    admin = addresses.pop("admin")
+    assert f"http://{admin}/healthz" in DOCKERFILE
+    assert {each.host for each in addresses.values()} == {"0.0.0.0"}
+
+
+COMPOSE = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text(encoding="utf-8"))
+
+
+def test_compose_mounts_files_that_are_there() -> None:
+    for service in COMPOSE["services"].values():
+        for volume in service.get("volumes", ()):
+            if volume.startswith("."):
+                assert (DEPLOY / "docker" / volume.partition(":")[0]).is_file(), volume
+            assert volume.endswith(":ro")
+
+
+def test_compose_gives_the_gateway_what_its_configuration_needs() -> None:
+    service = COMPOSE["services"]["infergate"]
+    config = load(DEPLOY / "docker" / "routes.yaml", service["environment"])
+    addresses = compiled.addresses(config)
+    published = [each.rsplit(":", 2) for each in service["ports"]]
+    assert {int(each[-1]) for each in published} == {each.port for each in addresses.values()}
+    assert [each[0] for each in published if each[-1] == "8002"] == ["127.0.0.1"]
+    grace = parse_duration(service["stop_grace_period"])
+    assert grace >= config.drain.delay + config.drain.timeout + 5
+    (endpoint,) = compiled.endpoints(config.backends["triton"])
+    assert endpoint.host in COMPOSE["services"]
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    assert int(service["mem_limit"].removesuffix("m")) * 2**20 >= needed(config)
+
+
+def test_compose_observes_the_gateway_by_the_files_for_all() -> None:
+    scraped = yaml.safe_load((DEPLOY / "docker" / "prometheus.yaml").read_text())
+    (job,) = scraped["scrape_configs"]
+    assert job["job_name"] == "infergate"  # the rules' job
+    assert job["static_configs"] == [{"targets": ["infergate:8002"]}]
+
+
+UNIT = (DEPLOY / "systemd" / "infergate.service").read_text(encoding="utf-8")
+
+
+def test_systemd_waits_for_the_drain() -> None:
+    settings = dict(
+        line.split("=", 1) for line in UNIT.splitlines() if "=" in line and line[0] not in "#["
+    )
+    config = Config.default()
+    drain = type(config.drain)()
+    assert int(settings["TimeoutStopSec"]) >= drain.delay + drain.timeout + 5
+    assert int(settings["LimitNOFILE"]) * 3 / 4 > compiled.limits(config).connections
+    assert settings["RestartPreventExitStatus"] == "2"  # as cli says of a wrong configuration
