@@ -1,0 +1,60 @@
+"""The image: built by its Dockerfile's own steps, and run as a cluster would.
+
+Without docker: ``peers.image_steps`` tells how. What only docker can show is left to a workflow:
+that its builder reads the file as that does, and that the base has what this machine has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from peers.support.installed import PROJECT
+
+SECONDS = 250
+
+
+def can_unshare() -> bool:
+    """Root, with mounts of its own, on a Debian whose Python has pip."""
+    script = (
+        "mount --make-rprivate / && mount -t tmpfs t /mnt && mkdir /mnt/u /mnt/w /mnt/r"
+        " && mount -t overlay o -o lowerdir=/,upperdir=/mnt/u,workdir=/mnt/w /mnt/r"
+        " && unshare --net ip link set lo up && /usr/bin/python3 -m pip --version"
+        " && setpriv --version"
+    )
+    argv = ["unshare", "--mount", "sh", "-c", script]
+    try:
+        return subprocess.run(argv, check=False, capture_output=True, timeout=60).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.peers
+def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
+    if not can_unshare():
+        pytest.skip("needs root, overlays, network namespaces, and Debian's python3-pip")
+    argv = [
+        "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
+        sys.executable, "-m", "peers.image_steps", str(PROJECT), str(tmp_path),
+    ]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(PROJECT / "tests")}
+    done = subprocess.run(
+        argv, check=False, capture_output=True, text=True, timeout=SECONDS, env=env
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert "infergate" in told["programs"]
+    assert not [each for each in told["programs"] if each.startswith("pip")]
+    for way in ("one", "two"):
+        how = told[way]
+        assert how["uids"] == ["65532"] * 4, how["log"]
+        assert {int(each, 16) for each in how["capabilities"]} == {0}
+        assert how["answers"] == [True, True]  # the second by a helper
+        assert how["code"] == 0, how["log"]
+        assert not how["healthy_afterwards"]
+        assert "Traceback" not in how["log"]

@@ -1,0 +1,224 @@
+"""Build an image by its Dockerfile's steps where there is no docker, run it, and tell how it was.
+
+``python -m peers.image_steps PROJECT SCRATCH``, in namespaces of its own for mounts and processes
+(unshare), prints JSON.
+
+*Strategy.* The base image is this machine's own file system, under an overlay that keeps apart what
+is written: a Debian with /usr/bin/python3, as the image's base is. Each stage has such a root, and
+each step is carried out in it. What runs at the end has the last root, read-only and without any
+capability, as the image's user, in a network of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fnmatch
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_NEW_NETWORK = 0x40000000
+_DEVICES = ("null", "zero", "random", "urandom")
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+_LEAST = ("--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs")
+_SECONDS = 100.0
+
+
+@dataclass
+class Stage:
+    """``root`` is where its files are; ``says`` are the last words of CMD, USER and the like."""
+
+    root: Path
+    env: dict[str, str]
+    folder: str = "/"
+    says: dict[str, str] = field(default_factory=dict)
+
+
+def instructions(text: str) -> Iterator[tuple[str, str]]:
+    """Each instruction and its text, in one line."""
+    kept = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    for line in kept.replace("\\\n", " ").splitlines():
+        if line.strip():
+            name, _, rest = line.strip().partition(" ")
+            yield name.upper(), rest.strip()
+
+
+def run(*argv: str) -> None:
+    done = subprocess.run(
+        argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert done.returncode == 0, f"{argv}: {done.stdout[-4000:]}"
+
+
+def in_root(stage: Stage, *argv: str) -> list[str]:
+    """A command line that runs ``argv`` in the stage, with its environment and nothing else."""
+    told = [f"{name}={value}" for name, value in stage.env.items()]
+    return ["chroot", str(stage.root), "/usr/bin/env", "-i", f"-C{stage.folder}", *told, *argv]
+
+
+def made_stage(scratch: Path, number: int) -> Stage:
+    place = scratch / str(number)
+    for name in ("upper", "work", "root"):
+        (place / name).mkdir(parents=True)
+    layers = f"lowerdir=/,upperdir={place}/upper,workdir={place}/work"
+    run("mount", "-t", "overlay", "overlay", "-o", layers, str(place / "root"))
+    run("mount", "--bind", "/proc", str(place / "root" / "proc"))
+    run("mount", "-t", "tmpfs", "tmpfs", str(place / "root" / "dev"))
+    for name in _DEVICES:
+        (place / "root" / "dev" / name).touch()
+        run("mount", "--bind", f"/dev/{name}", str(place / "root" / "dev" / name))
+    kept = {name: os.environ[name] for name in os.environ if name.startswith("PIP_")}
+    return Stage(place / "root", {"PATH": _PATH, "HOME": "/root", **kept})
+
+
+def sent(project: Path, scratch: Path) -> Path:
+    """The context: what .dockerignore lets through."""
+    context = scratch / "context"
+    lines = (project / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    ignored = [line.removeprefix("**/") for line in lines if line.startswith("**/")]
+
+    def leave(_folder: str, names: list[str]) -> list[str]:
+        return [each for each in names if any(fnmatch.fnmatch(each, i) for i in ignored)]
+
+    for kept in (line[1:] for line in lines if line.startswith("!")):
+        source, target = project / kept, context / kept
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=leave)
+        else:
+            shutil.copy(source, target)
+    return context
+
+
+def copy(sources: Sequence[Path], root: Path, target: str) -> None:
+    """Docker's COPY: a folder's contents, files into what ends with a slash."""
+    place = root / target.lstrip("/")
+    for source in sources:
+        if source.is_dir():
+            shutil.copytree(source, place, symlinks=True, dirs_exist_ok=True)
+        elif target.endswith("/"):
+            place.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, place)
+        else:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, place)
+
+
+def built(project: Path, scratch: Path) -> Stage:
+    """The last stage."""
+    context = sent(project, scratch)
+    stages: dict[str, Stage] = {}
+    text = (project / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    begun = False
+    for name, rest in instructions(text):
+        if name == "FROM":
+            begun = True
+            stages[rest.partition(" AS ")[2] or "last"] = made_stage(scratch, len(stages))
+        elif begun:  # before it stands the base's name, which is this machine here
+            carry_out(list(stages.values())[-1], name, rest, context, stages)
+    return stages["last"]
+
+
+def carry_out(
+    stage: Stage, name: str, rest: str, context: Path, stages: Mapping[str, Stage]
+) -> None:
+    match name:
+        case "ENV":
+            before = dict(stage.env)
+            for pair in rest.split():
+                key, _, value = pair.partition("=")
+                stage.env[key] = re.sub(r"\$(\w+)", lambda found: before[found[1]], value)
+        case "WORKDIR":
+            stage.folder = rest
+            (stage.root / rest.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        case "RUN":
+            run(*in_root(stage, "/bin/sh", "-c", rest))
+        case "COPY":
+            *sources, target = rest.split()
+            root = context
+            if sources[0].startswith("--from="):
+                root = stages[sources.pop(0).removeprefix("--from=")].root
+            if not target.startswith("/"):
+                target = f"{stage.folder}/{target}"
+            copy([root / each.lstrip("/") for each in sources], stage.root, target)
+        case "USER" | "EXPOSE" | "HEALTHCHECK" | "STOPSIGNAL" | "ENTRYPOINT" | "CMD":
+            stage.says[name] = rest
+        case "LABEL":
+            pass
+        case _:
+            raise AssertionError(f"not known here: {name}")
+
+
+def ran(stage: Stage, more: Sequence[str]) -> dict[str, Any]:
+    """How it went: ``more`` are further arguments."""
+    entry = [*json.loads(stage.says["ENTRYPOINT"]), *json.loads(stage.says["CMD"]), *more]
+    user, _, group = stage.says["USER"].partition(":")
+    checks = json.loads(stage.says["HEALTHCHECK"].partition(" CMD ")[2])
+    as_user = ["setpriv", f"--reuid={user}", f"--regid={group}", *_LEAST]
+    log = stage.root.parent / "log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            in_root(stage, *as_user, *entry), stdout=out, stderr=subprocess.STDOUT
+        )
+
+    def healthy() -> bool:
+        done = subprocess.run(in_root(stage, *checks), check=False, capture_output=True)
+        return done.returncode == 0
+
+    deadline = time.monotonic() + _SECONDS
+    while not healthy():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.2)
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    answers = [asked([1.5, 2.5]), asked([float(i) for i in range(100_000)])]
+    process.send_signal(signal.Signals[stage.says["STOPSIGNAL"]])
+    code = process.wait(_SECONDS)
+    return {
+        "uids": re.findall(r"^Uid:\s+(.*)$", status, re.MULTILINE)[0].split(),
+        "capabilities": re.findall(r"^Cap(?:Eff|Prm|Bnd):\s+(\w+)$", status, re.MULTILINE),
+        "answers": answers,
+        "code": code,
+        "healthy_afterwards": healthy(),
+        "log": log.read_text(),
+    }
+
+
+def asked(values: Sequence[float]) -> bool:
+    """Whether the model that gives back what it is given does so."""
+    tensor: Mapping[str, Any] = {
+        "name": "INPUT0", "datatype": "FP32", "shape": [len(values)], "data": values,
+    }  # fmt: skip
+    body = json.dumps({"inputs": [tensor]}).encode()
+    address = "http://127.0.0.1:8000/v2/models/identity/infer"
+    with urllib.request.urlopen(address, body, timeout=_SECONDS) as answer:
+        told = json.load(answer)
+    return bool(told["outputs"][0]["data"] == values)
+
+
+def main(project: Path, scratch: Path) -> None:
+    run("mount", "--make-rprivate", "/")
+    run("mount", "-t", "tmpfs", "tmpfs", str(scratch))  # an overlay's layers must not lie in it
+    os.umask(0o022)
+    stage = built(project, scratch)
+    run("mount", "-o", "remount,ro,bind", str(stage.root))
+    run("mount", "-o", "remount,ro", str(stage.root / "dev"))
+    assert ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK) == 0
+    run("ip", "link", "set", "lo", "up")
+    programs = sorted(each.name for each in (stage.root / "opt/infergate/bin").iterdir())
+    told = {"one": ran(stage, ()), "two": ran(stage, ("--workers", "2")), "programs": programs}
+    sys.stdout.write(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
