@@ -17,6 +17,7 @@ import grpc.aio
 from e2e.running import Infergate
 from e2e.several import (
     BODY,
+    DEMO,
     INFER,
     Client,
     connections,
@@ -66,8 +67,7 @@ async def spread(running: Infergate, count: int) -> list[Client]:
 
 
 async def test_several_are_as_one() -> None:
-    with several(config="reload: {post: true}\nbackends: {demo: {protocol: builtin}}\n"
-                        "routes: [{model: '*', backend: demo}]\n") as running:  # fmt: skip
+    with several(config=f"reload: {{watch: false, post: true}}\n{DEMO}") as running:
         clients = await spread(running, COUNT)
         ports = {each.port for each in clients}
 

@@ -33,7 +33,7 @@ from infergate.gateway.bound import Bound
 from infergate.gateway.rename import to_backend
 from infergate.routing.table import Route, RouteTable
 
-_ANSWER_TIME: Final = 2.0
+ANSWER_TIME: Final = 2.0
 """Seconds a backend has to say that it is ready, or what it serves."""
 _STATUS_TIME: Final = 5.0
 """Seconds for all models of a status."""
@@ -47,7 +47,7 @@ READY: Final = Health(ok=True)
 def _brief(call: Call) -> Call:
     """``call`` for one short question of the gateway's own."""
     own = replace(call, returned={})
-    own.tighten(time.monotonic() + _ANSWER_TIME)
+    own.tighten(time.monotonic() + ANSWER_TIME)
     return own
 
 

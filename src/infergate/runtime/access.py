@@ -12,7 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from infergate.access import refusals
 from infergate.access.credentials import presented
@@ -48,6 +49,7 @@ _FETCH_TIME: Final = 5.0
 _READS: Final = frozenset({"GET", "HEAD"})
 _LONGEST: Final = 256
 
+T = TypeVar("T")
 Closing = list[Callable[[], Awaitable[None]]]
 
 
@@ -114,8 +116,17 @@ def _keys(access: AccessConfig, metrics: Metrics) -> KeyRing:
         return Keys(parse_file(data))
 
     path = access.keys_file
-    found = parse(path.read_bytes())
+    found = _read(path, parse, "access.keys_file")
     return KeyRing(given, Watched(path, parse, found, _failed(metrics, "keys_file")))
+
+
+def _read(path: Path, parse: Callable[[bytes], T], key: str) -> T:
+    """What is in the file that ``key`` of the configuration names. Raises OSError: it may have
+    changed since that was checked."""
+    try:
+        return parse(path.read_bytes())
+    except ValueError as error:
+        raise OSError(f"{key}: the file '{path}': {error}") from error
 
 
 def _tokens(
@@ -159,7 +170,8 @@ def _source(
 
     path = config.jwks_file
     if path is not None:
-        return FileSource(Watched(path, KeySet, KeySet(path.read_bytes()), failed))
+        found = _read(path, KeySet, f"access.jwt.{name}.jwks_file")
+        return FileSource(Watched(path, KeySet, found, failed))
     assert config.jwks_url is not None
     source = UrlSource(name, _fetch(config.jwks_url, upstream), config.refresh, failed)
     closing.append(source.close)

@@ -262,7 +262,7 @@ async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPat
             await asyncio.sleep(max(0.0, given[-1]))
             raise GatewayError(Kind.TIMEOUT, "late")
 
-    monkeypatch.setattr(catalogue, "_ANSWER_TIME", 0.2)
+    monkeypatch.setattr(catalogue, "ANSWER_TIME", 0.2)
     monkeypatch.setattr(catalogue, "_STATUS_TIME", 0.3)
     given: list[float] = []
     silent = Silent("b", *(f"m{number}" for number in range(40)))

@@ -62,6 +62,27 @@ async def test_keys_in_a_file_are_read_again(tmp_path: Path) -> None:
     assert await who(config, call(x_api_key=SECRET)) == "key:two"
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("keys_file: file, rules: [{who: ['key:*']}]", "access.keys_file: the file '.*/file': "),
+        (
+            "jwt: {idp: {issuer: i, audiences: [a], jwks_file: file}}, rules: [{who: ['jwt:*']}]",
+            "access.jwt.idp.jwks_file: the file '.*/file': it is not JSON",
+        ),
+    ],
+)
+async def test_a_file_that_makes_no_sense_by_now_is_told(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    config = read(tmp_path, f"access: {{{text}}}\n")
+    file.write_text("this is nothing")
+    with pytest.raises(OSError, match=words):
+        await who(config, call())
+
+
 async def test_tokens_are_checked_by_keys_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "jwks.json").write_bytes(jwks(jwk(rsa_key(), kid="1")))
     config = read(

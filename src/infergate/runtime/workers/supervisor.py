@@ -27,6 +27,7 @@ from prometheus_client.registry import CollectorRegistry
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.messages import ModelStatistics
+from infergate.gateway.catalogue import ANSWER_TIME
 from infergate.gateway.statistics import together
 from infergate.observe.exposition import Exposition, exposition
 from infergate.observe.metrics import Metrics
@@ -72,6 +73,8 @@ _CHANGE: Final = 30.0
 """Seconds that it has to prepare a configuration."""
 _ANSWER: Final = 1.0
 """Seconds that it has to say how it is."""
+_READY: Final = ANSWER_TIME + _ANSWER
+"""Seconds that it has to say whether it can serve, for which it may ask its backends."""
 _LAST: Final = 5.0
 """Seconds that it has to end, besides those that requests may take."""
 _STOPPING: Final = "the gateway is stopping"
@@ -286,7 +289,7 @@ class Supervisor:
     async def _ready(self) -> bool:
         if self._own.gateway.readiness.draining:
             return False
-        said = await self._ask_all(IsReady())
+        said = await self._ask_all(IsReady(), _READY)
         missing = [False] * (len(self._places) - len(said))
         return _COMBINE[self._config.readiness]([*said, *missing])
 
@@ -316,7 +319,7 @@ class Supervisor:
             self._config = config
             own.take()
             await self._ask_all(Take())
-            self._close(before, self._held)
+            self._close(before, sockets)
 
     async def _prepare(
         self, config: Config, sockets: Mapping[str, Held], before: Mapping[str, Held]

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from infergate.config.schema import Config
+from infergate.gateway.catalogue import ANSWER_TIME
 from infergate.runtime.history import History
 from infergate.runtime.running import NotTaken
+from infergate.runtime.workers.messages import Take
 from infergate.runtime.workers.spawn import told
 from infergate.runtime.workers.supervisor import Supervisor
 
 
-def config(port: int) -> Config:
-    off = {"http": {"address": f"127.0.0.1:{port}"}, "grpc": None, "admin": None}
+def config(port: int, graphpipe: int = 0) -> Config:
+    """``graphpipe``: the port of another listener; 0: there is none."""
+    listeners: dict[str, Any] = {
+        "http": {"address": f"127.0.0.1:{port}"},
+        "grpc": None,
+        "admin": None,
+    }
+    if graphpipe:
+        listeners["graphpipe"] = ({"address": f"127.0.0.1:{graphpipe}", "model": "identity"},)
     return Config.model_validate(
         {
             "workers": 2,
-            "listeners": off,
+            "listeners": listeners,
             "backends": {"demo": {"protocol": "builtin"}},
             "routes": ({"model": "*", "backend": "demo"},),
         }
@@ -32,16 +43,57 @@ async def test_a_reload_that_the_end_overtakes_leaves_nothing_open(
     before = supervisor._held = await supervisor._bound(supervisor.config, {})
     prepare = supervisor._prepare
 
-    async def overtaken(*asked: object) -> None:
+    async def overtaken(*asked: Any) -> None:
         await supervisor.stop(0)
-        await prepare(*asked)  # type: ignore[arg-type]
+        await prepare(*asked)
 
     monkeypatch.setattr(supervisor, "_prepare", overtaken)
     with pytest.raises(NotTaken, match="is stopping"):
         await supervisor.reload(config(unused_tcp_port))
     assert supervisor.config.listeners.http != config(unused_tcp_port).listeners.http
-    for port in (unused_tcp_port, *(each.address.port for each in before.values())):
+    are_free(unused_tcp_port, *(each.address.port for each in before.values()))
+
+
+async def test_the_end_may_come_while_workers_take_a_configuration(
+    unused_tcp_port_factory: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = unused_tcp_port_factory(), unused_tcp_port_factory()
+    supervisor = Supervisor(config(one, other), History())
+    supervisor._held = await supervisor._bound(supervisor.config, {})
+    ask_all = supervisor._ask_all
+
+    async def overtaken(question: object, seconds: float = 1.0) -> list[Any]:
+        if isinstance(question, Take):
+            await supervisor.stop(0)
+        return await ask_all(question, seconds)
+
+    monkeypatch.setattr(supervisor, "_ask_all", overtaken)
+    await supervisor.reload(config(one))
+    are_free(one, other)
+
+
+def are_free(*ports: int) -> None:
+    for port in ports:
         socket.create_server(("127.0.0.1", port)).close()
+
+
+async def test_workers_that_ask_their_backends_have_time_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    supervisor = Supervisor(config(0), History())
+    given: list[float] = []
+
+    async def ask(worker: object, question: object, seconds: float) -> bool:
+        given.append(seconds)
+        return True
+
+    monkeypatch.setattr(supervisor, "_ask", ask)
+    monkeypatch.setattr(supervisor, "_serving", lambda: [(None, None)] * 2)
+    assert await supervisor._ready()
+    assert min(given) > ANSWER_TIME
+    monkeypatch.setattr(supervisor, "_serving", lambda: [(None, None)])
+    assert not await supervisor._ready(), "readiness: strict"
+    await supervisor.stop(0)
 
 
 @pytest.mark.parametrize(
