@@ -13,6 +13,7 @@ import pytest
 
 from access_tokens import ISSUER, jwk, jwks, rsa_key, token
 from infergate.access.keys import digest_of
+from infergate.access.rates import Buckets
 from infergate.codecs.base import Peek
 from infergate.config import Config
 from infergate.config.load import load
@@ -164,6 +165,22 @@ async def test_what_was_counted_stays_where_rates_do(tmp_path: Path) -> None:
                 await asking
         else:
             await asking
+
+
+async def test_where_rates_are_counted_in_memory_is_said_by_the_company(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    """Also while Redis is away: it is where all workers count."""
+    ours: dict[bytes, Buckets] = {}
+    company = Company(buckets=lambda rates: ours.setdefault(rates, Buckets()))
+    away = f"  redis: {{url: 'redis://127.0.0.1:{unused_tcp_port}', timeout: 5s}}\n"
+    for number, more in enumerate(("", away)):
+        rates = RATES.replace("1/h", f"{number + 1}/h")
+        config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{rates}{more}")
+        made = entrance(config, lambda model, version, headers: "", DEFAULT_LIMITS, company)
+        await made.admitted(Peek(InferRequest, "m"), call(x_api_key=SECRET))
+        await made.close()
+    assert [len(each) for each in ours.values()] == [1, 1]
 
 
 # ---- the admin listener
