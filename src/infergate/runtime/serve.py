@@ -4,7 +4,8 @@
 where that is on, have them read again (``reload``).
 
 *Drain.* The first SIGTERM or SIGINT fails readiness, waits ``drain.delay`` for load balancers to
-notice, stops accepting, and lets requests finish for ``drain.timeout``. A second one ends at once.
+notice, stops accepting, and lets requests finish for ``drain.timeout``. A second one ends at once,
+and so does the first where nothing is served yet.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def serve(read: Read, source: Path | None) -> int:
             handler.setFormatter(FORMATTERS[config.log.format]())
 
         reloads = None if source is None else Reloads(read, take, history, files)
-        await running.start()
+        if not await _starts(running, signals.stops):
+            return 0
         settle()
         sys.stdout.write(banner(config, running.listeners, source))
         sys.stdout.flush()
@@ -113,6 +115,25 @@ class _Signals:
         for number in _STOP:
             loop.add_signal_handler(number, self.stops.put_nowait, number)
         loop.add_signal_handler(signal.SIGHUP, self.hung_up.set)
+
+
+async def _starts(running: _Service, stops: asyncio.Queue[signal.Signals]) -> bool:
+    """Whether ``running`` serves; False: it was told to stop before, and has ended. Several
+    processes may take a while to start. Raises what ``start`` does."""
+    starting = asyncio.create_task(running.start())
+    stop = asyncio.create_task(stops.get())
+    await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
+    if starting.done():
+        if not stop.cancel():
+            stops.put_nowait(stop.result())  # both at once: it is drained
+        starting.result()
+        return True
+    _log.info("%s: ending before anything is served", stop.result().name)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    await running.stop(0)
+    _log.info("stopped")
+    return False
 
 
 async def _until_stopped(running: _Service, reloads: Reloads | None, signals: _Signals) -> int:
