@@ -18,7 +18,7 @@ SOURCES := pyproject.toml $(shell find src -name '*.egg-info' -prune -o -type f 
 CODE := src tests bench proto fbs deploy
 BRANCH_FLOOR := 95
 
-.PHONY: help run test test-peers lint format types bench bench-check soak docs-config fidelity proto fbs clean distclean
+.PHONY: help run test test-peers lint format types bench bench-check soak docs-config fidelity proto fbs lock dist clean distclean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,29 @@ proto: .venv/tested  ## compile proto/*.proto into the package
 fbs: .venv/tested  ## compile fbs/graphpipe.fbs into the package (needs flatc)
 	@$(BIN)/python fbs/generate.py
 
+LOCKED := deploy/docker/requirements.txt
+lock: .venv/released  ## pin anew what the image is made of, by version and hash
+	@echo "# What the image is made of besides infergate, with the extras jwt and redis. Made by \`make lock\`; not to be edited." \
+	    > $(LOCKED).new
+	@$(BIN)/uv pip compile -q --upgrade --extra jwt --extra redis --generate-hashes --no-header \
+	    --no-emit-index-url --python-version 3.11 --python-platform linux --only-binary :all: \
+	    pyproject.toml >> $(LOCKED).new
+	@mv $(LOCKED).new $(LOCKED)
+
+dist: .venv/released  ## wheel, source and list of contents (SBOM) into dist/, tried where nothing else is
+	@rm -rf build dist
+	@$(BIN)/python -m build -o dist . > /dev/null
+	@$(BIN)/twine check --strict dist/*
+	@empty=$$(mktemp -d); trap 'rm -rf "$$empty"' EXIT; \
+	 $(BIN)/python -m venv --without-pip $$empty; \
+	 pip="$(BIN)/python -m pip --disable-pip-version-check --python $$empty/bin/python install -q"; \
+	 $$pip --require-hashes --only-binary :all: -r $(LOCKED); $$pip --no-deps dist/*.whl; \
+	 $$empty/bin/infergate --config config/demo.yaml --check > /dev/null; \
+	 named=$$(basename dist/*.tar.gz .tar.gz); \
+	 $(BIN)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+	    --mc-type application -o dist/$$named.cdx.json $$empty/bin/python
+	@rm -rf build; ls -l dist
+
 clean:  ## remove what building and testing leave behind
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	@find . -path ./.venv -prune -o -path ./.peers -prune -o \
@@ -95,3 +118,7 @@ distclean: clean  ## also remove .venv and the installed peers
 	@echo "installing infergate and what its tests need into .venv …" >&2
 	@rm -rf build; $(PIP) '.[test]'; rm -rf build
 	@touch .venv/installed $@
+
+.venv/released: .venv/installed
+	@$(PIP) '.[release]'; rm -rf build
+	@touch $@

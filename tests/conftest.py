@@ -25,6 +25,7 @@ from peers.support.installed import Installed
 from peers.support.kserve import KServe, prepare_kserve, started_kserve
 from peers.support.legacy_client import prepare_legacy_client
 from peers.support.mlserver import MLServer, prepare_mlserver, started_mlserver
+from peers.support.release_tools import prepare_release_tools
 from peers.support.triton import Triton, prepare_triton, started_triton
 from searching import examples
 
@@ -62,6 +63,7 @@ _PEERS = {
     "graphpipe_new": (pytest.mark.peers, prepare_graphpipe_new),
     "grpclib": (pytest.mark.peers, prepare_grpclib),
     "deploy_tools": (pytest.mark.peers, prepare_deploy_tools),
+    "release_tools": (pytest.mark.peers, prepare_release_tools),
     "graphpipe_js": (pytest.mark.peers, _try_graphpipe_js),
 }
 
@@ -170,3 +172,9 @@ def grpclib() -> Installed:
 def deploy_tools() -> Installed:
     """What looks at deploy/ from outside."""
     return prepare_deploy_tools()
+
+
+@pytest.fixture(scope="session")
+def release_tools() -> Installed:
+    """What makes packages, and lints workflows."""
+    return prepare_release_tools()

@@ -1,0 +1,131 @@
+"""Wheel and source as somebody gets them: in an empty environment, with the newest dependencies and
+with the oldest that pyproject.toml allows."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from peers.support.installed import PROJECT, Installed
+
+NOT_SENT = shutil.ignore_patterns(
+    ".git", ".venv*", ".peers", "__pycache__", "*.egg-info", "build", "dist", ".*_cache",
+    ".hypothesis", ".coverage*",
+)  # fmt: skip
+IMPORT_ALL = """
+import importlib, pkgutil, infergate
+missing = set()
+for module in pkgutil.walk_packages(infergate.__path__, "infergate."):
+    if not module.name.endswith(("__main__", ".train_digits")):
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            missing.add(error.name.partition(".")[0])
+print(*sorted(missing))
+"""
+
+
+def said(*argv: str | Path, cwd: Path | None = None, seconds: float = 280) -> str:
+    done = subprocess.run(
+        list(map(str, argv)), cwd=cwd, check=False, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=seconds,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{argv}: {done.stdout[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def packages(release_tools: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the source, and the wheel that was made of it."""
+    folder = tmp_path_factory.mktemp("package")
+    shutil.copytree(PROJECT, folder / "project", ignore=NOT_SENT)
+    said(release_tools.python, "-m", "build", "-o", folder / "dist", folder / "project")
+    return folder / "dist"
+
+
+def wheel_of(packages: Path) -> Path:
+    (wheel,) = packages.glob("*.whl")
+    return wheel
+
+
+def environment(folder: Path, uv: Path, *requirements: str | Path) -> Path:
+    """The bin folder of a new environment with these."""
+    said(sys.executable, "-m", "venv", "--without-pip", folder)
+    python = folder / "bin" / "python"
+    said(uv, "pip", "install", "-q", "--python", python, "--only-binary", ":all:", *requirements)
+    return folder / "bin"
+
+
+@pytest.mark.peers
+def test_the_wheel_holds_the_package_and_nothing_else(packages: Path) -> None:
+    names = zipfile.ZipFile(wheel_of(packages)).namelist()
+    tops = {name.partition("/")[0] for name in names}
+    (information,) = tops - {"infergate"}
+    assert information.endswith(".dist-info")
+    assert "infergate/py.typed" in names
+    assert any(name.startswith(f"{information}/licenses/") for name in names)
+    sources = PROJECT / "src" / "infergate"
+    there = {
+        f"infergate/{path.relative_to(sources).as_posix()}"
+        for path in sources.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert {name for name in names if name.startswith("infergate/")} == there
+
+
+@pytest.mark.peers
+def test_the_source_is_the_project(packages: Path) -> None:
+    (source,) = packages.glob("*.tar.gz")
+    with tarfile.open(source) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    for part in ("tests/conftest.py", "deploy/docker/Dockerfile", "docs/operations.md",
+                 "config/triton.yaml", "Makefile", "LICENSE", "SECURITY.md"):  # fmt: skip
+        assert part in names
+    assert not [name for name in names if "__pycache__" in name]
+
+
+@pytest.mark.peers
+def test_it_installs_clean(packages: Path, release_tools: Installed, tmp_path: Path) -> None:
+    uv = release_tools.python.with_name("uv")
+    there = environment(tmp_path / "venv", uv, wheel_of(packages))
+    optional = said(there / "python", "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()
+    assert set(optional) <= {"jwt", "redis", "opentelemetry", "hypothesis", "pytest"}
+    assert said(there / "infergate", "--version", cwd=tmp_path).startswith("infergate ")
+    said(there / "infergate", "--config", PROJECT / "config" / "demo.yaml", "--check")
+
+
+@pytest.mark.peers
+def test_it_runs_on_the_lowest_versions(
+    packages: Path, release_tools: Installed, tmp_path: Path
+) -> None:
+    uv = release_tools.python.with_name("uv")
+    lowest = said(
+        uv, "pip", "compile", "-q", PROJECT / "pyproject.toml", "--extra", "jwt", "--extra",
+        "redis", "--resolution", "lowest-direct", "--python", sys.executable, "--no-header",
+        "--no-annotate", "--only-binary", ":all:",
+    )  # fmt: skip
+    listed = tmp_path / "lowest.txt"
+    listed.write_text(lowest)
+    there = environment(tmp_path / "venv", uv, "-r", listed)
+    python = there / "python"
+    said(uv, "pip", "install", "-q", "--python", python, "--no-deps", wheel_of(packages))
+    said(uv, "pip", "check", "--python", python)
+    optional = said(python, "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()
+    assert set(optional) <= {"opentelemetry", "hypothesis", "pytest"}
+    said(there / "infergate", "matrix", cwd=tmp_path)  # every protocol to every protocol
+
+
+@pytest.mark.peers
+def test_workflows_are_clean(release_tools: Installed) -> None:
+    folder = PROJECT / ".github" / "workflows"
+    files = sorted(folder.glob("*.yml"))
+    assert files
+    check = release_tools.python.with_name("check-jsonschema")
+    said(check, "--builtin-schema", "vendor.github-workflows", *files)
+    said(release_tools.python.with_name("zizmor"), "--offline", "--no-progress", *files)

@@ -1,0 +1,13 @@
+"""What makes packages, installs their lowest versions, and lints workflows."""
+
+from __future__ import annotations
+
+from .installed import Installed, install
+
+
+def prepare_release_tools() -> Installed:
+    """Install them unless they are there already."""
+    return install(
+        "release_tools",
+        ("build==1.3.0", "uv==0.13.9", "check-jsonschema==0.39.0", "zizmor==1.32.0"),
+    )

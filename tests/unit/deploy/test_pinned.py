@@ -1,0 +1,54 @@
+"""What is pinned for the image fits what the project asks for, and releases bear one number."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from infergate import __version__
+
+PROJECT = Path(__file__).parents[3]
+EXTRAS = ("jwt", "redis")
+PINNED = re.compile(
+    r"^([\w.-]+)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE
+)
+
+
+def pinned() -> dict[str, str]:
+    text = (PROJECT / "deploy" / "docker" / "requirements.txt").read_text(encoding="utf-8")
+    found = {canonicalize_name(name): version for name, version, _ in PINNED.findall(text)}
+    assert len(found) == text.count("==")  # each with its hashes
+    return found
+
+
+def test_all_that_is_asked_for_is_pinned_in_its_bounds() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [*project["dependencies"]]
+    for extra in EXTRAS:
+        asked += project["optional-dependencies"][extra]
+    versions = pinned()
+    environment = {**default_environment(), "sys_platform": "linux"}
+    for requirement in map(Requirement, asked):
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            name = canonicalize_name(requirement.name)
+            assert requirement.specifier.contains(versions[name]), requirement
+
+
+def test_every_requirement_has_a_lower_bound() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *(each for extra in EXTRAS for each in extras[extra])]
+    for requirement in map(Requirement, asked):
+        assert [each.operator for each in requirement.specifier] == [">="], requirement
+
+
+def test_the_image_that_is_deployed_is_of_this_version() -> None:
+    base = PROJECT / "deploy" / "kubernetes" / "base" / "kustomization.yaml"
+    (image,) = yaml.safe_load(base.read_text(encoding="utf-8"))["images"]
+    assert image["newTag"] == __version__
