@@ -1,0 +1,282 @@
+"""Several gateways and several servers, each on a machine of its own: ``python -m bench.fleet``.
+
+It needs root and network namespaces (``lan``). What is looked at (docs/scaling.md has the figures):
+
+- *speed*: requests a second and CPU a request by one gateway, two, …, each with the same share of
+  a processor. They share nothing, so there is nothing that could keep them from adding up.
+- *sequences*: each step of each by any gateway; a sum that is right has met one server only.
+- *a gateway dies*, *a gateway drains*, *a server comes*: what clients notice.
+
+The servers are infergates with the embedded models. The client asks each gateway whether it is
+ready, as a load balancer does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from bench import proc
+from bench.lan import Lan, Machine, limited
+
+SHARE = 0.1
+"""Of a processor, that each gateway has while speed is looked at."""
+_SERVER = """
+listeners:
+  http: {address: "0.0.0.0:8000"}
+  grpc: {address: "0.0.0.0:8001"}
+  admin: {address: "0.0.0.0:8002"}
+backends: {demo: {protocol: builtin}}
+routes: [{model: "*", backend: demo}]
+log: {access: false}
+"""
+_GATEWAY = """
+listeners:
+  http: {address: "0.0.0.0:8000"}
+  grpc: {address: "0.0.0.0:8001"}
+  admin: {address: "0.0.0.0:8002"}
+backends:
+  servers:
+    protocol: v2-grpc
+    endpoints: ["grpc://servers:8001"]
+    dns_refresh: 500ms
+    health: {interval: 1s}
+routes: [{model: "*", backend: servers}]
+readiness: lenient
+drain: {delay: 3s, timeout: 10s}
+log: {access: false}
+"""
+_START = "must specify the START flag"
+_PATIENCE = 100.0
+
+
+@dataclass
+class Found:
+    """``speed`` has a row for each number of gateways: requests/s, and µs of CPU a request."""
+
+    speed: list[tuple[int, float, float]] = field(default_factory=list)
+    sequences: dict[str, Any] = field(default_factory=dict)
+    killed: dict[str, int] = field(default_factory=dict)
+    drained: dict[str, int] = field(default_factory=dict)
+    joined: dict[str, Any] = field(default_factory=dict)
+
+
+class Client:
+    """Knows all gateways, and asks those that are ready."""
+
+    def __init__(self, session: aiohttp.ClientSession, gateways: Sequence[Machine]) -> None:
+        self._session = session
+        self.gateways = list(gateways)
+        self.ready = list(gateways)
+        self.outcomes: Counter[str] = Counter()
+
+    async def get(self, machine: Machine, path: str) -> tuple[int, str]:
+        """Status and text of what its admin port answers; 0 where it does not."""
+        try:
+            async with self._session.get(f"http://{machine.address}:8002{path}") as answer:
+                return answer.status, await answer.text()
+        except (aiohttp.ClientError, OSError):
+            return 0, ""
+
+    async def watch(self) -> None:
+        """Ask all gateways whether they are ready, as a load balancer does."""
+        while True:
+            told = [(each, await self.get(each, "/readyz")) for each in self.gateways]
+            self.ready = [each for each, (status, _) in told if status == 200]
+            await asyncio.sleep(0.2)
+
+    async def infer(self, machine: Machine, model: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """Status and answer. Raises aiohttp.ClientError where there is none."""
+        url = f"http://{machine.address}:8000/v2/models/{model}/infer"
+        async with self._session.post(url, json=body) as answer:
+            return answer.status, await answer.json()
+
+    async def ask(self, deadline: float, machine: Machine | None = None) -> None:
+        """One request after the other, to any gateway that is ready or to ``machine``."""
+        body = {
+            "inputs": [
+                {"name": "INPUT0", "datatype": "INT32", "shape": [16], "data": list(range(16))}
+            ]
+        }
+        while time.monotonic() < deadline:
+            try:
+                chosen = machine or random.choice(self.ready)
+                status, _ = await self.infer(chosen, "identity", body)
+                self.outcomes[str(status)] += 1
+            except (aiohttp.ClientError, OSError):
+                self.outcomes["broken"] += 1
+
+    async def step(self, sequence: str, value: int, *, start: bool) -> int | str:
+        """The sum so far, or the error, by any gateway that can be reached."""
+        parameters: dict[str, Any] = {"sequence_id": sequence, "sequence_start": start}
+        tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1], "data": [value]}
+        body = {"inputs": [tensor], "parameters": parameters}
+        for machine in random.sample(self.ready, len(self.ready)):
+            try:
+                status, told = await self.infer(machine, "accumulate", body)
+            except aiohttp.ClientConnectorError:
+                continue
+            return int(told["outputs"][0]["data"][0]) if status == 200 else str(told["error"])
+        return "no gateway"
+
+
+async def until(met: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not await met():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        await asyncio.sleep(0.1)
+
+
+async def speed(client: Client, most: int, seconds: float) -> list[tuple[int, float, float]]:
+    """For 1 to ``most`` gateways; eight connections to each."""
+    rows = []
+    for count in range(1, most + 1):
+        asked = client.gateways[:count]
+        client.outcomes.clear()
+        before = [proc.cpu(each.processes[0].pid) for each in asked]
+        began = time.monotonic()
+        await asyncio.gather(
+            *(client.ask(began + seconds, machine) for machine in asked for _ in range(8))
+        )
+        took = time.monotonic() - began
+        used = sum(proc.cpu(m.processes[0].pid) - b for m, b in zip(asked, before, strict=True))
+        answered = client.outcomes["200"]
+        assert answered == client.outcomes.total(), client.outcomes
+        rows.append((count, answered / took, used / answered))
+    return rows
+
+
+async def steps(client: Client, sums: dict[str, int], *, start: bool = False) -> Counter[str]:
+    """A step of every sequence, and what came of it."""
+    outcomes: Counter[str] = Counter()
+
+    async def one(sequence: str) -> None:
+        value = random.randrange(1000)
+        told = await client.step(sequence, value, start=start)
+        if isinstance(told, int):
+            sums[sequence] = (0 if start else sums[sequence]) + value
+            outcomes["right" if told == sums[sequence] else "wrong"] += 1
+        else:
+            outcomes["refused" if _START in told else "failed"] += 1
+
+    names = list(sums)
+    for begin in range(0, len(names), 50):
+        await asyncio.gather(*(one(each) for each in names[begin : begin + 50]))
+    return outcomes
+
+
+async def spread(client: Client, servers: Sequence[Machine]) -> list[int]:
+    """Inferences that each server has had."""
+    counts = []
+    for server in servers:
+        _, text = await client.get(server, "/metrics")
+        lines = [line for line in text.splitlines() if 'operation="infer"' in line]
+        told = [line for line in lines if line.startswith("infergate_requests_total")]
+        counts.append(round(sum(float(line.rpartition(" ")[2]) for line in told)))
+    return counts
+
+
+async def sees(client: Client, count: int) -> bool:
+    """Every gateway that is ready knows so many servers."""
+    for gateway in client.ready:
+        _, text = await client.get(gateway, "/metrics")
+        lines = [line for line in text.splitlines() if 'state="available"' in line]
+        if not lines or float(lines[0].rpartition(" ")[2]) != count:
+            return False
+    return True
+
+
+@asynccontextmanager
+async def watching(client: Client) -> AsyncIterator[None]:
+    task = asyncio.create_task(client.watch())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def under_load(client: Client, machine: Machine, sent: signal.Signals) -> dict[str, int]:
+    """What clients see while one gateway gets a signal in the middle of their requests."""
+    client.outcomes.clear()
+    async with watching(client):
+        asking = [asyncio.create_task(client.ask(time.monotonic() + 7)) for _ in range(24)]
+        await asyncio.sleep(2)
+        # The session's first process is sh's successor: infergate itself.
+        machine.processes[0].send_signal(sent)
+        await asyncio.gather(*asking)
+    await asyncio.to_thread(machine.processes[0].wait, _PATIENCE)
+    client.gateways.remove(machine)
+    client.ready = list(client.gateways)
+    return dict(client.outcomes)
+
+
+async def looked_at(lan: Lan, folder: Path, gateways: int, seconds: float) -> Found:
+    config = folder / "gateway.yaml"
+    config.write_text(_GATEWAY)
+    (folder / "server.yaml").write_text(_SERVER)
+    infergate = [sys.executable, "-m", "infergate", "--config"]
+    servers = [lan.machine(f"s{number + 1}") for number in range(4)]
+    for server in servers:
+        server.start([*infergate, str(folder / "server.yaml")], folder)
+    fronts = [lan.machine(f"g{number + 1}") for number in range(gateways)]
+    for front in fronts:
+        front.knows({"servers": [each.address for each in servers[:3]]})
+        front.start([*infergate, str(config)], folder)
+    lan.enter(lan.machine("client"))
+    found = Found()
+    limits = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=limits) as session:
+        client = Client(session, fronts)
+        await until(lambda: sees(client, 3), "all gateways see three servers")
+        if seconds:
+            with limited(fronts, SHARE):
+                found.speed = await speed(client, gateways, seconds)
+
+        before = await spread(client, servers)
+        sums = {f"sequence-{number}": 0 for number in range(300)}
+        outcomes = await steps(client, sums, start=True)
+        for _ in range(3):
+            outcomes += await steps(client, sums)
+        after = await spread(client, servers)
+        share = [(a - b) for a, b in zip(after, before, strict=True)]
+        found.sequences = {**outcomes, "by_server": share[:3]}
+
+        found.killed = await under_load(client, fronts[-1], signal.SIGKILL)
+        found.sequences["after_a_gateway_died"] = dict(await steps(client, sums))
+        found.drained = await under_load(client, fronts[-2], signal.SIGTERM)
+
+        for front in fronts:
+            front.knows({"servers": [each.address for each in servers]})
+        await until(lambda: sees(client, 4), "all gateways see four servers")
+        found.joined = dict(await steps(client, sums))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--gateways", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=5, help="for each number; 0: no speed")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="infergate-") as folder, Lan(Path(folder)) as lan:
+        found = asyncio.run(looked_at(lan, Path(folder), asked.gateways, asked.seconds))
+    print(json.dumps(asdict(found)))
+
+
+if __name__ == "__main__":
+    main()

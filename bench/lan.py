@@ -1,0 +1,149 @@
+"""Several machines on one: network namespaces on a bridge.
+
+*Rule 1.* Everything has this process's id in its name, and goes with the ``Lan``: processes first.
+*Rule 2.* The process itself is one of the machines once it has ``entered``; it does not come back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+_NETWORK = 0x40000000
+_CGROUPS = Path("/sys/fs/cgroup")
+_PERIOD = 20_000
+"""Microseconds in each of which a machine has its share."""
+_SUBNET = "10.77.0"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def run(*argv: str) -> None:
+    """Raises RuntimeError with what the tool said where it fails."""
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
+
+
+def is_possible() -> bool:
+    """Whether this process may make namespaces."""
+    name = f"infergate-{os.getpid()}-try"
+    try:
+        run("ip", "netns", "add", name)
+    except (RuntimeError, FileNotFoundError):
+        return False
+    run("ip", "netns", "del", name)
+    return True
+
+
+@dataclass
+class Machine:
+    """``hosts`` is what stands for DNS on it: names that are looked up are found there."""
+
+    name: str
+    space: str
+    address: str
+    hosts: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, argv: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+        """Run ``argv`` there, in a session of its own; what it says is in ``folder``."""
+        # `ip netns exec` has mounts of its own already.
+        script = f'mount --bind {self.hosts} /etc/hosts && exec "$@"'
+        with (folder / f"{self.name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                ["ip", "netns", "exec", self.space, "sh", "-c", script, "sh", *argv],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self.processes.append(process)
+        return process
+
+    def knows(self, names: Mapping[str, Sequence[str]]) -> None:
+        """From now on these names have these addresses there."""
+        lines = [f"{address} {name}\n" for name, many in names.items() for address in many]
+        self.hosts.write_text("127.0.0.1 localhost\n" + "".join(lines))
+
+
+class Lan:
+    """``folder`` is where its machines' files are."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._bridge = f"infergate-{os.getpid()}-lan"
+        self._cleanup = contextlib.ExitStack()
+        self._machines = 0
+
+    def __enter__(self) -> Self:
+        self._space(self._bridge)
+        inside = ("ip", "-n", self._bridge, "link")
+        run(*inside, "add", "lan", "type", "bridge")
+        run(*inside, "set", "lan", "up")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleanup.close()
+
+    def machine(self, name: str) -> Machine:
+        """One more."""
+        self._machines += 1
+        number = self._machines
+        space = f"infergate-{os.getpid()}-{name}"
+        self._space(space)
+        link, address = f"v{number}", f"{_SUBNET}.{number}"
+        peer = ("peer", "name", "eth0", "netns", space)
+        run("ip", "-n", self._bridge, "link", "add", link, "type", "veth", *peer)
+        run("ip", "-n", self._bridge, "link", "set", link, "master", "lan", "up")
+        run("ip", "-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            run("ip", "-n", space, "link", "set", device, "up")
+        hosts = self._folder / f"{name}.hosts"
+        made = Machine(name, space, address, hosts)
+        made.knows({})
+        self._cleanup.callback(_stop, made)
+        return made
+
+    def enter(self, machine: Machine) -> None:
+        """This process is on ``machine`` from now on."""
+        with Path(f"/run/netns/{machine.space}").open() as space:
+            if _libc.setns(space.fileno(), _NETWORK):
+                raise OSError(ctypes.get_errno(), "setns")
+
+    def _space(self, name: str) -> None:
+        run("ip", "netns", "add", name)
+        self._cleanup.callback(run, "ip", "netns", "del", name)
+
+
+@contextlib.contextmanager
+def limited(machines: Sequence[Machine], share: float) -> Iterator[None]:
+    """Meanwhile each of the machines' first processes has this share of one processor, by a control
+    group of version 1 or 2."""
+    old = (_CGROUPS / "cpu").is_dir()
+    root = _CGROUPS / "cpu" if old else _CGROUPS
+    quota = round(share * _PERIOD)
+    with contextlib.ExitStack() as stack:
+        for machine in machines:
+            group = root / machine.space
+            group.mkdir()
+            stack.callback(group.rmdir)
+            if old:
+                (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
+                (group / "cpu.cfs_quota_us").write_text(str(quota))
+            else:
+                (group / "cpu.max").write_text(f"{quota} {_PERIOD}")
+            pid = str(machine.processes[0].pid)
+            (group / "cgroup.procs").write_text(pid)
+            stack.callback((root / "cgroup.procs").write_text, pid)
+        yield
+
+
+def _stop(machine: Machine) -> None:
+    for process in machine.processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
