@@ -1,0 +1,239 @@
+"""A client leaves at any moment: its request is cancelled wherever it waits, once for each of the
+places where it does, on every way through the gateway. Nothing of it stays: no task, no place at a
+backend, no request under way at an endpoint; it is counted once; and the next request is served."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+import types
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from faults.load import STREAM, built, streamed
+from faults.replicas import QUIET, Replica, replicas, until
+from infergate.config.schema import Config
+from infergate.core.call import Call
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.wire import HttpRequest
+from infergate.observe.metrics import Metrics
+from infergate.runtime.assemble import Running, assemble
+from infergate.runtime.company import Company
+from infergate.transport.grpc_conversation import held
+from infergate.transport.guard import Admission
+
+MOST = 60
+"""Nothing waits so often."""
+ROUTES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "translated": {"rewrite": {"model": "identity", "inputs": {"no": "none"}}},
+    "retried": {"idempotent": True, "retry": {"times": 2, "per_try_timeout": "5s"}},
+    "refused": {"backend": "half"},
+    "hedged": {"idempotent": True, "hedge": {"after": "1ms"}},
+    "queued": {"backend": "narrow"},
+    "split": {"split": ({"backend": "other", "percent": 50},)},
+    "fallback": {"backend": "away", "fallback": "one"},
+    "mirrored": {"mirror": {"backend": "other"}},
+    "stream": {"backend": "streams", "rewrite": {"model": "repeat"}},
+}
+IDENTITY = {"model": "identity"}
+LOCAL = "127.0.0.1"
+ANYWHERE = {"address": f"{LOCAL}:0"}
+SLOW = 0.01
+"""Seconds that a server takes, so that there is something to wait for."""
+
+
+@types.coroutine
+def left_at(doing: Coroutine[Any, Any, Any], place: int) -> Generator[Any, Any, bool]:
+    """Do it, and cancel the task that does when it waits for the ``place``-th time. Whether it came
+    so far."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    waits = 0
+    resume: Callable[[], Any] = lambda: doing.send(None)  # noqa: E731
+    while True:
+        try:
+            waited_for = resume()
+        except StopIteration:
+            return waits >= place
+        waits += 1
+        if waits == place:
+            loop.call_soon(task.cancel)
+        try:
+            sent = yield waited_for
+        except BaseException as error:  # noqa: BLE001 - it is handed on
+            resume = lambda error=error: doing.throw(error)  # noqa: E731
+        else:
+            resume = lambda sent=sent: doing.send(sent)  # noqa: E731
+
+
+@dataclass
+class Site:
+    running: Running
+    metrics: Metrics
+    frontend: str
+
+    @property
+    def _app(self) -> Any:
+        return self.running._parts.listening[self.frontend].app
+
+    async def ask(self, route: str) -> str:
+        """One request, to the end of its answer; how it ended."""
+        call = Call(peer="test", started=time.monotonic())
+        if route == "stream":
+            await (self._events(call) if self.frontend == "http" else self._stream(call))
+            return call.outcome
+        wire = built({"http": "v2-rest", "grpc": "v2-grpc"}[self.frontend], route)
+        await self._app.respond(wire, call)
+        return call.outcome
+
+    async def _events(self, call: Call) -> None:
+        body = json.dumps({"IN": [1, 2, 3], "DELAY": [2] * 3}).encode()
+        path = "/v2/models/stream/generate_stream"
+        answer = await self._app.respond(HttpRequest("POST", path, body=[body]), call)
+        assert answer.rest is not None, answer
+        try:
+            while await answer.rest.next() is not None:
+                pass
+        finally:
+            await answer.rest.close()
+
+    async def _stream(self, call: Call) -> None:
+        async def messages() -> AsyncIterator[bytes]:
+            for _ in range(2):
+                yield streamed("stream", 3, 2)
+
+        conversation = self._app.conversations[STREAM](call)
+        answers = held(conversation, messages(), Admission(DEFAULT_LIMITS))
+        async with aclosing(answers):
+            assert len([each async for each in answers]) >= 6
+
+    def counted(self) -> float:
+        """All requests that have ended."""
+        lines = self.metrics.text().decode().splitlines()
+        found = [each for each in lines if each.startswith("infergate_requests_total{")]
+        return sum(float(each.rpartition(" ")[2]) for each in found)
+
+    def under_way(self) -> int:
+        """Requests at endpoints, and those that wait for a place."""
+        found = 0
+        for backend in self.running.gateway.backends:
+            remote: Any = backend
+            found += sum(each.active for each in remote.figures())
+            queue = remote._sending._queue
+            found += 0 if queue is None else queue._places.taken
+        return found
+
+
+@asynccontextmanager
+async def started_site(
+    servers: list[Replica], frontend: str, carrier: str, engine: str, profile: str | None
+) -> AsyncIterator[Site]:
+    protocol = {"http": "v2-rest", "grpc": "v2-grpc"}[carrier]
+
+    def backend(*urls: str, **more: Any) -> dict[str, Any]:
+        never = {"health": {"checks": "never"}, "outliers": {"consecutive_errors": 0}}
+        told = {"protocol": protocol, "endpoints": urls, "profile": profile, **never, **more}
+        return {key: value for key, value in told.items() if value is not None}
+
+    with socket.socket() as unused:
+        unused.bind((LOCAL, 0))  # never listens
+        urls = [each.url(carrier) for each in servers]
+        nobody = f"{carrier}://{LOCAL}:{unused.getsockname()[1]}"
+        routes = [
+            {"model": name, "backend": "one", "rewrite": IDENTITY, **more}
+            for name, more in ROUTES.items()
+        ]
+        config = Config.model_validate(
+            {
+                **QUIET,
+                "engine": engine,
+                "listeners": {"http": ANYWHERE, "grpc": ANYWHERE, "admin": None},
+                "backends": {
+                    "one": backend(*urls),
+                    "other": backend(*urls),
+                    "half": backend(nobody, urls[0]),
+                    "narrow": backend(urls[0], limits={"max_requests": 1, "max_queue": 9}),
+                    "away": backend(nobody),
+                    "streams": backend(*urls, profile="triton"),
+                },
+                "routes": tuple(routes),
+            }
+        )
+        metrics = Metrics()
+        running = assemble(config, company=Company(metrics))
+        await running.start()
+        try:
+            yield Site(running, metrics, frontend)
+        finally:
+            await running.stop(1)
+
+
+@asynccontextmanager
+async def two() -> AsyncIterator[list[Replica]]:
+    async with replicas(LOCAL, LOCAL) as servers:
+        for each in servers:
+            each.backend.seconds = SLOW
+        yield servers
+
+
+async def is_left_everywhere(site: Site, route: str) -> int:
+    """At how many places."""
+    assert await site.ask(route) == "ok"
+    await until(lambda: site.under_way() == 0, "all is over")
+    tasks = len(asyncio.all_tasks())
+    each_counts = 2 if route == "stream" and site.frontend == "grpc" else 1
+    for place in range(1, MOST):
+        before = site.counted()
+        another = asyncio.create_task(site.ask(route))
+        leaving = asyncio.create_task(left_at(site.ask(route), place))
+        outcome = (await asyncio.gather(leaving, return_exceptions=True))[0]
+        assert isinstance(outcome, bool | asyncio.CancelledError), outcome
+        assert await another == "ok", "others are served"
+        await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
+        await until(lambda: site.under_way() == 0, "nothing is under way")
+        ended = site.counted() - before
+        assert each_counts < ended <= 2 * each_counts, "each is counted, once"
+        if outcome is False:
+            return place - 1
+    raise AssertionError("it waits without end")
+
+
+@pytest.mark.parametrize(
+    ("frontend", "carrier", "engine"),
+    [("http", "http", "own"), ("grpc", "grpc", "own"), ("http", "grpc", "compat")],
+)
+async def test_every_way(frontend: str, carrier: str, engine: str) -> None:
+    async with two() as servers:
+        async with started_site(servers, frontend, carrier, engine, "infergate") as site:
+            for route in ROUTES:
+                assert await is_left_everywhere(site, route) >= 1, route
+            assert all(each.connections() <= 8 for each in servers)
+        if engine == "own":  # grpcio closes when it likes
+            await until(lambda: all(each.connections() == 0 for each in servers), "all are closed")
+
+
+@pytest.mark.parametrize(("frontend", "carrier"), [("http", "http"), ("grpc", "grpc")])
+async def test_the_first_request(frontend: str, carrier: str) -> None:
+    """Which connects, and asks what kind of server it is. Who asks beside it finds out as well."""
+    async with two() as servers:
+        for place in range(1, MOST):
+            async with started_site(servers, frontend, carrier, "own", None) as site:
+                tasks = len(asyncio.all_tasks())
+                leaving = asyncio.create_task(left_at(site.ask("translated"), place))
+                another = asyncio.create_task(site.ask("translated"))
+                outcome = (await asyncio.gather(leaving, return_exceptions=True))[0]
+                assert isinstance(outcome, bool | asyncio.CancelledError), outcome
+                assert await another == "ok", "others are served"
+                await until(lambda n=tasks: len(asyncio.all_tasks()) <= n, "no task is left")  # type: ignore[misc]
+                await until(lambda each=site: each.under_way() == 0, "nothing is under way")  # type: ignore[misc]
+            await until(lambda: all(each.connections() == 0 for each in servers), "all are closed")
+            if outcome is False:
+                return
+        raise AssertionError("it waits without end")
