@@ -241,9 +241,11 @@ class RemoteBackend(Generic[Req, Resp]):
     async def stream(
         self, request: InferRequest, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
-        """See Backend. One answer, from a server that has no streams."""
+        """See Backend. One answer, from a server that has no streams. What goes wrong after one
+        that was told to be the last is no error: clients that tell answers apart by their order
+        would take it for the answer to their next request."""
         codec = self.codec
-        begun = False
+        begun = ended = False
         wire, model = await self._streamed(request, call)
         if wire is not None:
             assert isinstance(codec, Streaming)
@@ -255,7 +257,10 @@ class RemoteBackend(Generic[Req, Resp]):
                         begun = True
                         if answer is not None:
                             yield answer
+                            ended = answer.last
             except GatewayError as error:
+                if ended:  # all that was asked for is there; only its end was still to come
+                    return
                 if begun or error.kind is not Kind.UNSUPPORTED:
                     raise
             else:

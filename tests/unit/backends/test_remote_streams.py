@@ -142,6 +142,18 @@ async def test_nothing_is_tried_again_once_an_answer_has_come() -> None:
         assert len(upstream.sent) == 1
 
 
+async def test_nothing_goes_wrong_once_the_last_answer_has_come() -> None:
+    last = pb.ModelStreamInferResponse()
+    last.infer_response.id = "0"
+    last.infer_response.outputs.add(name="a", datatype="INT8", shape=[0])
+    last.infer_response.raw_output_contents.append(b"")
+    last.infer_response.parameters["triton_final_response"].bool_param = True
+    broken = GatewayError(Kind.BACKEND_GARBAGE, "gone")
+    upstream = Upstream([RpcResponse((last.SerializeToString(),)), broken])
+    assert await ids(upstream) == [("0", True)]
+    assert upstream.closed == 1
+
+
 async def test_nobody_to_be_reached() -> None:
     refused = [GatewayError(Kind.CONNECT, "no")]
     with pytest.raises(GatewayError, match="backend 'b': no") as caught:
