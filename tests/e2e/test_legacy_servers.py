@@ -34,8 +34,8 @@ backends:
 routes:
   - {{model: '/http\\.(.+)/', backend: http, rewrite: {{model: '\\1'}}}}
   - {{model: '/grpc\\.(.+)/', backend: grpc, rewrite: {{model: '\\1'}}}}
-  - {{model: http-hurried, backend: http, timeout: 100ms, rewrite: {{model: slow}}}}
-  - {{model: grpc-hurried, backend: grpc, timeout: 100ms, rewrite: {{model: slow}}}}
+  - {{model: http-hurried, backend: http, timeout: 500ms, rewrite: {{model: slow}}}}
+  - {{model: grpc-hurried, backend: grpc, timeout: 500ms, rewrite: {{model: slow}}}}
   - {{model: 'simple*', backend: grpc}}
   - {{model: '*', backend: http}}
 readiness: lenient
