@@ -1,0 +1,52 @@
+"""The legacy server beside the gateway is told to end only when the gateway has ended."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+import yaml
+
+from e2e.running import started_infergate
+from peers.support.installed import PROJECT
+
+CONFIG = """
+backends: {demo: {protocol: builtin}}
+routes: [{model: "*", backend: demo}]
+drain: {delay: 2s, timeout: 10s}
+"""
+
+
+@pytest.mark.peers
+def test_the_server_waits_until_the_gateway_has_drained() -> None:
+    patch = yaml.safe_load((PROJECT / "deploy/kubernetes/sidecar/trt.yaml").read_text())
+    containers = patch["spec"]["template"]["spec"]["containers"]
+    (server,) = (each for each in containers if each["name"] == "trtserver")
+    program, flag, script = server["lifecycle"]["preStop"]["exec"]["command"]
+    with started_infergate(CONFIG) as gateway:
+        _, _, admin = gateway.admin.rpartition(":")
+        waiting = subprocess.Popen([program, flag, script.replace("8002", admin)])
+        os.kill(gateway.pid, signal.SIGTERM)
+        told = time.monotonic()
+        # The gateway drains: it is not ready, serves, and the server is still wanted.
+        while status(gateway.admin, "/readyz") == 200:
+            assert time.monotonic() < told + 100
+        assert status(gateway.http, "/v2/models/identity") == 200
+        assert waiting.poll() is None
+        assert waiting.wait(100) == 0
+        assert time.monotonic() - told >= 2  # no sooner than the drain allows
+        with pytest.raises(ConnectionRefusedError):
+            status(gateway.http, "/v2/models/identity")
+
+
+def status(address: str, path: str) -> int:
+    asked = http.client.HTTPConnection(address, timeout=100)
+    try:
+        asked.request("GET", path)
+        return asked.getresponse().status
+    finally:
+        asked.close()
