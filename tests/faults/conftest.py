@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.running import ENGINE
+from faults.behind import Site, started_site
 from faults.tight import Tight, good, started_tight
 from faults.watch import unharmed
 
@@ -33,3 +34,19 @@ def own(request: pytest.FixtureRequest) -> Iterator[Tight]:
     else:
         with started_tight("own") as gateway:
             yield gateway
+
+
+@pytest.fixture(scope="session")
+def behind() -> Iterator[Site]:
+    """A gateway before backends that do what a script says."""
+    with started_site() as site:
+        yield site
+
+
+@pytest.fixture
+def site(behind: Site) -> Iterator[Site]:
+    """Whatever its backends do, clients of others are served meanwhile; afterwards it has what it
+    had, of which one is a connection to each of them."""
+    behind.restored()
+    with unharmed(behind.gateway, behind.others):
+        yield behind

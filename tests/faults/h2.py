@@ -81,11 +81,11 @@ class Server:
         self._connection = connection
         connection.read(len(PREFACE))
         connection.write(frame(SETTINGS, 0, 0))
-        self._frames = frames(connection.read)
+        self.frames = frames(connection.read)
 
     def call(self) -> int:
         """Wait for the whole of the next call; returns its stream. Raises Gone."""
-        for each in self._frames:
+        for each in self.frames:
             if each.kind == SETTINGS and not each.flags & ACK:
                 self._connection.write(frame(SETTINGS, ACK, 0))
             elif each.kind == PING and not each.flags & ACK:

@@ -140,11 +140,15 @@ class Connection:
             raise Gone
         self._held += more
 
-    def request(self) -> bytes:
-        """One HTTP request, head and body."""
+    def head(self) -> int:
+        """Wait for an HTTP request's head; its length."""
         while b"\r\n\r\n" not in self._held:
             self._more()
-        end = self._held.index(b"\r\n\r\n") + 4
+        return self._held.index(b"\r\n\r\n") + 4
+
+    def request(self) -> bytes:
+        """One HTTP request, head and body."""
+        end = self.head()
         length = 0
         for line in self._held[:end].split(b"\r\n"):
             if line.lower().startswith(b"content-length:"):

@@ -9,7 +9,7 @@ import re
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 import pytest
@@ -36,7 +36,7 @@ from faults.bad_tensors import (
 from faults.legacy import OLD, OLD_INFER, code_name
 from faults.peer import Answer, Backend, Client, good_http, scripted
 from faults.rpc import call, channel
-from faults.watch import alive, complaints, counted
+from faults.watch import counted, unharmed, well
 from infergate.codecs.graphpipe.schema.InferResponse import InferResponse
 from peers.support.process import free_ports
 
@@ -95,6 +95,20 @@ class Site:
     frames: str
     rest: Backend
     channel: grpc.Channel
+    refused: list[str] = field(default_factory=list)
+
+    def others(self) -> None:
+        with Client(self.gateway.http) as client:
+            client.send(b"GET /v2/models/m HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.answer().status == 200
+
+    def warm(self) -> None:
+        """What each frontend opens once is open now."""
+        for frontend in FRONTENDS:
+            with ExitStack() as stack:
+                told = self.connected(frontend, stack).ask(GOOD[frontend])
+                assert told == Told(CODES[frontend][""])
+        self.others()
 
     def connected(self, frontend: str, stack: ExitStack) -> Talk:
         """A connection of its own, but for gRPC, which is to live through all of this."""
@@ -195,10 +209,13 @@ def site() -> Iterator[Site]:
         started_infergate(CONFIG.format(rest=rest.address), listeners) as gateway,
         channel(gateway.grpc) as made,
     ):
-        yield Site(gateway, f"127.0.0.1:{port}", rest, made)
-        assert alive(gateway)
-        assert complaints(gateway) == ""
-        assert counted(gateway, outcome="internal") == 0
+        site = Site(gateway, f"127.0.0.1:{port}", rest, made)
+        site.warm()
+        with unharmed(gateway, site.others):
+            yield site
+        wrong = sum(counted(gateway, outcome=each) for each in ("bad_request", "too_large"))
+        assert wrong == len(site.refused), "each is counted, once"
+        well(gateway)
 
 
 def test_no_case_is_left_out() -> None:
@@ -220,6 +237,7 @@ def test_a_bad_tensor(site: Site, case: str, frontend: str) -> None:
         told = talk.ask(bad)
         assert told.code == code, told
         assert re.search(bad.names, told.words), told
+        site.refused.append(case)
         assert len(site.rest.requests) == before
         if bad.ends:
             assert isinstance(talk.peer, Client)

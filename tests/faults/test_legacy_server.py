@@ -49,7 +49,7 @@ from faults.legacy import (
 from faults.payloads import document, tensor
 from faults.peer import Backend, Client, Connection, post, scripted
 from faults.rpc import channel
-from faults.watch import alive, complaints, counted, descriptors_come_back, until
+from faults.watch import alive, complaints, counted, descriptors_come_back, unharmed, until
 from legacy.running import LegacyServer, started_legacy
 from peers.support.process import free_ports
 
@@ -125,8 +125,18 @@ class Site:
             assert told.code == GOOD[protocol], told
 
 
+@pytest.fixture
+def site(running: Site) -> Iterator[Site]:
+    """Whatever its servers do, clients of others are served meanwhile; afterwards it has what it
+    had, of which one is a connection to each of them."""
+    for model in ("http.m", "grpc.m"):
+        works(running.clients, "trtis-http", model)
+    with unharmed(running.gateway, lambda: works(running.clients, "trtis-http", "simple")):
+        yield running
+
+
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def running() -> Iterator[Site]:
     with scripted(old_http(GOOD_HTTP)) as http, old_rpc() as rpc:
         config = CONFIG.format(http=http.address, grpc=rpc.address, timeout="300ms")
         with (

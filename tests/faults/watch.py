@@ -137,13 +137,13 @@ def refused_by(gateway: Infergate, limit: str) -> contextlib.AbstractContextMana
 
 @contextmanager
 def others_served(good: Callable[[], object]) -> Iterator[None]:
-    """While the block runs another client asks again and again: ``good`` raises where it is not
-    answered as it should be."""
+    """While the block runs another client asks again and again: ``good`` raises, or is False, where
+    it is not answered as it should be."""
     over = threading.Event()
 
     def ask() -> None:
         while True:
-            good()
+            assert good() is not False
             if over.wait(_PAUSE):
                 return
 

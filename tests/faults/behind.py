@@ -1,0 +1,250 @@
+"""A gateway before two backends that do what a script says, over HTTP and gRPC, and the scripts."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import grpc
+
+from e2e.running import Infergate, started_infergate
+from faults import h2
+from faults.payloads import document, tensor
+from faults.peer import (
+    Answer,
+    Backend,
+    Connection,
+    Script,
+    good_http,
+    post,
+    scripted,
+)
+from faults.rpc import Status, call, channel, good_answer, infer_message
+from faults.watch import MIB, counted, until, well
+
+TIMEOUT = 0.5
+BODY = 8 * MIB
+CONFIG = """
+backends:
+  shop: {{protocol: v2-rest, endpoints: ["http://{rest}"], profile: infergate}}
+  depot: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}
+  nobody-http: {{protocol: v2-rest, endpoints: ["http://{nobody}"], profile: infergate}}
+  nobody-grpc: {{protocol: v2-grpc, endpoints: ["grpc://{nobody}"]}}
+  hole-http: {{protocol: v2-rest, endpoints: ["http://{hole}"], profile: infergate}}
+  hole-grpc: {{protocol: v2-grpc, endpoints: ["grpc://{hole}"]}}
+  ours: {{protocol: builtin}}
+routes:
+  - {{model: rest.fwd, backend: shop, timeout: 500ms, rewrite: {{model: m}}}}
+  - {{model: rest.tr, backend: shop, timeout: 500ms, rewrite: {{model: m, inputs: {{no: none}}}}}}
+  - {{model: grpc.fwd, backend: depot, timeout: 500ms, rewrite: {{model: m}}}}
+  - {{model: grpc.tr, backend: depot, timeout: 500ms, rewrite: {{model: m, inputs: {{no: none}}}}}}
+  - {{model: nobody.rest, backend: nobody-http}}
+  - {{model: nobody.grpc, backend: nobody-grpc}}
+  - {{model: hole.rest, backend: hole-http}}
+  - {{model: hole.grpc, backend: hole-grpc}}
+  - {{model: identity, backend: ours}}
+limits: {{body: 8MiB, connect_time: 500ms}}
+readiness: lenient
+"""
+EXPECTED = {
+    "connect": (502, "UNAVAILABLE"),
+    "timeout": (504, "DEADLINE_EXCEEDED"),
+    "backend_garbage": (502, "INTERNAL"),
+    "backend_error": (500, "INTERNAL"),
+    "too_large": (413, "RESOURCE_EXHAUSTED"),
+    "no_backend": (503, "UNAVAILABLE"),
+    "overloaded": (503, "UNAVAILABLE"),
+    "rate_limited": (429, "RESOURCE_EXHAUSTED"),
+    "bad_request": (400, "INVALID_ARGUMENT"),
+    "not_found": (404, "NOT_FOUND"),
+    "unsupported": (501, "UNIMPLEMENTED"),
+    "cancelled": (499, "CANCELLED"),
+}
+"""The statuses of each outcome."""
+RELAYED = re.compile("it broke|busy|full|no such|SHAPE|HTTP 5|http2 header with status")
+"""What the backends below say themselves: told as it is."""
+
+
+@dataclass(frozen=True)
+class Site:
+    gateway: Infergate
+    rest: Backend
+    rpc: Backend
+    channel: grpc.Channel
+    nobody: str
+
+    def ask_rest(self, model: str, body: bytes | None = None, binary: int = 0) -> Answer:
+        """With so many bytes of ``binary`` data behind a ``body`` that tells of them."""
+        asked = document(tensor()) if body is None else body
+        headers = {"Inference-Header-Content-Length": str(len(asked))} if binary else {}
+        path = f"/v2/models/{model}/infer"
+        return post(self.gateway.http, path, asked + bytes(binary), headers)
+
+    def ask_grpc(self, model: str) -> Status:
+        return call(self.channel, infer_message(model))
+
+    def good(self, model: str) -> None:
+        assert self.ask_rest(model).status == 200
+        assert self.ask_grpc(model).code is grpc.StatusCode.OK
+
+    def restored(self) -> None:
+        """Both serve again, where a test left them as they were."""
+        if self.rest.script is not good_http:
+            self.rest.use(good_http)
+        if self.rpc.script is not good_rpc:
+            self.rpc.use(good_rpc)
+        until(lambda: self.ask_rest("grpc.fwd").status == 200, "it is connected again")
+        self.good("rest.fwd")
+
+    def others(self) -> None:
+        asked = document(tensor(), tensor(name="INPUT1"))
+        assert self.ask_rest("identity", asked).status == 200
+
+    def fails(self, model: str, backend: str, kind: str) -> None:
+        """``model`` fails so through both frontends."""
+        http_status, grpc_code = EXPECTED[kind]
+        before = counted(self.gateway, backend=backend, outcome=kind)
+        told = self.ask_rest(model)
+        assert told.status == http_status, told
+        self._words(told.error, backend)
+        status = self.ask_grpc(model)
+        assert status.code is grpc.StatusCode[grpc_code], status
+        self._words(status.details, backend)
+        assert counted(self.gateway, backend=backend, outcome=kind) == before + 2
+        self.others()
+
+    def _words(self, said: str, backend: str) -> None:
+        assert f"backend '{backend}'" in said or RELAYED.search(said), said
+        for address in (self.rest.address, self.rpc.address, self.nobody):
+            host, _, port = address.rpartition(":")
+            assert host not in said
+            assert port not in said
+        assert "Traceback" not in said
+        assert "File " not in said
+
+
+def good_rpc(connection: Connection, backend: Backend) -> None:
+    server = h2.Server(connection)
+    while True:
+        server.send(h2.answer(server.call(), good_answer()))
+
+
+@contextmanager
+def black_hole() -> Iterator[str]:
+    """An address where whoever connects hears nothing: those who wait to be accepted are as many as
+    may be, and Linux drops the packets of others."""
+    with socket.socket() as listener, ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def started_site() -> Iterator[Site]:
+    with (
+        socket.socket() as unused,
+        black_hole() as hole,
+        scripted(good_http) as rest,
+        scripted(good_rpc) as rpc,
+    ):
+        unused.bind(("127.0.0.1", 0))  # never listens
+        nobody = f"127.0.0.1:{unused.getsockname()[1]}"
+        config = CONFIG.format(rest=rest.address, grpc=rpc.address, nobody=nobody, hole=hole)
+        with started_infergate(config) as gateway, channel(gateway.grpc) as made:
+            site = Site(gateway, rest, rpc, made, nobody)
+            for model in ("rest.fwd", "rest.tr", "grpc.fwd", "grpc.tr"):
+                site.good(model)
+            yield site
+            well(gateway)
+
+
+def fails_over_http(site: Site, model: str, kind: str, script: Script) -> None:
+    """``script`` for a backend over HTTP ends so; and then it serves again."""
+    site.rest.use(script)
+    began = time.monotonic()
+    site.fails(model, "shop", kind)
+    if kind == "timeout":
+        assert time.monotonic() - began >= 2 * TIMEOUT
+    site.rest.use(good_http)
+    site.good(model)
+
+
+def fails_over_grpc(site: Site, model: str, kind: str, script: Script) -> None:
+    """The same over gRPC."""
+    site.rpc.use(script)
+    began = time.monotonic()
+    site.fails(model, "depot", kind)
+    if kind == "timeout":
+        assert time.monotonic() - began >= 2 * TIMEOUT
+    site.rpc.use(good_rpc)
+    until(lambda: site.ask_rest(model).status == 200, "it is connected again")
+    site.good(model)
+
+
+# ---- over HTTP
+
+
+def says(*written: bytes, then: Callable[[Connection], None] | None = None) -> Script:
+    """Reads one request, writes, and closes, or does ``then``."""
+
+    def script(connection: Connection, backend: Backend) -> None:
+        connection.request()
+        for each in written:
+            connection.write(each)
+        if then is not None:
+            then(connection)
+
+    return script
+
+
+def answers(whole: bytes) -> Script:
+    """``whole`` to each request, on a connection that stays."""
+
+    def script(connection: Connection, backend: Backend) -> None:
+        while True:
+            connection.request()
+            connection.write(whole)
+
+    return script
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+# ---- over gRPC
+
+
+def sends(*make: Callable[[int], bytes], wait: bool = True) -> Script:
+    """These frames for each call, on its stream; or for one, and closes."""
+
+    def script(connection: Connection, backend: Backend) -> None:
+        server = h2.Server(connection)
+        server.send(*_made(server.call()))
+        while wait:
+            server.send(*_made(server.call()))
+
+    def _made(stream: int) -> list[bytes]:
+        return [each(stream) for each in make]
+
+    return script
+
+
+def some(payload: bytes) -> Callable[[int], bytes]:
+    return lambda stream: h2.data(stream, payload)
+
+
+def ends(*pairs: tuple[str, str]) -> Callable[[int], bytes]:
+    return lambda stream: h2.trailers(stream, *pairs)
+
+
+END = ends(("grpc-status", "0"))
+MESSAGE = h2.message(good_answer())

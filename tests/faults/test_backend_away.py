@@ -1,0 +1,51 @@
+"""Backends that nobody can connect to: nobody listens, nobody answers, or the name is gone."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from faults.behind import Site
+from faults.replicas import Names, gateway, replicas
+from faults.replicas import until as comes
+from infergate.core.errors import GatewayError, Kind
+
+
+@pytest.mark.parametrize("kind", ["rest", "grpc"])
+def test_refused(site: Site, kind: str) -> None:
+    name = {"rest": "nobody-http", "grpc": "nobody-grpc"}[kind]
+    for _ in range(3):
+        site.fails(f"nobody.{kind}", name, "connect")
+
+
+@pytest.mark.parametrize("kind", ["rest", "grpc"])
+def test_a_black_hole(site: Site, kind: str) -> None:
+    """Not waited for longer than connecting may take, twice."""
+    name = {"rest": "hole-http", "grpc": "hole-grpc"}[kind]
+    began = time.monotonic()
+    site.fails(f"hole.{kind}", name, "connect")
+    assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize(
+    ("carrier", "engine"), [("http", "own"), ("grpc", "own"), ("http", "compat")]
+)
+async def test_the_name_is_not_there_yet(
+    carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told as not reached, and counted; served as soon as it is there. (What happens when a name
+    that was there is gone: test_endpoints.)"""
+    names = Names(monkeypatch, **{"pods.test": []})
+    async with replicas("127.0.0.1") as pods:
+        url = f"{carrier}://pods.test:{getattr(pods[0], carrier)}"
+        async with gateway(carrier, engine, [url], dns_refresh="20ms") as load:
+            with pytest.raises(GatewayError) as caught:
+                await load.ask()
+            assert caught.value.kind in {Kind.CONNECT, Kind.NO_BACKEND}
+            assert "pods.test" not in caught.value.public
+            await comes(lambda: load.figures()[0].lookups_failed > 1, "it is counted")
+            assert await load.figure("infergate_endpoint_lookup_failures_total", 0) > 1
+            names.addresses["pods.test"] = ["127.0.0.1"]
+            await comes(lambda: load.figures()[0].available == 1, "it is there")
+            await load.ask()

@@ -1,0 +1,96 @@
+"""A backend that answers before it has the request: its word is told, whether it then takes the
+rest, leaves it, or closes. Nothing of the request is taken for the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from faults import h2
+from faults.behind import MESSAGE, Site, ends, good_rpc
+from faults.payloads import document, tensor
+from faults.peer import GOOD_BODY, Backend, Connection, Script, good_http, http_answer
+from faults.rpc import call, infer_message
+from faults.watch import MIB, counted, until
+
+REFUSAL = http_answer(b'{"error":"it broke"}', "400 X")
+SIZE = 6 * MIB
+"""More than a backend that does not read lets in."""
+LONG = document(
+    tensor(datatype="UINT8", shape=[SIZE], data=None, parameters={"binary_data_size": SIZE})
+)
+
+
+def reads_later(answer: bytes) -> Script:
+    """Answers by the head alone, and then takes what was sent."""
+
+    def script(connection: Connection, backend: Backend) -> None:
+        while True:
+            connection.head()
+            connection.write(answer)
+            connection.request()
+
+    return script
+
+
+def closes(answer: bytes) -> Script:
+    """Answers by the head alone, says that this was all, and waits for the end."""
+
+    def script(connection: Connection, backend: Backend) -> None:
+        connection.head()
+        connection.write(answer)
+        connection.half_close()
+        connection.gone()
+
+    return script
+
+
+@pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
+@pytest.mark.parametrize("size", [0, SIZE], ids=["short", "long"])
+@pytest.mark.parametrize("answer", [REFUSAL, http_answer(GOOD_BODY)], ids=["refusal", "good"])
+@pytest.mark.parametrize("does", [reads_later, closes])
+def test_over_http(
+    site: Site, model: str, size: int, answer: bytes, does: Callable[[bytes], Script]
+) -> None:
+    site.rest.use(does(answer))
+    is_refused = answer is REFUSAL
+    outcome = "bad_request" if is_refused else "ok"
+    before = counted(site.gateway, backend="shop", outcome=outcome)
+    for _ in range(2):  # no connection that is owed some of a request is used again
+        told = site.ask_rest(model, LONG if size else None, size)
+        assert told.status == (400 if is_refused else 200), told
+        assert not is_refused or "it broke" in told.error
+    assert counted(site.gateway, backend="shop", outcome=outcome) == before + 2
+    site.rest.use(good_http)
+    site.good(model)
+
+
+def _begun(server: h2.Server) -> int:
+    return next(each.stream for each in server.frames if each.kind == h2.HEADERS)
+
+
+@pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
+@pytest.mark.parametrize("size", [4, 4 * MIB])
+@pytest.mark.parametrize("code", [3, 0])
+def test_over_grpc(site: Site, model: str, size: int, code: int) -> None:
+    def script(connection: Connection, backend: Backend) -> None:
+        server = h2.Server(connection)
+        while True:
+            stream = _begun(server)
+            said = h2.headers(stream) + (b"" if code else h2.data(stream, MESSAGE))
+            end = ends(("grpc-status", str(code)), ("grpc-message", "it broke"))
+            server.send(said + end(stream))
+
+    site.rpc.use(script)
+    outcome = "bad_request" if code else "ok"
+    before = counted(site.gateway, backend="depot", outcome=outcome)
+    message = infer_message(model, id="x" * size)
+    for _ in range(2):
+        told = call(site.channel, message)
+        assert told.code is (grpc.StatusCode.INVALID_ARGUMENT if code else grpc.StatusCode.OK), told
+    assert counted(site.gateway, backend="depot", outcome=outcome) == before + 2
+    site.rpc.use(good_rpc)
+    until(lambda: site.ask_rest(model).status == 200, "it is connected again")
+    site.good(model)

@@ -1,0 +1,60 @@
+"""One of several endpoints answers everything with an error for a while, as one whose disk is full
+does: it is let alone soon, and asked again when its time is over; clients of routes that may be
+tried again never notice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from faults.replicas import Replica, gateway, replicas, until
+from faults.test_endpoints import FIVE, LOCAL
+from infergate.core.errors import GatewayError, Kind
+
+
+@asynccontextmanager
+async def burst(replica: Replica) -> AsyncIterator[None]:
+    """It serves nothing now."""
+    backend = replica.backend
+    perform = backend.perform
+
+    async def broken(*_: object) -> None:
+        raise GatewayError(Kind.NO_BACKEND, "the disk is full")
+
+    backend.perform = broken  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        backend.perform = perform  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("carrier", "engine"), [("http", "own"), ("grpc", "own"), ("grpc", "compat")]
+)
+async def test_it_is_let_alone_and_comes_back(carrier: str, engine: str) -> None:
+    async with replicas(LOCAL, LOCAL, LOCAL) as three:
+        urls = [each.url(carrier) for each in three]
+        async with gateway(
+            carrier,
+            engine,
+            urls,
+            health={"checks": "never"},
+            outliers={"base_ejection_time": "200ms"},
+            balance={"slow_start": "0s"},
+        ) as load:
+            async with load.callers(4):
+                await load.more(20)
+                async with burst(three[1]):
+                    await until(lambda: load.figures()[1].ejected == 1, "it is let alone")
+                    assert await load.figure("infergate_endpoint_ejections_total", 1) >= 1
+                    await load.more(20)
+                await until(lambda: load.figures()[1].ejected == 0, "its time is over")
+                ok = load.figures()[1].ok
+                await until(lambda: load.figures()[1].ok > ok + 10, "it is asked again")
+            failed, ejections = sum(load.failed.values()), load.figures()[1].ejections
+            assert set(load.failed) == {"NO_BACKEND"}
+            assert failed <= (4 + FIVE) * (ejections + 1), "those of who asked just then"
+            assert await load.figure("infergate_endpoint_requests_total", 1) > 10
+            await until(lambda: not any(each.active for each in load.figures()), "all are over")

@@ -1,0 +1,31 @@
+"""docs/faults.md names tests that there are, and every file of tests/faults."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+DOC = (TESTS.parent / "docs" / "faults.md").read_text(encoding="utf-8")
+NAMED = re.compile(r"`((?:unit|e2e|faults|peers)/[\w/]+\.py|…)(?:::(\w+))?`")
+
+
+def test_each_fault_names_tests_that_there_are() -> None:
+    file, count = "", 0
+    for path, name in NAMED.findall(DOC):
+        file = file if path == "…" else path
+        source = (TESTS / file).read_text(encoding="utf-8")
+        assert not name or re.search(rf"^(async )?def {name}\(", source, re.MULTILINE), (file, name)
+        count += 1
+    assert count > 100
+
+
+def test_each_file_of_faults_is_named() -> None:
+    named = {path for path, _ in NAMED.findall(DOC)}
+    assert {f"faults/{each.name}" for each in TESTS.glob("faults/test_*.py")} <= named
+
+
+def test_each_row_names_a_test() -> None:
+    rows = [row for row in DOC.splitlines() if row.startswith("| ") and "---" not in row]
+    told = [row for row in rows if not row.startswith("| Fault |")]
+    assert all(NAMED.search(row) or "| the same |" in row or "make soak" in row for row in told)
