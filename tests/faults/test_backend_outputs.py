@@ -104,7 +104,7 @@ def test_another_models_name_over_grpc(site: Site, model: str) -> None:
 
 
 def test_more_outputs_than_were_asked_for(site: Site) -> None:
-    """They go on, as without a gateway. (Legacy servers number their outputs: theirs is refused.)"""
+    """They go on, as without a gateway. (A legacy server numbers its outputs: that is refused.)"""
     told = json.loads(GOOD_BODY)
     told["outputs"].append({**told["outputs"][0], "name": "MORE"})
     site.rest.use(answers(http_answer(json.dumps(told).encode())))
