@@ -16,6 +16,7 @@ from infergate.codecs.v2_rest import document, encodings, tensors
 from infergate.core import classification, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
 from infergate.gateway import regions, streaming
+from infergate.observe.metrics import Metrics
 from infergate.routing import latency
 from infergate.runtime import doors
 from infergate.transport import frames, guard, h1_server, rooms
@@ -32,6 +33,16 @@ ROWS = {
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Limits)])
 def test_each_limit_has_a_row_with_its_default(field: str) -> None:
     assert ROWS[field] == getattr(DEFAULT_LIMITS, field)
+
+
+def test_each_limit_tells_where_it_holds_and_what_tells_of_it() -> None:
+    section = PAGE.partition("## What holds where")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", section, re.MULTILINE))
+    assert list(rows) == [f.name for f in dataclasses.fields(Limits)]
+    assert all(len(row.split("|")) == 5 for row in rows.values())
+    named = {name for row in rows.values() for name in re.findall(r"infergate_\w+", row)}
+    exported = "\n".join(f"{each.name}\n{each.name}_total" for each in Metrics().registry.collect())
+    assert named <= set(exported.splitlines())
 
 
 def test_bounds_that_are_not_configured() -> None:

@@ -135,7 +135,9 @@ class Table:
         begin, length = self._vector(field, _OFFSET)
         if length > most:
             if not cut:
-                raise bad_request(f"there are {length} {field.name}, the limit is {most}")
+                raise bad_request(
+                    f"there are {length} {field.name}, the limit is {most}", limit="tensors"
+                )
             length = most
         offsets = struct.unpack_from(f"<{length}I", self._message.data, begin)
         return [
@@ -164,7 +166,8 @@ class Table:
         begin, length = self._vector(field, 8)
         if length > most:
             raise bad_request(
-                f"{self.what}.{field.name} has {length} elements, the limit is {most}"
+                f"{self.what}.{field.name} has {length} elements, the limit is {most}",
+                limit="rank",
             )
         return struct.unpack_from(f"<{length}q", self._message.data, begin)
 

@@ -37,7 +37,12 @@ UNDECODABLE: Final = "a field inside another is cut short, or a text is not UTF-
 
 
 class Malformed(Exception):  # noqa: N818 - whose mistake it is, the caller says
-    """The bytes are not a protobuf message. Callers say whose mistake that is."""
+    """The bytes are not a protobuf message. Callers say whose mistake that is. ``limit`` is the
+    name of the limit that it met, where it was one."""
+
+    def __init__(self, told: str, limit: str = "") -> None:
+        super().__init__(told)
+        self.limit = limit
 
 
 class Field(NamedTuple):

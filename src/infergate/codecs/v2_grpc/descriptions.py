@@ -102,7 +102,8 @@ def _part(
             shape += field.end - field.value
             if shape > _DIMENSION_BYTES * limits.rank:
                 raise Malformed(
-                    f"the shape of tensor {index} has over {limits.rank} dimensions, the limit"
+                    f"the shape of tensor {index} has over {limits.rank} dimensions, the limit",
+                    limit="rank",
                 )
     rest.append(description[kept:])
     return contents, rest

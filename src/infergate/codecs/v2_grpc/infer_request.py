@@ -79,7 +79,8 @@ def read_request(message: Sequence[Buffer], limits: Limits) -> Checked:
         head = ModelInferRequest.FromString(described)
         return Checked(_read(head, raw, typed, limits), head, raw, typed)
     except Malformed as error:
-        raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None
+        told = f"the ModelInferRequest cannot be read: {error}"
+        raise bad_request(told, limit=error.limit) from None
     except DecodeError:
         raise bad_request(f"the ModelInferRequest cannot be read: {UNDECODABLE}") from None
 

@@ -1,0 +1,134 @@
+"""One tensor, and one dimension, more than there may be, in every protocol: refused in its form,
+and counted by the limit's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.legacy import OLD, OLD_INFER, code_name
+from faults.load import PROFILES
+from faults.peer import Client, post
+from faults.rpc import call, channel
+from faults.watch import refused_by, unharmed, well
+from infergate.codecs.graphpipe.schema.InferResponse import InferResponse
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.registry import plugins
+from infergate.core.datatypes import Datatype
+from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
+from infergate.core.tensor import tensor_of
+from infergate.core.wire import joined
+from peers.support.process import free_ports
+
+MOST = 3
+CONFIG = f"""
+backends: {{ours: {{protocol: builtin}}}}
+routes: [{{model: "*", backend: ours}}]
+limits: {{tensors: {MOST}, rank: {MOST}}}
+helpers: 0
+"""
+
+
+def asking(protocol: str, inputs: int, rank: int) -> Any:
+    """An inference of ``identity`` with so many inputs, which have so many dimensions of 1."""
+    tensors = tuple(
+        tensor_of(f"INPUT{i}", Datatype.INT32, np.ones((1,) * rank, np.int32))
+        for i in range(inputs)
+    )
+    described = tuple(TensorMetadata(f"INPUT{i}", "INT32", (1,) * rank) for i in range(inputs))
+    model = ModelMetadata("identity", inputs=described, outputs=described)
+    profile = PROFILES.get(protocol, GENERIC)
+    request = InferRequest("identity", inputs=tensors)
+    return plugins()[protocol].make({}).build_request(request, profile, model)
+
+
+@dataclass(frozen=True)
+class Site:
+    gateway: Infergate
+    raw: str
+    channel: grpc.Channel
+
+    def posted(self, protocol: str, inputs: int, rank: int) -> str:
+        wire = asking(protocol, inputs, rank)
+        path = "/graphpipe/identity" if protocol == "graphpipe" else wire.path
+        answer = post(self.gateway.http, path, bytes(joined(wire.body)), wire.headers)
+        return answer.headers.get("nv-status", "") or str(answer.status)
+
+    def framed(self, inputs: int, rank: int) -> str:
+        body = bytes(joined(asking("graphpipe", inputs, rank).body))
+        with Client(self.raw) as client:
+            client.send(len(body).to_bytes(4, "little") + body)
+            told = client.exactly(int.from_bytes(client.exactly(4), "little"))
+        answer = InferResponse.GetRootAs(told)
+        return str(answer.Errors(0).Code()) if answer.ErrorsLength() else "200"
+
+    def called(self, protocol: str, inputs: int, rank: int) -> str:
+        wire = asking(protocol, inputs, rank)
+        status = call(self.channel, bytes(joined(wire.message)), wire.method)
+        if wire.method != OLD_INFER:
+            return status.code.name
+        return code_name(OLD.InferResponse.FromString(status.message).request_status)
+
+
+def old_code(told: str) -> str:
+    return code_name(text_format.Parse(told, OLD.RequestStatus()))
+
+
+ASKS: dict[str, tuple[Callable[[Site, int, int], str], str]] = {
+    "v2-rest": (lambda site, *much: site.posted("v2-rest", *much), "400"),
+    "v2-grpc": (lambda site, *much: site.called("v2-grpc", *much), "INVALID_ARGUMENT"),
+    "trtis-http": (lambda site, *much: old_code(site.posted("trtis-http", *much)), "INVALID_ARG"),
+    "trtis-grpc": (lambda site, *much: site.called("trtis-grpc", *much), "INVALID_ARG"),
+    "graphpipe": (lambda site, *much: site.posted("graphpipe", *much), "400"),
+    "graphpipe, raw": (lambda site, *much: site.framed(*much), "400"),
+}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Site]:
+    (port,) = free_ports(1)
+    raw = f'{{{{address: "tcp://127.0.0.1:{port}", model: identity, framing: size-prefixed}}}}'
+    with (
+        started_infergate(CONFIG, f"{LISTENERS}  graphpipe: [{raw}]\n") as gateway,
+        channel(gateway.grpc) as made,
+    ):
+        site = Site(gateway, f"127.0.0.1:{port}", made)
+        site.posted("v2-rest", 2, 2)
+        site.called("v2-grpc", 2, 2)
+        yield site
+        well(gateway)
+
+
+@pytest.fixture
+def site(running: Site) -> Iterator[Site]:
+    with unharmed(running.gateway, lambda: running.posted("v2-rest", 2, 2) == "200"):
+        yield running
+
+
+CASES = [
+    (limit, protocol)
+    for limit in ("tensors", "rank")
+    for protocol in ASKS
+    # In the legacy API it is the model's shape that a request's may not differ from.
+    if limit == "tensors" or not protocol.startswith("trtis")
+]
+
+
+@pytest.mark.parametrize(("limit", "protocol"), CASES)
+def test_one_more_than_there_may_be(site: Site, limit: str, protocol: str) -> None:
+    ask, refused = ASKS[protocol]
+    with refused_by(site.gateway, limit):
+        much = (MOST + 1, 2) if limit == "tensors" else (2, MOST + 1)
+        assert ask(site, *much) == refused
+
+
+def test_a_shape_that_goes_on_and_on(site: Site) -> None:
+    with refused_by(site.gateway, "rank"):
+        assert site.called("v2-grpc", 2, 32) == "INVALID_ARGUMENT"
