@@ -1,0 +1,91 @@
+"""A connection's timer, on a loop whose clock is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from infergate.transport.timer import A_TURN, HELD_UP, Timer
+
+
+class Alarm:
+    def __init__(self, due: float, ring: Callable[[], None]) -> None:
+        self.due = due
+        self.ring = ring
+        self.is_cancelled = False
+
+    def when(self) -> float:
+        return self.due
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Loop:
+    """``went_to`` a time it calls what was due by then, in order."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.alarms: list[Alarm] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, due: float, ring: Callable[[], None]) -> Alarm:
+        self.alarms.append(Alarm(due, ring))
+        return self.alarms[-1]
+
+    def went_to(self, now: float) -> None:
+        self.now = now
+        due = [each for each in self.alarms if each.due <= now]
+        self.alarms = [each for each in self.alarms if each.due > now]
+        for each in due:
+            if not each.is_cancelled:
+                each.ring()
+
+
+def made() -> tuple[Any, Timer, list[float]]:
+    loop: Any = Loop()
+    rung: list[float] = []
+    return loop, Timer(loop, lambda: rung.append(loop.now)), rung
+
+
+def test_it_rings_when_its_time_has_come() -> None:
+    loop, timer, rung = made()
+    timer.set(1.0)
+    timer.set(2.0)
+    loop.went_to(1.0)
+    assert rung == []
+    loop.went_to(2.0 + HELD_UP / 2)
+    assert rung == [2.0 + HELD_UP / 2]
+
+
+def test_where_the_loop_was_held_up_what_came_is_read_first() -> None:
+    loop, timer, rung = made()
+    timer.set(1.0)
+    loop.went_to(5.0)
+    assert rung == []
+    timer.set(1.0)  # what was read
+    loop.went_to(5.0 + A_TURN)
+    assert rung == []
+    loop.went_to(6.0)
+    assert rung == [6.0]
+
+
+def test_where_nothing_came_it_rings_a_turn_later_however_busy_the_loop_is() -> None:
+    loop, timer, rung = made()
+    timer.set(1.0)
+    loop.went_to(5.0)
+    loop.went_to(9.0)
+    assert rung == [9.0]
+
+
+def test_it_does_not_ring_once_it_is_stopped_or_closed() -> None:
+    loop, timer, rung = made()
+    timer.set(1.0)
+    timer.stop()
+    loop.went_to(5.0)
+    timer.set(1.0)
+    timer.close()
+    loop.went_to(9.0)
+    assert rung == []
