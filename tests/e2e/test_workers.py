@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -78,6 +80,7 @@ async def test_several_are_as_one() -> None:
         assert max(held()) - min(held()) <= 2
         assert requests(running) == COUNT
         await statistics_are_of_all(running, clients)
+        await the_console_tells_of_all(running, clients)
         await another_is_told_that_the_port_is_taken(running, 1)
         await all_or_none_take_a_configuration(running, clients)
         await all_drain(running)
@@ -92,6 +95,30 @@ async def statistics_are_of_all(running: Infergate, clients: list[Client]) -> No
         told = json.loads(await each._reader.readexactly(length))
         counts.add(told["model_stats"][0]["inference_count"])
     assert counts == {COUNT}
+
+
+async def the_console_tells_of_all(running: Infergate, clients: list[Client]) -> None:
+    for each in clients:
+        assert await each.ask(request("/v2/models/identity/versions/x/infer")) == 404
+    state, plan = await asyncio.to_thread(console, running, "state", "plan")
+    assert state["workers"] == {"wanted": 2, "serving": 2, "told": 2}
+    asked = [each for each in state["flows"] if each["operation"] == "infer"]
+    assert sum(each["outcomes"].get("ok", 0) for each in asked) == COUNT
+    assert {(w["way"], w["count"]) for w in state["ways"]} == {("translate", 2 * COUNT)}
+    assert len(state["failures"]) == COUNT
+    assert {each["worker"] for each in state["failures"]} == {0, 1}
+    addresses = {each["name"]: each["address"] for each in plan["listeners"]}
+    assert (addresses["http"], addresses["admin"]) == (running.http, running.admin)
+
+
+def console(running: Infergate, *pages: str) -> list[Any]:
+    asked = http.client.HTTPConnection(running.admin, timeout=30)
+    told = []
+    for page in pages:
+        asked.request("GET", f"/console/{page}")
+        told.append(json.loads(asked.getresponse().read()))
+    asked.close()
+    return told
 
 
 async def another_is_told_that_the_port_is_taken(running: Infergate, its_workers: int) -> None:

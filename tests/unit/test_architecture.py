@@ -50,6 +50,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "access",
         "observe",
         "config",
+        "terminal",
     ),
     "matrix": (
         "core",
@@ -59,7 +60,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "config",
         "runtime",
     ),
-    "cli": ("config", "runtime", "matrix", "access.keys"),
+    "terminal": (),
+    "cli": ("config", "runtime", "matrix", "terminal", "access.keys"),
     "testing": ("core", "codecs"),
     "__main__": ("cli",),
 }
@@ -70,6 +72,7 @@ WITHOUT_VERSION = ("core", "codecs")
 ONLY_IN = {
     "aiohttp": ("transport.http_", "runtime.admin"),
     "grpc": ("transport.grpc_",),
+    "rich": ("terminal",),
     "httptools": ("transport.h1.",),
     "watchfiles": ("runtime.watch",),
 }

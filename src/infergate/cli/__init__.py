@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from infergate.cli.arguments import KEY, MATRIX, Arguments, parse
+from infergate.cli.arguments import KEY, MATRIX, TELLING, Arguments, parse
 from infergate.cli.key import key
 from infergate.cli.summary import summary
 from infergate.config.check import ONE_WORKER
@@ -29,6 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command == KEY:
         print(key(arguments.name or "client"), end="")
         return _STOPPED
+    if arguments.command in TELLING:
+        from infergate.cli.telling import tell  # noqa: PLC0415 - serving needs none of it
+
+        return tell(arguments.command, arguments.admin, as_json=arguments.json)
     try:
         if arguments.check:
             print(summary(_configuration(arguments, Files())), end="")

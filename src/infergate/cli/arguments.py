@@ -11,6 +11,7 @@ from typing import Final
 
 from infergate import __version__
 from infergate.access.keys import parse_name
+from infergate.cli.asking import parse_admin
 from infergate.config.fields import MOST_WORKERS
 
 _DESCRIPTION: Final = """\
@@ -29,6 +30,8 @@ examples:
   infergate --config routes.yaml --check   tell what it says, or every mistake in it
   infergate matrix                         try every protocol to every protocol, here and now
   infergate key --name ci                  a new API key, and its hash for the configuration
+  infergate health --admin http://127.0.0.1:8002
+                                           how a running gateway is; also: routes, backends
 
 signals:
   SIGTERM, SIGINT   stop: readiness fails, open requests finish, then the process ends
@@ -37,7 +40,7 @@ signals:
 exit codes:
   0   stopped cleanly, or --check found nothing wrong
   2   the configuration or the command line is wrong
-  1   anything else, such as an address that is taken
+  1   anything else, such as an address that is taken, or a gateway that health finds not ready
 
 The keys of routes.yaml are listed in docs/configuration.md."""
 
@@ -45,7 +48,10 @@ The keys of routes.yaml are listed in docs/configuration.md."""
 SERVE: Final = "serve"
 MATRIX: Final = "matrix"
 KEY: Final = "key"
-_COMMANDS: Final = (SERVE, MATRIX, KEY)
+TELLING: Final = ("routes", "backends", "health")
+"""They ask a gateway that runs."""
+_COMMANDS: Final = (SERVE, MATRIX, KEY, *TELLING)
+_ADMIN: Final = "http://127.0.0.1:8002"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,9 @@ class Arguments:
     page: bool
     name: str | None
     """Of a new key's owner."""
+    admin: str
+    """The URL of the admin port that is asked."""
+    json: bool
 
 
 def parse(argv: Sequence[str]) -> Arguments:
@@ -77,6 +86,11 @@ def parse(argv: Sequence[str]) -> Arguments:
         parser.error("--name is for key")
     if given.command != MATRIX and given.page:
         parser.error("--page is for matrix")
+    if given.command in TELLING and (given.config or given.check):
+        parser.error(f"{given.command} takes no configuration: it asks the gateway at --admin")
+    if given.command not in TELLING and (given.admin is not None or given.json):
+        option = "--json" if given.admin is None else "--admin"
+        parser.error(f"{option} is for {', '.join(TELLING)}")
     return Arguments(
         given.command,
         given.config,
@@ -85,6 +99,8 @@ def parse(argv: Sequence[str]) -> Arguments:
         given.log_format,
         given.page,
         given.name,
+        given.admin or _ADMIN,
+        given.json,
     )
 
 
@@ -102,7 +118,8 @@ def _parser() -> argparse.ArgumentParser:
         default=SERVE,
         metavar="|".join(_COMMANDS),
         help="serve (the same as leaving it out); matrix: a table of what is exact, converted "
-        "and refused from each protocol to each, found by trying; key: a new API key and its hash",
+        "and refused from each protocol to each, found by trying; key: a new API key and its hash; "
+        "routes, backends, health: what a running gateway does",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="the routes.yaml to serve (default: the demo)"
@@ -130,6 +147,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--name", type=_name, help="key: whose it is (default: client), as rules will call it"
     )
+    parser.add_argument(
+        "--admin",
+        type=_admin,
+        metavar="URL",
+        help=f"routes, backends, health: the gateway's admin listener (default: {_ADMIN})",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="routes, backends, health: for programs"
+    )
     parser.add_argument("--version", action="version", version=f"infergate {__version__}")
     return parser
 
@@ -137,6 +163,13 @@ def _parser() -> argparse.ArgumentParser:
 def _name(text: str) -> str:
     try:
         return parse_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _admin(text: str) -> str:
+    try:
+        return parse_admin(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -25,6 +25,9 @@ ONE_WORKER: Final = (
     "shared memory needs one worker: a client registers a region with one process, and asks "
     "whichever takes its next connection"
 )
+_OPEN_ACTIONS: Final = (
+    "whoever reaches the admin port could ask every model, past 'access': give listeners.admin.keys"
+)
 _GROUP: Final = re.compile(r"\\(?:[0-9]|g<)")
 
 
@@ -51,6 +54,8 @@ def check(outline: Outline) -> Iterator[Finding]:
     yield from _unreachable(outline.routes)
     yield from _models(outline)
     if outline.access is not None:
+        if outline.acts_openly:
+            yield ("listeners", "admin", "actions"), _OPEN_ACTIONS
         yield from check_access(outline.access)
 
 

@@ -30,6 +30,7 @@ from infergate.config.values import (
     parse_header_glob,
     parse_header_name,
     parse_hedge,
+    parse_host_name,
     parse_mode,
     parse_pattern,
     parse_size,
@@ -150,6 +151,9 @@ SocketAddress = Annotated[
     read_by(parse_socket),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "host:port or unix:/path"}),
+]
+HostName = Annotated[
+    str, read_by(parse_host_name), WithJsonSchema({"type": "string", "format": "host name"})
 ]
 FilePath = Annotated[
     InstanceOf[Path],

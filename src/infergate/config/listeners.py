@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from infergate.config.access import KeyConfig
 from infergate.config.fields import (
     FileMode,
+    HostName,
     ListenAddress,
     Name,
     NonFinite,
@@ -120,6 +121,23 @@ class AdminListener(Section):
         "(whatever is not GET or HEAD), as `Authorization: Bearer` or `x-api-key`. What is read "
         "here stays everybody's who reaches the port.",
     )
+    console: bool = Field(
+        default=True,
+        description="Whether /console is there: a page that shows what goes on, and the JSON that "
+        "it and `infergate routes`, `backends` and `health` read (docs/console.md).",
+    )
+    actions: bool = Field(
+        default=False,
+        description="Whether the console may do something: send requests to models (*try it*), "
+        "past `access`, and reload the configuration (as `reload.post`). With `access` it needs "
+        "`keys` here. Each is told to the audit log.",
+    )
+    hosts: tuple[HostName, ...] = Field(
+        default=(),
+        description="Names by which browsers may open the console, besides IP addresses, localhost "
+        "and names that are no public domain's: any other may be an attacker's, who has it point "
+        "here (DNS rebinding).",
+    )
 
 
 class GraphPipeListener(Section):
@@ -183,7 +201,8 @@ class Listeners(Section):
         default=GrpcListener(), description="gRPC: the V2 and the legacy service."
     )
     admin: AdminListener | None = Field(
-        default=AdminListener(), description="/metrics, /healthz, /readyz and /config."
+        default=AdminListener(),
+        description="/metrics, /healthz, /readyz, /config and /console.",
     )
     graphpipe: tuple[GraphPipeListener, ...] = Field(
         default=(),

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from pydantic import ValidationError
 
 from infergate.config.access import AccessConfig
-from infergate.config.listeners import FRONTENDS, GraphPipeListener, Listeners
+from infergate.config.listeners import FRONTENDS, AdminListener, GraphPipeListener, Listeners
 from infergate.config.mistakes import Path
 from infergate.config.schema import BackendConfig, Config, ModelConfig, RouteConfig
 from infergate.config.section import Section
@@ -52,6 +52,8 @@ class Outline:
     has_workers: bool = False
     """Whether several processes serve."""
     shares_memory: bool = False
+    acts_openly: bool = False
+    """Whether the console acts for whoever reaches it."""
 
 
 def outline_of(config: Config) -> Outline:
@@ -70,6 +72,7 @@ def outline_of(config: Config) -> Outline:
         access=config.access,
         has_workers=config.workers > 1,
         shares_memory=config.control.shared_memory,
+        acts_openly=_acts_openly(config.listeners.admin),
     )
 
 
@@ -100,7 +103,12 @@ def salvage(data: Any) -> Outline:
         access=_whole(AccessConfig, top.get("access")),
         has_workers=top.get("workers", 1) != 1,
         shares_memory=_mapping(top.get("control")).get("shared_memory") is True,
+        acts_openly=_acts_openly(_read(AdminListener, given.get("admin", {}))),
     )
+
+
+def _acts_openly(admin: AdminListener | None) -> bool:
+    return admin is not None and admin.actions and not admin.keys
 
 
 def _addresses(

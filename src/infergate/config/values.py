@@ -116,6 +116,14 @@ def parse_header_name(value: Any) -> str:
     return name
 
 
+def parse_host_name(value: Any) -> str:
+    """A host's name, in lower case."""
+    name = parse_text(value).lower().rstrip(".")
+    if not _HOST_NAME.fullmatch(name):
+        raise ValueError(f"'{name}' is not a host name")
+    return name
+
+
 def parse_size(value: Any) -> int:
     """Bytes: ``64MiB``, ``64KiB``, ``100B`` or a whole number of bytes."""
     if type(value) is int and value >= 0:

@@ -1,11 +1,11 @@
-"""The admin listener: metrics, health and the configuration, never reachable from the data
-ports."""
+"""The admin listener: metrics, health, the configuration and the console, never reachable from the
+data ports."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -14,6 +14,7 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, retry_headers
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.observe.exposition import Exposition
+from infergate.runtime.console import visitors
 from infergate.runtime.history import History
 
 _TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
@@ -25,14 +26,25 @@ _STATUSES: Final = {
     Kind.INTERNAL: 500,
     Kind.OVERLOADED: 503,
 }
+_CONSOLE: Final = "/console"
+_PATHS: Final = ("/metrics", "/healthz", "/readyz", "/config")
 _audit = logging.getLogger("infergate.audit")
+
+
+class Below(Protocol):
+    """What answers all below a path."""
+
+    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
+        """Answer one request."""
+        ...
 
 
 class Admin:
     """``/metrics`` for Prometheus, ``/healthz`` (the process lives), ``/readyz`` (it can serve),
-    ``/config`` (which configuration serves), and POST ``/reload`` where that is on."""
+    ``/config`` (which configuration serves), ``/console`` for people, and POST ``/reload`` where
+    that is on."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it tells, and what is on
         self,
         scrape: Callable[[str], Awaitable[Exposition]],
         ready: Callable[[], Awaitable[bool]],
@@ -40,20 +52,35 @@ class Admin:
         *,
         reload: bool = False,
         over: Callable[[str], None] = lambda _: None,
+        console: Callable[[], Below] | None = None,
+        hosts: Collection[str] = (),
     ) -> None:
-        """``over`` is told which limit a request met."""
+        """``over`` is told which limit a request met. ``console`` makes what answers below
+        ``/console``, when it is first asked for: an idle process has no use for it. ``hosts`` are
+        names by which browsers may ask for a reload."""
         self._scrape: Final = scrape
         self._ready: Final = ready
         self._history: Final = history
         self._reload: Final = reload
         self._over: Final = over
+        self._make_console: Final = console
+        self._console: Below | None = None
+        self._hosts: Final = hosts
+        self._paths: Final = (*_PATHS, _CONSOLE) if console else _PATHS
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
         """Answer one admin request."""
         if wire.path == _RELOAD:
             return await self._reloaded(wire, call)
+        if self._make_console is not None and _is_console(wire.path):
+            if self._console is None:
+                self._console = self._make_console()
+            return await self._console.respond(wire, call)
         if wire.method not in {"GET", "HEAD"}:
             return _not_allowed("GET, HEAD")
+        return await self._read(wire)
+
+    async def _read(self, wire: HttpRequest) -> HttpResponse:
         match wire.path:
             case "/metrics":
                 told = await self._scrape(wire.headers.get("accept", ""))
@@ -66,18 +93,22 @@ class Admin:
                 return HttpResponse(503, _TEXT, [b"not ready\n"])
             case "/config":
                 return _json(200, self._history.page())
+            case "/" if self._make_console is not None and _is_person(wire.headers):
+                return HttpResponse(303, {"location": _CONSOLE})
             case "/":
-                about = {
-                    "name": "infergate",
-                    "version": __version__,
-                    "paths": ["/metrics", "/healthz", "/readyz", "/config"],
-                    "config": self._history.page(),
-                }
-                return _json(200, about)
+                return _json(200, self._about())
             case _:
-                return HttpResponse(
-                    404, _TEXT, [b"there are /metrics, /healthz, /readyz and /config\n"]
-                )
+                *others, last = self._paths
+                there = f"there are {', '.join(others)} and {last}\n"
+                return HttpResponse(404, _TEXT, [there.encode()])
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "name": "infergate",
+            "version": __version__,
+            "paths": self._paths,
+            "config": self._history.page(),
+        }
 
     async def _reloaded(self, wire: HttpRequest, call: Call) -> HttpResponse:
         """Prometheus' statuses: 403 where it is off, 500 where the configuration is not taken."""
@@ -87,9 +118,11 @@ class Admin:
         if not self._reload or again is None:
             off = b"POST /reload is off; it is switched on by 'reload: {post: true}'\n"
             return HttpResponse(403, _TEXT, [off])
-        if "origin" in wire.headers:
-            # Any web page may have its reader's browser send a POST; only browsers tell where from.
-            return HttpResponse(403, _TEXT, [b"not from a web page\n"])
+        if visitors.is_browser(wire.headers) and (
+            wrong := visitors.foreign(wire.headers)
+            or visitors.unknown_host(wire.headers, self._hosts)
+        ):
+            return HttpResponse(403, _TEXT, [f"refused: {wrong}\n".encode()])
         outcome = None
         try:
             outcome = await again(f"POST {_RELOAD}")
@@ -106,6 +139,15 @@ class Admin:
         headers = {**_TEXT, **retry_headers(error)}
         status = _STATUSES.get(error.kind, 400)
         return HttpResponse(status, headers, [error.public.encode(), b"\n"])
+
+
+def _is_console(path: str) -> bool:
+    return path == _CONSOLE or path.startswith(f"{_CONSOLE}/")
+
+
+def _is_person(headers: Mapping[str, str]) -> bool:
+    """Whether a browser asks for something to look at."""
+    return "text/html" in headers.get("accept", "")
 
 
 def _json(status: int, told: Mapping[str, Any]) -> HttpResponse:

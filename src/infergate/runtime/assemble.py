@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -32,13 +32,14 @@ from infergate.gateway.services import own_services
 from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.statistics import Figures
 from infergate.observe.access_log import FORMATS, AccessLog
-from infergate.observe.metrics import Metrics
+from infergate.observe.exposition import Exposition
 from infergate.observe.names import NOBODY, Names
 from infergate.runtime import balancing
 from infergate.runtime.access import Entrance, entrance, guarded_admin
-from infergate.runtime.admin import Admin
+from infergate.runtime.admin import Admin, Below
 from infergate.runtime.aside import Pool
 from infergate.runtime.company import Company
+from infergate.runtime.console.view import Alone, View
 from infergate.runtime.descriptors import for_clients, in_use
 from infergate.runtime.doors import Doors
 from infergate.runtime.engines import engine
@@ -84,7 +85,8 @@ def assemble(
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
     metrics.descriptors.set_function(in_use)
-    shared = _Shared(company, admission, Doors(metrics), builtin, history or History())
+    view = company.view or Alone(lambda: running, metrics, company.recent)
+    shared = _Shared(company, admission, Doors(metrics), builtin, history or History(), view)
     shared.history.tell(metrics)
     running = Running(config, functools.partial(_parts, shared), metrics.held_up.inc)
     metrics.generations.set_function(lambda: running.generations)
@@ -133,6 +135,7 @@ class _Shared:
     doors: Doors
     builtin: Callable[[str, float], Backend]
     history: History
+    view: View
 
 
 def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
@@ -213,7 +216,7 @@ def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
 ) -> dict[str, Listening]:
     """What listens, by the config's names, and what it serves."""
     company, limits = shared.company, compiled.limits(config)
-    record = _recorder(company.metrics, gateway.figures, log)
+    record = _recorder(company, gateway.figures, log)
     addresses = compiled.addresses(config)
     chosen, tls = engine(config.engine), compiled.server_tls(config)
     listening: dict[str, Listening] = {}
@@ -259,15 +262,7 @@ def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
     if "admin" in addresses:
         scrape = company.scrape or company.metrics.scrape
         ready = company.ready or gateway.readiness.ready
-        refused = company.metrics.refused_requests
-        page = Admin(
-            scrape,
-            ready,
-            shared.history,
-            reload=config.reload.post,
-            over=lambda limit: refused.labels(limit).inc(),
-        )
-        guarded = guarded_admin(page, config, company.metrics)
+        guarded = guarded_admin(_admin(config, scrape, ready, shared), config, company.metrics)
         listen(ADMIN, addresses["admin"], guarded, chosen.serve_http, _HTTP, _HTTP_1)
     return listening
 
@@ -340,10 +335,44 @@ def _backend(name: str, whole: Config, limits: Limits, shared: _Shared, *, share
             return RemoteBackend(server, codec, asking, RPC_HEADERS, limits, tally=tally)
 
 
-def _recorder(metrics: Metrics, figures: Figures, log: AccessLog | None) -> Callable[[Call], None]:
+def _admin(
+    config: Config,
+    scrape: Callable[[str], Awaitable[Exposition]],
+    ready: Callable[[], Awaitable[bool]],
+    shared: _Shared,
+) -> Admin:
+    listener = config.listeners.admin
+    assert listener is not None
+    reloads = config.reload.post or listener.actions
+    refused = shared.company.metrics.refused_requests
+
+    def console() -> Below:
+        from infergate.runtime.console.console import Console  # noqa: PLC0415 - see Admin
+
+        return Console(shared.view, ready, shared.history, listener, reloads=reloads)
+
+    return Admin(
+        scrape,
+        ready,
+        shared.history,
+        reload=reloads,
+        over=lambda limit: refused.labels(limit).inc(),
+        console=console if listener.console else None,
+        hosts=listener.hosts,
+    )
+
+
+def _recorder(company: Company, figures: Figures, log: AccessLog | None) -> Callable[[Call], None]:
+    metrics, ways, failed = company.metrics, company.recent.ways, company.recent.failed
+
     def record(call: Call) -> None:
         seconds, now = time.monotonic() - call.started, time.time()
         metrics.record(call, seconds)
+        if call.way:
+            way = call.protocol, call.backend_protocol, call.way
+            ways[way] = ways.get(way, 0) + 1
+        if call.outcome != "ok":
+            failed(call, seconds, now)
         if call.limit:
             metrics.refused_requests.labels(call.limit).inc()
         figures.record(call, seconds, now)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Final, Protocol, TextIO
 
 from infergate import __version__
 from infergate.config.schema import Config
+from infergate.runtime.console.plan import plan
+from infergate.runtime.running import ADMIN
+from infergate.terminal import Table, show
 from infergate.transport.base import Address
 
 _VALUES = ",".join(str(i) for i in range(16))
@@ -43,24 +46,73 @@ class Addressed(Protocol):
         ...
 
 
-def banner(config: Config, listeners: Mapping[str, Addressed], source: Path | None) -> str:
-    """The text to print once every listener is bound."""
+_MOST_ROUTES: Final = 20
+
+
+def announce(
+    config: Config, listeners: Mapping[str, Addressed], source: Path | None, stream: TextIO
+) -> None:
+    """Write it to ``stream`` once every listener is bound: tables, in colours on a terminal."""
     served = "the embedded models" if source is None else str(source)
     by = f", by {config.workers} workers" if config.workers > 1 else ""
-    lines = [f"infergate {__version__} serves {served}{by}"]
-    width = max(map(len, listeners), default=0)
-    lines += [f"  {name:<{width}} {server.address}" for name, server in listeners.items()]
-    if source is not None:
-        lines += [f"  {r.model} -> {r.backend}" for r in config.routes[:20]]
-        if len(config.routes) > 20:
-            lines.append(f"  … and {len(config.routes) - 20} more routes")
-    text = "\n".join(lines) + "\n"
+    stream.write(f"infergate {__version__} serves {served}{by}\n\n")
+    show(_tables(config, {name: each.address for name, each in listeners.items()}), stream)
+    more = len(config.routes) - _MOST_ROUTES
+    if more > 0:
+        stream.write(f"  … and {more} more routes: infergate routes\n")
     if source is None and "http" in listeners:
-        text += _TRY_HTTP.format(
-            http=listeners["http"].address,
-            values=_VALUES,
-            ones=_ONES,
-            head=_HEAD,
-            length=len(_HEAD),
+        stream.write(
+            _TRY_HTTP.format(
+                http=listeners["http"].address,
+                values=_VALUES,
+                ones=_ONES,
+                head=_HEAD,
+                length=len(_HEAD),
+            )
         )
-    return text
+    stream.flush()
+
+
+def _tables(config: Config, addresses: Mapping[str, Address]) -> Iterator[Table]:
+    told = plan(config, addresses)
+    yield Table(
+        "listeners",
+        ("LISTENER", "ADDRESS", "TLS", "FOR"),
+        [
+            (each["name"], each["address"], "yes" if each["tls"] else "no", _purpose(config, each))
+            for each in told["listeners"]
+        ],
+    )
+    yield Table(
+        "routes, the first that matches is taken",
+        ("MODEL", "BACKEND", "PROTOCOL", "ENDPOINTS"),
+        [
+            (
+                route["label"],
+                route["backend"],
+                config.backends[route["backend"]].protocol,
+                " ".join(map(str, config.backends[route["backend"]].endpoints)) or "-",
+            )
+            for route in told["routes"][:_MOST_ROUTES]
+        ],
+    )
+
+
+def _purpose(config: Config, listener: Mapping[str, Any]) -> str:
+    if listener["name"] != ADMIN:
+        model = f", model {listener['model']}" if listener["model"] else ""
+        return ", ".join(listener["protocols"]) + model
+    admin = config.listeners.admin
+    if admin is None or not admin.console:
+        return "metrics, health"
+    scheme = "https" if listener["tls"] else "http"
+    return f"metrics, health; the console: {scheme}://{_near(listener['address'])}/console"
+
+
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - told, not bound
+
+
+def _near(address: str) -> str:
+    """How a browser on this machine reaches ``address``."""
+    host, _, port = address.rpartition(":")
+    return f"{_EVERYWHERE.get(host, host)}:{port}"

@@ -11,6 +11,8 @@ from infergate.access.rates import Buckets, Counting
 from infergate.core.messages import ModelStatistics
 from infergate.observe.exposition import Exposition
 from infergate.observe.metrics import Metrics
+from infergate.observe.recent import Recent
+from infergate.runtime.console.view import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,10 @@ class Company:
     buckets: Callable[[bytes], Counting] = lambda _: Buckets()
     """Where rates of access are counted that these bytes tell apart from others; by default this
     process counts by itself."""
+    recent: Recent = field(default_factory=Recent)
+    """This process's own."""
+    view: View | None = None
+    """All of them, as the console sees them; None: this one is all there is."""
     lines: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Held while lines of the access log are written."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infergate.config.schema import Config
 from infergate.observe.access_log import iso
 from infergate.observe.metrics import Metrics
 
@@ -41,6 +42,8 @@ class History:
         self._last: Outcome | None = None
         self._metrics: Metrics | None = None
         self.again: Callable[[str], Awaitable[Outcome]] | None = None
+        self.read: Callable[[], Config] | None = None
+        """Reads what the file says now. Raises ConfigError. None: there is no file."""
 
     def tell(self, metrics: Metrics) -> None:
         """From now on ``metrics`` tell it too."""

@@ -23,7 +23,7 @@ from infergate.config.files import Files
 from infergate.config.schema import Config
 from infergate.observe.log_lines import FORMATTERS
 from infergate.runtime.assemble import assemble
-from infergate.runtime.banner import Addressed, banner
+from infergate.runtime.banner import Addressed, announce
 from infergate.runtime.company import Ended
 from infergate.runtime.descriptors import Complaints, allow_most
 from infergate.runtime.engines import engine
@@ -54,6 +54,8 @@ def serve(read: Read, source: Path | None) -> int:
         asyncio.get_running_loop().set_exception_handler(Complaints())
         signals = _Signals()
         history = History(source, files.sha256 if source else "")
+        if source is not None:
+            history.read = lambda: read(Files())
         running = _made(config, history)
 
         async def take(config: Config) -> None:
@@ -64,8 +66,7 @@ def serve(read: Read, source: Path | None) -> int:
         if not await _starts(running, signals.stops):
             return 0
         settle()
-        sys.stdout.write(banner(config, running.listeners, source))
-        sys.stdout.flush()
+        announce(config, running.listeners, source, sys.stdout)
         return await _until_stopped(running, reloads, signals)
 
     with asyncio.Runner(loop_factory=engine(config.engine).new_loop) as runner:

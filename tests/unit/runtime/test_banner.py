@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import io
 import shlex
 from pathlib import Path
 
+import pytest
+
 from infergate.config import Config
-from infergate.runtime.banner import banner
+from infergate.runtime.banner import announce
 from infergate.transport.base import Address
 
 
 class Listening:
-    def __init__(self, port: int) -> None:
-        self.address = Address("127.0.0.1", port)
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self.address = Address(host, port)
 
     async def start(self) -> None: ...
 
@@ -20,8 +23,14 @@ class Listening:
 LISTENERS = {"http": Listening(8000), "grpc": Listening(8001), "admin": Listening(8002)}
 
 
+def banner(config: Config, source: Path | None, **listeners: Listening) -> str:
+    out = io.StringIO()
+    announce(config, LISTENERS | listeners, source, out)
+    return out.getvalue()
+
+
 def test_the_demo_tells_addresses_and_three_lines_to_paste() -> None:
-    text = banner(Config.default(), LISTENERS, None)
+    text = banner(Config.default(), None)
     for address in ("127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002"):
         assert address in text
     pasted = [line.strip() for line in text.splitlines() if line.startswith("  ") and "http" in line
@@ -32,7 +41,41 @@ def test_the_demo_tells_addresses_and_three_lines_to_paste() -> None:
 
 
 def test_a_file_tells_its_routes() -> None:
-    text = banner(Config.default(), LISTENERS, Path("routes.yaml"))
+    text = banner(Config.default(), Path("routes.yaml"))
     assert "routes.yaml" in text
-    assert "* -> demo" in text
+    assert ["*", "demo", "builtin", "-"] in [line.split() for line in text.splitlines()]
     assert "curl" not in text
+
+
+def test_many_routes_are_cut_short() -> None:
+    routes = tuple({"model": f"m{number}", "backend": "demo"} for number in range(23))
+    config = Config.model_validate(
+        {"backends": {"demo": {"protocol": "builtin"}}, "routes": routes}
+    )
+    text = banner(config, Path("routes.yaml"))
+    assert "m19" in text
+    assert "m20" not in text
+    assert "and 3 more routes" in text
+
+
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8002/console"),
+        ("0.0.0.0", "http://127.0.0.1:8002/console"),
+        ("::", "http://[::1]:8002/console"),
+    ],
+)
+def test_the_consoles_address_can_be_opened_here(host: str, told: str) -> None:
+    assert told in banner(Config.default(), None, admin=Listening(8002, host))
+
+
+def test_a_console_that_is_off_is_not_told() -> None:
+    config = Config.model_validate(
+        {
+            "listeners": {"admin": {"console": False}},
+            "backends": {"demo": {"protocol": "builtin"}},
+            "routes": ({"model": "*", "backend": "demo"},),
+        }
+    )
+    assert "/console" not in banner(config, None)

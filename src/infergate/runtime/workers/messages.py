@@ -44,6 +44,11 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
+class Recall:
+    """To a worker: what the console tells besides metrics. Recalled."""
+
+
+@dataclass(frozen=True, slots=True)
 class IsReady:
     """To a worker: whether it can serve. A bool."""
 

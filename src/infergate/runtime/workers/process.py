@@ -20,6 +20,7 @@ from infergate.access.shared_rates import SharedBuckets
 from infergate.config.schema import Config
 from infergate.core.messages import ModelStatistics
 from infergate.observe.log_lines import FORMATTERS
+from infergate.observe.recent import recalled
 from infergate.runtime.assemble import assemble
 from infergate.runtime.company import Company
 from infergate.runtime.descriptors import Complaints
@@ -36,6 +37,7 @@ from infergate.runtime.workers.messages import (
     Given,
     IsReady,
     Prepare,
+    Recall,
     Serve,
     Stop,
     Take,
@@ -95,7 +97,7 @@ class _Worker:
             os._exit(1)
         self._channel.close()
 
-    async def _answer(self, question: Any) -> Any:
+    async def _answer(self, question: Any) -> Any:  # noqa: C901 - a line for each question
         match question:
             case Serve(config, given):
                 await self._serve(config, given)
@@ -107,6 +109,8 @@ class _Worker:
                 await self._drop()
             case Tell():
                 return list(self._company.metrics.registry.collect())
+            case Recall():
+                return recalled(self._company.recent, self._number)
             case IsReady():
                 return await self._running.gateway.readiness.ready()
             case Counted(model, version):

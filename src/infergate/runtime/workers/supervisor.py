@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -32,10 +32,12 @@ from infergate.gateway.statistics import together
 from infergate.observe.exposition import Exposition, exposition
 from infergate.observe.metrics import Metrics
 from infergate.observe.names import NOBODY, Names
+from infergate.observe.recent import Recalled
 from infergate.observe.summed import Summed
 from infergate.runtime.assemble import assemble
 from infergate.runtime.banner import Addressed
 from infergate.runtime.company import Company, Ended
+from infergate.runtime.console.view import Workers
 from infergate.runtime.engines import engine
 from infergate.runtime.history import History
 from infergate.runtime.memory import settle
@@ -49,6 +51,7 @@ from infergate.runtime.workers.messages import (
     Drop,
     IsReady,
     Prepare,
+    Recall,
     Serve,
     Stop,
     Take,
@@ -99,7 +102,7 @@ class Supervisor:
     def __init__(self, config: Config, history: History) -> None:
         metrics = self._metrics = Metrics()
         self._config = config
-        company = Company(metrics=metrics, scrape=self._scrape, ready=self._ready)
+        company = Company(metrics=metrics, scrape=self._scrape, ready=self._ready, view=self)
         self._own: Final = assemble(of_supervisor(config), history=history, company=company)
         self._own.retired = settle
         self._places: Final = [_Place(number) for number in range(config.workers)]
@@ -124,6 +127,21 @@ class Supervisor:
     def config(self) -> Config:
         """The configuration that serves what is asked now."""
         return self._config
+
+    @property
+    def workers(self) -> Workers:
+        """See View."""
+        return Workers(len(self._places), len(self._serving()))
+
+    @property
+    def addresses(self) -> Mapping[str, Address]:
+        """See View."""
+        return {name: each.address for name, each in self.listeners.items()}
+
+    async def recent(self) -> Sequence[Recalled]:
+        """See View."""
+        told: list[Recalled] = await self._ask_all(Recall())
+        return told
 
     @property
     def listeners(self) -> Mapping[str, Addressed]:
@@ -265,6 +283,17 @@ class Supervisor:
             return None
 
     async def _scrape(self, accept: str) -> Exposition:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(await self._summed())
+        return exposition(registry, accept)
+
+    async def families(self) -> Iterable[Metric]:
+        """See View."""
+        return (await self._summed()).collect()
+
+    async def _summed(self) -> Summed:
+        """The metrics of all processes, those that are no more too."""
+
         async def ask(place: _Place, worker: Worker) -> None:
             answer = await self._ask(worker, Tell(), _ANSWER)
             if answer is not None and place.worker is worker and place.serves:
@@ -277,9 +306,7 @@ class Supervisor:
         summed.add(self._past.collect())
         for place in self._places:
             summed.add(place.told)
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(summed)
-        return exposition(registry, accept)
+        return summed
 
     def _names(self) -> Names:
         config = self._config

@@ -1,0 +1,87 @@
+"""What the console looks at: one process, or several that serve as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from prometheus_client.core import Metric
+
+from infergate.config.schema import Config
+from infergate.observe.metrics import Metrics
+from infergate.observe.recent import Recalled, Recent, recalled
+from infergate.transport.base import Address
+
+Json = dict[str, Any]
+
+
+class Workers(NamedTuple):
+    """Processes: those that there are to be, those that serve."""
+
+    wanted: int = 1
+    serving: int = 1
+
+
+class View(Protocol):
+    """Those who serve."""
+
+    @property
+    def config(self) -> Config:
+        """All that serves now."""
+        ...
+
+    @property
+    def addresses(self) -> Mapping[str, Address]:
+        """Where listeners listen, by the configuration's names."""
+        ...
+
+    @property
+    def workers(self) -> Workers:
+        """How many processes that is."""
+        ...
+
+    async def families(self) -> Iterable[Metric]:
+        """The metrics of all."""
+        ...
+
+    async def recent(self) -> Sequence[Recalled]:
+        """What each remembers, of those that answer."""
+        ...
+
+
+class _Running(Protocol):
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def listeners(self) -> Mapping[str, Any]: ...
+
+
+class Alone:
+    """The View of one process."""
+
+    workers = Workers()
+
+    def __init__(self, running: Callable[[], _Running], metrics: Metrics, recent: Recent) -> None:
+        """``running`` may not be there yet while this is made."""
+        self._running = running
+        self._metrics = metrics
+        self._recent = recent
+
+    @property
+    def config(self) -> Config:
+        """See View."""
+        return self._running().config
+
+    @property
+    def addresses(self) -> Mapping[str, Address]:
+        """See View."""
+        return {name: each.address for name, each in self._running().listeners.items()}
+
+    async def families(self) -> Iterable[Metric]:
+        """See View."""
+        return self._metrics.registry.collect()
+
+    async def recent(self) -> Sequence[Recalled]:
+        """See View."""
+        return (recalled(self._recent),)

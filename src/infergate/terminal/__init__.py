@@ -1,0 +1,112 @@
+"""What people see in a terminal: tables and colours there, plain aligned text everywhere else.
+
+*Rule.* rich is loaded where something is shown on a terminal, and only there: a process that serves
+under an orchestrator never has it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Self, TextIO
+
+STYLES: Final = {
+    "ok": "green", "up": "green", "ready": "green", "yes": "green",
+    "partly": "yellow", "unknown": "yellow", "draining": "yellow",
+    "down": "bold red", "ejected": "bold red", "not ready": "bold red", "no": "red",
+}  # fmt: skip
+"""Words that have a colour of their own, which says nothing that the word does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``rows`` under ``headings``. ``right`` are the columns, from 0, that are numbers."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: frozenset[int] = frozenset()
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person looks at ``stream``, who wants colours (https://no-color.org)."""
+    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def plain(table: Table) -> str:
+    """``table`` as aligned text, a line each."""
+    rows = [table.headings, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = (
+            cell.rjust(width) if index in table.right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append(f"  {'  '.join(cells)}".rstrip() + "\n")
+    return f"{table.title}\n{''.join(lines)}"
+
+
+def show(tables: Iterable[Table], stream: TextIO | None = None) -> None:
+    """Print ``tables`` to ``stream`` (standard output)."""
+    out = stream or sys.stdout
+    if not is_terminal(out):
+        out.write("\n".join(map(plain, tables)))
+        return
+    from rich import box  # noqa: PLC0415 - see the module
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table as Rich  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console(file=out)
+    for table in tables:
+        drawn = Rich(
+            title=Text(table.title, "bold"), title_justify="left", box=box.ROUNDED,
+            header_style="bold cyan", border_style="dim",
+        )  # fmt: skip
+        for index, heading in enumerate(table.headings):
+            drawn.add_column(
+                heading, justify="right" if index in table.right else "left", overflow="fold"
+            )
+        for row in table.rows:  # as texts: what a name holds is no markup
+            drawn.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
+        console.print(drawn)
+
+
+class Progress:
+    """How far a long command is, on a terminal; nothing elsewhere. ``total`` steps of ``what``."""
+
+    def __init__(self, what: str, total: int, stream: TextIO | None = None) -> None:
+        self._what: Final = what
+        self._total: Final = total
+        self._stream: Final = stream or sys.stderr
+        self._stop: Callable[[], None] = _nothing
+        self._step: Callable[[], object] = _nothing
+
+    def __enter__(self) -> Self:
+        if is_terminal(self._stream):
+            from rich.console import Console  # noqa: PLC0415 - see the module
+            from rich.progress import Progress as Rich  # noqa: PLC0415
+
+            bar = Rich(
+                console=Console(file=self._stream),
+                transient=True,
+                redirect_stdout=sys.stdout.isatty(),  # else it is read by a program
+            )
+            task = bar.add_task(self._what, total=self._total)
+            bar.start()
+            self._stop, self._step = bar.stop, lambda: bar.advance(task)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def step(self) -> None:
+        """One more is done."""
+        self._step()
+
+
+def _nothing() -> None:
+    """Nobody looks."""

@@ -1,0 +1,164 @@
+"""infergate routes, backends and health, of an admin port that tells what it is told to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from infergate.cli import main
+from infergate.cli.asking import parse_admin
+from infergate.cli.telling import quantile
+
+STATE: dict[str, Any] = {
+    "version": "9", "time": 1.0, "ready": False,
+    "workers": {"wanted": 2, "serving": 1, "told": 1},
+    "config": {"source": "routes.yaml", "number": 3, "last_reload": {"ok": False, "error": "no!"}},
+    "totals": {"in_flight": 4.0},
+    "flows": [
+        {
+            "route": "bert", "protocol": "v2-rest", "backend": "a", "backend_protocol": "v2-grpc",
+            "operation": "infer", "outcomes": {"ok": 8, "timeout": 2},
+            "seconds": {"sum": 0.1, "count": 10, "buckets": [[0.01, 5], [0.02, 10], [None, 10]]},
+        },
+        {"route": "bert", "protocol": "grpc", "backend": "a", "outcomes": {"ok": 2}},
+    ],
+    "endpoints": [
+        {
+            "backend": "a", "endpoint": "grpc://x:1", "health": "down", "active": 1,
+            "requests": {"ok": 8, "failed": 2}, "ejections": 5,
+        }
+    ],
+    "backends": [{"backend": "a", "retries": {"not_sent": 3}, "waiting": 6}],
+}  # fmt: skip
+PLAN: dict[str, Any] = {
+    "listeners": [
+        {"name": "http", "address": "127.0.0.1:1", "protocols": ["v2-rest"], "tls": True},
+    ],
+    "routes": [
+        {
+            "label": "bert", "backend": "a", "split": [{"backend": "b", "percent": 5.0}],
+            "fallback": "c", "mirror": "d", "rewrites": ["model: x"],
+        },
+        {
+            "label": "*", "backend": "b", "split": [], "fallback": "", "mirror": "",
+            "rewrites": [],
+        },
+    ],
+    "backends": [
+        {"name": "a", "protocol": "v2-grpc", "endpoints": ["grpc://x:1"]},
+        {"name": "b", "protocol": "builtin", "endpoints": []},
+    ],
+}  # fmt: skip
+
+
+class Admin(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        told = {"/console/state": STATE, "/console/plan": PLAN}.get(self.path)
+        body = b"no" if told is None else json.dumps(told).encode()
+        self.send_response(404 if told is None else 200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def admin() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Admin)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_routes(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["routes", "--admin", admin]) == 0
+    told = lines(capsys)
+    assert " ".join(told[2]).startswith(
+        "bert a, 5% b, else c, copy d model: x 12 2 8.33 ms 10 ms 19.8 ms"
+    )
+    assert told[3] == ["*", "b", "-", "0", "0", "-", "-", "-"]
+
+
+def test_backends(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["backends", "--admin", f"http://{admin}"]) == 0
+    told = lines(capsys)
+    assert told[2][:6] == ["a", "v2-grpc", "3", "6", "12", "2"]
+    assert ["a", "grpc://x:1", "down", "1", "8", "2", "5"] in told
+
+
+def test_health_is_its_exit_code(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--admin", f"http://{admin}/"]) == 1
+    text = capsys.readouterr().out
+    for told in ("not ready", "1 of 2", "number 3, routes.yaml", "no!", "4 requests", "grpc://x:1"):
+        assert told in text
+
+
+@pytest.mark.parametrize("command", ["routes", "backends", "health"])
+def test_programs_are_told_json(
+    command: str, admin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--admin", admin, "--json"]) == (command == "health")
+    told = json.loads(capsys.readouterr().out)
+    match command:
+        case "routes":
+            assert told[0]["traffic"]["requests"] == 12
+            assert told[1]["traffic"]["p99_seconds"] is None
+        case "backends":
+            assert told[0]["endpoints"][0]["health"] == "down"
+        case _:
+            assert told["ready"] is False
+
+
+def test_who_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--admin", "http://127.0.0.1:9"]) == 1
+    assert "http://127.0.0.1:9 cannot be reached" in capsys.readouterr().err
+
+
+def test_who_has_no_console_is_told(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--admin", f"{admin}/elsewhere"]) == 1
+    assert "its console is off" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x", "http://", "http://x:port", ""])
+def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|[Pp]ort"):
+        parse_admin(url)
+    with pytest.raises(SystemExit):
+        main(["health", "--admin", url])
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["serve", "--json"], ["--admin", "x:1"], ["routes", "--config", "x"], ["health", "--check"]],
+)
+def test_options_that_do_not_fit(argv: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(argv)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "share", "told"),
+    [
+        ([], 0.5, None),
+        ([(1.0, 0), (float("inf"), 0)], 0.5, None),
+        ([(1.0, 10), (float("inf"), 10)], 0.5, 0.5),
+        ([(1.0, 5), (2.0, 10), (float("inf"), 10)], 0.75, 1.5),
+        ([(1.0, 5), (float("inf"), 10)], 0.99, 1.0),
+    ],
+)
+def test_quantiles_are_those_of_prometheus(
+    buckets: list[tuple[float, float]], share: float, told: float | None
+) -> None:
+    assert quantile(buckets, share) == told

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infergate.config import Config, load
+from infergate.config.load import parse
+from infergate.config.shown import HIDDEN_CHANGE, difference, shown
+
+GOOD = Path(__file__).parents[2] / "config" / "good"
+HASH = "5" * 63
+TEXT = """
+listeners: {{admin: {{keys: [{{name: ops, sha256: "{0}1"}}], actions: true}}}}
+backends: {{demo: {{protocol: builtin}}}}
+routes:
+  - {{model: m, backend: demo, headers: {{authorization: "Bearer hunter2", x-stage: canary}}}}
+  - {{model: "*", backend: demo}}
+access:
+  keys: [{{name: ci, sha256: "{0}{1}"}}]
+  rules: [{{who: ["key:ci"], models: ["*"], operations: [infer]}}]
+  rates: [{{who: ["*"], models: ["*"], requests: 5/s}}]
+  redis: {{url: "redis://user:{2}@host:6379/0"}}
+"""
+
+
+def config(last: str = "2", password: str = "pass@hunter2") -> Config:
+    return parse(TEXT.format(HASH, last, password), "routes.yaml", {})
+
+
+@pytest.mark.parametrize("defaults", [False, True])
+def test_no_secret_is_shown(defaults: bool) -> None:
+    text = shown(config(), defaults=defaults)
+    for secret in ("hunter2", HASH, "pass@"):
+        assert secret not in text
+    assert "x-stage: canary" in text
+    assert text.count("(hidden)") == 3
+    assert text.count("redis:…") == 1
+
+
+def test_defaults_are_shown_where_they_are_asked_for() -> None:
+    assert "idle_body_time" not in shown(config())
+    assert "idle_body_time: 30s" in shown(config(), defaults=True)
+
+
+def test_nothing_differs_from_itself() -> None:
+    assert difference(config(), config()) == ""
+
+
+def test_a_change_is_a_diff() -> None:
+    other = parse(TEXT.format(HASH, "2", "pass@hunter2").replace("5/s", "6/s"), "routes.yaml", {})
+    lines = difference(config(), other).splitlines()
+    assert "-    requests: 5/s" in lines or "-  requests: 5/s" in lines, lines
+    assert any(line.startswith("+") and "6/s" in line for line in lines)
+
+
+def test_a_secret_that_has_changed_is_told_and_not_shown() -> None:
+    text = difference(config(), config(last="3", password="hunter3"))
+    assert text.count("(hidden, another one)") == 1
+    assert "hunter" not in text
+    assert HASH not in text
+
+
+def test_a_change_that_cannot_be_seen_is_told() -> None:
+    text = difference(config(), config(password="hunter3"))
+    assert text == HIDDEN_CHANGE
+
+
+@pytest.mark.parametrize("file", sorted(GOOD.glob("*.yaml")), ids=lambda each: each.stem)
+def test_every_configuration_can_be_shown(file: Path) -> None:
+    environ = {
+        "GOOD_HOST": "0.0.0.0", "GOOD_EMPTY": "", "GOOD_BACKEND": "demo", "GOOD_NUMBER": "7",
+        "GOOD_FALSE": "false",
+    }  # fmt: skip
+    loaded = load(file, environ)
+    assert "routes:" in shown(loaded)
+    assert "routes:" in shown(loaded, defaults=True)

@@ -1,0 +1,222 @@
+"""What the admin listener answers below /console, of a gateway that is assembled."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infergate.codecs.registry import plugins
+from infergate.config import Config
+from infergate.config.files import Files
+from infergate.config.load import load
+from infergate.core.call import Call
+from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.runtime.assemble import assemble
+from infergate.runtime.console.visitors import MARK
+from infergate.runtime.history import History, Outcome
+from infergate.runtime.running import ADMIN, Running
+
+TEXT = """
+log: {access: false}
+helpers: 0
+listeners:
+  http: {address: "127.0.0.1:0"}
+  grpc: null
+  admin: {address: "127.0.0.1:0"}
+  graphpipe: [{address: "127.0.0.1:0", model: simple, framing: size-prefixed}]
+backends:
+  demo: {protocol: builtin}
+  gone: {protocol: v2-grpc, endpoints: ["grpc://127.0.0.1:9"], health: {checks: never}}
+routes:
+  - {model: gone, backend: gone, rewrite: {model: other}}
+  - {model: "*", backend: demo, fallback: gone}
+"""
+
+
+class Site:
+    """A gateway that serves, and how it is asked."""
+
+    def __init__(self, running: Running, history: History, file: Path) -> None:
+        self.running = running
+        self.history = history
+        self.file = file
+
+    async def ask(
+        self, path: str, method: str = "GET", headers: dict[str, str] | None = None
+    ) -> HttpResponse:
+        app = self.running._parts.listening[ADMIN].app
+        call = Call(peer="test", started=time.monotonic())
+        answer: HttpResponse = await app.respond(
+            HttpRequest(method, path, headers=headers or {}), call
+        )
+        return answer
+
+    async def told(self, path: str) -> Any:
+        answer = await self.ask(path)
+        assert answer.status == 200
+        return json.loads(b"".join(map(bytes, answer.body)))
+
+    async def infer(self, model: str) -> int:
+        app = self.running._parts.listening["http"].app
+        tensor = {"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [1]}
+        body = json.dumps({"inputs": [tensor]}).encode()
+        wire = HttpRequest("POST", f"/v2/models/{model}/infer", body=[body])
+        answer: HttpResponse = await app.respond(wire, Call("test", time.monotonic()))
+        return answer.status
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    file = tmp_path / "routes.yaml"
+    file.write_text(TEXT)
+    history = History(file, "abc")
+    history.read = lambda: load(file, {}, Files())
+    running = assemble(load(file, {}), history=history)
+    await running.start()
+    yield Site(running, history, file)
+    await running.stop(0)
+
+
+async def test_the_state_tells_requests_and_how_they_ended(site: Site) -> None:
+    assert await site.infer("identity") == 200
+    assert await site.infer("gone") == 502
+    told = await site.told("/console/state")
+    outcomes = {each["route"]: each["outcomes"] for each in told["flows"]}
+    assert outcomes == {"*": {"ok": 1}, "gone": {"connect": 1}}
+    assert {(w["backend_protocol"], w["way"], w["count"]) for w in told["ways"]} == {
+        ("builtin", "translate", 1),
+        ("v2-grpc", "translate", 1),
+    }
+    [failure] = told["failures"]
+    assert failure["kind"] == "connect"
+    assert "127.0.0.1:9" in failure["detail"]
+    assert "down" in failure["meaning"]
+    assert told["workers"] == {"wanted": 1, "serving": 1, "told": 1}
+    assert told["config"]["sha256"] == "abc"
+    assert told["actions"] == {"reload": False, "try": False, "key": False}
+
+
+async def test_the_plan_tells_who_is_connected_with_whom(site: Site) -> None:
+    told = await site.told("/console/plan")
+    names = [each["name"] for each in told["listeners"]]
+    assert names == ["http", "graphpipe[0]", "admin"]
+    http, frames, _ = told["listeners"]
+    assert set(http["protocols"]) < set(plugins())
+    assert not http["address"].endswith(":0"), "the port that it has"
+    assert (frames["model"], frames["framed"]) == ("simple", True)
+    assert [(r["label"], r["backend"], r["fallback"]) for r in told["routes"]] == [
+        ("gone", "gone", ""),
+        ("*", "demo", "gone"),
+    ]
+    assert told["routes"][0]["rewrites"] == ["model: other"]
+    assert told["backends"][1]["endpoints"] == ["grpc://127.0.0.1:9"]
+
+
+async def test_the_configuration_is_compared_with_its_file(site: Site) -> None:
+    told = await site.told("/console/config")
+    assert "fallback: gone" in told["loaded"]
+    assert "idle_body_time" in told["whole"]
+    assert (told["diff"], told["mistakes"]) == ("", [])
+    site.file.write_text(TEXT.replace("fallback: gone", "timeout: 5s"))
+    diff = (await site.told("/console/config"))["diff"].splitlines()
+    assert "-  fallback: gone" in diff
+    assert "+  timeout: 5s" in diff
+    site.file.write_text(TEXT.replace("fallback", "falback"))
+    told = await site.told("/console/config")
+    assert "falback" in told["mistakes"][0]
+
+
+async def test_a_gateway_without_a_file_has_nothing_to_compare_with(site: Site) -> None:
+    site.history.read = None
+    told = await site.told("/console/config")
+    assert (told["diff"], told["mistakes"]) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "headers", "status"),
+    [
+        ("/console/nothing", "GET", {}, 404),
+        ("/console/state", "POST", {}, 405),
+        ("/console/state", "GET", {"host": "evil.example"}, 403),
+        ("/consoles", "GET", {}, 404),
+        ("/", "GET", {"accept": "text/html,*/*"}, 303),
+        ("/", "GET", {"accept": "*/*"}, 200),
+    ],
+)
+async def test_other_questions(
+    site: Site, path: str, method: str, headers: dict[str, str], status: int
+) -> None:
+    answer = await site.ask(path, method, headers)
+    assert answer.status == status
+    if path.startswith("/console/"):
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_what_a_client_sent_is_told_whatever_it_is(site: Site) -> None:
+    assert await site.infer("gone%ED%A0%80") >= 400
+    await site.told("/console/state")
+
+
+# ---- switched off and on
+
+
+async def assembled(admin: dict[str, Any], history: History | None = None) -> Running:
+    config = {
+        "log": {"access": False},
+        "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": admin},
+        "backends": {"demo": {"protocol": "builtin"}},
+        "routes": ({"model": "*", "backend": "demo"},),
+    }
+    return assemble(Config.model_validate(config), history=history)
+
+
+async def test_a_console_that_is_off_is_not_there(site: Site) -> None:
+    running = await assembled({"address": "127.0.0.1:0", "console": False})
+    off = Site(running, site.history, site.file)
+    assert (await off.ask("/console/state")).status == 404
+    assert (await off.ask("/", headers={"accept": "text/html"})).status == 200
+    await running.stop(0)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"host": "h", "origin": "http://h", MARK: "1"}, 200),
+        ({"host": "h", "origin": "http://h"}, 403),
+        ({"host": "h", "origin": "http://other", MARK: "1"}, 403),
+        ({"host": "evil.example", "origin": "http://evil.example", MARK: "1"}, 403),
+        ({"host": "gate.example", "origin": "http://gate.example", MARK: "1"}, 200),
+    ],
+)
+async def test_the_console_may_reload_where_actions_are_on(
+    site: Site, headers: dict[str, str], status: int
+) -> None:
+    asked: list[str] = []
+
+    async def again(why: str) -> Outcome:
+        asked.append(why)
+        return Outcome(why, 1.0)
+
+    history = History()
+    history.again = again
+    admin = {"address": "127.0.0.1:0", "actions": True, "hosts": ("gate.example",)}
+    running = await assembled(admin, history)
+    on = Site(running, history, site.file)
+    assert (await on.ask("/reload", "POST", headers)).status == status
+    assert len(asked) == (status == 200)
+    assert (await on.told("/console/state"))["actions"]["reload"] is True
+    await running.stop(0)
+
+
+async def test_data_ports_know_no_console(site: Site) -> None:
+    app = site.running._parts.listening["http"].app
+    for path in ("/console", "/console/state"):
+        answer = await app.respond(HttpRequest("GET", path), Call("test", time.monotonic()))
+        assert answer.status == 404

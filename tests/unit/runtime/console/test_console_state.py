@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.figures import EndpointFigures
+from infergate.observe.metrics import Metrics
+from infergate.observe.recent import KEPT, Recalled, Recent, recalled
+from infergate.runtime.console import state
+from infergate.runtime.console.explanations import EXPLANATIONS
+
+
+def call(**fields: Any) -> Call:
+    asked = {
+        "protocol": "v2-rest", "operation": "infer", "model": "m", "route": "m", "backend": "b",
+        "backend_protocol": "v2-grpc", "way": "translate", "request_id": "r1",
+    }  # fmt: skip
+    return Call("peer", 0.0, **(asked | fields))
+
+
+def test_a_flow_has_all_that_is_counted_of_it() -> None:
+    metrics = Metrics()
+    metrics.record(call(bytes_in=10, bytes_out=20, backend_seconds=0.01), 0.02)
+    failed = call(bytes_in=1)
+    failed.fail(GatewayError(Kind.TIMEOUT, "late"))
+    metrics.record(failed, 40.0)
+    [flow] = state.figures(metrics.registry.collect())["flows"]
+    assert flow["outcomes"] == {"ok": 1, "timeout": 1}
+    assert (flow["route"], flow["protocol"], flow["backend_protocol"]) == (
+        "m",
+        "v2-rest",
+        "v2-grpc",
+    )
+    assert flow["seconds"]["count"] == 2
+    assert flow["seconds"]["sum"] == pytest.approx(40.02)
+    assert flow["seconds"]["buckets"][-1] == [None, 2], "JSON has no infinity"
+    assert dict(map(tuple, flow["seconds"]["buckets"]))[0.025] == 1
+    assert flow["backend_seconds"]["count"] == 1
+    assert (flow["bytes_in"], flow["bytes_out"]) == (11, 20)
+
+
+@pytest.mark.parametrize(
+    ("figures", "health"),
+    [
+        ({"available": 1}, "unknown"),
+        ({"available": 1, "ok": 1}, "up"),
+        ({"available": 1, "checks_ok": 1, "failed": 3}, "up"),
+        ({"available": 1, "down": 1}, "partly"),
+        ({"down": 2, "ok": 7}, "down"),
+        ({"ejected": 1, "ok": 7}, "ejected"),
+    ],
+)
+def test_an_endpoints_health_is_a_word(figures: dict[str, int], health: str) -> None:
+    metrics = Metrics()
+    metrics.endpoints.source = lambda: [EndpointFigures("b", "http://a:1", **figures)]
+    [row] = state.figures(metrics.registry.collect())["endpoints"]
+    assert (row["backend"], row["endpoint"], row["health"]) == ("b", "http://a:1", health)
+    assert row["requests"] == {"ok": figures.get("ok", 0), "failed": figures.get("failed", 0)}
+
+
+def test_backends_tell_retries_and_queues() -> None:
+    metrics = Metrics()
+    tally = metrics.traffic.of("b")
+    tally.retries["not_sent"] = 3
+    tally.waiting = 2
+    [row] = state.figures(metrics.registry.collect())["backends"]
+    assert (row["retries"], row["waiting"]) == ({"not_sent": 3}, 2)
+
+
+def test_ways_of_several_processes_are_added_up() -> None:
+    one, other = Recent(), Recent()
+    one.ways["a", "b", "translate"] = 2
+    other.ways["a", "b", "translate"] = 3
+    other.ways["a", "a", "forward"] = 1
+    assert [each["count"] for each in state.ways((recalled(one, 0), recalled(other, 1)))] == [1, 5]
+
+
+def test_failures_are_the_last_ones_of_all_the_newest_first_with_what_they_mean() -> None:
+    told = []
+    for worker in (0, 1):
+        recent = Recent()
+        for number in range(KEPT + 5):
+            failed = call(request_id=f"{worker}-{number}", model="m" * 1000)
+            failed.fail(GatewayError(Kind.CONNECT, "e" * 5000, detail="d"))
+            recent.failed(failed, 0.5, now=number * 2 + worker)
+        told.append(recalled(recent, worker))
+    failures = state.failures(told)
+    assert len(failures) == state.TOLD
+    assert [each["request_id"] for each in failures[:3]] == ["1-104", "0-104", "1-103"]
+    assert failures[0]["worker"] == 1
+    assert len(failures[0]["error"]) == 1024
+    assert len(failures[0]["model"]) == 256
+    assert failures[0]["meaning"] == EXPLANATIONS["connect"].meaning
+
+
+def test_every_kind_of_error_is_explained() -> None:
+    assert set(EXPLANATIONS) == {kind.value for kind in Kind}
+    assert all(each.meaning.endswith(".") and each.advice for each in EXPLANATIONS.values())
+
+
+def test_what_is_not_known_is_told_without_explanation() -> None:
+    recent = Recent()
+    recent.failed(call(outcome="new"), 0.1, 1.0)
+    [told] = state.failures([Recalled(None, {}, tuple(recent.failures))])
+    assert (told["kind"], told["meaning"]) == ("new", "")

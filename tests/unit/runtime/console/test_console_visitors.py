@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from infergate.runtime.console.visitors import MARK, foreign, is_browser, unknown_host
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1:8002", "localhost:8002", "[::1]:8002", "10.0.0.7", "gateway:8002", "",
+        "infergate.prod.svc:8002", "x.svc.cluster.local", "box.local", "Gate.Example:8002",
+        "gate.example.", "console.localhost",
+    ],
+)  # fmt: skip
+def test_names_that_nobody_else_can_have_are_answered(host: str) -> None:
+    assert unknown_host({"host": host} if host else {}, ("gate.example",)) == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("evil.example:8002", "evil.example"),
+        ("127.0.0.1.evil.example", "127.0.0.1.evil.example"),
+        ("localhost.evil.example", "localhost.evil.example"),
+        ("gate.example.evil.test.com", "gate.example.evil.test.com"),
+        ("user@evil.example", "evil.example"),
+        ("[bro.ken", "[bro.ken"),
+    ],
+)
+def test_public_names_may_be_an_attackers(host: str, name: str) -> None:
+    assert unknown_host({"host": host}, ("gate.example",)) == name
+
+
+OWN = {"host": "127.0.0.1:8002", MARK: "1"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "http://127.0.0.1:8002", "sec-fetch-site": "same-origin"},
+        {"origin": "http://127.0.0.1:8002"},
+    ],
+)
+def test_the_console_itself_may_act(headers: dict[str, str]) -> None:
+    assert foreign(OWN | headers) == ""
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:8000"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "none"},
+        {"origin": "http://127.0.0.1:8002", "sec-fetch-site": "cross-site"},
+    ],
+)
+def test_a_page_of_elsewhere_may_not(headers: dict[str, str]) -> None:
+    assert "elsewhere" in foreign(OWN | headers)
+    assert is_browser(headers)
+
+
+def test_nor_who_cannot_send_a_header_of_its_own() -> None:
+    own = {"host": "a", "origin": "http://a", "sec-fetch-site": "same-origin"}
+    assert MARK in foreign(own)
+    assert not is_browser({"host": "a"})

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from infergate.terminal import Progress, Table, is_terminal, plain, show
+
+TABLE = Table(
+    "routes", ("MODEL", "REQUESTS"), [("[red]bert[/]", "7"), ("a", "1200")], frozenset({1})
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def colourful(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
+def test_elsewhere_than_on_a_terminal_it_is_aligned_text() -> None:
+    out = io.StringIO()
+    show([TABLE, TABLE], out)
+    one = "routes\n  MODEL         REQUESTS\n  [red]bert[/]         7\n  a                 1200\n"
+    assert out.getvalue() == f"{one}\n{one}"
+    assert plain(TABLE) == one
+
+
+def test_on_a_terminal_it_is_drawn_and_names_are_no_markup() -> None:
+    out = Terminal()
+    show([TABLE], out)
+    assert "\x1b[" in out.getvalue()
+    assert "[red]bert[/]" in out.getvalue()
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", ""), ("TERM", "dumb")])
+def test_who_wants_no_colours_gets_none(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert not is_terminal(Terminal())
+    out = Terminal()
+    show([TABLE], out)
+    assert "\x1b[" not in out.getvalue()
+
+
+def test_progress_is_for_terminals() -> None:
+    quiet, seen = io.StringIO(), Terminal()
+    for stream in (quiet, seen):
+        with Progress("work", 2, stream) as progress:
+            progress.step()
+            progress.step()
+    assert quiet.getvalue() == ""
+    assert "work" in seen.getvalue()
+
+
+def test_who_serves_and_is_not_looked_at_has_no_library_for_terminals() -> None:
+    code = (
+        "import sys, infergate.cli, infergate.runtime.serve, infergate.terminal, io\n"
+        "from infergate.terminal import Table, show, Progress\n"
+        "show([Table('t', ('A',), [('b',)])], io.StringIO())\n"
+        "with Progress('w', 1, io.StringIO()) as p: p.step()\n"
+        "late = {'rich', 'infergate.runtime.console.console', 'infergate.runtime.console.state',\n"
+        "  'infergate.config.shown', 'infergate.cli.telling'}\n"
+        "print(sorted(late & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
