@@ -68,8 +68,17 @@ async def spread(running: Infergate, count: int) -> list[Client]:
     return clients
 
 
+ACTING = """
+listeners:
+  http: {{address: "127.0.0.1:{2}"}}
+  grpc: {{address: "127.0.0.1:{1}"}}
+  admin: {{address: "127.0.0.1:{0}", actions: true}}
+"""
+
+
 async def test_several_are_as_one() -> None:
-    with several(config=f"reload: {{watch: false, post: true}}\n{DEMO}") as running:
+    config = f"reload: {{watch: false, post: true}}\n{DEMO}"
+    with several(config=config, listeners=ACTING) as running:
         clients = await spread(running, COUNT)
         ports = {each.port for each in clients}
 
@@ -109,6 +118,20 @@ async def the_console_tells_of_all(running: Infergate, clients: list[Client]) ->
     assert {each["worker"] for each in state["failures"]} == {0, 1}
     addresses = {each["name"]: each["address"] for each in plan["listeners"]}
     assert (addresses["http"], addresses["admin"]) == (running.http, running.admin)
+    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [7]}
+    asked = {"protocol": "v2-grpc", "model": "identity", "inputs": [tensor]}
+    told = await asyncio.to_thread(tried, running, asked)
+    assert (told["outcome"], told["answer"]["start"]) == ("ok", "gRPC status 0")
+    told = await asyncio.to_thread(tried, running, asked | {"protocol": "none"})
+    assert told == {"error": "there is no protocol 'none'", "kind": "bad_request"}
+
+
+def tried(running: Infergate, asked: dict[str, Any]) -> Any:
+    by = http.client.HTTPConnection(running.admin, timeout=30)
+    by.request("POST", "/console/try", json.dumps(asked), {"x-infergate-console": "1"})
+    told = json.loads(by.getresponse().read())
+    by.close()
+    return told
 
 
 def console(running: Infergate, *pages: str) -> list[Any]:

@@ -11,6 +11,7 @@ one; that of an inference never is.
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -153,6 +154,17 @@ class RemoteBackend(Generic[Req, Resp]):
         self._shares: Final = server.shared_memory
         self._detection: Final = Detection(server.profile, self._ask_profile)
         self._descriptions: Final = Descriptions(self._ask_description)
+
+    def over(
+        self, wrapped: Callable[[Upstream[Req, Resp]], Upstream[Req, Resp]]
+    ) -> RemoteBackend[Req, Resp]:
+        """The same, but its operations pass by what ``wrapped`` makes of its upstream: for somebody
+        to look at. What is known and counted is one for both. Not to be closed."""
+        other = copy.copy(self)
+        upstream = wrapped(self._upstream)
+        sending = self._sending.over(upstream)
+        vars(other).update(_upstream=upstream, _sending=sending, infer=sending.infer)
+        return other
 
     @property
     def spreads(self) -> bool:

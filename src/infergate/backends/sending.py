@@ -16,6 +16,7 @@ tried on another (docs/decisions/0013), nor sent twice.
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
@@ -81,6 +82,12 @@ class Sending(Generic[Req, Resp]):
         self._key: Final = key
         self._latencies: Final[dict[str, Latencies]] = {}
         """Of routes that hedge after a percentile."""
+
+    def over(self, upstream: Upstream[Req, Resp]) -> Sending[Req, Resp]:
+        """The same over ``upstream``: to the same endpoints, in the same queue, counted alike."""
+        other = copy.copy(self)
+        vars(other)["_upstream"] = upstream
+        return other
 
     def allowed(self, call: Call) -> float:
         """The route's timeout where it has one, else the backend's."""

@@ -94,7 +94,7 @@ class Admin:
             case "/config":
                 return _json(200, self._history.page())
             case "/" if self._make_console is not None and _is_person(wire.headers):
-                return HttpResponse(303, {"location": _CONSOLE})
+                return HttpResponse(303, {"location": f"{_CONSOLE[1:]}/"})
             case "/":
                 return _json(200, self._about())
             case _:

@@ -30,6 +30,13 @@ class Schema:
         descriptor = self._pool.FindMessageTypeByName(full_name)
         return message_factory.GetMessageClass(descriptor)
 
+    def messages_of(self, method: str) -> tuple[Any, Any]:
+        """The classes of the request and the answer of ``method``, ``/package.Service/Method``.
+        Raises KeyError for one that the schema does not hold."""
+        found = self._pool.FindMethodByName(method[1:].replace("/", "."))
+        made = message_factory.GetMessageClass
+        return made(found.input_type), made(found.output_type)
+
     def files_named(self, filename: str) -> tuple[bytes, ...]:
         """The serialized file of this name and all that it imports. Raises KeyError."""
         found: dict[str, bytes] = {}

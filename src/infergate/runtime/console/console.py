@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -14,21 +15,22 @@ from infergate.config import shown
 from infergate.config.listeners import AdminListener
 from infergate.config.mistakes import ConfigError
 from infergate.core.call import Call
-from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.limits import MIB
+from infergate.core.wire import HttpRequest, HttpResponse, joined, size
 from infergate.runtime.console import plan, state
+from infergate.runtime.console.page import HEADERS, INDEX, page
 from infergate.runtime.console.view import View
-from infergate.runtime.console.visitors import unknown_host
+from infergate.runtime.console.visitors import foreign, unknown_host
 from infergate.runtime.history import History
 
 PATH: Final = "/console"
-_SAFE: Final = {
-    "cache-control": "no-store",
-    "x-content-type-options": "nosniff",
-    "cross-origin-resource-policy": "same-origin",
-    "referrer-policy": "no-referrer",
-}
-_JSON: Final = {"content-type": "application/json", **_SAFE}
-_TEXT: Final = {"content-type": "text/plain; charset=utf-8", **_SAFE}
+_ACTIONS: Final = {"/try": "try", "/try/example": "example"}
+_LONGEST: Final = MIB
+_SHOWN: Final = 128
+_audit = logging.getLogger("infergate.audit")
+_JSON: Final = {"content-type": "application/json", **HEADERS}
+_TEXT: Final = {"content-type": "text/plain; charset=utf-8", **HEADERS}
 Json = dict[str, Any]
 
 
@@ -54,21 +56,64 @@ class Console:
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
         """Answer a request whose path is PATH, or below it."""
-        del call
         if name := unknown_host(wire.headers, self._listener.hosts):
             return _text(
                 403, f"'{name}' is no name of the console: see listeners.admin.hosts, or ask by IP"
             )
+        action = _ACTIONS.get(wire.path.removeprefix(PATH))
+        if action is not None:
+            return await self._act(action, wire, call)
         if wire.method not in {"GET", "HEAD"}:
             return _text(405, "only GET is served here", {"allow": "GET, HEAD"})
         match wire.path.removeprefix(PATH):
+            case "":  # so that what the page asks for is found behind a proxy that adds a path
+                return HttpResponse(303, {"location": f"{PATH[1:]}/", **HEADERS})
             case "/state":
                 return _json(await self._state())
             case "/plan":
                 return _json(plan.plan(self._view.config, self._view.addresses))
             case "/config":
                 return _json(await self._config())
-        return _text(404, "there are /console/state, /console/plan and /console/config")
+        found = page(wire.path.removeprefix(f"{PATH}/") or INDEX)
+        return found or _text(404, "there are /console/state, /console/plan and /console/config")
+
+    async def _act(self, action: str, wire: HttpRequest, call: Call) -> HttpResponse:
+        """Carry out what the form asks for."""
+        if wire.method != "POST":
+            return _text(405, "only POST is served here", {"allow": "POST"})
+        if not self._listener.actions:
+            return _text(403, "it is off; listeners.admin.actions switches it on")
+        if wrong := foreign(wire.headers):
+            return _text(403, f"refused: {wrong}")
+        if size(wire.body) > _LONGEST:
+            return _text(413, f"more than {_LONGEST} bytes")
+        outcome = "cancelled"
+        asked: Any = {}
+        try:
+            asked = orjson.loads(joined(wire.body))
+            if not isinstance(asked, dict):
+                raise bad_request("expected a JSON object")
+            told = await self._view.carry_out(action, asked)
+            outcome = told.get("outcome", "ok")
+        except orjson.JSONDecodeError as error:
+            outcome = "refused"
+            return _json({"error": f"that is not JSON: {error}"}, 400)
+        except GatewayError as error:
+            outcome = "refused"
+            status = 503 if error.kind is Kind.OVERLOADED else 400
+            return _json({"error": error.public, "kind": error.kind.value}, status)
+        else:
+            return _json(told)
+        finally:
+            asked = asked if isinstance(asked, dict) else {}
+            _audit.info(
+                "console %s protocol=%r model=%r peer=%s outcome=%s",
+                action,
+                str(asked.get("protocol", ""))[:_SHOWN],
+                str(asked.get("model", ""))[:_SHOWN],
+                call.peer,
+                outcome,
+            )
 
     async def _state(self) -> Json:
         view = self._view

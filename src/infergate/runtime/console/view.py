@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from prometheus_client.core import Metric
 
 from infergate.config.schema import Config
+from infergate.gateway.gateway import Gateway
 from infergate.observe.metrics import Metrics
 from infergate.observe.recent import Recalled, Recent, recalled
 from infergate.transport.base import Address
@@ -48,10 +49,17 @@ class View(Protocol):
         """What each remembers, of those that answer."""
         ...
 
+    async def carry_out(self, what: str, asked: Json) -> Json:
+        """See ``trying.carried_out``: by one of them. Raises GatewayError."""
+        ...
+
 
 class _Running(Protocol):
     @property
     def config(self) -> Config: ...
+
+    @property
+    def gateway(self) -> Gateway: ...
 
     @property
     def listeners(self) -> Mapping[str, Any]: ...
@@ -85,3 +93,10 @@ class Alone:
     async def recent(self) -> Sequence[Recalled]:
         """See View."""
         return (recalled(self._recent),)
+
+    async def carry_out(self, what: str, asked: Json) -> Json:
+        """See View."""
+        from infergate.runtime.console.trying import carried_out  # noqa: PLC0415 - few ask for it
+
+        running = self._running()
+        return await carried_out(running.config, running.gateway, what, asked)

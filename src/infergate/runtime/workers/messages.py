@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from infergate.config.schema import Config
+from infergate.core.errors import Kind
 from infergate.transport.base import Address
 
 Given = tuple[tuple[Address, int], ...]
@@ -46,6 +48,22 @@ class Tell:
 @dataclass(frozen=True, slots=True)
 class Recall:
     """To a worker: what the console tells besides metrics. Recalled."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarryOut:
+    """To a worker: ``asked``, which is ``what``, of the console's. JSON, or Refused."""
+
+    what: str
+    asked: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An answer: a GatewayError, which cannot be pickled."""
+
+    kind: Kind
+    public: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from infergate.access.shared_rates import SharedBuckets
 from infergate.config.schema import Config
+from infergate.core.errors import GatewayError
 from infergate.core.messages import ModelStatistics
 from infergate.observe.log_lines import FORMATTERS
 from infergate.observe.recent import recalled
@@ -31,6 +32,7 @@ from infergate.runtime.workers.channel import Channel, Failed, Lost, receive_des
 from infergate.runtime.workers.files import Files
 from infergate.runtime.workers.lines import Turn
 from infergate.runtime.workers.messages import (
+    CarryOut,
     Counted,
     Drain,
     Drop,
@@ -38,6 +40,7 @@ from infergate.runtime.workers.messages import (
     IsReady,
     Prepare,
     Recall,
+    Refused,
     Serve,
     Stop,
     Take,
@@ -111,6 +114,8 @@ class _Worker:
                 return list(self._company.metrics.registry.collect())
             case Recall():
                 return recalled(self._company.recent, self._number)
+            case CarryOut(what, asked):
+                return await self._carry_out(what, asked)
             case IsReady():
                 return await self._running.gateway.readiness.ready()
             case Counted(model, version):
@@ -121,6 +126,15 @@ class _Worker:
                 previous = self._stopping
                 self._stopping = asyncio.create_task(self._stop(grace, previous))
         return None
+
+    async def _carry_out(self, what: str, asked: dict[str, Any]) -> object:
+        from infergate.runtime.console.trying import carried_out  # noqa: PLC0415 - few ask for it
+
+        running = self._running
+        try:
+            return await carried_out(running.config, running.gateway, what, asked)
+        except GatewayError as error:
+            return Refused(error.kind, error.public)
 
     # ---- what serves
 

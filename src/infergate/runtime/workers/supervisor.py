@@ -26,6 +26,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ModelStatistics
 from infergate.gateway.catalogue import ANSWER_TIME
 from infergate.gateway.statistics import together
@@ -46,12 +47,14 @@ from infergate.runtime.workers.backoff import Backoff
 from infergate.runtime.workers.channel import Failed, Lost
 from infergate.runtime.workers.files import Files
 from infergate.runtime.workers.messages import (
+    CarryOut,
     Counted,
     Drain,
     Drop,
     IsReady,
     Prepare,
     Recall,
+    Refused,
     Serve,
     Stop,
     Take,
@@ -78,6 +81,8 @@ _ANSWER: Final = 1.0
 """Seconds that it has to say how it is."""
 _READY: Final = ANSWER_TIME + _ANSWER
 """Seconds that it has to say whether it can serve, for which it may ask its backends."""
+_TRY: Final = 75.0
+"""Seconds that it has to carry out what the console asks for, which ends in less by itself."""
 _LAST: Final = 5.0
 """Seconds that it has to end, besides those that requests may take."""
 _STOPPING: Final = "the gateway is stopping"
@@ -137,6 +142,17 @@ class Supervisor:
     def addresses(self) -> Mapping[str, Address]:
         """See View."""
         return {name: each.address for name, each in self.listeners.items()}
+
+    async def carry_out(self, what: str, asked: dict[str, Any]) -> dict[str, Any]:
+        """See View: by whichever worker is the first."""
+        for _, worker in self._serving():
+            told = await self._ask(worker, CarryOut(what, asked), _TRY)
+            if isinstance(told, Refused):
+                raise GatewayError(told.kind, told.public)
+            if told is not None:
+                found: dict[str, Any] = told
+                return found
+        raise GatewayError(Kind.OVERLOADED, "no worker has answered")
 
     async def recent(self) -> Sequence[Recalled]:
         """See View."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -161,6 +162,28 @@ async def test_other_questions(
 async def test_what_a_client_sent_is_told_whatever_it_is(site: Site) -> None:
     assert await site.infer("gone%ED%A0%80") >= 400
     await site.told("/console/state")
+
+
+async def test_the_page_has_its_files_and_lets_in_no_others(site: Site) -> None:
+    answer = await site.ask("/console")
+    assert (answer.status, answer.headers["location"]) == (303, "console/")
+    text = ""
+    names = ["", "icon.svg", "console.css", "console.js"]
+    for name in names:
+        answer = await site.ask(f"/console/{name}")
+        assert answer.status == 200, name
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        source = b"".join(map(bytes, answer.body)).decode()
+        for imported in re.findall(r'from "\./([\w.]+)"', source):
+            if imported not in names:
+                names.append(imported)
+        text += source
+    assert len(names) > 8
+    assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)\S+", text), "nothing of elsewhere"
+    for name in ("../console.py", "%2e%2e/page.py", "index.htm", "/", "page"):
+        assert (await site.ask(f"/console/{name}")).status == 404
 
 
 # ---- switched off and on

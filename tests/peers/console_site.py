@@ -1,0 +1,129 @@
+"""A gateway with something to see: backends and clients of every protocol, and errors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from e2e.running import Infergate, started_infergate
+from e2e.several import until
+from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError
+from infergate.core.messages import InferRequest
+from infergate.core.tensor import tensor_of
+from infergate.matrix.clients import SPEAKERS
+from infergate.transport.base import Endpoint
+
+DEMO = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: demo}]\n"
+LISTENERS = """
+listeners:
+  http: {{address: "127.0.0.1:{2}"}}
+  grpc: {{address: "127.0.0.1:{1}"}}
+  admin: {{address: "127.0.0.1:{0}", actions: true}}
+"""
+CONFIG = """
+log: {{access: false}}
+workers: {workers}
+reload: {{watch: false}}
+backends:
+  triton-fleet:
+    protocol: v2-grpc
+    endpoints: ["grpc://{one.grpc}", "grpc://{two.grpc}", "grpc://127.0.0.1:9"]
+    health: {{interval: 1s}}
+  triton-canary: {{protocol: v2-rest, endpoints: ["http://{two.http}"]}}
+  legacy-trt: {{protocol: trtis-grpc, endpoints: ["grpc://{one.grpc}"]}}
+  legacy-http: {{protocol: trtis-http, endpoints: ["http://{two.http}"]}}
+  edge-device: {{protocol: graphpipe, endpoints: ["http://{one.http}/graphpipe/identity"]}}
+  retired: {{protocol: v2-rest, endpoints: ["http://127.0.0.1:9"]}}
+  embedded: {{protocol: builtin}}
+routes:
+  - model: bert-base
+    backend: triton-fleet
+    rewrite: {{model: identity}}
+    split: [{{backend: triton-canary, percent: 10}}]
+  - {{model: resnet50, backend: triton-canary, rewrite: {{model: identity}}}}
+  - {{model: speech-2019, backend: legacy-trt, rewrite: {{model: identity}}}}
+  - {{model: ranker-v1, backend: legacy-http, rewrite: {{model: identity}}, fallback: embedded}}
+  - {{model: camera-7, backend: edge-device}}
+  - {{model: old-model, backend: retired}}
+  - {{model: "*", backend: embedded}}
+"""
+MODELS = ("bert-base", "resnet50", "speech-2019", "ranker-v1", "camera-7", "identity")
+_ASKED = 0.01
+"""Seconds between two requests: something is to flow, on a machine with other things to do."""
+
+
+@dataclass
+class Site:
+    """``file`` is the configuration's."""
+
+    gateway: Infergate
+    file: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.gateway.admin}/console/"
+
+    def serving(self) -> int:
+        """How many workers do."""
+        with urllib.request.urlopen(f"{self.url}state") as answer:
+            return int(json.load(answer)["workers"]["serving"])
+
+
+@contextmanager
+def started_site(workers: int = 1) -> Iterator[Site]:
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(started_infergate(DEMO)) for _ in range(2))
+        config = CONFIG.format(one=one, two=two, workers=workers)
+        gateway = stack.enter_context(started_infergate(config, LISTENERS))
+        site = Site(gateway, gateway.log.parent / "routes.yaml")
+        until(lambda: site.serving() == workers, "all workers serve")
+        yield site
+
+
+@contextmanager
+def traffic(site: Site) -> Iterator[None]:
+    """Clients of every protocol ask as long as this lasts."""
+    stop = threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(_ask(site, stop)))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+async def _ask(site: Site, stop: threading.Event) -> None:
+    speakers = [each for each in SPEAKERS if each.listener in {"http", "grpc"}]
+    clients = {}
+    tensor = tensor_of("INPUT0", Datatype.FP32, np.linspace(0, 1, 64, dtype="f4"))
+    numbers = np.random.default_rng(7)
+    while not stop.is_set():
+        speaker = speakers[int(numbers.integers(len(speakers)))]
+        model = MODELS[min(int(numbers.exponential(1.4)), len(MODELS) - 1)]
+        if numbers.random() < 0.02:
+            model = "old-model"
+        address = getattr(site.gateway, speaker.listener)
+        host, _, port = address.rpartition(":")
+        endpoint = Endpoint(host, int(port), path=speaker.path(model, ""))
+        key = (speaker.name, endpoint)
+        if key not in clients:
+            clients[key] = speaker.client(endpoint)
+        request = InferRequest(model, inputs=(replace(tensor, name="INPUT0"),))
+        with contextlib.suppress(GatewayError):
+            await clients[key].perform(request, Call("traffic", time.monotonic()))
+        await asyncio.sleep(_ASKED)
+    for each in clients.values():
+        await each.close()

@@ -1,0 +1,191 @@
+"""A real browser without a window, over its DevTools protocol.
+
+Debian's ``chromium`` (``apt-get install chromium``), or whichever CHROMIUM names. Nothing is
+installed by the tests: a browser is a large thing, and machines have theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE = 60.0
+"""Seconds for what a loaded machine does in one."""
+_FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-extensions", "--hide-scrollbars", "--mute-audio", "--force-color-profile=srgb",
+    "--remote-debugging-port=0", "--remote-debugging-address=127.0.0.1",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
+)  # fmt: skip
+
+
+def chromium() -> str:
+    """The path of a browser. Raises RuntimeError where there is none."""
+    named = os.environ.get("CHROMIUM")
+    found = named or next(filter(None, map(shutil.which, NAMES)), None)
+    if not found:
+        raise RuntimeError("no chromium here: apt-get install chromium, or set CHROMIUM to one")
+    return found
+
+
+class Page:
+    """One tab. ``complaints`` are the console's errors and warnings, exceptions that nobody caught,
+    and answers that were no success; ``asked`` all URLs that were asked for."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._session = ""
+        self.complaints: list[str] = []
+        self.asked: list[str] = []
+        self._reading = asyncio.create_task(self._read())
+
+    async def begin(self) -> None:
+        target = await self._send("Target.createTarget", url="about:blank")
+        told = await self._send("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        self._session = told["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            await self._send(f"{domain}.enable")
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _send(self, method: str, **params: Any) -> dict[str, Any]:
+        number = next(self._numbers)
+        message: dict[str, Any] = {"id": number, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        await self._socket.send_json(message)
+        async with asyncio.timeout(PATIENCE):
+            told = await answer
+        assert "error" not in told, (method, told["error"])
+        result: dict[str, Any] = told["result"]
+        return result
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            told = json.loads(message.data)
+            if "id" in told:
+                self._answers.pop(told["id"]).set_result(told)
+            else:
+                self._hear(told["method"], told["params"])
+
+    def _hear(self, method: str, params: dict[str, Any]) -> None:
+        match method:
+            case "Runtime.consoleAPICalled" if params["type"] in {"error", "warning", "assert"}:
+                self.complaints.append(f"console: {params['args']}")
+            case "Runtime.exceptionThrown":
+                details = params["exceptionDetails"]
+                thrown = details.get("exception", {}).get("description", details["text"])
+                self.complaints.append(f"exception: {thrown}")
+            case "Log.entryAdded" if params["entry"]["level"] in {"error", "warning"}:
+                self.complaints.append(
+                    f"log: {params['entry']['text']} {params['entry'].get('url')}"
+                )
+            case "Network.requestWillBeSent":
+                self.asked.append(params["request"]["url"])
+
+    # ---- what tests do
+
+    async def open(self, url: str) -> None:
+        await self._send("Page.navigate", url=url)
+        await self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
+
+    async def eval(self, expression: str) -> Any:
+        """The value of ``expression``, awaited. Raises AssertionError with what it throws."""
+        told = await self._send(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
+        assert "exceptionDetails" not in told, told["exceptionDetails"]
+        return told["result"].get("value")
+
+    async def until(self, expression: str, why: str = "") -> None:
+        """Wait until ``expression`` is true, or is something."""
+        deadline = time.monotonic() + PATIENCE
+        while not await self.eval(f"Boolean({expression})"):
+            assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {why or expression}"
+            await asyncio.sleep(0.05)
+
+    async def press(self, key: str, code: int, text: str = "", modifiers: int = 0) -> None:
+        """A key; ``code`` is its virtual key code."""
+        how = {"key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
+        down = {**how, "text": text} if text else how
+        await self._send("Input.dispatchKeyEvent", type="keyDown", **down)
+        await self._send("Input.dispatchKeyEvent", type="keyUp", **how)
+
+    async def look(self, width: int, height: int, scheme: str = "light") -> None:
+        """Be a window of that size, of a reader who prefers ``scheme`` (light or dark)."""
+        await self._send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
+        )  # fmt: skip
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        await self._send("Emulation.setEmulatedMedia", features=features)
+
+    async def shoot(self, file: Path, *, whole: bool = False) -> None:
+        """A picture of the window, or of the ``whole`` page."""
+        told = await self._send("Page.captureScreenshot", captureBeyondViewport=whole)
+        await asyncio.to_thread(file.write_bytes, base64.b64decode(told["data"]))
+
+
+@asynccontextmanager
+async def opened_page() -> AsyncIterator[Page]:
+    """A tab in a browser of its own."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        process = subprocess.Popen(  # noqa: ASYNC220 - at once
+            [chromium(), *_FLAGS, f"--user-data-dir={folder}", "about:blank"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        try:
+            port_file = Path(folder) / "DevToolsActivePort"
+            await _until(
+                lambda: process.poll() is not None or _lines(port_file) >= 2,
+                "the browser opens its port",
+            )
+            assert process.poll() is None, f"the browser ended with {process.returncode}"
+            port, path = port_file.read_text().splitlines()[:2]
+            async with (
+                aiohttp.ClientSession() as session,
+                session.ws_connect(
+                    f"ws://127.0.0.1:{port}{path}",
+                    max_msg_size=0,
+                    timeout=aiohttp.ClientWSTimeout(),
+                ) as socket,
+            ):
+                page = Page(socket)
+                await page.begin()
+                yield page
+                await page.close()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # the group is its own: see start_new_session
+            process.wait()
+
+
+def _lines(file: Path) -> int:
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+async def _until(met: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not met():
+        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
+        await asyncio.sleep(0.05)

@@ -1,0 +1,298 @@
+"""The console in a real browser: it loads, lives, needs no mouse, and asks nobody else.
+
+INFERGATE_SHOTS names a folder that pictures of it are kept in, to be looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from peers.console_site import Site, started_site, traffic
+from peers.support.chromium import Page, chromium, opened_page
+
+pytestmark = pytest.mark.peers
+
+PARTS = ("live", "translation", "errors", "try", "config")
+WIDE, NARROW = (1440, 900), (420, 860)
+
+CONTRASTS = """
+(() => {
+  const context = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const rgba = (color) => {
+    context.clearRect(0, 0, 1, 1);
+    context.fillStyle = color;
+    context.fillRect(0, 0, 1, 1);
+    return [...context.getImageData(0, 0, 1, 1).data];
+  };
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const [r, g, b, a] = rgba(getComputedStyle(at).backgroundColor);
+      if (a === 255) return [r, g, b];
+    }
+    return [255, 255, 255];
+  };
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((each) => each / 255)
+      .map((each) => (each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const low = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const texts = [...element.childNodes].filter((each) => each.nodeType === 3);
+    const says = texts.some((each) => each.textContent.trim());
+    if (!says || !element.checkVisibility() || element.closest(".unseen, :disabled")) continue;
+    const [one, other] = [light(rgba(getComputedStyle(element).color)), light(ground(element))];
+    const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    if (ratio < 4.5) low.push(`${ratio.toFixed(2)} ${element.outerHTML.slice(0, 90)}`);
+  }
+  return [...new Set(low)];
+})()
+"""
+UNNAMED = """
+[...document.querySelectorAll("input, select, textarea, button, [tabindex='0'], svg, img, table")]
+  .filter((each) => each.checkVisibility() && !each.closest("[aria-hidden=true]"))
+  .filter((each) => !(each.labels?.length || each.ariaLabel || each.alt === "" || each.alt
+    || each.title || each.textContent.trim() || each.getAttribute("aria-labelledby")))
+  .map((each) => each.outerHTML.slice(0, 100))
+"""
+WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    try:
+        chromium()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    with started_site() as running, traffic(running):
+        yield running
+
+
+@pytest_asyncio.fixture
+async def page(site: Site) -> AsyncIterator[Page]:
+    async with opened_page() as opened:
+        await opened.look(*WIDE)
+        await opened.open(site.url)
+        await opened.until(
+            "document.querySelectorAll('#column-routes .node').length > 3", "it is drawn"
+        )
+        yield opened
+        assert opened.complaints == []
+        own = f"http://{site.gateway.admin}/"
+        assert [each for each in opened.asked if not each.startswith(own)] == []
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> Path:
+    folder = Path(os.environ.get("INFERGATE_SHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+async def turn_to(page: Page, part: str) -> None:
+    await page.eval(f"location.hash = '#{part}'")
+    await page.until(f"!document.getElementById('{part}').hidden")
+
+
+async def test_it_shows_what_flows_and_goes_on_showing(page: Page) -> None:
+    nodes = "document.querySelectorAll('#column-{} .node[data-busy=true] .name code')"
+    busy = f"[...{nodes}].map((each) => each.textContent)"
+    await page.until(f"{busy.format('routes')}.includes('bert-base')", "a route has traffic")
+    await page.until(f"{busy.format('backends')}.includes('triton-fleet')")
+    await page.until(f"{busy.format('endpoints')}.length > 2")
+    await page.until("document.querySelectorAll('#wires .flow[visibility=visible]').length > 8")
+    await page.until(
+        "document.querySelector('.node[data-health=down] code')?.textContent === 'grpc://127.0.0.1:9'",
+        "the endpoint that is away is seen to be",
+    )
+    requests = "document.querySelector('#tiles b').textContent"
+    assert (await page.eval(requests)).endswith("/s")
+    points = "document.querySelector('#tiles polyline').getAttribute('points').split(' ').length"
+    before = await page.eval(points)
+    await page.until(f"{points} > {before} + 1", "the lines grow")
+
+
+async def test_what_is_sought_is_found(page: Page) -> None:
+    names = "[...document.querySelectorAll('#column-routes .name code')].map((e) => e.textContent)"
+    await page.eval(
+        "(() => { const f = document.getElementById('find'); f.value = 'graphpipe';"
+        " f.dispatchEvent(new Event('input')); })()"
+    )
+    await page.until(f"JSON.stringify({names}) === '[\"camera-7\"]'")
+
+
+async def test_the_table_tells_what_was_translated_and_what_went_on_as_it_came(page: Page) -> None:
+    await turn_to(page, "translation")
+    await page.until("document.querySelectorAll('#matrix .way[data-way=translate]').length > 6")
+    await page.until("document.querySelectorAll('#matrix .way[data-way=forward]').length > 0")
+    assert await page.eval("document.querySelectorAll('#matrix tbody tr').length") == 5
+
+
+async def test_errors_are_explained(page: Page) -> None:
+    await turn_to(page, "errors")
+    await page.until(
+        "[...document.querySelectorAll('.failure')].some((e) => e.textContent.includes('old-model')"
+        " && e.textContent.includes('connect') && e.textContent.includes('What to do'))"
+    )
+    await page.eval("document.querySelector('.failure summary').click()")
+    await page.until("document.querySelector('.failure details[open] td')")
+
+
+async def test_the_configuration_is_shown_compared_and_reloaded(page: Page, site: Site) -> None:
+    await turn_to(page, "config")
+    await page.until("document.getElementById('loaded').textContent.includes('triton-fleet')")
+    await page.until("document.querySelector('#diff .same')")
+    text = site.file.read_text()
+    site.file.write_text(text.replace("percent: 10", "percent: 25"))
+    await page.eval("document.getElementById('look').click()")
+    await page.until("document.querySelector('#diff .plus')?.textContent.includes('25')")
+    await page.eval("document.getElementById('reload').click()")
+    await page.until("document.getElementById('reload-note').textContent === 'Reloaded.'")
+    await page.until("document.querySelector('#diff .same')")
+    await page.until("document.getElementById('config-facts').textContent.includes('POST /reload')")
+    site.file.write_text(text.replace("percent: 10", "percent: many"))
+    await page.eval("document.getElementById('look').click()")
+    await page.until("document.querySelector('#diff pre')?.textContent.includes('percent')")
+    await page.eval("document.getElementById('reload').click()")
+    await page.until("document.getElementById('reload-note').textContent.startsWith('Not taken')")
+    page.complaints.clear()  # the browser's, of a status 500
+    site.file.write_text(text)
+
+
+async def test_a_request_of_any_protocol_is_tried_and_both_sides_are_shown(
+    page: Page, shots: Path
+) -> None:
+    await turn_to(page, "try")
+    await page.until("document.querySelectorAll('#try-protocol option').length === 5")
+    note = "document.getElementById('try-note').textContent"
+    for protocol in ("v2-rest", "v2-grpc", "graphpipe", "trtis-http", "trtis-grpc"):
+        await page.eval(
+            f"document.getElementById('try-protocol').value = '{protocol}';"
+            "document.getElementById('try-model').value = 'speech-2019';"
+            "document.getElementById('outcome').hidden = true;"
+            "document.getElementById('example').click()"
+        )
+        await page.until(f"{note}.includes('fit')")
+        await page.eval("document.getElementById('send').click()")
+        await page.until("!document.getElementById('outcome').hidden")
+        hues = "[...document.querySelectorAll('#sides .wire')].map((e) => e.dataset.protocol)"
+        assert await page.eval(hues) == [protocol] * 2 + ["trtis-grpc"] * 2
+        sides = await page.eval("document.getElementById('sides').textContent")
+        assert 'model_name: "identity"' in sides
+        assert await page.eval("document.querySelector('#try-summary .pill').textContent") == "ok"
+        assert '"data": [0.0, 1.0' in await page.eval(
+            "document.getElementById('try-result').textContent"
+        )
+    for scheme, size in (("light", WIDE), ("dark", WIDE), ("dark", NARROW)):
+        await page.look(*size, scheme)
+        assert await page.eval(CONTRASTS) == []
+        assert await page.eval(UNNAMED) == []
+        assert await page.eval(WIDER) <= 0
+        await page.shoot(shots / f"tried-{scheme}-{size[0]}.png", whole=True)
+    seen = "document.querySelector('#sides pre.{}').checkVisibility()"
+    assert await page.eval(seen.format("decoded"))
+    await page.eval("document.querySelector('input[value=bytes]').click()")
+    assert await page.eval(f"{seen.format('bytes')} && !{seen.format('decoded')}")
+    await page.eval(
+        "document.getElementById('try-inputs').value = '[';document.getElementById('send').click()"
+    )
+    await page.until(f"{note}.startsWith('Not sent')")
+
+
+async def test_a_page_of_elsewhere_cannot_act(page: Page, site: Site) -> None:
+    """The browser itself is asked to send what such a page could."""
+    other = f"http://{site.gateway.http}"
+    await page.open(f"{other}/v2")
+    url = f"http://{site.gateway.admin}/reload"
+    before = number(site)
+    for how in (
+        "{method: 'POST', mode: 'no-cors'}",
+        "{method: 'POST', mode: 'no-cors', headers: {'content-type': 'text/plain'}, body: '{}'}",
+        "{method: 'POST', headers: {'x-infergate-console': '1'}}",
+    ):
+        await page.eval(f"fetch('{url}', {how}).then(() => 'sent', () => 'refused')")
+    assert number(site) == before
+    page.complaints.clear()  # that is what the browser complains of
+    page.asked.clear()
+
+
+def number(site: Site) -> Any:
+    with urllib.request.urlopen(f"http://{site.gateway.admin}/config") as answer:
+        return answer.read()
+
+
+async def test_no_code_but_its_own_runs(page: Page) -> None:
+    await page.eval(
+        "(() => { const s = document.createElement('script'); s.textContent = 'window.bad = 1';"
+        " document.body.append(s);"
+        " const i = document.createElement('img'); i.src = 'http://127.0.0.1:9/x';"
+        " document.body.append(i);"
+        " return new Promise((done) => { i.onerror = () => setTimeout(done, 100); }); })()"
+    )
+    assert await page.eval("window.bad === undefined")
+    blocked = [each for each in page.complaints if "Content Security Policy" in each]
+    assert len(blocked) == len(page.complaints) == 2
+    page.complaints.clear()
+    page.asked[:] = [each for each in page.asked if not each.startswith("http://127.0.0.1:9/")]
+
+
+async def test_it_can_be_used_by_keyboard(page: Page) -> None:
+    seen = []
+    for _ in range(12):
+        await page.press("Tab", 9)
+        seen.append(
+            await page.eval(
+                "document.activeElement.textContent.trim() || document.activeElement.id"
+            )
+        )
+    assert seen[0] == "Skip to content"
+    assert [each.split()[0] for each in seen[1:6]] == [
+        "Live",
+        "Translation",
+        "Errors",
+        "Try",
+        "Config",
+    ]
+    assert "find" in seen
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert await page.eval(outline) != "none"
+    await page.eval("document.querySelector('nav a[href=\"#config\"]').focus()")
+    await page.press("Enter", 13, "\r")
+    await page.until("!document.getElementById('config').hidden")
+    assert await page.eval("document.querySelector('nav [aria-current=page]').hash") == "#config"
+    await page.eval("document.getElementById('theme').focus()")
+    await page.press(" ", 32, " ")
+    await page.until("document.documentElement.dataset.theme === 'light'")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_it_can_be_read_in_any_light_and_on_any_screen(
+    page: Page, shots: Path, scheme: str
+) -> None:
+    await page.until("document.querySelectorAll('#wires .flow[visibility=visible]').length > 8")
+    for size in (WIDE, NARROW):
+        await page.look(*size, scheme)
+        for part in PARTS:
+            await turn_to(page, part)
+            await page.eval(
+                "new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))"
+            )
+            await page.shoot(shots / f"{part}-{scheme}-{size[0]}.png", whole=size is NARROW)
+            assert await page.eval(CONTRASTS) == [], part
+            assert await page.eval(UNNAMED) == [], part
+            assert await page.eval(WIDER) <= 0, f"{part} is wider than the window"
+
+
+async def test_who_wants_no_movement_sees_none(page: Page) -> None:
+    features = [{"name": "prefers-reduced-motion", "value": "reduce"}]
+    await page._send("Emulation.setEmulatedMedia", features=features)
+    await page.until("document.querySelector('#wires .flow')")
+    moving = "getComputedStyle(document.querySelector('#wires .flow')).animationName"
+    assert await page.eval(moving) == "none"

@@ -1,0 +1,218 @@
+"""What the form sends, from every protocol to every protocol, in one process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from infergate.codecs.registry import plugins
+from infergate.config import Config
+from infergate.core.call import Call
+from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.runtime.assemble import assemble
+from infergate.runtime.console.visitors import MARK
+from infergate.runtime.running import ADMIN, Running
+
+QUIET: dict[str, Any] = {"log": {"access": False}, "helpers": 0}
+FREE = {"address": "127.0.0.1:0"}
+PROTOCOLS = sorted(plugins())
+TENSOR = {"name": "INPUT0", "datatype": "FP32", "shape": [3], "data": [1, 2.5, -3]}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def front() -> AsyncIterator[Running]:
+    async with AsyncExitStack() as stack:
+        demo: dict[str, Any] = {
+            "listeners": {"http": FREE, "grpc": FREE, "admin": None},
+            "backends": {"demo": {"protocol": "builtin"}},
+            "routes": ({"model": "*", "backend": "demo"},),
+        }
+        behind = await started(demo, stack)
+        ports = {name: each.address for name, each in behind.listeners.items()}
+        backends: dict[str, Any] = {"embedded": {"protocol": "builtin"}}
+        for name in PROTOCOLS:
+            carrier = plugins()[name].carrier.value
+            path = "/graphpipe/identity" if plugins()[name].framed else ""
+            backends[name] = {
+                "protocol": name,
+                "endpoints": (f"{carrier}://{ports[carrier]}{path}",),
+            }
+        backends["gone"] = {"protocol": "v2-grpc", "endpoints": ("grpc://127.0.0.1:9",)}
+        routes = [
+            {"model": f"to-{name}", "backend": name, "rewrite": {"model": "identity"}}
+            for name in backends
+        ]
+        routes += [
+            {"model": "saved", "backend": "gone", "fallback": "embedded",
+             "rewrite": {"model": "identity"}},
+            {"model": "chosen", "backend": "embedded", "headers": {"x-stage": "canary"},
+             "rewrite": {"model": "identity"}},
+        ]  # fmt: skip
+        admin = FREE | {"actions": True}
+        yield await started(
+            {
+                "listeners": {"http": FREE, "grpc": FREE, "admin": admin},
+                "backends": backends,
+                "routes": tuple(routes),
+            },
+            stack,
+        )
+
+
+async def started(config: dict[str, Any], stack: AsyncExitStack) -> Running:
+    running = assemble(Config.model_validate(QUIET | config))
+    await running.start()
+    stack.push_async_callback(running.stop, 0)
+    return running
+
+
+async def ask(
+    running: Running, path: str, body: Any, headers: dict[str, str] | None = None
+) -> tuple[int, Any]:
+    app = running._parts.listening[ADMIN].app
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    wire = HttpRequest("POST", f"/console/{path}", headers=headers or {MARK: "1"}, body=[data])
+    answer: HttpResponse = await app.respond(wire, Call("test", time.monotonic()))
+    text = b"".join(map(bytes, answer.body))
+    is_json = answer.headers["content-type"] == "application/json"
+    return answer.status, json.loads(text) if is_json else text.decode()
+
+
+async def tried(running: Running, **asked: Any) -> Any:
+    status, told = await ask(running, "try", {"inputs": [TENSOR]} | asked)
+    assert status == 200, told
+    return told
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("backend", PROTOCOLS)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_both_sides_are_shown(front: Running, protocol: str, backend: str) -> None:
+    told = await tried(front, protocol=protocol, model=f"to-{backend}")
+    assert (told["outcome"], told["protocol"], told["backend_protocol"]) == (
+        "ok",
+        protocol,
+        backend,
+    )
+    assert json.loads(told["result"])["outputs"][0]["data"] == [1, 2.5, -3]
+    assert told["request"]["size"] > 12 or told["request"]["headers"]
+    exchange = told["exchanges"][-1]
+    assert exchange["backend"] == backend
+    assert exchange["answer"]["size"] > 0
+    assert exchange["request"]["start"].partition(" ")[0] in {"POST", "gRPC"}
+    assert told["answer"]["start"] in {"HTTP/1.1 200", "HTTP/1.1 200 OK", "gRPC status 0"}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_runs_inside_has_one_side(front: Running) -> None:
+    told = await tried(front, protocol="v2-rest", model="to-embedded", binary=True)
+    assert told["exchanges"] == []
+    assert dict(told["request"]["headers"])["inference-header-content-length"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_backend_that_is_away_and_the_one_that_stands_in(front: Running) -> None:
+    told = await tried(front, protocol="v2-grpc", model="to-gone")
+    assert told["outcome"] == "connect"
+    assert "down" in told["meaning"]
+    assert {each["error"].partition(":")[0] for each in told["exchanges"]} == {"connect"}
+    assert (await tried(front, protocol="v2-grpc", model="saved"))["outcome"] == "ok"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_headers_choose_a_route(front: Running) -> None:
+    assert (await tried(front, protocol="v2-rest", model="chosen"))["outcome"] == "not_found"
+    told = await tried(front, protocol="v2-rest", model="chosen", headers={"X-Stage": "canary"})
+    assert (told["outcome"], told["route"]) == ("ok", "chosen")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    "operation", ["metadata", "ready", "server live", "server ready", "server metadata"]
+)
+async def test_other_operations(front: Running, operation: str) -> None:
+    for protocol in ("v2-rest", "v2-grpc"):
+        told = await tried(front, protocol=protocol, model="to-v2-grpc", operation=operation)
+        assert told["outcome"] == "ok", operation
+        assert json.loads(told["result"])
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_example_can_be_sent(front: Running) -> None:
+    status, told = await ask(front, "try/example", {"model": "to-v2-rest"})
+    assert status == 200
+    again = await tried(front, protocol="v2-grpc", model="to-v2-rest", inputs=told["inputs"])
+    assert again["outcome"] == "ok"
+    status, told = await ask(front, "try/example", {"model": "nowhere"})
+    assert (status, told["kind"]) == (400, "not_found")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        b"{",
+        [],
+        {"protocol": "nope"},
+        {"protocol": 7},
+        {"protocol": "v2-rest", "operation": "load"},
+        {"protocol": "v2-rest", "inputs": 7},
+        {"protocol": "v2-rest", "inputs": [7]},
+        {"protocol": "v2-rest", "inputs": [], "headers": {"a": 1}},
+        {"protocol": "graphpipe", "model": "to-v2-rest",
+         "inputs": [{"name": "a", "datatype": "BF16", "shape": [1], "data": 1}]},
+        {"protocol": "trtis-grpc", "model": "nowhere", "inputs": [TENSOR]},
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_sent_is_told(front: Running, asked: Any) -> None:
+    status, told = await ask(front, "try", asked)
+    assert status == 400
+    assert told["error"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_who_may_not(front: Running) -> None:
+    assert (await ask(front, "try", {}, {"x": "y"}))[0] == 403
+    origin = {MARK: "1", "host": "127.0.0.1", "origin": "http://evil.example"}
+    assert (await ask(front, "try", {}, origin))[0] == 403
+    assert (await ask(front, "try", b"x" * (1 << 20) + b"x"))[0] == 413
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_it_is_audited_and_no_clients_request(
+    front: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = await flows(front)
+    with caplog.at_level(logging.INFO, "infergate.audit"):
+        await tried(front, protocol="v2-rest", model="to-v2-grpc")
+    assert caplog.messages == [
+        "console try protocol='v2-rest' model='to-v2-grpc' peer=test outcome=ok"
+    ]
+    assert await flows(front) == before
+
+
+async def flows(running: Running) -> Any:
+    app = running._parts.listening[ADMIN].app
+    answer = await app.respond(HttpRequest("GET", "/console/state"), Call("t", time.monotonic()))
+    return json.loads(bytes(answer.body[0]))["flows"]
+
+
+async def test_it_is_off_by_default() -> None:
+    async with AsyncExitStack() as stack:
+        running = await started(
+            {
+                "listeners": {"http": FREE, "grpc": None, "admin": FREE},
+                "backends": {"demo": {"protocol": "builtin"}},
+                "routes": ({"model": "*", "backend": "demo"},),
+            },
+            stack,
+        )
+        status, told = await ask(running, "try", {"protocol": "v2-rest", "inputs": []})
+        assert (status, "listeners.admin.actions" in told) == (403, True)

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import ModelMetadata, TensorMetadata
+from infergate.core.tensor import tensor_of
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
+from infergate.runtime.console import tensors, wires
+from infergate.testing.strategies import tensors as any_tensor
+
+
+def test_a_request_over_http_is_its_line_headers_and_body() -> None:
+    body = [b'{"inputs":[{"data":[1,2]}],', b'"id":"7"}']
+    told = wires.of_request(HttpRequest("POST", "/v2/m", "a=b", {"content-type": "x"}, body))
+    assert told["start"] == "POST /v2/m?a=b HTTP/1.1"
+    assert told["headers"] == [["content-type", "x"]]
+    assert told["size"] == 36
+    assert json.loads(told["decoded"]) == {"inputs": [{"data": [1, 2]}], "id": "7"}
+    assert '"data": [1, 2]' in told["decoded"], "a list of numbers is a line"
+    assert told["bytes"].startswith("000000  7b 22 69 6e")
+    assert '{"inputs":[{"dat' in told["bytes"]
+
+
+def test_tensors_behind_json_are_told_by_their_size() -> None:
+    headers = {"inference-header-content-length": "2"}
+    told = wires.of_answer(HttpResponse(200, headers, [b"{}\x01\x02\x03"], reason="OK"))
+    assert (told["start"], told["decoded"]) == ("HTTP/1.1 200 OK", "{}\n\nand 3 bytes of tensors")
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff\x00", b"{", b"plain"])
+def test_what_is_no_json_is_bytes(body: bytes) -> None:
+    told = wires.of_answer(HttpResponse(200, {}, [body]))
+    assert told["decoded"] == ""
+
+
+def test_a_grpc_message_is_decoded_by_its_method() -> None:
+    method = "/inference.GRPCInferenceService/ModelReady"
+    told = wires.of_request(RpcRequest(method, [b"\x0a\x01m"], {"x": "y"}))
+    assert (told["start"], told["decoded"]) == (f"gRPC {method}", 'name: "m"\n')
+    answer = wires.of_answer(RpcResponse([b"\x08\x01"]), method)
+    assert (answer["start"], answer["decoded"]) == ("gRPC status 0", "ready: true\n")
+    refused = wires.of_answer(RpcResponse(code=5, details="no such model"), method)
+    assert (refused["start"], refused["decoded"]) == ("gRPC status 5 no such model", "")
+
+
+@pytest.mark.parametrize("message", [b"\xff\xff", b"\x0a\x05m"])
+def test_a_message_that_is_none_is_bytes(message: bytes) -> None:
+    told = wires.of_request(RpcRequest("/inference.GRPCInferenceService/ModelReady", [message]))
+    assert told["decoded"] == ""
+    assert wires.of_request(RpcRequest("/no.Such/Method", [message]))["decoded"] == ""
+
+
+def test_credentials_are_not_shown() -> None:
+    headers = {"authorization": "Bearer hunter2", "x-api-key": "hunter2", "set-cookie": "hunter2"}
+    assert "hunter2" not in str(wires.of_request(HttpRequest("GET", "/", headers=headers)))
+
+
+def test_what_is_long_is_cut() -> None:
+    data = json.dumps({"data": list(range(10_000))}).encode()
+    told = wires.of_request(HttpRequest("POST", "/", body=[data]))
+    assert "… 9968 more" in told["decoded"]
+    assert told["bytes"].endswith("bytes more")
+    assert len(str(told)) < 10_000
+
+
+# ---- tensors
+
+
+def test_an_input_is_read_as_it_is_written() -> None:
+    data = {"name": "a", "datatype": "INT16", "shape": [2, 2], "data": [[1, 2], [3, -4]]}
+    assert tensors.read(data, DEFAULT_LIMITS).numpy().tolist() == [[1, 2], [3, -4]]
+    filled = {"name": "a", "datatype": "BF16", "shape": [3], "data": 0.5}
+    assert tensors.read(filled, DEFAULT_LIMITS).numpy().tolist() == [0.5] * 3
+    texts = {"name": "a", "datatype": "BYTES", "shape": [2], "data": ["größe", ""]}
+    assert tensors.told(tensors.read(texts, DEFAULT_LIMITS))["data"] == ["größe", ""]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        7,
+        {},
+        {"name": "a", "datatype": "FP31", "shape": [1], "data": [1]},
+        {"name": "a", "datatype": "FP32", "shape": "1", "data": [1]},
+        {"name": "a", "datatype": "FP32", "shape": [-1], "data": [1]},
+        {"name": "a", "datatype": "FP32", "shape": [2], "data": [1]},
+        {"name": "a", "datatype": "FP32", "shape": [2], "data": [[1], [2, 3]]},
+        {"name": "a", "datatype": "INT8", "shape": [1], "data": [1000]},
+        {"name": "a", "datatype": "INT8", "shape": [1], "data": ["x"]},
+        {"name": "a", "datatype": "FP32", "shape": [100000, 100000], "data": 1},
+        {"name": "a", "datatype": "FP32", "shape": [1], "data": [None, {}]},
+    ],
+)
+def test_an_input_that_is_none(wrong: Any) -> None:
+    with pytest.raises(GatewayError):
+        tensors.read(wrong, DEFAULT_LIMITS)
+
+
+@given(any_tensor())
+def test_what_is_told_of_a_tensor_is_json_and_can_be_read_again(tensor: Any) -> None:
+    told = tensors.told(tensor)
+    json.dumps(told)
+    if len(told["data"]) == np.prod(tensor.shape) and tensor.datatype is not Datatype.BYTES:
+        assert (
+            bytes(tensors.read(told, DEFAULT_LIMITS).data) == bytes(tensor.data)
+            or "FP" in (told["datatype"])
+        ), "but for NaNs' payloads"
+
+
+def test_an_example_fits_its_model() -> None:
+    model = ModelMetadata(
+        "m",
+        inputs=(
+            TensorMetadata("a", "FP32", (-1, 3)),
+            TensorMetadata("b", "BYTES", (-1,)),
+            TensorMetadata("c", "UINT8", (1, 224, 224, 3)),
+            TensorMetadata("d", "BOOL", (2,)),
+        ),
+    )
+    told = tensors.example(model)
+    assert [each["shape"] for each in told] == [[1, 3], [4], [1, 224, 224, 3], [2]]
+    assert told[2]["data"] == 1
+    for each in told:
+        tensors.read(each, DEFAULT_LIMITS)
+
+
+def test_long_tensors_are_told_by_their_beginning() -> None:
+    array = np.arange(1000, dtype=np.int32)
+    told = tensors.told(tensor_of("x", Datatype.INT32, array))
+    assert told["data"] == list(range(256))
+    assert told["shape"] == [1000]
