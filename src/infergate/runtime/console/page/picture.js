@@ -157,7 +157,8 @@ export class Picture {
     if (route.fallback) told.push(`else ${route.fallback}`);
     if (route.mirror) told.push(`copies to ${route.mirror}`);
     if (route.rewrites.length) told.push(route.rewrites.length > 2 ? `${route.rewrites.length} rewrites` : route.rewrites.join(", "));
-    return this.node(`route:${route.label}`, route.label, told.join(" · "));
+    const to = el("p", { class: "sub to" }, `to ${route.backend}`);
+    return this.node(`route:${route.label}`, route.label, told.join(" · "), [to]);
   }
 
   backend(backend) {
