@@ -20,6 +20,7 @@ TOLD: Final = 100
 """Failures that are told."""
 _FLOW: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
 _AT: Final = ("backend", "endpoint")
+_TIMES: Final = {"request": "seconds", "backend": "backend_seconds", "gateway": "own_seconds"}
 _GAUGES: Final = {
     "in_flight": "infergate_in_flight_requests",
     "in_flight_bytes": "infergate_in_flight_bytes",
@@ -72,7 +73,7 @@ def _flows(families: Families) -> list[Json]:
         outcomes = rows.of(sample.labels).setdefault("outcomes", {})
         outcome = sample.labels.get("outcome", "")
         outcomes[outcome] = outcomes.get(outcome, 0) + sample.value
-    for name, key in (("request", "seconds"), ("backend", "backend_seconds")):
+    for name, key in _TIMES.items():
         for sample in families.get(f"infergate_{name}_seconds", ()):
             times = rows.of(sample.labels).setdefault(key, {"sum": 0.0, "count": 0, "buckets": []})
             if sample.name.endswith("_bucket"):

@@ -39,6 +39,7 @@ def test_a_flow_has_all_that_is_counted_of_it() -> None:
     assert flow["seconds"]["buckets"][-1] == [None, 2], "JSON has no infinity"
     assert dict(map(tuple, flow["seconds"]["buckets"]))[0.025] == 1
     assert flow["backend_seconds"]["count"] == 1
+    assert set(flow) >= {"own_seconds"}
     assert (flow["bytes_in"], flow["bytes_out"]) == (11, 20)
 
 

@@ -43,7 +43,7 @@ const NOTHING = { outcomes: {}, seconds: { sum: 0, count: 0, buckets: [] }, byte
 /** What was added between two states to the flows that ``wanted`` lets through. Counters of
  * workers that did not answer in time may fall for a moment: that is nothing. */
 export function between(from, to, wanted = () => true) {
-  const sum = { requests: 0, errors: 0, seconds: 0, counted: 0, backend: 0, asked: 0, bytesIn: 0, bytesOut: 0, buckets: new Map() };
+  const sum = { requests: 0, errors: 0, own: 0, owned: 0, bytesIn: 0, bytesOut: 0, buckets: new Map() };
   const more = (now, before) => Math.max(0, (now ?? 0) - (before ?? 0));
   for (const [key, flow] of to.flows) {
     if (!wanted(flow)) continue;
@@ -52,9 +52,8 @@ export function between(from, to, wanted = () => true) {
     const all = Math.max(ok, more(total(flow.outcomes), total(old.outcomes)));
     sum.requests += all;
     sum.errors += all - ok;
-    sum.seconds += more(flow.seconds?.sum, old.seconds?.sum);
-    sum.counted += more(flow.seconds?.count, old.seconds?.count);
-    sum.backend += more(flow.backend_seconds?.sum, old.backend_seconds?.sum);
+    sum.own += more(flow.own_seconds?.sum, old.own_seconds?.sum);
+    sum.owned += more(flow.own_seconds?.count, old.own_seconds?.count);
     sum.bytesIn += more(flow.bytes_in, old.bytes_in);
     sum.bytesOut += more(flow.bytes_out, old.bytes_out);
     const bounds = new Map((old.seconds?.buckets ?? []).map(([bound, count]) => [bound, count]));
@@ -97,7 +96,6 @@ export function lately(history, wanted) {
     bytesOut: each(now.bytesOut),
     p50: quantile(longer.buckets, 0.5),
     p99: quantile(longer.buckets, 0.99),
-    own: longer.counted ? Math.max(0, longer.seconds - longer.backend) / longer.counted : null,
   };
 }
 

@@ -30,7 +30,7 @@ function cell(history, state, row, column, whole) {
   const wanted = (flow) => flow.protocol === row && flow.backend_protocol === column && flow.operation === "infer";
   const now = lately(history, wanted);
   const ever = between(EMPTY, history.last, wanted);
-  const own = ever.counted ? Math.max(0, ever.seconds - ever.backend) / ever.counted : null;
+  const own = ever.owned ? ever.own / ever.owned : null;
   const bar = el("span", { class: "share", "data-protocol": column, "aria-hidden": "true" });
   bar.style.width = `${Math.max(2, (100 * all) / whole)}%`;
   const heat = el("td", { class: "some", "data-protocol": column });
