@@ -18,6 +18,10 @@ log = logging.getLogger(__name__)
 _NONE_LEFT: Final = "socket.accept() out of system resource"
 """How asyncio begins to tell of it: a thousand times a second, until there is one again. (uvloop
 closes who comes meanwhile.)"""
+_TLS_BROKE: Final = "Fatal error on SSL protocol"
+_IS_CLOSED: Final = "the handler is closed"
+"""How uvloop (0.23) tells of a connection that was given up when its socket was connected and the
+server's half of the handshake had just come: it closes the socket, and then writes to it once."""
 _EVERY: Final = 10.0
 _SHARE: Final = 3, 4
 """Of all descriptors, how many clients may have."""
@@ -47,13 +51,15 @@ def in_use() -> int:
 
 class Complaints:
     """Handles what an event loop tells of errors that nobody awaits: of descriptors that are used
-    up once in a while, and in one line."""
+    up once in a while, and in one line; nothing of what is no error."""
 
     def __init__(self) -> None:
         self._told: float | None = None
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """See ``loop.set_exception_handler``."""
+        if _was_given_up(context):
+            return
         if context.get("message") != _NONE_LEFT:
             loop.default_exception_handler(context)
             return
@@ -61,3 +67,13 @@ class Complaints:
         if self._told is None or now >= self._told + _EVERY:
             self._told = now
             log.warning("no more files can be opened: clients wait to be let in")
+
+
+def _was_given_up(context: dict[str, Any]) -> bool:
+    """Whether it is of a connection that nobody wants any more."""
+    error = context.get("exception")
+    return (
+        context.get("message") == _TLS_BROKE
+        and isinstance(error, RuntimeError)
+        and str(error).endswith(_IS_CLOSED)
+    )

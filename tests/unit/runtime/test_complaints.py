@@ -1,0 +1,110 @@
+"""What an event loop tells of errors that nobody awaits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infergate.runtime.descriptors import Complaints
+from tls_kit import Authority
+
+CLIENTS = 4
+
+
+class Handshakes(ssl.SSLContext):
+    """Gives up all of ``connecting`` when the last of them begins its handshake, and the server has
+    had the time to answer the others."""
+
+    connecting: list[asyncio.Task[Any]]
+    begun = 0
+
+    def wrap_bio(self, *args: Any, **more: Any) -> ssl.SSLObject:
+        self.begun += 1
+        if self.begun == CLIENTS:
+            time.sleep(0.2)  # all this loop does meanwhile; a server that is slower changes nothing
+            for each in self.connecting:
+                each.cancel()
+        return super().wrap_bio(*args, **more)
+
+
+async def given_up(authority: Authority, port: int, told: list[dict[str, Any]]) -> None:
+    loop = asyncio.get_running_loop()
+    complaints = Complaints()
+
+    def tell(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        told.append(context)
+        complaints(loop, context)
+
+    loop.set_exception_handler(tell)
+    context = Handshakes(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(authority.file)
+    context.connecting = [
+        asyncio.create_task(
+            loop.create_connection(asyncio.Protocol, "localhost", port, ssl=context)
+        )
+        for _ in range(CLIENTS)
+    ]
+    await asyncio.wait(context.connecting)
+    for _ in range(5):  # the loop's turns, in which it would tell
+        await asyncio.sleep(0)
+
+
+def test_connections_that_are_given_up_as_tls_begins_are_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    authority = Authority(tmp_path)
+    pair = authority.server()
+    shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    shown.load_cert_chain(pair.certificate, pair.key)
+    port: list[int] = []
+    over = threading.Event()
+
+    async def serve() -> None:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        async with await asyncio.start_server(accept, "127.0.0.1", 0, ssl=shown) as server:
+            port.append(server.sockets[0].getsockname()[1])
+            await asyncio.to_thread(over.wait)
+
+    serving = threading.Thread(target=asyncio.run, args=(serve(),))
+    serving.start()
+    try:
+        while not port:
+            time.sleep(0.01)
+        told: list[dict[str, Any]] = []
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(given_up(authority, port[0], told))
+    finally:
+        over.set()
+        serving.join()
+    # A uvloop that does not tell of them needs nothing to be done about it.
+    assert not [each for each in told if "SSL" not in each["message"]]
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ("Fatal error on SSL protocol", RuntimeError("another")),
+        ("Fatal error on transport", RuntimeError("the handler is closed")),
+        ("Fatal error on SSL protocol", OSError("the handler is closed")),
+        ("Task exception was never retrieved", ValueError("a bug")),
+    ],
+)
+def test_other_errors_are_told(
+    message: str, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    with asyncio.Runner() as runner:
+        Complaints()(runner.get_loop(), {"message": message, "exception": error})
+    (told,) = caplog.records
+    assert told.levelno == logging.ERROR
+    assert message in told.getMessage()
