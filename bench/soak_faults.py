@@ -1,4 +1,5 @@
-"""What goes wrong in a soak: clients that break off, and a backend whose connections break."""
+"""What goes wrong in a soak: clients that break off, and doors of servers that slam, hang and
+garble."""
 
 from __future__ import annotations
 
@@ -6,65 +7,94 @@ import asyncio
 import contextlib
 import random
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from infergate.transport.h2 import calls, frames
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 _RESET = struct.pack("ii", 1, 0)
+_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+"""How a client of TLS begins."""
+_AWAY = 12.0
+"""Seconds until a machine that lost its power is noticed by whoever waits for it."""
+
+# ---- clients ----------------------------------------------------------------------------------
 
 
-def _http(length: int, body: bytes) -> bytes:
-    head = f"POST /v2/models/identity/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n"
+@dataclass(frozen=True)
+class Target:
+    """A listener, by ``host:port``; ``tls`` is what a client of it needs, where it wants TLS."""
+
+    address: str
+    tls: ssl.SSLContext | None = None
+
+
+def _http(length: int, body: bytes, key: str) -> bytes:
+    head = (
+        "POST /v2/models/identity/infer HTTP/1.1\r\nHost: x\r\n"
+        f"Authorization: Bearer {key}\r\nContent-Length: {length}\r\n\r\n"
+    )
     return head.encode() + body
 
 
-def _rpc(method: str, said: bytes) -> bytes:
-    head = calls.asking(method, "x", "http", "soak")
+def _asking(stream: int, method: str, key: str) -> bytes:
+    block = calls.asking(method, "x", "http", "soak")
+    block += calls.told({"authorization": f"Bearer {key}"})
+    return frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block)
+
+
+def _rpc(method: str, said: bytes, key: str) -> bytes:
     return (
         frames.PREFACE
         + frames.settings([])
-        + frames.frame(frames.HEADERS, frames.END_HEADERS, 1, head)
+        + _asking(1, method, key)
         + frames.frame(frames.DATA, 0, 1, said)
     )
 
 
+def _resets(key: str) -> bytes:
+    return b"".join(
+        _asking(n, INFER, key) + frames.reset(n, frames.Code.CANCEL) for n in range(1, 2000, 2)
+    )
+
+
 _HALF = b"\0\0\1\0\0" + b"x" * 5000
-_RESETS = b"".join(
-    frames.frame(frames.HEADERS, frames.END_HEADERS, n, calls.asking(INFER, "x", "http", "soak"))
-    + frames.reset(n, frames.Code.CANCEL)
-    for n in range(1, 2000, 2)
-)
-FAULTS: Mapping[str, tuple[str, Callable[[], bytes]]] = {
-    "HTTP body that breaks off": ("http", lambda: _http(100_000, b"x" * 50_000)),
-    "HTTP head that breaks off": ("http", lambda: _http(10, b"")[:40]),
-    "garbage to HTTP": ("http", lambda: random.randbytes(2000)),
-    "gRPC message that breaks off": ("grpc", lambda: _rpc(INFER, _HALF)),
-    "gRPC stream that breaks off": ("grpc", lambda: _rpc(STREAM, _HALF)),
-    "garbage to gRPC": ("grpc", lambda: random.randbytes(2000)),
+FAULTS: Mapping[str, tuple[str, Callable[[str], bytes]]] = {
+    "HTTP body that breaks off": ("http", lambda key: _http(100_000, b"x" * 50_000, key)),
+    "HTTP head that breaks off": ("http", lambda key: _http(10, b"", key)[:40]),
+    "garbage to HTTP": ("http", lambda _: random.randbytes(2000)),
+    "gRPC message that breaks off": ("grpc", lambda key: _rpc(INFER, _HALF, key)),
+    "gRPC stream that breaks off": ("grpc", lambda key: _rpc(STREAM, _HALF, key)),
+    "garbage to gRPC": ("grpc", lambda _: random.randbytes(2000)),
     "garbage after HTTP/2's preface": (
-        "grpc", lambda: frames.PREFACE + frames.settings([]) + random.randbytes(2000),
+        "grpc", lambda _: frames.PREFACE + frames.settings([]) + random.randbytes(2000),
     ),
-    "rapid resets": ("grpc", lambda: frames.PREFACE + frames.settings([]) + _RESETS),
-    "garbage to a raw socket": ("frames", lambda: random.randbytes(2000)),
-    "frame that breaks off": ("frames", lambda: b"\xff\xff\0\0" + bytes(2000)),
+    "rapid resets": ("grpc", lambda key: frames.PREFACE + frames.settings([]) + _resets(key)),
+    "garbage to a raw socket": ("frames", lambda _: random.randbytes(2000)),
+    "frame that breaks off": ("frames", lambda _: b"\xff\xff\0\0" + bytes(2000)),
+    "handshake that breaks off": ("plain", lambda _: _HELLO),
+    "garbage instead of a handshake": ("plain", lambda _: random.randbytes(500)),
 }  # fmt: skip
+"""What is said, by whoever has a key, to a kind of listener; ``plain``: to one that wants TLS,
+without it."""
 
 
-async def break_off(address: str, said: bytes) -> None:
+async def break_off(target: Target, said: bytes) -> None:
     """Say it, maybe wait a little for an answer, and be gone: by a FIN, a RST, or (a machine that
     lost its power) only after a while."""
-    host, _, port = address.rpartition(":")
+    host, _, port = target.address.rpartition(":")
     try:
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=target.tls)
     except OSError:
         return
     try:
         writer.write(said)
         with contextlib.suppress(TimeoutError, OSError):
-            async with asyncio.timeout(random.choice((0, 0.05, 3))):
+            async with asyncio.timeout(random.choice((0, 0, 0.05, 0.05, 3, _AWAY))):
                 await reader.read(10_000)
         if random.random() < 0.5:
             made = writer.get_extra_info("socket")
@@ -74,55 +104,86 @@ async def break_off(address: str, said: bytes) -> None:
         writer.close()
 
 
-class Cutter:
-    """Passes connections on to ``target``, until it is told to cut all of them."""
+# ---- servers ----------------------------------------------------------------------------------
 
-    def __init__(self, target: str) -> None:
-        self._host, _, port = target.rpartition(":")
-        self._port = int(port)
-        self._open: set[asyncio.StreamWriter] = set()
+
+class Door:
+    """A port of this process, whose connections go on to ``target`` while it is open."""
+
+    def __init__(self) -> None:
+        self.target = ""
+        # The port is this door's also while nothing listens there: whoever connects is refused.
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            self.port: int = found.getsockname()[1]
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", self.port))
         self._server: asyncio.Server | None = None
-        self.address = ""
-        self.cut_at = -100.0
-        """When that was the last time, by the loop's clock."""
+        self._open: set[asyncio.StreamWriter] = set()
+        self._clients: set[asyncio.StreamWriter] = set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
 
-    async def start(self) -> None:
-        """Listen on a free port."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+    async def open(self) -> None:
+        """Let in who comes."""
+        self._server = await asyncio.start_server(self._accept, sock=self._socket.dup())
+
+    def shut(self) -> None:
+        """Whoever is connected is cut off, whoever connects is refused."""
+        if self._server is not None:
+            self._socket.shutdown(socket.SHUT_RDWR)
+            self._server.close()
+            self._server = None
+        self.cut()
 
     def cut(self) -> None:
         """Break all connections."""
-        self.cut_at = asyncio.get_running_loop().time()
         for each in tuple(self._open):
             each.transport.abort()
 
-    async def close(self) -> None:
-        """Break all, take no more."""
-        if self._server is not None:
-            self._server.close()
-        self.cut()
+    def garble(self) -> None:
+        """Have the server say something that is no answer to anybody, and end."""
+        for each in tuple(self._clients):
+            each.write(random.randbytes(300))
+            each.close()
+
+    def hang(self) -> None:
+        """Nothing comes through, until it flows again."""
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        """What has waited comes through, and all that follows."""
+        self._flowing.set()
+
+    def close(self) -> None:
+        """It is a door no more."""
+        self.flow()
+        self.shut()
+        self._socket.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = self.target.rpartition(":")
         try:
-            there = await asyncio.open_connection(self._host, self._port)
+            there = await asyncio.open_connection(host, int(port))
         except OSError:
-            writer.close()
+            writer.transport.abort()
             return
         pair = {writer, there[1]}
         self._open |= pair
+        self._clients.add(writer)
         try:
-            await asyncio.gather(_pass(reader, there[1]), _pass(there[0], writer))
+            await asyncio.gather(self._pass(reader, there[1]), self._pass(there[0], writer))
         finally:
             self._open -= pair
+            self._clients.discard(writer)
             for each in pair:
                 each.close()
 
-
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while said := await reader.read(256 * 1024):
-            writer.write(said)
-            await writer.drain()
-    with contextlib.suppress(OSError, RuntimeError):
-        writer.close()
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while said := await reader.read(256 * 1024):
+                await self._flowing.wait()
+                writer.write(said)
+                await writer.drain()
+        with contextlib.suppress(OSError, RuntimeError):
+            writer.close()

@@ -1,11 +1,12 @@
-"""Whether a soak found something. Pure: samples and counts in, words out."""
+"""Whether a soak found something. Pure: samples, counts and times in, words out."""
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 MIB = 1 << 20
 WARM = 1 / 3
@@ -13,26 +14,57 @@ WARM = 1 / 3
 MOST_SLOPE = 1.0
 """MiB a minute after that. A leak of ten bytes a request shows in no run of this length."""
 LEAST_GROWTH = 8.0
-"""MiB that are no leak, however steep: memory comes in arenas."""
+"""MiB that are no leak, however steep: memory comes in arenas, and several large requests at once
+need more of them than there ever were before."""
 SLACK = 3
 """Descriptors or tasks more at the end than at the beginning that are none."""
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A process at ``at`` seconds of the run; ``resident`` in bytes."""
+class Size:
+    """The memory of a process and of those it started, ``resident`` in bytes, at ``at`` seconds of
+    the run."""
 
     at: float
+    resident: int
+
+
+@dataclass(frozen=True)
+class State:
+    """What else they hold."""
+
     resident: int
     descriptors: int
     tasks: int
     requests: int = 0
     streams: int = 0
+    generations: int = 1
+
+
+@dataclass
+class Outage:
+    """What was done to a server, from ``began`` until ``ended``, when all was well again and the
+    gateway knew (seconds, on one clock)."""
+
+    name: str
+    began: float
+    ended: float = math.inf
+
+
+@dataclass
+class Outages:
+    """All there were, and the one there is."""
+
+    all: list[Outage] = field(default_factory=list)
+
+    def explain(self, began: float, ended: float) -> bool:
+        """Whether what failed between these times met one."""
+        return any(each.began <= ended and began <= each.ended for each in self.all)
 
 
 @dataclass
 class Counts:
-    """What clients saw. Errors by their words; one is explained by a fault that was made."""
+    """What clients saw. Errors by their words; one is explained by an outage that was made."""
 
     good: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
@@ -40,45 +72,60 @@ class Counts:
     unexplained: Counter[str] = field(default_factory=Counter)
 
 
-def slope(samples: Sequence[Sample]) -> float:
-    """MiB a minute that the resident memory grew after the warm-up, by least squares."""
-    steady = _steady(samples)
-    if len(steady) < 2:
+def slope(sizes: Sequence[Size]) -> float:
+    """MiB a minute that the most memory there ever was grew after the warm-up, by least squares.
+
+    What is given back to the system now and then (as at a reload) and taken again is no growth.
+    """
+    warm = _warm(sizes)
+    if len(warm) < 2:
         return 0.0
-    times = [each.at / 60 for each in steady]
-    sizes = [each.resident / MIB for each in steady]
-    time, size = sum(times) / len(times), sum(sizes) / len(sizes)
+    times = [at / 60 for at, _ in warm]
+    peaks = [peak / MIB for _, peak in warm]
+    time, size = sum(times) / len(times), sum(peaks) / len(peaks)
     spread = sum((each - time) ** 2 for each in times)
-    shared = sum((a - time) * (b - size) for a, b in zip(times, sizes, strict=True))
+    shared = sum((a - time) * (b - size) for a, b in zip(times, peaks, strict=True))
     return shared / spread if spread else 0.0
 
 
-def growth(samples: Sequence[Sample]) -> float:
-    """MiB between the first and the last quarter of that, by their medians."""
-    steady = _steady(samples)
-    quarter = max(1, len(steady) // 4)
-    first, last = (
-        statistics.median(each.resident for each in part)
-        for part in (steady[:quarter], steady[-quarter:])
-    )
-    return (last - first) / MIB
+def growth(sizes: Sequence[Size]) -> float:
+    """MiB that it grew in all after the warm-up."""
+    warm = _warm(sizes)
+    return (warm[-1][1] - warm[0][1]) / MIB if warm else 0.0
 
 
-def _steady(samples: Sequence[Sample]) -> Sequence[Sample]:
-    if not samples:
+def _warm(sizes: Sequence[Size]) -> Sequence[tuple[float, int]]:
+    """Times, and the most until then."""
+    if not sizes:
         return ()
-    end = samples[-1].at
-    return [each for each in samples if each.at >= end * WARM]
+    peaks = accumulate((each.resident for each in sizes), max)
+    seen = zip((each.at for each in sizes), peaks, strict=True)
+    return [(at, peak) for at, peak in seen if at >= sizes[-1].at * WARM]
+
+
+def steady(states: Sequence[State]) -> bool:
+    """Whether descriptors and tasks only come and go."""
+    counts = [(each.descriptors, each.tasks) for each in states]
+    return all(max(each) - min(each) <= SLACK for each in zip(*counts, strict=True))
+
+
+def most(states: Sequence[State]) -> State:
+    """The last of them, with the most descriptors and tasks of any."""
+    return replace(
+        states[-1],
+        descriptors=max(each.descriptors for each in states),
+        tasks=max(each.tasks for each in states),
+    )
 
 
 def troubles(
-    name: str, before: Sample, samples: Sequence[Sample], after: Sample, complaints: str
+    name: str, before: State, sizes: Sequence[Size], after: State, complaints: str
 ) -> list[str]:
-    """What is wrong with the process ``name``: ``before`` the traffic, ``samples`` under it, and
-    ``after`` everybody has gone."""
+    """What is wrong with the process ``name``: ``before`` the traffic, with these ``sizes`` under
+    it, and ``after`` everybody has gone."""
     found = []
-    steepness = slope(samples)
-    if samples and steepness > MOST_SLOPE and growth(samples) > LEAST_GROWTH:
+    steepness = slope(sizes)
+    if steepness > MOST_SLOPE and growth(sizes) > LEAST_GROWTH:
         found.append(f"{name}: memory grows by {steepness:.1f} MiB a minute")
     if after.descriptors > before.descriptors + SLACK:
         found.append(f"{name}: {before.descriptors} descriptors became {after.descriptors}")
@@ -87,6 +134,8 @@ def troubles(
     if after.requests or after.streams:
         left = f"{after.requests} requests and {after.streams} streams"
         found.append(f"{name}: {left} are counted, though all clients are gone")
+    if after.generations > 1:
+        found.append(f"{name}: {after.generations} configurations serve, though one was the last")
     if complaints:
         found.append(f"{name} complains:\n{complaints}")
     return found
@@ -100,12 +149,45 @@ def errors(counts: Counts) -> list[str]:
     return found
 
 
-def table(name: str, before: Sample, samples: Sequence[Sample], after: Sample) -> str:
+def figure(metrics: str, name: str, label: str = "") -> float:
+    """The sum of what ``metrics``, as a scrape reads them, tell under ``name``, by the samples that
+    have ``label``."""
+    found = 0.0
+    for line in metrics.splitlines():
+        sample, _, value = line.rpartition(" ")
+        if sample.partition("{")[0] == name and label in sample:
+            found += float(value)
+    return found
+
+
+def course(sizes: Sequence[Size]) -> str:
+    """The memory at ten moments of the run, in MiB."""
+    tenth = max(1, len(sizes) // 10)
+    return " ".join(f"{each.resident / MIB:.0f}" for each in sizes[::tenth])
+
+
+def features(metrics: str) -> str:
+    """What the gateway had to do besides asking and answering, in one line."""
+    told = {
+        "tried again": figure(metrics, "infergate_retries_total"),
+        "hedged": figure(metrics, "infergate_hedges_total"),
+        "fell back": figure(metrics, "infergate_fallbacks_total"),
+        "mirrored": figure(metrics, "infergate_mirrored_requests_total"),
+        "ejections": figure(metrics, "infergate_endpoint_ejections_total"),
+        "not let in": figure(metrics, "infergate_access_refused_total"),
+        "connections refused": figure(metrics, "infergate_refused_connections_total"),
+        "reloads": figure(metrics, "infergate_config_reloads_total", 'result="ok"'),
+        "reloads refused": figure(metrics, "infergate_config_reloads_total", 'result="failed"'),
+    }
+    return "; ".join(f"{name} {count:.0f}" for name, count in told.items())
+
+
+def table(name: str, before: State, sizes: Sequence[Size], after: State) -> str:
     """The figures of a process in one line."""
-    peak = max((each.resident for each in (*samples, after)), default=0)
+    peak = max((each.resident for each in (*sizes, after)), default=0)
     return (
         f"{name}: RSS {before.resident / MIB:.0f} → {after.resident / MIB:.0f} MiB "
-        f"(at most {peak / MIB:.0f}), slope {slope(samples):+.2f} MiB/min; "
+        f"(at most {peak / MIB:.0f}; {course(sizes)}), slope {slope(sizes):+.2f} MiB/min; "
         f"descriptors {before.descriptors} → {after.descriptors}; "
         f"tasks {before.tasks} → {after.tasks}"
     )

@@ -6,17 +6,33 @@ import dataclasses
 import math
 
 import pytest
-from bench.soak_verdict import MIB, Counts, Sample, errors, growth, slope, table, troubles
+from bench.soak_verdict import (
+    MIB,
+    Counts,
+    Outage,
+    Outages,
+    Size,
+    State,
+    errors,
+    features,
+    figure,
+    growth,
+    most,
+    slope,
+    steady,
+    table,
+    troubles,
+)
 
-BEFORE = Sample(0, 80 * MIB, 20, 2)
+BEFORE = State(80 * MIB, 20, 2)
 
 
-def samples(seconds: int, size: object) -> list[Sample]:
+def samples(seconds: int, size: object) -> list[Size]:
     """A second each; ``size`` tells the MiB at a time."""
-    return [Sample(at, int(size(at) * MIB), 30, 20) for at in range(seconds)]  # type: ignore[operator]
+    return [Size(at, int(size(at) * MIB)) for at in range(seconds)]  # type: ignore[operator]
 
 
-def found(seen: list[Sample], **after: int) -> list[str]:
+def found(seen: list[Size], **after: int) -> list[str]:
     return troubles("it", BEFORE, seen, dataclasses.replace(BEFORE, **after), "")
 
 
@@ -26,6 +42,7 @@ CALM = {
     "that goes up and down": lambda at: 100 + 7 * math.sin(at / 3),
     "that gives back": lambda at: 200 - at / 10,
     "that grows by an arena": lambda at: 100 + 7 * (at > 300),
+    "that is given back and taken again": lambda at: 120 - 30 * (at % 100 < 70),
 }
 LEAKY = {
     "by 3 MiB a minute": lambda at: 100 + at / 20,
@@ -51,10 +68,18 @@ def test_a_minute_is_enough_for_what_leaks_fast() -> None:
     assert not found(samples(60, lambda at: 100 + at / 10))
 
 
+def test_what_only_health_checks_come_and_go_with_is_steady() -> None:
+    known = [State(1, 20 + at % 3, 5 + at % 2) for at in range(6)]
+    assert steady(known)
+    assert most(known) == State(1, 22, 6)
+    assert not steady([*known, State(1, 24, 5)])
+    assert not steady([*known, State(1, 20, 9)])
+
+
 def test_the_slope_is_that_of_what_comes_after_the_warm_up() -> None:
     seen = samples(600, lambda at: at if at < 200 else 200 + (at - 200) / 60)
     assert slope(seen) == pytest.approx(1.0)
-    assert growth(seen) == pytest.approx(5.0, abs=0.1)
+    assert growth(seen) == pytest.approx(399 / 60, abs=0.1)
     assert slope([]) == slope(seen[:1]) == 0
 
 
@@ -65,6 +90,7 @@ def test_the_slope_is_that_of_what_comes_after_the_warm_up() -> None:
         ({"tasks": 6}, "2 tasks became 6"),
         ({"requests": 1}, "1 requests and 0 streams"),
         ({"streams": 2}, "0 requests and 2 streams"),
+        ({"generations": 2}, "2 configurations serve"),
     ],
 )
 def test_what_is_left_when_all_have_gone(after: dict[str, int], words: str) -> None:
@@ -89,4 +115,44 @@ def test_errors() -> None:
 
 def test_the_figures() -> None:
     told = table("it", BEFORE, samples(600, LEAKY["by 3 MiB a minute"]), BEFORE)
-    assert "RSS 80 → 80 MiB (at most 130), slope +3.00 MiB/min; descriptors 20 → 20" in told
+    course = "100 103 106 109 112 115 118 121 124 127"
+    assert f"RSS 80 → 80 MiB (at most 130; {course}), slope +3.00 MiB/min; descriptors 20 → 20" in told
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "met"),
+    [(0, 9, False), (0, 10, True), (12, 13, True), (20, 21, True), (21, 22, False), (0, 99, True)],
+)
+def test_a_failure_is_explained_by_an_outage_that_it_met(
+    began: float, ended: float, met: bool
+) -> None:
+    outages = Outages([Outage("a", 10, 20)])
+    assert outages.explain(began, ended) is met
+
+
+def test_an_outage_lasts_until_it_is_told_to_be_over() -> None:
+    outages = Outages()
+    assert not outages.explain(0, 1)
+    outages.all.append(Outage("a", 10))
+    assert outages.explain(1e6, 1e6)
+    outages.all[0].ended = 11
+    assert not outages.explain(1e6, 1e6)
+
+
+METRICS = """\
+# HELP infergate_tasks Tasks
+infergate_tasks 7.0
+infergate_tasks_created 1.7e+09
+infergate_config_reloads_total{result="ok"} 3.0
+infergate_config_reloads_total{result="failed"} 1.0
+infergate_hedges_total{backend="a b",outcome="won"} 2.0
+"""
+
+
+def test_figures_of_a_scrape() -> None:
+    assert figure(METRICS, "infergate_tasks") == 7
+    assert figure(METRICS, "infergate_config_reloads_total") == 4
+    assert figure(METRICS, "infergate_config_reloads_total", 'result="ok"') == 3
+    assert figure(METRICS, "nothing") == 0
+    assert "hedged 2;" in features(METRICS)
+    assert features(METRICS).endswith("reloads 3; reloads refused 1")

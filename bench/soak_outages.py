@@ -1,0 +1,189 @@
+"""What is done to the servers of a soak, one thing at a time, and to the gateway's configuration.
+
+*Rule.* An outage is over when the server serves again, the gateway says so of all endpoints, and
+has answered once more: by then it has heard of every connection that broke. Then comes the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import itertools
+import os
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from .soak_site import Behind, Front
+from .soak_verdict import Counts, Outage, Outages
+
+_RECOVERY: Final = 100.0
+"""Seconds that a machine with much to do may take for what takes one or two."""
+_POLL: Final = 0.5
+
+
+class Disturbances:
+    """Outages of the servers ``left`` and ``right``, of which only the second is ever ended."""
+
+    def __init__(
+        self, front: Front, left: Behind, right: Behind, outages: Outages, counts: Counts
+    ) -> None:
+        self._front: Final = front
+        self._left: Final = left
+        self._right: Final = right
+        self._outages: Final = outages
+        self._counts: Final = counts
+
+    async def keep_on(self, until: float, pause: float) -> None:
+        """All kinds of outages, in turn, about ``pause`` seconds apart."""
+        kinds: tuple[tuple[str, Callable[[Behind], Awaitable[None]]], ...] = (
+            ("killed", self._killed),
+            ("connections cut", _cut),
+            ("hanging", _hanging),
+            ("garbled", _garbled),
+            ("ended and started", self._ended),
+            ("refusing", _refusing),
+        )
+        for name, make in itertools.cycle(kinds):
+            await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
+            if time.monotonic() > until:
+                return
+            server = self._right
+            if make in (_cut, _hanging, _garbled, _refusing):
+                server = random.choice((self._left, self._right))
+            await self._outage(f"{server.name} {name}", make(server))
+
+    async def _outage(self, name: str, made: Awaitable[None]) -> None:
+        self._counts.faults[name] += 1
+        loop = asyncio.get_running_loop()
+        outage = Outage(name, loop.time())
+        self._outages.all.append(outage)
+        await made
+        if not await asyncio.to_thread(self._recovered):
+            self._counts.unexplained[f"{name}: the gateway does not ask it again"] += 1
+        await asyncio.to_thread(self._front.gateway.metrics)
+        outage.ended = loop.time()
+
+    def _recovered(self) -> bool:
+        deadline = time.monotonic() + _RECOVERY
+        while time.monotonic() < deadline:
+            addresses = [
+                line.rpartition(" ")
+                for line in self._front.gateway.metrics().splitlines()
+                if line.startswith("infergate_endpoint_addresses{")
+            ]
+            away = [
+                name for name, _, count in addresses if float(count) and "available" not in name
+            ]
+            if addresses and not away:
+                return True
+            time.sleep(_POLL)
+        return False
+
+    async def _killed(self, server: Behind) -> None:
+        await server.kill()
+        await server.start()
+
+    async def _ended(self, server: Behind) -> None:
+        await server.end()
+        await server.start()
+
+
+async def _cut(server: Behind) -> None:
+    for each in server.doors.values():
+        each.cut()
+
+
+async def _garbled(server: Behind) -> None:
+    for each in server.doors.values():
+        each.garble()
+
+
+async def _hanging(server: Behind) -> None:
+    for each in server.doors.values():
+        each.hang()
+    await asyncio.sleep(random.uniform(0.5, 3))
+    for each in server.doors.values():
+        each.flow()
+
+
+async def _refusing(server: Behind) -> None:
+    for each in server.doors.values():
+        each.shut()
+    await asyncio.sleep(random.uniform(0.5, 3))
+    for each in server.doors.values():
+        await each.open()
+
+
+class Reloads:
+    """Of the configuration of ``front``, by all ways there are."""
+
+    def __init__(self, front: Front, counts: Counts) -> None:
+        self._front: Final = front
+        self._counts: Final = counts
+        self.refused = 0
+
+    async def keep_on(self, until: float, pause: float) -> None:
+        """About ``pause`` seconds apart; every fourth is a mistake."""
+        kinds = (
+            ("by POST", self._posted),
+            ("of a changed file", self._changed),
+            ("by SIGHUP", self._hung_up),
+            ("with a mistake", self._mistaken),
+        )
+        for name, make in itertools.cycle(kinds):
+            await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
+            if time.monotonic() > until:
+                return
+            if await asyncio.to_thread(make):
+                self._counts.good[f"reload {name}"] += 1
+            else:
+                self._counts.unexplained[f"reload {name}: it did not come"] += 1
+
+    def _posted(self) -> bool:
+        self._front.write(self._front.text())
+        return self._post() == http.client.OK
+
+    def _changed(self) -> bool:
+        before = self._figure('infergate_config_reloads_total{result="ok"}')
+        self._front.write(self._front.text())
+        return self._comes('infergate_config_reloads_total{result="ok"}', before)
+
+    def _hung_up(self) -> bool:
+        before = self._figure('infergate_config_reloads_total{result="ok"}')
+        os.kill(self._front.gateway.pid, signal.SIGHUP)
+        return self._comes('infergate_config_reloads_total{result="ok"}', before)
+
+    def _mistaken(self) -> bool:
+        good = self._front.file.read_text()
+        self._front.file.write_text(good.replace("idempotent: true", "idempotent: perhaps"))
+        self.refused += 1
+        refused = self._post() == http.client.INTERNAL_SERVER_ERROR
+        self._front.write(self._front.text())
+        return refused and self._post() == http.client.OK
+
+    def _post(self) -> int:
+        asking = http.client.HTTPConnection(self._front.gateway.admin, timeout=_RECOVERY)
+        try:
+            asking.request("POST", "/reload")
+            answer = asking.getresponse()
+            answer.read()
+            return answer.status
+        finally:
+            asking.close()
+
+    def _figure(self, name: str) -> float:
+        for line in self._front.gateway.metrics().splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.rpartition(" ")[2])
+        return 0.0
+
+    def _comes(self, name: str, before: float) -> bool:
+        deadline = time.monotonic() + _RECOVERY
+        while time.monotonic() < deadline:
+            if self._figure(name) > before:
+                return True
+            time.sleep(_POLL)
+        return False

@@ -1,0 +1,297 @@
+"""What a soak is made to: a gateway with all that it can do switched on, and two servers behind
+doors, one of which may be ended and started again.
+
+*Listeners.* The gateway has TLS on HTTP and none on gRPC, its servers the other way round, so that
+each carrier is served, and asked, with TLS and without. They are gateways as well, with the
+embedded models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import ssl
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from e2e.running import Infergate
+from infergate.access.keys import digest_of
+from infergate.core.certificates import ClientTls
+from peers.support.process import Launch, Running, free_ports, started
+from tls_kit import Authority
+
+from .soak_faults import Door, Target
+
+KEY: Final = "infergate_of-a-soak"
+SURE: Final = ("sure-rpc", "sure-rest")
+"""Prefixes of models whose routes may send twice: no failure of a server is one of theirs."""
+ONCE: Final = ("rpc", "rest", "old-http", "old-rpc", "pipe", "raw", "shared")
+"""Prefixes of models whose servers may fail while they are asked."""
+_DOORS: Final = ("http", "grpc", "raw", "pipe")
+_HABITS: Final = """
+drain: {delay: 0s}
+limits: {keepalive_time: 30s, header_time: 8s, idle_body_time: 8s, connect_time: 10s}
+log: {access: false}
+helpers: 1
+"""
+"""Idle connections are the client's to end, who does so after 4 s: a server that ends one which is
+just being used is a failure, and a fair one."""
+_BEHIND: Final = """
+listeners:
+  admin: {{address: "127.0.0.1:{0}"}}
+  http: {{address: "127.0.0.1:{1}"}}
+  grpc: {{address: "127.0.0.1:{2}", tls: {tls}}}
+  graphpipe:
+    - {{address: "127.0.0.1:{3}", model: identity, framing: size-prefixed}}
+    - {{address: "127.0.0.1:{4}", model: identity, tls: {own}}}
+backends: {{ours: {{protocol: builtin}}}}
+routes: [{{model: "*", backend: ours}}]
+reload: {{watch: false}}
+"""
+_FRONT: Final = """
+listeners:
+  admin: {{address: "127.0.0.1:{0}"}}
+  http: {{address: "127.0.0.1:{1}", tls: {own}}}
+  grpc: {{address: "127.0.0.1:{2}"}}
+  graphpipe: [{{address: "127.0.0.1:{3}", model: identity, framing: size-prefixed}}]
+workers: {workers}
+access:
+  keys: [{{name: soak, sha256: "{digest}"}}]
+  rules:
+    - {{who: ["key:soak"], operations: [infer, metadata, statistics, repository]}}
+    - {{who: [anonymous], models: [identity], operations: [infer, metadata]}}
+  rates: [{{requests: 100000/s}}]
+"""
+_BACKENDS: Final = """
+reload: {{watch: true, quiet: 100ms, post: true}}
+readiness: lenient
+backends:
+  ours: {{protocol: builtin}}
+  rest:
+    protocol: v2-rest
+    endpoints: ["http://{left.http}", "http://{right.http}"]
+    timeout: {timeout}s
+    health: &health {{interval: 1s, timeout: 5s, rise: 1, fall: 2}}
+    outliers: &outliers {{base_ejection_time: 1s, max_ejection_time: 2s}}
+    balance: &balance {{slow_start: 1s}}
+    limits: &limits {{retry_percent: 100, retry_least: 50, max_requests: 200}}
+  rpc:
+    protocol: v2-grpc
+    endpoints: ["grpcs://{left.grpc}", "grpcs://{right.grpc}"]
+    tls: &tls {tls}
+    timeout: 60s
+    health: *health
+    outliers: *outliers
+    balance: *balance
+    limits: *limits
+  old-http: {{protocol: trtis-http, endpoints: ["http://{right.http}"], timeout: {timeout}s}}
+  old-rpc: {{protocol: trtis-grpc, endpoints: ["grpcs://{right.grpc}"], tls: *tls, timeout: 60s}}
+  pipe: {{protocol: graphpipe, endpoints: ["https://{right.pipe}"], tls: *tls, timeout: 60s}}
+  raw: {{protocol: graphpipe, endpoints: ["tcp://{right.raw}"], timeout: 60s}}
+routes:
+  - model: '/sure-rpc\\.(.+)/'
+    backend: rpc
+    rewrite: {{model: '\\1'}}
+    idempotent: true
+    retry: &retry {{times: 4, per_try_timeout: 20s}}
+    hedge: {{after: 500ms}}
+  - model: '/sure-rest\\.(.+)/'
+    backend: rest
+    rewrite: {{model: '\\1'}}
+    idempotent: true
+    retry: *retry
+    hedge: {{after: p95}}
+  - model: '/shared\\.(.+)/'
+    backend: pipe
+    rewrite: {{model: '\\1'}}
+    split: [{{backend: rest, percent: 30}}]
+    split_by: x-request-id
+    fallback: ours
+    mirror: {{backend: raw, percent: 50, max_requests: 4}}
+  - {{model: '/rest\\.(.+)/', backend: rest, rewrite: {{model: '\\1'}}}}
+  - {{model: '/rpc\\.(.+)/', backend: rpc, rewrite: {{model: '\\1'}}}}
+  - {{model: '/old-http\\.(.+)/', backend: old-http, rewrite: {{model: '\\1'}}}}
+  - {{model: '/old-rpc\\.(.+)/', backend: old-rpc, rewrite: {{model: '\\1'}}}}
+  - {{model: '/pipe\\.(.+)/', backend: pipe, rewrite: {{model: '\\1'}}}}
+  - {{model: '/raw\\.(.+)/', backend: raw, rewrite: {{model: '\\1'}}}}
+  - {{model: "*", backend: ours}}
+"""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """``host:port``, and what a client of it needs where it wants TLS."""
+
+    address: str
+    tls: ClientTls | None = None
+
+    def target(self, protocol: str) -> Target:
+        """The same for a client that breaks off, and calls its ``protocol`` so (ALPN)."""
+        if self.tls is None:
+            return Target(self.address)
+        context = ssl.create_default_context(cafile=self.tls.ca)
+        if self.tls.certificate is not None:
+            context.load_cert_chain(self.tls.certificate, self.tls.key)
+        context.set_alpn_protocols([protocol])
+        return Target(self.address, context)
+
+
+class Trust:
+    """An authority, and what it issued: ``own`` to listeners, ``shown`` to clients of gRPC."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = Authority(folder)
+        server, client = authority.server(), authority.issue("gateway.example")
+        self.of_server: Final = ClientTls(authority.file)
+        self.of_client: Final = ClientTls(authority.file, None, client.certificate, client.key)
+        own = f"certificate: {server.certificate}, key: {server.key}"
+        self.own: Final = f"{{{own}}}"
+        self.asking: Final = (
+            f"{{{own}, client_certificates: required, client_ca: {authority.file}}}"
+        )
+        self.upstream: Final = (
+            f"{{ca: {authority.file}, server_name: localhost, "
+            f"certificate: {client.certificate}, key: {client.key}}}"
+        )
+
+
+def _infergate(running: Running) -> Infergate:
+    admin, http, grpc, *_ = running.addresses
+    return Infergate(http, grpc, admin, running.pid, running.log)
+
+
+class Behind:
+    """A server with the embedded models behind doors."""
+
+    def __init__(self, name: str, engine: str, trust: Trust) -> None:
+        self.name: Final = name
+        self.doors: Final = {each: Door() for each in _DOORS}
+        self.http, self.grpc, self.raw, self.pipe = (
+            f"127.0.0.1:{each.port}" for each in self.doors.values()
+        )
+        self._trust: Final = trust
+        self._engine: Final = engine
+        self._stack: Final = contextlib.ExitStack()
+        self.gateway: Infergate
+
+    async def start(self) -> None:
+        """A process, and open doors. Raises RuntimeError where it does not come up."""
+        # The thread lives as long as the loop does: a server ends with the thread it began in.
+        running = await asyncio.to_thread(self._stack.enter_context, started(self._launch))
+        self.gateway = _infergate(running)
+        _, http, grpc, raw, pipe = running.addresses
+        for door, target in zip(self.doors.values(), (http, grpc, raw, pipe), strict=True):
+            door.target = target
+            await door.open()
+
+    def _launch(self, folder: Path) -> Launch:
+        ports = free_ports(5)
+        text = _BEHIND.format(*ports, tls=self._trust.asking, own=self._trust.own)
+        return _launched(self.name, folder, ports, text + _HABITS, self._engine)
+
+    async def kill(self) -> None:
+        """At once: whatever is under way breaks off."""
+        os.killpg(self.gateway.pid, signal.SIGKILL)
+        self.shut()
+        await asyncio.to_thread(self._stack.close)
+
+    async def end(self) -> None:
+        """By SIGTERM: what is under way is finished."""
+        await asyncio.to_thread(self._stack.close)
+        self.shut()
+
+    def shut(self) -> None:
+        """All doors."""
+        for each in self.doors.values():
+            each.shut()
+
+    async def close(self) -> None:
+        """For good."""
+        for each in self.doors.values():
+            each.close()
+        await asyncio.to_thread(self._stack.close)
+
+    def listeners(self) -> Mapping[str, Listener]:
+        """Those that clients ask as well, past the doors."""
+        return {
+            "http": Listener(self.gateway.http),
+            "grpc": Listener(self.gateway.grpc, self._trust.of_client),
+        }
+
+
+class Front:
+    """The gateway that is asked, and its configuration."""
+
+    def __init__(
+        self, engine: str, workers: int, trust: Trust, behind: tuple[Behind, Behind]
+    ) -> None:
+        self._engine: Final = engine
+        self._workers: Final = workers
+        self._trust: Final = trust
+        self._left, self._right = behind
+        self._listeners = ""
+        self._number = 0
+        self.gateway: Infergate
+        self.frames: str
+
+    @contextlib.contextmanager
+    def started(self) -> Iterator[None]:
+        """While the block runs."""
+        with started(self._launch) as running:
+            self.gateway = _infergate(running)
+            self.frames = running.addresses[3]
+            yield
+
+    def _launch(self, folder: Path) -> Launch:
+        ports = free_ports(4)
+        self._listeners = _FRONT.format(
+            *ports,
+            own=self._trust.own,
+            workers=self._workers,
+            digest=digest_of(KEY).hex(),
+        )
+        return _launched("the gateway", folder, ports, self.text(), self._engine)
+
+    def text(self) -> str:
+        """Another configuration than before: with another timeout for some backends, now and then
+        with other limits, so that all backends are new."""
+        self._number += 1
+        rest = _BACKENDS.format(
+            left=self._left,
+            right=self._right,
+            tls=self._trust.upstream,
+            timeout=60 + self._number % 3,
+        )
+        habits = _HABITS.replace("limits: {", f"limits: {{tensors: {100 + self._number % 8 // 4}, ")
+        return f"{self._listeners}{rest}{habits}# {self._number}\n"
+
+    @property
+    def file(self) -> Path:
+        """The configuration."""
+        return self.gateway.log.parent / "routes.yaml"
+
+    def write(self, text: str) -> None:
+        """Put ``text`` where the configuration is, all at once."""
+        beside = self.file.with_suffix(".new")
+        beside.write_text(f"engine: {self._engine}\n{text}")
+        beside.replace(self.file)
+
+    def listeners(self) -> Mapping[str, Listener]:
+        """Those that clients ask."""
+        return {
+            "http": Listener(self.gateway.http, self._trust.of_server),
+            "grpc": Listener(self.gateway.grpc),
+            "frames": Listener(self.frames),
+        }
+
+
+def _launched(name: str, folder: Path, ports: Sequence[int], text: str, engine: str) -> Launch:
+    file = folder / "routes.yaml"
+    file.write_text(f"engine: {engine}\n{text}")
+    argv = [sys.executable, "-m", "infergate", "--config", str(file), "--log-format", "json"]
+    return Launch(name, argv, dict(os.environ), ports, ready="/healthz")

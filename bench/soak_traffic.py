@@ -1,0 +1,402 @@
+"""Who asks in a soak: clients of every protocol, most of them good, some mistaken, some broken.
+
+*Rule.* Each answer is judged. A good client gets the right one, always, or, of servers that may
+fail while it waits, as long as nothing was done to them. A mistaken one is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+import grpc.aio
+import numpy as np
+from tritonclient.grpc import service_pb2 as pb
+
+from faults.load import described
+from infergate.backends.remote import HTTP_HEADERS, RPC_HEADERS, RemoteBackend, Server
+from infergate.codecs.base import Carrier
+from infergate.codecs.registry import plugins
+from infergate.codecs.trtis.messages import InferResponse as LegacyResponse
+from infergate.codecs.trtis.methods import STREAM_INFER
+from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    ModelMetadataRequest,
+    Operation,
+)
+from infergate.core.tensor import tensor_of
+from infergate.core.wire import joined
+from infergate.matrix.clients import FRAMES, SPEAKERS, Speaker
+from infergate.transport.base import Endpoint
+from infergate.transport.frame_client import EitherUpstream
+from infergate.transport.grpc_client import GrpcUpstream
+
+from .soak_faults import FAULTS, STREAM, Target, break_off
+from .soak_site import KEY, ONCE, SURE, Listener
+from .soak_verdict import Counts, Outages
+
+PATIENCE: Final = 100.0
+"""Seconds: nothing is judged by how fast it is."""
+_SIZES: Final = (1, 16, 1000, 40_000)
+"""Elements. The JSON of the last is long enough to go to a helper."""
+_LIKELY: Final = (40, 30, 20, 10)
+_STREAMED: Final = 20
+_MODELS: Final = ("identity", *(f"{each}.identity" for each in (*SURE, *ONCE)))
+_REPEATS: Final = ("repeat", "rpc.repeat")
+_SUMS: Final = ("rpc.accumulate", "rest.accumulate")
+_UNBOUND: Final = [each for each in SPEAKERS if each.listener != FRAMES]
+_SEQUENTIAL: Final = [each for each in SPEAKERS if each.protocol != "graphpipe"]
+_STREAMING: Final = [each for each in SPEAKERS if each.name in ("V2 REST, binary", "V2 gRPC, raw")]
+_BROKEN: Final = re.compile("Socket closed|Stream removed|reset by peer|failed to connect")
+"""How grpc-core words that a connection is gone."""
+_IDENTITY: Final = re.compile("sequence [0-9]+")
+"""Whose errors are to be counted together."""
+_ASKING: Final = {"authorization": f"Bearer {KEY}"}
+_TOLD: Final = frozenset(
+    {Kind.BAD_REQUEST, Kind.UNAUTHENTICATED, Kind.NOT_FOUND, Kind.BACKEND_ERROR, Kind.NO_BACKEND}
+)
+"""What a mistaken client may be told, as clients of some protocol read it."""
+
+_LATE: Final = frozenset({Kind.TIMEOUT, Kind.NO_BACKEND, Kind.BACKEND_ERROR})
+"""The same of one whose deadline has passed."""
+
+
+class Traffic:
+    """To the gateway ``front``, and some past it to the server ``left``."""
+
+    def __init__(
+        self, front: Mapping[str, Listener], left: Mapping[str, Listener], outages: Outages
+    ) -> None:
+        self.counts: Final = Counts()
+        self._front: Final = front
+        self._left: Final = left
+        self._outages: Final = outages
+        self._clients: dict[object, RemoteBackend[Any, Any]] = {}
+        self._channel = grpc.aio.insecure_channel(front["grpc"].address)
+        self._beside: set[asyncio.Task[None]] = set()
+
+    async def caller(self, until: float, pause: float, faulty: float) -> None:
+        """One call after the other, whatever comes up; of ``faulty`` (0 to 1) of them the client
+        is to blame."""
+        while time.monotonic() < until:
+            await asyncio.sleep(random.uniform(0, 2 * pause))
+            if random.random() < faulty:
+                await random.choice((self._break_off, self._break_off, self._err, self._give_up))()
+            else:
+                await random.choices(
+                    (self._one, self._stream, self._repeated, self._legacy_stream, self._sequence,
+                     self._question, self._past),
+                    (70, 4, 4, 4, 5, 5, 8),
+                )[0]()  # fmt: skip
+
+    async def everything(self) -> None:
+        """Each kind of call once, so that what is made once is made."""
+        for model in _MODELS:
+            for speaker in SPEAKERS:
+                await self._infer(speaker, model, 16)
+        for speaker in SPEAKERS:
+            await self._infer(speaker, "identity", _SIZES[-1])
+            await self._infer(speaker, "rpc.identity", _SIZES[-1])
+        for speaker in _UNBOUND:
+            await self._ask_server(speaker, _SIZES[-1])
+        for _ in range(10):
+            for each in (self._stream, self._repeated, self._legacy_stream, self._sequence,
+                         self._question, self._past):  # fmt: skip
+                await each()
+
+    async def close(self) -> None:
+        """All clients leave."""
+        await asyncio.gather(*self._beside, return_exceptions=True)
+        await asyncio.gather(*(each.close() for each in self._clients.values()))
+        await self._channel.close()
+
+    # ---- how it is judged
+
+    async def _judged(self, name: str, model: str, asking: Awaitable[None]) -> None:
+        began = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(2 * PATIENCE):
+                await asking
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+            words = f"{name}: {_words(error)}"
+            may_fail = model.partition(".")[0] in ONCE and not _is_ours(error)
+            if may_fail and self._outages.explain(began, asyncio.get_running_loop().time()):
+                self.counts.explained[words] += 1
+            else:
+                self.counts.unexplained[words] += 1
+        else:
+            self.counts.good[name] += 1
+
+    # ---- good clients
+
+    async def _one(self) -> None:
+        size = random.choices(_SIZES, _LIKELY)[0]
+        await self._infer(random.choice(SPEAKERS), random.choice(_MODELS), size)
+
+    async def _past(self) -> None:
+        await self._ask_server(random.choice(_UNBOUND), random.choice(_SIZES))
+
+    async def _ask_server(self, speaker: Speaker, size: int) -> None:
+        """Past the gateway, a server whose listeners have TLS where the gateway's have none."""
+        client = self._client(speaker, "identity", self._left)
+        asking = _asked(client, "identity", size)
+        await self._judged(f"{speaker.name} → a server", "identity", asking)
+
+    async def _infer(self, speaker: Speaker, model: str, size: int) -> None:
+        if speaker.listener == FRAMES:
+            model = "identity"  # what its listener is bound to
+        client = self._client(speaker, model)
+        await self._judged(f"{speaker.name} → {model}", model, _asked(client, model, size))
+
+    async def _question(self) -> None:
+        speaker = random.choice(_SEQUENTIAL)
+        model = random.choice(_MODELS)
+
+        async def asking() -> None:
+            told = await _performed(self._client(speaker, model), ModelMetadataRequest(model))
+            assert isinstance(told, ModelMetadata)
+            assert [each.name for each in told.inputs] == ["INPUT0"], told
+
+        await self._judged(f"{speaker.name}, metadata", model, asking())
+
+    async def _sequence(self) -> None:
+        speaker, model = random.choice(_SEQUENTIAL), random.choice(_SUMS)
+        client = self._client(speaker, model)
+        identity = random.getrandbits(32) + 1
+
+        async def asking() -> None:
+            steps = ({"sequence_start": True}, {}, {}, {"sequence_end": True})
+            for number, flags in enumerate(steps, 1):
+                inputs = (tensor_of("INPUT", Datatype.INT32, np.array([number])),)
+                asked = InferRequest(
+                    model, parameters={"sequence_id": identity, **flags}, inputs=inputs
+                )
+                told = await _performed(client, asked)
+                assert isinstance(told, InferResponse)
+                assert told.outputs[0].numpy()[0] == number * (number + 1) // 2, "another sum"
+
+        await self._judged(f"{speaker.name}, sequence → {model}", model, asking())
+
+    async def _repeated(self) -> None:
+        """One request, many answers."""
+        speaker, model = random.choice(_STREAMING), random.choice(_REPEATS)
+        client = self._client(speaker, model)
+        values = np.arange(_STREAMED, dtype=np.int32)
+        inputs = (
+            tensor_of("IN", Datatype.INT32, values),
+            tensor_of("DELAY", Datatype.UINT32, np.full(_STREAMED, 2, np.uint32)),
+        )
+
+        async def asking() -> None:
+            asked, found = InferRequest(model, inputs=inputs), []
+            async with aclosing(client.stream(asked, _call())) as answers:
+                async for each in answers:
+                    found += [int(t.numpy().flat[0]) for t in each.outputs if t.name == "OUT"]
+            assert found == values.tolist(), f"{len(found)} answers of {_STREAMED}"
+
+        await self._judged(f"{speaker.name}, many answers → {model}", model, asking())
+
+    async def _stream(self) -> None:
+        """Many requests on a stream of V2 gRPC, now and then given up."""
+        model, size = random.choice(_MODELS), random.choice(_SIZES[:3])
+        asked = pb.ModelInferRequest(model_name=model)
+        asked.inputs.add(name="INPUT0", datatype="FP32", shape=[size])
+        asked.raw_input_contents.append(bytes(4 * size))
+        if random.random() < 0.1:  # a client that loses its interest
+            call = self._streaming(STREAM, asked.SerializeToString())
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                async for _ in call:
+                    break
+            call.cancel()
+            self.counts.faults["a stream that is given up"] += 1
+            return
+
+        def fine(answer: bytes) -> str:
+            return str(pb.ModelStreamInferResponse.FromString(answer).error_message)
+
+        asking = self._all_told(STREAM, asked.SerializeToString(), fine)
+        await self._judged(f"V2 gRPC, stream → {model}", model, asking)
+
+    async def _legacy_stream(self) -> None:
+        """Many requests on a stream of the legacy API."""
+        model = random.choice(_MODELS)
+        speaker = next(each for each in SPEAKERS if each.protocol == "trtis-grpc")
+        codec = plugins()["trtis-grpc"].make({})
+        wire = codec.build_request(_identity(model, 16), speaker.profile, described(model))
+
+        def fine(answer: bytes) -> str:
+            return str(LegacyResponse.FromString(answer).request_status.msg)
+
+        asking = self._all_told(STREAM_INFER, bytes(joined(wire.message)), fine)
+        await self._judged(f"legacy TRT, stream → {model}", model, asking)
+
+    def _streaming(self, method: str, message: bytes) -> Any:
+        async def messages() -> AsyncIterator[bytes]:
+            for _ in range(_STREAMED):
+                yield message
+
+        return self._channel.stream_stream(method)(
+            messages(), timeout=PATIENCE, metadata=tuple(_ASKING.items())
+        )
+
+    async def _all_told(self, method: str, message: bytes, wrong: Callable[[bytes], str]) -> None:
+        got = 0
+        async for answer in self._streaming(method, message):
+            if told := wrong(answer):
+                raise GatewayError(Kind.BACKEND_ERROR, told)
+            got += 1
+        assert got == _STREAMED, f"{got} answers of {_STREAMED}"
+
+    # ---- clients that are to blame
+
+    async def _break_off(self) -> None:
+        name = random.choice(list(FAULTS))
+        self.counts.faults[name] += 1
+        listener, what = FAULTS[name]
+        task = asyncio.create_task(break_off(self._target(listener), what(KEY)))
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    def _target(self, listener: str) -> Target:
+        if listener == "plain":
+            secured = self._front["http"], self._left["grpc"]
+            return Target(random.choice(secured).address)
+        places = [each for each in (self._front, self._left) if listener in each]
+        protocol = "h2" if listener == "grpc" else "http/1.1"
+        return random.choice(places)[listener].target(protocol)
+
+    async def _err(self) -> None:
+        """A wrong key, an unknown model, an input too few: each is told."""
+        speaker = random.choice(_UNBOUND)
+        whole = _identity("simple", 1)
+        name, asked, headers = random.choice(
+            (
+                ("a wrong key", _identity("identity", 1), {"authorization": "Bearer wrong"}),
+                ("an unknown model", _identity("nobody", 1), _ASKING),
+                ("too few inputs", whole, _ASKING),
+            )
+        )
+        self.counts.faults[name] += 1
+
+        async def asking() -> None:
+            client = self._client(speaker, asked.model)
+            try:
+                await _performed(client, asked, headers)
+            except GatewayError as error:
+                if error.kind in _TOLD and not _is_ours(error):
+                    return
+                raise
+            raise AssertionError("it was not refused")
+
+        await self._judged(f"{speaker.name}, {name}", asked.model, asking())
+
+    async def _give_up(self) -> None:
+        """While it is under way, or by a deadline that is over before it can be met."""
+        speaker, model = random.choice(SPEAKERS), random.choice(_MODELS)
+        if speaker.listener == FRAMES:
+            model = "identity"
+        self.counts.faults["a client that gives up"] += 1
+        client = self._client(speaker, model)
+        seconds = random.choice((0.0, 0.001, 0.005))
+
+        async def asking() -> None:
+            asked = _identity(model, random.choice(_SIZES))
+            try:
+                async with asyncio.timeout(random.choice((0.001, 0.005))):
+                    await client.perform(asked, _call(seconds or PATIENCE))
+            except TimeoutError:
+                return
+            except GatewayError as error:
+                if error.kind not in _LATE:
+                    raise
+
+        await self._judged(f"{speaker.name}, given up", model, asking())
+
+    # ---- how it is asked
+
+    def _client(
+        self, speaker: Speaker, model: str, place: Mapping[str, Listener] | None = None
+    ) -> RemoteBackend[Any, Any]:
+        path = speaker.path(model, "") if speaker.bound else ""
+        listener = (place or self._front)[speaker.listener.split()[0]]
+        key = speaker, path, listener.address
+        if key not in self._clients:
+            self._clients[key] = _made(speaker, listener, path)
+        return self._clients[key]
+
+
+def _made(speaker: Speaker, listener: Listener, path: str) -> RemoteBackend[Any, Any]:
+    host, _, port = listener.address.rpartition(":")
+    plugin = plugins()[speaker.protocol]
+    endpoint = Endpoint(
+        host, int(port), listener.tls is not None, path, framed=speaker.listener == FRAMES
+    )
+    server = Server(
+        speaker.name,
+        (endpoint,),
+        timeout=PATIENCE,
+        profile=speaker.profile,
+        forward_headers=tuple(_ASKING),
+    )
+    codec = (speaker.codec or plugin.make)({})
+    if plugin.carrier is Carrier.HTTP:
+        http = EitherUpstream(DEFAULT_LIMITS, tls=listener.tls)
+        return RemoteBackend(server, codec, http, HTTP_HEADERS, DEFAULT_LIMITS)
+    rpc = GrpcUpstream(DEFAULT_LIMITS, listener.tls)
+    return RemoteBackend(server, codec, rpc, RPC_HEADERS, DEFAULT_LIMITS)
+
+
+def _call(seconds: float = PATIENCE, headers: Mapping[str, str] = _ASKING) -> Call:
+    now = time.monotonic()
+    return Call("soak", now, deadline=now + seconds, headers=headers)
+
+
+async def _performed(
+    client: RemoteBackend[Any, Any], asked: Operation, headers: Mapping[str, str] = _ASKING
+) -> object:
+    return await client.perform(asked, _call(headers=headers))
+
+
+def _numbers(size: int) -> Any:
+    return np.random.default_rng(size).random(size, dtype=np.float32)
+
+
+def _identity(model: str, size: int) -> InferRequest:
+    return InferRequest(model, inputs=(tensor_of("INPUT0", Datatype.FP32, _numbers(size)),))
+
+
+async def _asked(client: RemoteBackend[Any, Any], model: str, size: int) -> None:
+    told = await _performed(client, _identity(model, size))
+    assert isinstance(told, InferResponse)
+    wanted = _numbers(size).tobytes()
+    assert [bytes(each.data) for each in told.outputs] == [wanted], "another answer"
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether the connection to the gateway itself failed, which is nobody's fault but its own."""
+    if isinstance(error, GatewayError):
+        return any(f"backend '{each.name}': " in error.public for each in SPEAKERS)
+    if isinstance(error, grpc.aio.AioRpcError):
+        return bool(_BROKEN.search(error.details() or ""))
+    return True
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, GatewayError):
+        told = f"{error.kind.name}: {error.public} ({error.detail})"[:200]
+        return _IDENTITY.sub("sequence …", told)
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"[:200]
+    return repr(error)[:200]
