@@ -19,7 +19,7 @@ STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 _RESET = struct.pack("ii", 1, 0)
 _HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 """How a client of TLS begins."""
-_AWAY = 12.0
+_AWAY = 20.0
 """Seconds until a machine that lost its power is noticed by whoever waits for it."""
 
 # ---- clients ----------------------------------------------------------------------------------

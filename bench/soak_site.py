@@ -35,7 +35,7 @@ ONCE: Final = ("rpc", "rest", "old-http", "old-rpc", "pipe", "raw", "shared")
 _DOORS: Final = ("http", "grpc", "raw", "pipe")
 _HABITS: Final = """
 drain: {delay: 0s}
-limits: {keepalive_time: 30s, header_time: 8s, idle_body_time: 8s, connect_time: 10s}
+limits: {keepalive_time: 30s, header_time: 15s, idle_body_time: 15s, connect_time: 60s}
 log: {access: false}
 helpers: 1
 """
@@ -274,6 +274,12 @@ class Front:
     def file(self) -> Path:
         """The configuration."""
         return self.gateway.log.parent / "routes.yaml"
+
+    @property
+    def processes(self) -> int:
+        """How many it has when all that are started when they are first needed are there: each
+        worker's helper. Several workers have a supervisor."""
+        return 2 if self._workers == 1 else 1 + 2 * self._workers
 
     def write(self, text: str) -> None:
         """Put ``text`` where the configuration is, all at once."""

@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc.aio
@@ -52,7 +53,8 @@ PATIENCE: Final = 100.0
 _SIZES: Final = (1, 16, 1000, 40_000)
 """Elements. The JSON of the last is long enough to go to a helper."""
 _LIKELY: Final = (40, 30, 20, 10)
-_STREAMED: Final = 20
+_LIMITS: Final = replace(DEFAULT_LIMITS, connect_time=PATIENCE)
+_STREAMED: Final = 10
 _MODELS: Final = ("identity", *(f"{each}.identity" for each in (*SURE, *ONCE)))
 _REPEATS: Final = ("repeat", "rpc.repeat")
 _SUMS: Final = ("rpc.accumulate", "rest.accumulate")
@@ -352,10 +354,10 @@ def _made(speaker: Speaker, listener: Listener, path: str) -> RemoteBackend[Any,
     )
     codec = (speaker.codec or plugin.make)({})
     if plugin.carrier is Carrier.HTTP:
-        http = EitherUpstream(DEFAULT_LIMITS, tls=listener.tls)
-        return RemoteBackend(server, codec, http, HTTP_HEADERS, DEFAULT_LIMITS)
-    rpc = GrpcUpstream(DEFAULT_LIMITS, listener.tls)
-    return RemoteBackend(server, codec, rpc, RPC_HEADERS, DEFAULT_LIMITS)
+        http = EitherUpstream(_LIMITS, tls=listener.tls)
+        return RemoteBackend(server, codec, http, HTTP_HEADERS, _LIMITS)
+    rpc = GrpcUpstream(_LIMITS, listener.tls)
+    return RemoteBackend(server, codec, rpc, RPC_HEADERS, _LIMITS)
 
 
 def _call(seconds: float = PATIENCE, headers: Mapping[str, str] = _ASKING) -> Call:

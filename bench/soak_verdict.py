@@ -12,10 +12,10 @@ MIB = 1 << 20
 WARM = 1 / 3
 """The part of a run that is warm-up: caches fill, arenas grow."""
 MOST_SLOPE = 1.0
-"""MiB a minute after that. A leak of ten bytes a request shows in no run of this length."""
+"""MiB a minute of a worker after that. A leak of ten bytes a request shows in no such run."""
 LEAST_GROWTH = 8.0
-"""MiB that are no leak, however steep: memory comes in arenas, and several large requests at once
-need more of them than there ever were before."""
+"""MiB of a worker that are no leak, however steep: memory comes in arenas, and several large
+requests at once need more of them than there ever were before."""
 SLACK = 3
 """Descriptors or tasks more at the end than at the beginning that are none."""
 
@@ -118,14 +118,20 @@ def most(states: Sequence[State]) -> State:
     )
 
 
-def troubles(
-    name: str, before: State, sizes: Sequence[Size], after: State, complaints: str
+def troubles(  # noqa: PLR0913 - what was seen, from its beginning to its end
+    name: str,
+    before: State,
+    sizes: Sequence[Size],
+    after: State,
+    complaints: str,
+    *,
+    workers: int = 1,
 ) -> list[str]:
-    """What is wrong with the process ``name``: ``before`` the traffic, with these ``sizes`` under
-    it, and ``after`` everybody has gone."""
+    """What is wrong with the gateway ``name`` of so many ``workers``: ``before`` the traffic, with
+    these ``sizes`` under it, and ``after`` everybody has gone."""
     found = []
     steepness = slope(sizes)
-    if steepness > MOST_SLOPE and growth(sizes) > LEAST_GROWTH:
+    if steepness > MOST_SLOPE * workers and growth(sizes) > LEAST_GROWTH * workers:
         found.append(f"{name}: memory grows by {steepness:.1f} MiB a minute")
     if after.descriptors > before.descriptors + SLACK:
         found.append(f"{name}: {before.descriptors} descriptors became {after.descriptors}")

@@ -76,6 +76,13 @@ def test_what_only_health_checks_come_and_go_with_is_steady() -> None:
     assert not steady([*known, State(1, 20, 9)])
 
 
+def test_several_workers_may_grow_as_much_each() -> None:
+    seen = samples(60, lambda at: 100 + at / 3)
+    (told,) = troubles("it", BEFORE, seen, BEFORE, "")
+    assert "memory grows" in told
+    assert troubles("it", BEFORE, seen, BEFORE, "", workers=2) == []
+
+
 def test_the_slope_is_that_of_what_comes_after_the_warm_up() -> None:
     seen = samples(600, lambda at: at if at < 200 else 200 + (at - 200) / 60)
     assert slope(seen) == pytest.approx(1.0)
@@ -116,7 +123,9 @@ def test_errors() -> None:
 def test_the_figures() -> None:
     told = table("it", BEFORE, samples(600, LEAKY["by 3 MiB a minute"]), BEFORE)
     course = "100 103 106 109 112 115 118 121 124 127"
-    assert f"RSS 80 → 80 MiB (at most 130; {course}), slope +3.00 MiB/min; descriptors 20 → 20" in told
+    assert (
+        f"RSS 80 → 80 MiB (at most 130; {course}), slope +3.00 MiB/min; descriptors 20 → 20" in told
+    )
 
 
 @pytest.mark.parametrize(
