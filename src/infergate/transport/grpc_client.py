@@ -38,7 +38,7 @@ _NOT_CONNECTED: Final = (
 """How grpc-core's load balancing and resolver begin to say that there is no connection."""
 _HANDSHAKE = re.compile("handshake|check peer|erification check")
 """How it words what failed after TCP had connected; this chooses a message only."""
-_TOO_LONG: Final = "Received message larger than max"
+_TOO_LONG: Final = re.compile("(Received|Decompressed) message larger than max")
 _OURSELVES: Final = (
     "Stream removed (",
     "No status received",
@@ -220,7 +220,7 @@ def _told_apart(error: Any, endpoint: Endpoint, *, late: bool, connected: bool) 
         raise garbage("the backend closed the connection before answering", said) from error
     if (
         code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        and _TOO_LONG in details
+        and _TOO_LONG.search(details)
         and not details.startswith(_THEIRS)
     ):
         raise GatewayError(
