@@ -20,7 +20,7 @@ MIB = 1 << 20
 KEEPS = {"own": 24, "compat": 64}[ENGINE] * MIB
 """Of memory, which comes back in large pieces. grpcio keeps some of what its messages took."""
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
-_PAUSE = 0.05
+_PAUSE = 0.1
 """Seconds between two requests of who is there as well."""
 
 
