@@ -29,9 +29,9 @@ ENDINGS = {
     "info": ("_info",),
 }
 OF_PROMETHEUS = {"job", "instance", "namespace", "le"}
-SAMPLE = re.compile(r"\b(infergate_\w+)(?:\{([^}]*)\})?")
+SAMPLE = re.compile(r"\b((?:infergate|process)_\w+)(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"[^"]*"')
-GROUPED = re.compile(r"\b(?:by|without|ignoring)\s*\(([^)]*)\)")
+GROUPED = re.compile(r"\b(?:by|without|ignoring|on)\s*\(([^)]*)\)")
 NAMED = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
 
 
@@ -113,7 +113,7 @@ def test_a_legend_names_what_the_result_is_grouped_by() -> None:
             named = set(NAMED.findall(target["legendFormat"]))
             groups = [
                 {each.strip() for each in group.split(",")}
-                for group in GROUPED.findall(target["expr"])
+                for group in re.findall(r"\bby\s*\(([^)]*)\)", target["expr"])
             ]
             assert all(named == group - {"le"} for group in groups), target
 
