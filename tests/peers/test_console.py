@@ -5,7 +5,11 @@ INFERGATE_SHOTS names a folder that pictures of it are kept in, to be looked at.
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import os
+import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,11 +18,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from peers.console_site import Site, started_site, traffic
+from e2e.running import started_infergate
+from peers.console_site import DEMO, LISTENERS, Site, started_site, traffic
 from peers.support.chromium import Page, chromium, opened_page
 
 pytestmark = pytest.mark.peers
 
+HASH = hashlib.sha256(b"opensesame").hexdigest()
+KEYS = f"actions: true, keys: [{{{{name: ops, sha256: {HASH}}}}}]"
 PARTS = ("live", "translation", "errors", "try", "config")
 WIDE, NARROW = (1440, 900), (420, 860)
 
@@ -65,12 +72,16 @@ UNNAMED = """
 WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+@pytest.fixture(scope="module", autouse=True)
+def browser() -> None:
     try:
         chromium()
     except RuntimeError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
     with started_site() as running, traffic(running):
         yield running
 
@@ -135,8 +146,15 @@ async def test_the_table_tells_what_was_translated_and_what_went_on_as_it_came(p
     assert await page.eval("document.querySelectorAll('#matrix tbody tr').length") == 5
 
 
-async def test_errors_are_explained(page: Page) -> None:
+async def test_errors_are_explained(page: Page, site: Site) -> None:
+    code = urllib.parse.quote("<img src=x onerror=window.bad=1>", safe="")
+    with pytest.raises(urllib.error.HTTPError):
+        await asyncio.to_thread(
+            urllib.request.urlopen, f"http://{site.gateway.http}/v2/models/{code}/ready"
+        )
     await turn_to(page, "errors")
+    await page.until("document.getElementById('failures').textContent.includes('<img src=x')")
+    assert await page.eval("!document.querySelector('#failures img') && window.bad === undefined")
     await page.until(
         "[...document.querySelectorAll('.failure')].some((e) => e.textContent.includes('old-model')"
         " && e.textContent.includes('connect') && e.textContent.includes('What to do'))"
@@ -204,6 +222,24 @@ async def test_a_request_of_any_protocol_is_tried_and_both_sides_are_shown(
         "document.getElementById('try-inputs').value = '[';document.getElementById('send').click()"
     )
     await page.until(f"{note}.startsWith('Not sent')")
+
+
+async def test_where_there_are_keys_one_is_needed_to_act() -> None:
+    listeners = LISTENERS.replace("actions: true", KEYS)
+    with started_infergate(DEMO, listeners) as gateway:
+        async with opened_page() as page:
+            await page.open(f"http://{gateway.admin}/console/#try")
+            await page.until("document.getElementById('key').checkVisibility()")
+            await page.until("document.querySelector('#try-protocol option')")
+            await page.eval("document.getElementById('try-model').value = 'identity'")
+            await page.eval("document.getElementById('send').click()")
+            note = "document.getElementById('try-note').textContent"
+            await page.until(f"{note}.startsWith('Not sent')")
+            await page.eval("document.getElementById('key').value = 'opensesame'")
+            await page.eval("document.getElementById('send').click()")
+            await page.until("document.querySelector('#try-summary .pill')?.textContent === 'ok'")
+            assert not any("opensesame" in each for each in page.asked)
+            page.complaints.clear()  # the browser's, of a status 401
 
 
 async def test_a_page_of_elsewhere_cannot_act(page: Page, site: Site) -> None:

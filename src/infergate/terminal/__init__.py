@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final, Self, TextIO
 
 STYLES: Final = {
-    "ok": "green", "up": "green", "ready": "green", "yes": "green",
+    "ok": "green", "up": "green", "ready": "green",
     "partly": "yellow", "unknown": "yellow", "draining": "yellow",
-    "down": "bold red", "ejected": "bold red", "not ready": "bold red", "no": "red",
+    "down": "bold red", "ejected": "bold red", "failing": "bold red", "not ready": "bold red",
 }  # fmt: skip
 """Words that have a colour of their own, which says nothing that the word does not."""
 

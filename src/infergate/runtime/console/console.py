@@ -71,7 +71,8 @@ class Console:
             case "/state":
                 return _json(await self._state())
             case "/plan":
-                return _json(plan.plan(self._view.config, self._view.addresses))
+                view = self._view
+                return _json(await asyncio.to_thread(plan.plan, view.config, view.addresses))
             case "/config":
                 return _json(await self._config())
         found = page(wire.path.removeprefix(f"{PATH}/") or INDEX)

@@ -120,15 +120,17 @@ def _endpoints(families: Families) -> list[Json]:
 
 def _health(endpoint: Json) -> str:
     """A word for the addresses of an endpoint, as all processes see them: ``up``; ``partly``: some
-    are up, or some processes see it so; ``ejected``, ``down``; ``unknown``: it was never seen to
-    do anything well, and nothing looks after it."""
+    are up, or some processes see it so; ``ejected``, ``down``; ``failing``: nothing looks after
+    it, and it never did well; ``unknown``: it was not asked for anything, either."""
     down, ejected = endpoint.get("down", 0), endpoint.get("ejected", 0)
     if down + ejected:
         if endpoint.get("available"):
             return "partly"
         return "down" if down >= ejected else "ejected"
-    did_well = any(endpoint.get(key, {}).get("ok") for key in ("checks", "requests"))
-    return "up" if did_well else "unknown"
+    seen = [endpoint.get(key, {}) for key in ("checks", "requests")]
+    if any(each.get("ok") for each in seen):
+        return "up"
+    return "failing" if any(each.get("failed") for each in seen) else "unknown"
 
 
 def _backends(families: Families) -> list[Json]:

@@ -47,6 +47,7 @@ def test_a_flow_has_all_that_is_counted_of_it() -> None:
     ("figures", "health"),
     [
         ({"available": 1}, "unknown"),
+        ({"available": 1, "failed": 1}, "failing"),
         ({"available": 1, "ok": 1}, "up"),
         ({"available": 1, "checks_ok": 1, "failed": 3}, "up"),
         ({"available": 1, "down": 1}, "partly"),

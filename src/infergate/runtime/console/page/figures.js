@@ -14,6 +14,7 @@ const total = (outcomes = {}) => Object.values(outcomes).reduce((sum, each) => s
 export class History {
   constructor() {
     this.states = [];
+    this.known = new Map();
   }
 
   add(state) {
@@ -21,6 +22,7 @@ export class History {
     const endpoints = new Map(state.endpoints.map((each) => [`${each.backend} ${each.endpoint}`, each]));
     this.states.push({ time: state.time, flows, endpoints, state });
     if (this.states.length > KEPT) this.states.shift();
+    this.known.clear();
   }
 
   clear() {
@@ -36,30 +38,46 @@ export class History {
     const from = this.last.time - seconds - 0.5;
     return this.states.find((each) => each.time >= from);
   }
+
+  /** What was added in so many seconds; made once for each state. */
+  changed(seconds) {
+    if (!this.known.has(seconds)) this.known.set(seconds, changes(this.before(seconds), this.last));
+    return this.known.get(seconds);
+  }
 }
 
 const NOTHING = { outcomes: {}, seconds: { sum: 0, count: 0, buckets: [] }, bytes_in: 0, bytes_out: 0 };
+const more = (now, before) => Math.max(0, (now ?? 0) - (before ?? 0));
 
-/** What was added between two states to the flows that ``wanted`` lets through. Counters of
+/** What was added to each flow between two states, of those that anything was added to. Counters of
  * workers that did not answer in time may fall for a moment: that is nothing. */
-export function between(from, to, wanted = () => true) {
-  const sum = { requests: 0, errors: 0, own: 0, owned: 0, bytesIn: 0, bytesOut: 0, buckets: new Map() };
-  const more = (now, before) => Math.max(0, (now ?? 0) - (before ?? 0));
+export function changes(from, to) {
+  const found = [];
   for (const [key, flow] of to.flows) {
-    if (!wanted(flow)) continue;
     const old = from.flows.get(key) ?? NOTHING;
     const ok = more(flow.outcomes?.ok, old.outcomes?.ok);
-    const all = Math.max(ok, more(total(flow.outcomes), total(old.outcomes)));
-    sum.requests += all;
-    sum.errors += all - ok;
-    sum.own += more(flow.own_seconds?.sum, old.own_seconds?.sum);
-    sum.owned += more(flow.own_seconds?.count, old.own_seconds?.count);
-    sum.bytesIn += more(flow.bytes_in, old.bytes_in);
-    sum.bytesOut += more(flow.bytes_out, old.bytes_out);
+    const requests = Math.max(ok, more(total(flow.outcomes), total(old.outcomes)));
+    if (!requests) continue;
     const bounds = new Map((old.seconds?.buckets ?? []).map(([bound, count]) => [bound, count]));
-    for (const [bound, count] of flow.seconds?.buckets ?? []) {
-      sum.buckets.set(bound, (sum.buckets.get(bound) ?? 0) + more(count, bounds.get(bound)));
-    }
+    found.push({
+      flow, requests, errors: requests - ok,
+      own: more(flow.own_seconds?.sum, old.own_seconds?.sum),
+      owned: more(flow.own_seconds?.count, old.own_seconds?.count),
+      bytesIn: more(flow.bytes_in, old.bytes_in),
+      bytesOut: more(flow.bytes_out, old.bytes_out),
+      buckets: (flow.seconds?.buckets ?? []).map(([bound, count]) => [bound, more(count, bounds.get(bound))]),
+    });
+  }
+  return found;
+}
+
+/** Those of the flows that ``wanted`` lets through, together. */
+export function together(changed, wanted) {
+  const sum = { requests: 0, errors: 0, own: 0, owned: 0, bytesIn: 0, bytesOut: 0, buckets: new Map() };
+  for (const each of changed) {
+    if (!wanted(each.flow)) continue;
+    for (const name of ["requests", "errors", "own", "owned", "bytesIn", "bytesOut"]) sum[name] += each[name];
+    for (const [bound, count] of each.buckets) sum.buckets.set(bound, (sum.buckets.get(bound) ?? 0) + count);
   }
   return sum;
 }
@@ -83,10 +101,9 @@ export function quantile(buckets, share) {
 /** Rates and latencies of some flows, lately. */
 export function lately(history, wanted) {
   const { last } = history;
-  const from = history.before(LATELY);
-  const span = last.time - from.time;
-  const now = between(from, last, wanted);
-  const longer = between(history.before(A_WHILE), last, wanted);
+  const span = last.time - history.before(LATELY).time;
+  const now = together(history.changed(LATELY), wanted);
+  const longer = together(history.changed(A_WHILE), wanted);
   const each = (value) => (span > 0 ? value / span : 0);
   return {
     rate: each(now.requests),

@@ -225,8 +225,8 @@ export class Picture {
     const told = [[now.rate ? rate(now.rate) : "idle", "b"]];
     if (now.p50 !== null) told.push([`p50 ${seconds(now.p50)}`], [`p99 ${seconds(now.p99)}`]);
     if (more) told.push([more]);
-    if (now.errors) told.push([`${percent(now.share)} errors`, "span", "bad"]);
-    if (["down", "ejected", "partly"].includes(health)) told.push([health, "span", health === "partly" ? "" : "bad"]);
+    if (now.errors && health !== "failing") told.push([`${percent(now.share)} errors`, "span", "bad"]);
+    if (["down", "ejected", "partly", "failing"].includes(health)) told.push([health, "span", health === "partly" ? "" : "bad"]);
     const text = JSON.stringify(told);
     if (node.text === text) return;
     node.text = text;
@@ -311,5 +311,5 @@ function portOf(listeners, plan, flow) {
 function together(words) {
   if (!words.length) return "";
   if (words.every((word) => word === words[0])) return words[0];
-  return words.some((word) => ["down", "ejected", "partly"].includes(word)) ? "partly" : "up";
+  return words.some((word) => ["down", "ejected", "partly", "failing"].includes(word)) ? "partly" : "up";
 }

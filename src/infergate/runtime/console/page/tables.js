@@ -1,7 +1,7 @@
 // The table of translations, and the list of errors.
 
 import { byId, el, say } from "./dom.js";
-import { ago, between, count, lately, rate, seconds } from "./figures.js";
+import { ago, changes, count, lately, rate, seconds, together } from "./figures.js";
 
 const WORDS = { forward: "forwarded", translate: "translated" };
 const EMPTY = { flows: new Map() };
@@ -13,8 +13,9 @@ export function translation(plan, history) {
   const columns = [...new Set([...plan.backends.map((each) => each.protocol), ...state.ways.map((each) => each.backend_protocol)])].sort();
   const whole = Math.max(1, ...state.ways.map((each) => each.count));
   const head = el("tr", {}, el("th", { scope: "col" }, "client \\ backend"), columns.map((name) => el("th", { scope: "col" }, tag(name))));
+  const ever = changes(EMPTY, history.last);
   const body = rows.map((row) =>
-    el("tr", {}, el("th", { scope: "row" }, tag(row)), columns.map((column) => cell(history, state, row, column, whole))));
+    el("tr", {}, el("th", { scope: "row" }, tag(row)), columns.map((column) => cell(history, ever, row, column, whole))));
   byId("matrix").replaceChildren(
     el("caption", { class: "unseen" }, "Inferences by the client's protocol and the backend's"),
     el("thead", {}, head), el("tbody", {}, body),
@@ -23,13 +24,14 @@ export function translation(plan, history) {
 
 const tag = (protocol) => el("span", { class: "tag", "data-protocol": protocol }, protocol);
 
-function cell(history, state, row, column, whole) {
+function cell(history, changed, row, column, whole) {
+  const { state } = history.last;
   const ways = state.ways.filter((each) => each.protocol === row && each.backend_protocol === column);
   const all = ways.reduce((sum, each) => sum + each.count, 0);
   if (!all) return el("td", { class: "none" }, el("span", { "aria-label": "none" }, "–"));
   const wanted = (flow) => flow.protocol === row && flow.backend_protocol === column && flow.operation === "infer";
   const now = lately(history, wanted);
-  const ever = between(EMPTY, history.last, wanted);
+  const ever = together(changed, wanted);
   const own = ever.owned ? ever.own / ever.owned : null;
   const bar = el("span", { class: "share", "data-protocol": column, "aria-hidden": "true" });
   bar.style.width = `${Math.max(2, (100 * all) / whole)}%`;
