@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 
 from infergate.config.schema import Config
+from infergate.config.section import Section
 
 HIDDEN: Final = "(hidden)"
 HIDDEN_CHANGE: Final = "What is hidden has changed."
@@ -51,7 +52,25 @@ def difference(loaded: Config, file: Config) -> str:
 
 
 def _dump(config: Config, *, defaults: bool = False) -> Any:
-    return config.model_dump(mode="json", by_alias=True, exclude_unset=not defaults)
+    """By entries: pydantic lets no other thread work before it is done with what it is given."""
+
+    def dump(section: Section) -> Any:
+        return section.model_dump(mode="json", by_alias=True, exclude_unset=not defaults)
+
+    told: dict[str, Any] = {}
+    for name in type(config).model_fields:
+        if not defaults and name not in config.model_fields_set:
+            continue
+        match getattr(config, name):
+            case Section() as section:
+                told[name] = dump(section)
+            case tuple() as sections:
+                told[name] = [dump(each) for each in sections]
+            case dict() as sections:
+                told[name] = {key: dump(each) for key, each in sections.items()}
+            case plain:
+                told[name] = plain
+    return told
 
 
 def _yaml(data: Any) -> str:

@@ -7,7 +7,7 @@ finish on one thread, so plain numbers will do; they become metrics when a scrap
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -18,6 +18,26 @@ from infergate.observe.histograms import OWN_BOUNDS, REQUEST_BOUNDS, tell
 from infergate.observe.names import Names
 
 _LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
+
+
+FLOWS: Final = 2000
+"""Those of a process that are told at a glance: the busiest."""
+
+
+class Flow(NamedTuple):
+    """What is counted under one combination of labels, to be kept. ``counts`` are of requests by
+    the bounds ``REQUEST`` of seconds, not added up; ``backend`` and ``own`` are how many and
+    seconds."""
+
+    labels: tuple[str, ...]
+    """``route``, ``protocol``, ``backend``, ``backend_protocol`` and ``operation``."""
+    outcomes: dict[str, int]
+    counts: tuple[int, ...]
+    seconds: float
+    backend: tuple[int, float]
+    own: tuple[int, float]
+    bytes_in: int
+    bytes_out: int
 
 
 class _Series:
@@ -64,6 +84,25 @@ class Counted(Collector):
             series.own.add(max(own, 0.0))  # several backends may be asked at once
         outcomes = series.outcomes
         outcomes[call.outcome] = outcomes.get(call.outcome, 0) + 1
+
+    def flows(self) -> list[Flow]:
+        """The busiest, at a thousandth of what ``collect`` costs."""
+        series = list(self._series.items())
+        if len(series) > FLOWS:
+            series.sort(key=lambda pair: sum(pair[1].outcomes.values()), reverse=True)
+        return [
+            Flow(
+                labels,
+                dict(each.outcomes),
+                tuple(each.seconds.counts),
+                each.seconds.sum,
+                (sum(each.backend.counts), each.backend.sum),
+                (sum(each.own.counts), each.own.sum),
+                each.bytes_in,
+                each.bytes_out,
+            )
+            for labels, each in series[:FLOWS]
+        ]
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of what was counted."""

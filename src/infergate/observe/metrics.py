@@ -8,9 +8,11 @@ outcome: all bounded by the config and the code. A request that no route takes h
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, ProcessCollector
+from prometheus_client.core import Metric
 
 from infergate import __version__
 from infergate.observe.counted import Counted
@@ -35,6 +37,8 @@ class Metrics:
         self.registry.register(self.endpoints)
         self.doors: Final = DoorMetrics()
         self.registry.register(self.doors)
+        self.flows: Final = self._counted.flows
+        """What is counted of requests, at a glance."""
         self.record: Final = self._counted.record
         """Count a finished request, which took so many seconds."""
         self.traffic: Final = Traffic()
@@ -149,6 +153,16 @@ class Metrics:
         """From now on ``names`` tells which routes and backends there are: nothing is told of
         others."""
         self._counted.names = self.traffic.names = names
+
+    def at_a_glance(self) -> list[Metric]:
+        """What now is, and what is counted of endpoints, backends and listeners: all that costs
+        little, whatever is counted of requests."""
+        gauges = self.in_flight, self.in_flight_bytes, self.streams, self.generations
+        return list(
+            chain.from_iterable(
+                each.collect() for each in (self.endpoints, self.doors, self.traffic, *gauges)
+            )
+        )
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""

@@ -7,9 +7,14 @@ request.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from prometheus_client.core import Metric
+
 from infergate.core.call import Call
+from infergate.observe.counted import Flow
+from infergate.observe.metrics import Metrics
 
 KEPT: Final = 100
 """Failures that a process remembers."""
@@ -73,8 +78,17 @@ class Recalled(NamedTuple):
     worker: int | None
     ways: Ways
     failures: tuple[Failure, ...]
+    flows: Sequence[Flow]
+    families: Sequence[Metric]
+    """Metrics besides those of requests."""
 
 
-def recalled(recent: Recent, worker: int | None = None) -> Recalled:
-    """All of ``recent``, to be kept or sent elsewhere."""
-    return Recalled(worker, dict(recent.ways), tuple(recent.failures))
+def recalled(recent: Recent, metrics: Metrics, worker: int | None = None) -> Recalled:
+    """All of that, to be kept or sent elsewhere."""
+    return Recalled(
+        worker,
+        dict(recent.ways),
+        tuple(recent.failures),
+        metrics.flows(),
+        metrics.at_a_glance(),
+    )

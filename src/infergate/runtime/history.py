@@ -44,6 +44,8 @@ class History:
         self.again: Callable[[str], Awaitable[Outcome]] | None = None
         self.read: Callable[[], Config] | None = None
         """Reads what the file says now. Raises ConfigError. None: there is no file."""
+        self.changed: Callable[[], bool] = lambda: True
+        """Whether files are others than at the last reload, good or bad."""
 
     def tell(self, metrics: Metrics) -> None:
         """From now on ``metrics`` tell it too."""
@@ -54,6 +56,10 @@ class History:
     def _tell_which(self, metrics: Metrics) -> None:
         metrics.loaded.set(self._since)
         metrics.config.info({"sha256": self._sha256, "number": str(self._number)})
+
+    def is_of_file(self) -> bool:
+        """Whether it is certain that the file says what serves: it is looked at, and not read."""
+        return not (self._last is not None and self._last.wrong) and not self.changed()
 
     def note(self, outcome: Outcome, sha256: str = "") -> None:
         """A reload has ended; where it worked, what serves now has ``sha256``."""

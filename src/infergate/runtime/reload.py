@@ -37,6 +37,10 @@ class Reloads:
         self._next: asyncio.Task[Outcome] | None = None
         """The reload that has not begun."""
         history.again = self.again
+        history.changed = self._have_changed
+
+    def _have_changed(self) -> bool:
+        return self.files.have_changed()
 
     async def again(self, why: str) -> Outcome:
         """Reload, because of ``why``. It is logged, and not given up where who asked is gone;

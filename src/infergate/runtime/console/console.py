@@ -14,6 +14,7 @@ from infergate import __version__
 from infergate.config import shown
 from infergate.config.listeners import AdminListener
 from infergate.config.mistakes import ConfigError
+from infergate.config.schema import Config
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import MIB
@@ -53,6 +54,8 @@ class Console:
         self._history: Final = history
         self._listener: Final = listener
         self._reloads: Final = reloads
+        self._comparing: Final = asyncio.Lock()
+        self._texts: Final[dict[bool, tuple[Config, str]]] = {}
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
         """Answer a request whose path is PATH, or below it."""
@@ -69,12 +72,12 @@ class Console:
             case "":  # so that what the page asks for is found behind a proxy that adds a path
                 return HttpResponse(303, {"location": f"{PATH[1:]}/", **HEADERS})
             case "/state":
-                return _json(await self._state())
+                return await self._state()
             case "/plan":
                 view = self._view
                 return _json(await asyncio.to_thread(plan.plan, view.config, view.addresses))
             case "/config":
-                return _json(await self._config())
+                return await self._config(defaults="defaults" in wire.query)
         found = page(wire.path.removeprefix(f"{PATH}/") or INDEX)
         return found or _text(404, "there are /console/state, /console/plan and /console/config")
 
@@ -116,17 +119,16 @@ class Console:
                 outcome,
             )
 
-    async def _state(self) -> Json:
-        view = self._view
-        families, recent, ready = await asyncio.gather(
-            view.families(), view.recent(), self._ready()
-        )
-        workers = view.workers
-        told: Json = {
+    async def _state(self) -> HttpResponse:
+        """By a thread, as far as it may be long."""
+        told, ready = await asyncio.gather(self._view.recent(), self._ready())
+        workers = self._view.workers
+        counted = len(told) if workers.wanted == 1 else sum(r.worker is not None for r in told)
+        about: Json = {
             "version": __version__,
             "time": time.time(),
             "ready": ready,
-            "workers": {**workers._asdict(), "told": len(recent)},
+            "workers": {**workers._asdict(), "told": counted},
             "actions": {
                 "reload": self._reloads and self._history.again is not None,
                 "try": self._listener.actions,
@@ -134,31 +136,40 @@ class Console:
             },
             "config": self._history.page(),
         }
-        return (
-            told
-            | state.figures(families)
-            | {"ways": state.ways(recent), "failures": state.failures(recent)}
+        return await asyncio.to_thread(
+            lambda: _json(
+                about
+                | state.figures(told)
+                | {"ways": state.ways(told), "failures": state.failures(told)}
+            )
         )
 
-    async def _config(self) -> Json:
-        """By a thread: a long configuration would keep requests waiting."""
-        return await asyncio.to_thread(self._compared)
+    async def _config(self, *, defaults: bool) -> HttpResponse:
+        """By a thread: a long configuration would keep requests waiting. One at a time."""
+        async with self._comparing:
+            return await asyncio.to_thread(lambda: _json(self._compared(defaults=defaults)))
 
-    def _compared(self) -> Json:
+    def _compared(self, *, defaults: bool) -> Json:
         config, read = self._view.config, self._history.read
         told: Json = {
-            "loaded": shown.shown(config),
-            "whole": shown.shown(config, defaults=True),
+            "loaded": self._shown(config, defaults=defaults),
             "source": self._history.page()["source"],
             "mistakes": [],
             "diff": "",
         }
-        if read is not None:
+        if read is not None and not self._history.is_of_file():
             try:
                 told["diff"] = shown.difference(config, read())
             except ConfigError as error:
                 told["mistakes"] = [str(each) for each in error.mistakes]
         return told
+
+    def _shown(self, config: Config, *, defaults: bool) -> str:
+        """It is remembered: of thousands of routes it takes seconds."""
+        known = self._texts.get(defaults)
+        if known is None or known[0] is not config:
+            known = self._texts[defaults] = config, shown.shown(config, defaults=defaults)
+        return known[1]
 
 
 def _json(told: Mapping[str, Any], status: int = 200) -> HttpResponse:

@@ -1,18 +1,22 @@
-"""What is going on, from metrics to JSON. Pure.
+"""What is going on, from what processes tell to JSON. Pure.
 
-*Strategy.* Whatever is a metric is read from the metrics' families, by their names and labels: so
-the numbers are those of a scrape, and of several processes the sum is made in one place.
+*Strategy.* The numbers are those of a scrape. What is counted of requests is told by plain tuples,
+for as metrics it is dear where there are thousands of routes; all else by the metrics' families,
+which are added up as for scrapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any, Final
 
-from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
+from infergate.core.times import REQUEST
+from infergate.observe.counted import Flow
 from infergate.observe.recent import Recalled
+from infergate.observe.summed import Summed
 from infergate.runtime.console.explanations import EXPLANATIONS, UNKNOWN
 
 Json = dict[str, Any]
@@ -21,6 +25,9 @@ TOLD: Final = 100
 _FLOW: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
 _AT: Final = ("backend", "endpoint")
 _TIMES: Final = {"request": "seconds", "backend": "backend_seconds", "gateway": "own_seconds"}
+_BOUNDS: Final = (*REQUEST, None)
+"""JSON has no infinity: null is the last one."""
+_PLACES: Final = {bound: place for place, bound in enumerate((*REQUEST, float("inf")))}
 _GAUGES: Final = {
     "in_flight": "infergate_in_flight_requests",
     "in_flight_bytes": "infergate_in_flight_bytes",
@@ -29,17 +36,22 @@ _GAUGES: Final = {
 }
 
 
-def figures(families: Iterable[Metric]) -> Json:
-    """What the metrics tell: ``totals``, ``flows``, ``listeners``, ``endpoints``, ``backends``.
-    Counters are of all time, bytes are bytes, times are in seconds."""
-    by_name = {family.name: family.samples for family in families}
+def figures(told: Iterable[Recalled]) -> Json:
+    """What processes tell, together: ``totals``, ``flows``, ``listeners``, ``endpoints``,
+    ``backends``. Counters are of all time, bytes are bytes, times are in seconds."""
+    summed = Summed()
+    flows: list[Flow] = []
+    for each in told:
+        summed.add(each.families)
+        flows += each.flows
+    by_name = {family.name: family.samples for family in summed.collect()}
 
     def of(name: str) -> Iterable[Sample]:
         return by_name.get(name, ())
 
     return {
         "totals": {key: sum(s.value for s in of(name)) for key, name in _GAUGES.items()},
-        "flows": _flows(by_name),
+        "flows": _flows(flows, by_name),
         "listeners": _listeners(by_name),
         "endpoints": _endpoints(by_name),
         "backends": _backends(by_name),
@@ -67,28 +79,53 @@ class _Rows:
 Families = Mapping[str, Iterable[Sample]]
 
 
-def _flows(families: Families) -> list[Json]:
+def _flows(flows: Iterable[Flow], families: Families) -> list[Json]:
+    """Those that processes tell, and what metrics tell of processes that are no more."""
     rows = _Rows(_FLOW)
+    for flow in flows:
+        row = _begun(rows.of(dict(zip(_FLOW, flow.labels, strict=True))))
+        for outcome, count in flow.outcomes.items():
+            row["outcomes"][outcome] = row["outcomes"].get(outcome, 0) + count
+        total = row["seconds"]
+        total["sum"] += flow.seconds
+        total["count"] += sum(flow.counts)
+        for bucket, count in zip(total["buckets"], accumulate(flow.counts), strict=True):
+            bucket[1] += count
+        for key, (count, seconds) in (("backend_seconds", flow.backend), ("own_seconds", flow.own)):
+            row[key]["count"] += count
+            row[key]["sum"] += seconds
+        row["bytes_in"] += flow.bytes_in
+        row["bytes_out"] += flow.bytes_out
+    _add_past(rows, families)
+    return rows.all()
+
+
+def _begun(row: Json) -> Json:
+    if "outcomes" not in row:
+        row["outcomes"] = {}
+        row["seconds"] = {"sum": 0.0, "count": 0, "buckets": [[bound, 0] for bound in _BOUNDS]}
+        row |= {key: {"sum": 0.0, "count": 0} for key in ("backend_seconds", "own_seconds")}
+        row |= {"bytes_in": 0, "bytes_out": 0}
+    return row
+
+
+def _add_past(rows: _Rows, families: Families) -> None:
     for sample in _named(families, "infergate_requests", "_total"):
-        outcomes = rows.of(sample.labels).setdefault("outcomes", {})
-        outcome = sample.labels.get("outcome", "")
+        outcomes = _begun(rows.of(sample.labels))["outcomes"]
+        outcome = sample.labels["outcome"]
         outcomes[outcome] = outcomes.get(outcome, 0) + sample.value
     for name, key in _TIMES.items():
         for sample in families.get(f"infergate_{name}_seconds", ()):
-            times = rows.of(sample.labels).setdefault(key, {"sum": 0.0, "count": 0, "buckets": []})
-            if sample.name.endswith("_bucket"):
-                # JSON has no infinity: null is the last bound
+            times = _begun(rows.of(sample.labels))[key]
+            kind = sample.name.rpartition("_")[2]
+            if kind in times:
+                times[kind] += sample.value
+            elif kind == "bucket" and "buckets" in times:
                 bound = float(sample.labels["le"])
-                told = None if bound == float("inf") else bound
-                times["buckets"].append([told, sample.value])
-            elif sample.name.endswith("_sum"):
-                times["sum"] = sample.value
-            elif sample.name.endswith("_count"):
-                times["count"] = sample.value
+                times["buckets"][_PLACES[bound]][1] += sample.value
     for family, key in (("request", "bytes_in"), ("response", "bytes_out")):
         for sample in _named(families, f"infergate_{family}_bytes", "_total"):
-            rows.of(sample.labels)[key] = sample.value
-    return rows.all()
+            _begun(rows.of(sample.labels))[key] += sample.value
 
 
 def _listeners(families: Families) -> list[Json]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
-
-from prometheus_client.core import Metric
 
 from infergate.config.schema import Config
 from infergate.gateway.gateway import Gateway
@@ -41,12 +39,9 @@ class View(Protocol):
         """How many processes that is."""
         ...
 
-    async def families(self) -> Iterable[Metric]:
-        """The metrics of all."""
-        ...
-
     async def recent(self) -> Sequence[Recalled]:
-        """What each remembers, of those that answer."""
+        """What each remembers, of those that answer; one without a number may be what they have
+        together."""
         ...
 
     async def carry_out(self, what: str, asked: Json) -> Json:
@@ -86,13 +81,9 @@ class Alone:
         """See View."""
         return {name: each.address for name, each in self._running().listeners.items()}
 
-    async def families(self) -> Iterable[Metric]:
-        """See View."""
-        return self._metrics.registry.collect()
-
     async def recent(self) -> Sequence[Recalled]:
         """See View."""
-        return (recalled(self._recent),)
+        return (recalled(self._recent, self._metrics),)
 
     async def carry_out(self, what: str, asked: Json) -> Json:
         """See View."""

@@ -113,7 +113,8 @@ class _Worker:
             case Tell():
                 return list(self._company.metrics.registry.collect())
             case Recall():
-                return recalled(self._company.recent, self._number)
+                company = self._company
+                return recalled(company.recent, company.metrics, self._number)
             case CarryOut(what, asked):
                 return await self._carry_out(what, asked)
             case IsReady():

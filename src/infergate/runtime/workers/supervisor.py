@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -157,7 +157,9 @@ class Supervisor:
     async def recent(self) -> Sequence[Recalled]:
         """See View."""
         told: list[Recalled] = await self._ask_all(Recall())
-        return told
+        self._past.keep(self._names())
+        families = [*self._metrics.at_a_glance(), *self._past.collect()]
+        return [*told, Recalled(None, {}, (), (), families)]
 
     @property
     def listeners(self) -> Mapping[str, Addressed]:
@@ -302,10 +304,6 @@ class Supervisor:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(await self._summed())
         return exposition(registry, accept)
-
-    async def families(self) -> Iterable[Metric]:
-        """See View."""
-        return (await self._summed()).collect()
 
     async def _summed(self) -> Summed:
         """The metrics of all processes, those that are no more too."""

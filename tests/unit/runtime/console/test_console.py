@@ -48,17 +48,21 @@ class Site:
         self.file = file
 
     async def ask(
-        self, path: str, method: str = "GET", headers: dict[str, str] | None = None
+        self,
+        path: str,
+        method: str = "GET",
+        headers: dict[str, str] | None = None,
+        query: str = "",
     ) -> HttpResponse:
         app = self.running._parts.listening[ADMIN].app
         call = Call(peer="test", started=time.monotonic())
         answer: HttpResponse = await app.respond(
-            HttpRequest(method, path, headers=headers or {}), call
+            HttpRequest(method, path, query, headers or {}), call
         )
         return answer
 
-    async def told(self, path: str) -> Any:
-        answer = await self.ask(path)
+    async def told(self, path: str, query: str = "") -> Any:
+        answer = await self.ask(path, query=query)
         assert answer.status == 200
         return json.loads(b"".join(map(bytes, answer.body)))
 
@@ -121,7 +125,8 @@ async def test_the_plan_tells_who_is_connected_with_whom(site: Site) -> None:
 async def test_the_configuration_is_compared_with_its_file(site: Site) -> None:
     told = await site.told("/console/config")
     assert "fallback: gone" in told["loaded"]
-    assert "idle_body_time" in told["whole"]
+    assert "idle_body_time" not in told["loaded"]
+    assert "idle_body_time" in (await site.told("/console/config", "defaults"))["loaded"]
     assert (told["diff"], told["mistakes"]) == ("", [])
     site.file.write_text(TEXT.replace("fallback: gone", "timeout: 5s"))
     diff = (await site.told("/console/config"))["diff"].splitlines()
@@ -130,6 +135,17 @@ async def test_the_configuration_is_compared_with_its_file(site: Site) -> None:
     site.file.write_text(TEXT.replace("fallback", "falback"))
     told = await site.told("/console/config")
     assert "falback" in told["mistakes"][0]
+
+
+async def test_a_file_that_has_not_changed_is_not_read(site: Site) -> None:
+    def read() -> Config:
+        raise AssertionError("it is not read")
+
+    site.history.read, site.history.changed = read, lambda: False
+    assert (await site.told("/console/config"))["diff"] == ""
+    site.history.note(Outcome("test", 1.0, "wrong"))
+    with pytest.raises(AssertionError):
+        await site.told("/console/config")
 
 
 async def test_a_gateway_without_a_file_has_nothing_to_compare_with(site: Site) -> None:

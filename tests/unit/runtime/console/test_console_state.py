@@ -9,6 +9,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.figures import EndpointFigures
 from infergate.observe.metrics import Metrics
 from infergate.observe.recent import KEPT, Recalled, Recent, recalled
+from infergate.observe.summed import Summed
 from infergate.runtime.console import state
 from infergate.runtime.console.explanations import EXPLANATIONS
 
@@ -21,13 +22,44 @@ def call(**fields: Any) -> Call:
     return Call("peer", 0.0, **(asked | fields))
 
 
+def of_all(*told: Metrics) -> Any:
+    return state.figures([recalled(Recent(), each) for each in told])
+
+
+def test_processes_are_added_up_and_those_that_are_no_more_still_count() -> None:
+    one, other, gone, past = Metrics(), Metrics(), Metrics(), Summed()
+    for metrics in (one, other, gone):
+        metrics.record(call(bytes_in=10, backend_seconds=0.01), 0.02)
+        metrics.in_flight.set(2)
+    gone.record(call(route="old"), 500.0)
+    past.add(gone.registry.collect(), past=True)
+    together = Recalled(None, {}, (), (), list(past.collect()))
+    told = state.figures([recalled(Recent(), one, 0), recalled(Recent(), other, 1), together])
+    flow, old = told["flows"]
+    assert (flow["outcomes"], flow["bytes_in"]) == ({"ok": 3}, 30)
+    assert (flow["seconds"]["count"], flow["seconds"]["buckets"][-1]) == (3, [None, 3])
+    assert flow["backend_seconds"]["count"] == 3
+    assert flow["seconds"]["sum"] == pytest.approx(0.06)
+    assert (old["route"], old["seconds"]["buckets"][-2:]) == ("old", [[300.0, 0], [None, 1]])
+    assert told["totals"]["in_flight"] == 4, "of those that are"
+
+
+def test_the_busiest_flows_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infergate.observe.counted.FLOWS", 2)
+    metrics = Metrics()
+    for number in range(4):
+        for _ in range(number):
+            metrics.record(call(route=f"r{number}"), 0.1)
+    assert [each["route"] for each in of_all(metrics)["flows"]] == ["r3", "r2"]
+
+
 def test_a_flow_has_all_that_is_counted_of_it() -> None:
     metrics = Metrics()
     metrics.record(call(bytes_in=10, bytes_out=20, backend_seconds=0.01), 0.02)
     failed = call(bytes_in=1)
     failed.fail(GatewayError(Kind.TIMEOUT, "late"))
     metrics.record(failed, 40.0)
-    [flow] = state.figures(metrics.registry.collect())["flows"]
+    [flow] = of_all(metrics)["flows"]
     assert flow["outcomes"] == {"ok": 1, "timeout": 1}
     assert (flow["route"], flow["protocol"], flow["backend_protocol"]) == (
         "m",
@@ -58,7 +90,7 @@ def test_a_flow_has_all_that_is_counted_of_it() -> None:
 def test_an_endpoints_health_is_a_word(figures: dict[str, int], health: str) -> None:
     metrics = Metrics()
     metrics.endpoints.source = lambda: [EndpointFigures("b", "http://a:1", **figures)]
-    [row] = state.figures(metrics.registry.collect())["endpoints"]
+    [row] = of_all(metrics)["endpoints"]
     assert (row["backend"], row["endpoint"], row["health"]) == ("b", "http://a:1", health)
     assert row["requests"] == {"ok": figures.get("ok", 0), "failed": figures.get("failed", 0)}
 
@@ -68,7 +100,7 @@ def test_backends_tell_retries_and_queues() -> None:
     tally = metrics.traffic.of("b")
     tally.retries["not_sent"] = 3
     tally.waiting = 2
-    [row] = state.figures(metrics.registry.collect())["backends"]
+    [row] = of_all(metrics)["backends"]
     assert (row["retries"], row["waiting"]) == ({"not_sent": 3}, 2)
 
 
@@ -77,7 +109,8 @@ def test_ways_of_several_processes_are_added_up() -> None:
     one.ways["a", "b", "translate"] = 2
     other.ways["a", "b", "translate"] = 3
     other.ways["a", "a", "forward"] = 1
-    assert [each["count"] for each in state.ways((recalled(one, 0), recalled(other, 1)))] == [1, 5]
+    told = recalled(one, Metrics(), 0), recalled(other, Metrics(), 1)
+    assert [each["count"] for each in state.ways(told)] == [1, 5]
 
 
 def test_failures_are_the_last_ones_of_all_the_newest_first_with_what_they_mean() -> None:
@@ -88,7 +121,7 @@ def test_failures_are_the_last_ones_of_all_the_newest_first_with_what_they_mean(
             failed = call(request_id=f"{worker}-{number}", model="m" * 1000)
             failed.fail(GatewayError(Kind.CONNECT, "e" * 5000, detail="d"))
             recent.failed(failed, 0.5, now=number * 2 + worker)
-        told.append(recalled(recent, worker))
+        told.append(recalled(recent, Metrics(), worker))
     failures = state.failures(told)
     assert len(failures) == state.TOLD
     assert [each["request_id"] for each in failures[:3]] == ["1-104", "0-104", "1-103"]
@@ -106,5 +139,5 @@ def test_every_kind_of_error_is_explained() -> None:
 def test_what_is_not_known_is_told_without_explanation() -> None:
     recent = Recent()
     recent.failed(call(outcome="new"), 0.1, 1.0)
-    [told] = state.failures([Recalled(None, {}, tuple(recent.failures))])
+    [told] = state.failures([recalled(recent, Metrics())])
     assert (told["kind"], told["meaning"]) == ("new", "")

@@ -6,13 +6,13 @@ import { get, post } from "./asking.js";
 let told = null;
 
 export async function look() {
-  told = await get("config");
+  told = await get(`config${byId("defaults").checked ? "?defaults" : ""}`);
   show();
 }
 
 function show() {
   if (!told) return;
-  say(byId("loaded"), byId("defaults").checked ? told.whole : told.loaded);
+  say(byId("loaded"), told.loaded);
   const room = byId("diff");
   if (told.mistakes.length) {
     room.replaceChildren(el("p", { class: "bad" }, "The file cannot be taken as it is:"),
@@ -56,7 +56,7 @@ export function facts(state) {
 }
 
 export function begin() {
-  byId("defaults").addEventListener("change", show);
+  byId("defaults").addEventListener("change", () => look());
   byId("look").addEventListener("click", () => look());
   byId("reload").addEventListener("click", async () => {
     const note = byId("reload-note");

@@ -9,6 +9,8 @@ import { errors, translation } from "./tables.js";
 import * as trying from "./trying.js";
 
 const EVERY = 1000;
+/** Routes up to which the configuration is compared with its file before anybody looks at that. */
+const SHORT = 500;
 const SECTIONS = ["live", "translation", "errors", "try", "config"];
 const history = new History();
 const lines = new Map();
@@ -60,7 +62,7 @@ async function tick() {
     if (!plan || plan.number !== state.config.number || plan.since !== state.config.since) {
       if (plan && state.config.number <= plan.number) history.clear(); // another process
       plan = { ...(await get("plan")), number: state.config.number, since: state.config.since };
-      config.look().catch(() => {});
+      if (plan.routes.length <= SHORT || seen === "config") config.look().catch(() => {});
       trying.models(plan);
     }
     history.add(state);
