@@ -5,6 +5,7 @@ Where they differ on purpose, decision 14 says so, and no case is made of it her
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -68,6 +69,8 @@ def backend(rpc: RpcBackend) -> Iterator[RpcBackend]:
 
 Outcome = tuple[Any, ...]
 Pairs = Any
+GIVEN = re.compile(r"[0-9a-f]{12}-[0-9a-f]+")
+"""The id of a request that came without one."""
 
 
 def words(details: str | None) -> str:
@@ -76,8 +79,13 @@ def words(details: str | None) -> str:
 
 
 def pairs(told: Pairs) -> list[tuple[str, str | bytes]]:
-    """Metadata that an application sees; the library's own names are each library's own."""
-    return sorted((key, value) for key, value in told or () if not key.startswith("grpc-"))
+    """Metadata that an application sees; the library's own names are each library's own, and an id
+    that a gateway gave each gateway's."""
+    return sorted(
+        (key, "given" if isinstance(value, str) and GIVEN.fullmatch(value) else value)
+        for key, value in told or ()
+        if not key.startswith("grpc-")
+    )
 
 
 def unary(made: grpc.Channel, method: str, message: bytes, **more: Any) -> Outcome:

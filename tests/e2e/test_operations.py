@@ -82,7 +82,63 @@ def lines(gateway: Infergate, wanted: int, mark: str) -> list[dict[str, object]]
 def test_what_is_told_besides_requests_is_json_too(gateway: Infergate) -> None:
     os.kill(gateway.pid, signal.SIGHUP)
     (line,) = lines(gateway, 1, "SIGHUP")
-    assert (line["event"], line["level"], line["logger"]) == ("log", "INFO", "infergate")
+    assert (line["event"], line["level"], line["logger"]) == ("config_taken", "INFO", "infergate")
+
+
+SECRET = "SECRET-4711"
+
+
+def ask(address: str, path: str, body: bytes, headers: dict[str, str]) -> http.client.HTTPMessage:
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        connection.request("POST", path, body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.headers
+    finally:
+        connection.close()
+
+
+def test_neither_secrets_nor_data_are_in_the_log(gateway: Infergate) -> None:
+    """Whatever is wrong with a request: an error names what, and quotes nothing of it."""
+    secrets = {
+        "authorization": f"Bearer {SECRET}",
+        "x-api-key": SECRET,
+        "cookie": f"session={SECRET}",
+        "x-custom": SECRET,
+    }
+    head = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"BYTES","parameters":'
+    text = json.dumps([SECRET])
+    first = b'{"inputs":[{"name":"INPUT0","shape":%s,"datatype":"%s","data":%s}]}'
+    bodies = [
+        first % (b"[1]", b"BYTES", text.encode()),
+        first % (b"[2]", b"BYTES", text.encode()),  # too few
+        first % (b"[1]", b"FP32", text.encode()),  # no number
+        first % (b"[1]", b"BOOL", text.encode()),
+        first % (b"[1]", b"BYTES", text.encode()[:-1]),  # no JSON
+        first % (b"[1]", b"BYTES", b'{"a":' + text.encode() + b"}"),
+        head + b'{"binary_data_size":15}}]}\x0b\0\0\0' + SECRET.encode(),
+        SECRET.encode(),
+    ]
+    count = 0
+    for body in bodies:
+        for path in ("/v2/models/identity/infer", "/v2/models/identity/generate"):
+            for more in ({}, {"inference-header-content-length": str(len(head) + 26)}):
+                mark = {"x-request-id": f"leak-{count}"}
+                ask(gateway.http, f"{path}?key={SECRET}", body, secrets | more | mark)
+                count += 1
+    ask(gateway.http, f"/nowhere?key={SECRET}", b"", secrets | {"x-request-id": "leak-last"})
+    lines(gateway, count + 1, '"leak-')
+    assert SECRET not in gateway.log.read_text()
+
+
+def test_an_error_gives_the_requests_id_back(gateway: Infergate) -> None:
+    asked = ask(gateway.http, "/v2/models/none/infer", b"{}", {"x-request-id": "given-1"})
+    assert asked["x-request-id"] == "given-1"
+    own = ask(gateway.http, "/v2/models/none/infer", b"{}", {})["x-request-id"]
+    (line,) = lines(gateway, 1, f'"{own}"')
+    assert (line["outcome"], line["event"]) == ("not_found", "request")
+    assert "route is missing" in line["advice"]
 
 
 def test_health_and_readiness(gateway: Infergate) -> None:

@@ -89,7 +89,9 @@ def complaints(gateway: Infergate) -> str:
     backend's.)"""
     log = gateway.log.read_text(errors="replace")
     lines = [
-        line for line in log.splitlines() if not line.startswith("{") or '"event":"log"' in line
+        line
+        for line in log.splitlines()
+        if not line.startswith("{") or '"event":"request"' not in line
     ]
     return "\n".join(
         line

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from infergate.core.vocabulary import ACCESS_FILE_REFUSED, ACCESS_FILE_TAKEN
+
 T = TypeVar("T")
 _log = logging.getLogger("infergate.access")
 
@@ -74,7 +76,7 @@ class Watched(Generic[T]):
             self._stamp = stamp  # also where it makes no sense: that is told once
             self._value = self._parse(data)
             if self._data is not None:
-                _log.info("%s was read again", self._path)
+                _log.info("%s was read again", self._path, extra=ACCESS_FILE_TAKEN)
             self._data = data
         self._stamp = stamp
         self._said = ""
@@ -83,4 +85,9 @@ class Watched(Generic[T]):
         self._failed()
         if why != self._said:
             self._said = why
-            _log.error("%s cannot be used, what it held before stays in force: %s", self._path, why)
+            _log.error(
+                "%s cannot be used, what it held before stays in force: %s",
+                self._path,
+                why,
+                extra=ACCESS_FILE_REFUSED,
+            )

@@ -22,6 +22,7 @@ from jwt.exceptions import PyJWTError
 
 from infergate.access.files import Watched
 from infergate.core.errors import GatewayError
+from infergate.core.vocabulary import JWT_KEY_UNUSABLE, JWT_KEYS_AWAY
 
 _log = logging.getLogger("infergate.access")
 
@@ -98,7 +99,9 @@ def _made(key: dict[str, Any], algorithm: str) -> PyJWK | None:
     try:
         return PyJWK.from_dict(key, algorithm)
     except (PyJWTError, ValueError, TypeError) as error:
-        _log.error("a key of a JWK set cannot be used: %s", type(error).__name__)
+        _log.error(
+            "a key of a JWK set cannot be used: %s", type(error).__name__, extra=JWT_KEY_UNUSABLE
+        )
         return None
 
 
@@ -188,8 +191,12 @@ class UrlSource:
             kept = "there are none" if self._keys is None else "those there are stay in force"
             _log.error(
                 "jwt '%s': keys cannot be had, %s: %s %s",
-                self._name, kept, error, getattr(error, "detail", ""),
-            )  # fmt: skip
+                self._name,
+                kept,
+                error,
+                getattr(error, "detail", ""),
+                extra=JWT_KEYS_AWAY,
+            )
         finally:
             self._may = now + (EAGER if self._keys is None else PAUSE)
             self._asking = None

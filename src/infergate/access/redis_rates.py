@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from infergate.access.rates import Counting, Full, StoreAway, Want
+from infergate.core.vocabulary import RATES_AWAY, RATES_BACK
 
 _log = logging.getLogger("infergate.access")
 
@@ -109,12 +110,11 @@ class InRedis:
                 self._is_away = True
                 _log.error(
                     "redis does not count rates (%s); until it does: %s",
-                    type(error).__name__, self._otherwise,
-                )  # fmt: skip
+                    type(error).__name__, self._otherwise, extra=RATES_AWAY)  # fmt: skip
             return self._without(wants, now)
         if self._is_away:
             self._is_away = False
-            _log.info("redis counts rates again")
+            _log.info("redis counts rates again", extra=RATES_BACK)
         return Full(index - 1, float(wait)) if index else None
 
     def _without(self, wants: Sequence[Want], now: float) -> Full | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
@@ -20,11 +21,15 @@ class HeaderAccess(Generic[Req, Resp]):
     """Where a carrier keeps its headers: ``add`` puts more of them on a request. ``declines``:
     whether an answer says that its endpoint cannot serve now: HTTP 502, 503 or 504 (Envoy's gateway
     failures), gRPC UNAVAILABLE. 500 and INTERNAL are not among them: they are what servers make of
-    a client's bad input too."""
+    a client's bad input too. ``sent`` are a request's, ``with_headers`` is a copy of it with these
+    instead; ``status`` is an answer's code."""
 
     add: Callable[[Req, Mapping[str, str]], None]
     read: Callable[[Resp], Mapping[str, str]]
     declines: Callable[[Resp], bool]
+    sent: Callable[[Req], Mapping[str, str]]
+    with_headers: Callable[[Req, Mapping[str, str]], Req]
+    status: Callable[[Resp], int]
 
 
 def _add_http(wire: HttpRequest, headers: Mapping[str, str]) -> None:
@@ -51,5 +56,17 @@ def _declines_rpc(wire: RpcResponse) -> bool:
     return wire.code == _UNAVAILABLE
 
 
-HTTP_HEADERS: Final = HeaderAccess(_add_http, _read_http, _declines_http)
-RPC_HEADERS: Final = HeaderAccess(_add_rpc, _read_rpc, _declines_rpc)
+def _with_http(wire: HttpRequest, headers: Mapping[str, str]) -> HttpRequest:
+    return replace(wire, headers=headers)
+
+
+def _with_rpc(wire: RpcRequest, headers: Mapping[str, str]) -> RpcRequest:
+    return replace(wire, metadata=headers)
+
+
+HTTP_HEADERS: Final = HeaderAccess(
+    _add_http, _read_http, _declines_http, attrgetter("headers"), _with_http, attrgetter("status")
+)
+RPC_HEADERS: Final = HeaderAccess(
+    _add_rpc, _read_rpc, _declines_rpc, attrgetter("metadata"), _with_rpc, attrgetter("code")
+)

@@ -22,6 +22,12 @@ from typing import Final
 from infergate.core.figures import EndpointFigures
 from infergate.core.outcome import Outcome
 from infergate.core.sequences import SequenceName
+from infergate.core.vocabulary import (
+    ADDRESSES_CHANGED,
+    ENDPOINT_DOWN,
+    ENDPOINT_EJECTED,
+    ENDPOINT_UP,
+)
 from infergate.routing.balance import ConsistentHash, LeastRequest, Policy, Random, RoundRobin
 from infergate.routing.cluster import Cluster, ClusterRule, Member
 from infergate.routing.health import Health
@@ -163,6 +169,7 @@ class Endpoints:
                 lease.endpoint,
                 lease.outlier.until - now,
                 self.balance.rule.outliers.consecutive,
+                extra=ENDPOINT_EJECTED,
             )
 
     def checked(self, lease: Lease, *, well: bool) -> None:
@@ -173,7 +180,13 @@ class Endpoints:
             lease.checks_failed += 1
         if self._cluster.checked(lease, self._clock(), well=well):
             word = "back: its checks go well" if well else "down: its checks fail"
-            _log.warning("backend '%s': %s is %s", self._backend, lease.endpoint, word)
+            _log.warning(
+                "backend '%s': %s is %s",
+                self._backend,
+                lease.endpoint,
+                word,
+                extra=ENDPOINT_UP if well else ENDPOINT_DOWN,
+            )
 
     @property
     def ready(self) -> bool | None:
@@ -207,6 +220,7 @@ class Endpoints:
                 self._backend,
                 self.sites[site].label,
                 len(wanted),
+                extra=ADDRESSES_CHANGED,
             )
         self._resolved.add(site)
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from infergate.backends.endpoints import Endpoints, Lease
+from infergate.core.vocabulary import BUG
 from infergate.transport.base import Dropping
 
 _log = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ class Watcher:
                     for endpoint in self._endpoints.left():
                         await self._dropping.drop(endpoint)
             except Exception:  # noqa: BLE001 - the last line: Rule 2
-                _log.exception("a bug while looking up %s", name.host)
+                _log.exception("a bug while looking up %s", name.host, extra=BUG)
             await asyncio.sleep(_jittered(self._rule.refresh))
 
     async def _check_all(self) -> None:
@@ -170,7 +171,7 @@ class Watcher:
         try:
             well = await self._check(lease, self._rule.timeout)
         except Exception:  # noqa: BLE001 - the last line: Rule 2
-            _log.exception("a bug while checking %s", lease.endpoint)
+            _log.exception("a bug while checking %s", lease.endpoint, extra=BUG)
             return
         lease.checked(well=well)
 

@@ -33,9 +33,11 @@ from infergate.config.fields import (
     Workers,
 )
 from infergate.config.listeners import Listeners
+from infergate.config.log import LogConfig
 from infergate.config.reload import ReloadConfig
 from infergate.config.section import Section
 from infergate.config.tls import BackendTls
+from infergate.config.tracing import TracingConfig
 from infergate.config.traffic import BackendLimits, HedgeConfig, MirrorConfig, RetryConfig, Share
 from infergate.core.limits import DEFAULT_LIMITS
 
@@ -410,17 +412,6 @@ class DrainConfig(Section):
     )
 
 
-class LogConfig(Section):
-    """What is written to the terminal."""
-
-    format: Literal["text", "json"] = Field(
-        default="text",
-        description="For a person or for a machine: requests (standard output), and the audit, "
-        "warnings and errors (standard error). `--log-format` goes before it.",
-    )
-    access: bool = Field(default=True, description="Whether each request is a line.")
-
-
 class Config(Section):
     """A whole routes.yaml."""
 
@@ -473,6 +464,9 @@ class Config(Section):
         description="When another configuration is taken while infergate runs.",
     )
     log: LogConfig = Field(default=LogConfig(), description="How the log is written.")
+    tracing: TracingConfig = Field(
+        default=TracingConfig(), description="Whether requests are traced."
+    )
 
     @model_validator(mode="after")
     def _engine_fits(self) -> Self:

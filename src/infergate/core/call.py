@@ -5,13 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.messages import ModelMetadata
 from infergate.core.retrying import DEFAULT, RetryPolicy
+from infergate.core.tracing import Trace
 from infergate.core.wire import NO_HEADERS
+
+REQUEST_ID: Final = "x-request-id"
+"""The header of a request's id, which goes upstream, and back to the client with an error."""
 
 
 class Permit(Protocol):
@@ -56,6 +60,8 @@ class Call:
     """What the operator wrote down of the model, in the backend's names: no need to ask."""
     permit: Permit | None = None
     """Of the client, where it matters who he is and he is known."""
+    trace: Trace | None = None
+    """Where requests are traced, that of this one."""
     request_id: str = ""
     protocol: str = ""
     operation: str = ""

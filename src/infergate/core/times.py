@@ -18,12 +18,14 @@ class Times:
         those that took longer than any."""
         self.sum = 0.0
 
-    def add(self, seconds: float) -> int:
-        """One more; the place of its bound."""
-        place = bisect_left(self._bounds, seconds)
-        self.counts[place] += 1
+    def add(self, seconds: float) -> None:
+        """One more."""
+        self.counts[bisect_left(self._bounds, seconds)] += 1
         self.sum += seconds
-        return place
+
+    def place(self, seconds: float) -> int:
+        """Where it is counted."""
+        return bisect_left(self._bounds, seconds)
 
 
 REQUEST: Final = (

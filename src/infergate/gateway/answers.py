@@ -18,6 +18,7 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import STREAMED, InferRequest, InferResponse
 from infergate.core.tensor import Buffer
+from infergate.core.vocabulary import BUG
 from infergate.gateway.gateway import Gateway
 from infergate.gateway.labour import Labour
 
@@ -113,7 +114,7 @@ class _Body:
                 raise
             return self._failed(self._call.cut)
         except Exception:  # noqa: BLE001 - it is logged, and costs one request
-            _log.exception("a bug while serving a stream of %s", self._call.protocol)
+            _log.exception("a bug while serving a stream of %s", self._call.protocol, extra=BUG)
             return self._failed(GatewayError(Kind.INTERNAL, "internal error"))
         body: Sequence[Buffer] | None = None if response is None else response.body
         return body

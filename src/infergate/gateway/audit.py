@@ -18,6 +18,7 @@ from infergate.core.messages import (
     SharedMemoryRegisterRequest,
     SharedMemoryUnregisterRequest,
 )
+from infergate.core.vocabulary import AUDIT, telling
 
 T = TypeVar("T")
 _log = logging.getLogger("infergate.audit")
@@ -59,6 +60,17 @@ def _tell(operation: str, subject: str, call: Call, outcome: str) -> None:
         call.request_id,
         outcome,
         f" identity={call.identity!r}" if call.identity else "",
+        extra=telling(
+            AUDIT,
+            operation=operation,
+            subject=subject,
+            route=call.route,
+            backend=call.backend,
+            peer=call.peer,
+            request_id=call.request_id,
+            outcome=outcome,
+            identity=call.identity,
+        ),
     )
 
 

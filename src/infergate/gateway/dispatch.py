@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from infergate.codecs.base import Codec, Streaming
-from infergate.core.call import Call
+from infergate.core.call import REQUEST_ID, Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, Rest, RpcRequest, RpcResponse, size
@@ -51,8 +51,11 @@ class Dispatch(Generic[Req, Resp]):
         path: Callable[[Req], str],
         finish: Callable[[Resp, Call], int],
         record: Record,
+        name: Record,
     ) -> None:
-        """``frontends`` by what they claim; the first also answers what none claims."""
+        """``frontends`` by what they claim; the first also answers what none claims. ``name`` is
+        told of every request before all else, and gives it its id."""
+        self._name: Final = name
         self._frontends: Final = dict(frontends)
         self._otherwise: Final = next(iter(self._frontends.values()))
         self._path: Final = path
@@ -69,7 +72,7 @@ class Dispatch(Generic[Req, Resp]):
 
     async def respond(self, wire: Req, call: Call) -> Resp:
         """The answer to ``wire``, recorded."""
-        _name(call)
+        self._name(call)
         call.received = time.monotonic()
         try:
             answer = await self._answering(wire, call)
@@ -88,7 +91,7 @@ class Dispatch(Generic[Req, Resp]):
 
     def refuse(self, error: GatewayError, wire: Req, call: Call) -> Resp:
         """The transport's refusal in the form of the protocol that was asked."""
-        _name(call)
+        self._name(call)
         answer = self._frontend(wire).refuse(error, wire, call)
         call.bytes_out = self._finish(answer, call)
         self._record(call)
@@ -99,9 +102,14 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
     """Protocols told apart by the first path segment."""
 
     def __init__(
-        self, frontends: Mapping[str, Frontend[HttpRequest, HttpResponse]], record: Record
+        self,
+        frontends: Mapping[str, Frontend[HttpRequest, HttpResponse]],
+        record: Record,
+        name: Record | None = None,
     ) -> None:
-        super().__init__(frontends, operator.attrgetter("path"), _finish_http, record)
+        super().__init__(
+            frontends, operator.attrgetter("path"), _finish_http, record, name or named
+        )
 
     def _told_of(self, answer: HttpResponse, call: Call) -> None:
         if answer.rest is None:
@@ -145,12 +153,14 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         services: Mapping[str, Service],
         streams: Mapping[str, StreamHandler],
         record: Record,
+        name: Record | None = None,
     ) -> None:
-        super().__init__(frontends, operator.attrgetter("method"), _finish_rpc, record)
+        name = name or named
+        super().__init__(frontends, operator.attrgetter("method"), _finish_rpc, record, name)
         self._services: Final = services
         self.streams: Mapping[str, StreamHandler] = streams
         self.conversations: Mapping[str, Callable[[Call], Conversation]] = {
-            codec.stream: functools.partial(Stream, frontend, codec, _name, record)
+            codec.stream: functools.partial(Stream, frontend, codec, name, record)
             for frontend in frontends.values()
             for codec in _streaming(frontend.codec)
         }
@@ -190,11 +200,11 @@ def _finish_rpc(answer: RpcResponse, call: Call) -> int:
     return size(answer.message)
 
 
-def _name(call: Call) -> None:
+def named(call: Call) -> None:
     """Give ``call`` the client's ``x-request-id``, or one of our own, which then goes upstream."""
-    given = call.headers.get("x-request-id", "")
+    given = call.headers.get(REQUEST_ID, "")
     if given and len(given) <= _LONGEST_ID and given.isascii() and given.isprintable():
         call.request_id = given
     else:
         call.request_id = f"{_boot}-{next(_numbers):x}"
-        call.headers = {**call.headers, "x-request-id": call.request_id}
+        call.headers = {**call.headers, REQUEST_ID: call.request_id}

@@ -14,12 +14,13 @@ from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from infergate.backends.base import Backend, read_wrong
 from infergate.codecs.base import Codec, Forwarding, Parsed, Peek, Profile, Unfinished
-from infergate.core.call import Call
+from infergate.core.call import REQUEST_ID, Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.messages import OPERATIONS, Answer, InferRequest
 from infergate.core.sequences import SequenceName
+from infergate.core.vocabulary import BUG
 from infergate.gateway.answers import only, opened
 from infergate.gateway.gateway import Bound, Gateway
 from infergate.gateway.labour import Aside, Labour
@@ -147,6 +148,8 @@ class Forward(Generic[Req, Resp]):
         otherwise: Translate[Req, Resp],
     ) -> None:
         self._codec: Final = codec
+        self._shield = codec.shield
+        self._relabel = codec.relabel
         self._labour: Final = labour
         self._backend: Final = backend
         self._otherwise: Final = otherwise
@@ -157,7 +160,7 @@ class Forward(Generic[Req, Resp]):
         if not route.validate:  # the operator vouches for this route's clients
             checked = wire
         elif self._labour.reads_here(wire):
-            checked = self._codec.shield(wire, limits)
+            checked = self._shield(wire, limits)
         else:
             checked = await self._labour.aside(call, self._codec.shield, wire, limits)
         model = route.backend_model(peek.model)
@@ -174,7 +177,7 @@ class Forward(Generic[Req, Resp]):
             return await self._otherwise.infer(checked, peek, bound, call)
         answer = await self._backend.infer(upstream, call, sequence)
         try:
-            return self._codec.relabel(
+            return self._relabel(
                 answer,
                 checked,
                 peek.model if route.rewrite.model else "",
@@ -189,28 +192,55 @@ class Forward(Generic[Req, Resp]):
         return None if number is None else SequenceName(model, number)
 
 
+class Ways(Protocol):
+    """Makes the ways that routes are taken."""
+
+    def translate(self, labour: Labour[Any, Any], gateway: Gateway) -> Translate[Any, Any]:
+        """Through the canonical form."""
+        ...
+
+    def forward(
+        self,
+        codec: Forwarding[Any, Any],
+        labour: Labour[Any, Any],
+        backend: Exchanging,
+        otherwise: Translate[Any, Any],
+    ) -> Forward[Any, Any]:
+        """As it came."""
+        ...
+
+
+class Plain:
+    """Those above."""
+
+    translate: Final = staticmethod(Translate)
+    forward: Final = staticmethod(Forward)
+
+
 class Frontend(Generic[Req, Resp]):
     """Answers one protocol's requests."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what it stands on
         self,
         codec: Codec[Req, Resp],
         gateway: Gateway,
         limits: Limits,
         aside: Aside | None = None,
         gate: Gate | None = None,
+        ways: Ways | None = None,
     ) -> None:
         """``aside`` is where long text is read and written; None: here. ``gate`` None: everybody
-        may ask everything."""
+        may ask everything. ``ways`` None: those above."""
+        ways = ways or Plain()
         self.codec: Final = codec
         self._gate: Final = gate
         self._lacks: Final = frozenset(Datatype) - codec.caps.datatypes
         self.gateway: Final = gateway
         self._labour: Final = Labour(codec, limits, aside)
-        self._translate: Final = Translate(self._labour, gateway)
+        self._translate: Final[Translate[Req, Resp]] = ways.translate(self._labour, gateway)
         # By backend, for there may be thousands of routes: a reload builds this while others wait.
         asked = {id(bound.backend): bound.backend for bound in gateway.bound}
-        forward = {key: self._forwarding(each) for key, each in asked.items()}
+        forward = {key: self._forwarding(each, ways) for key, each in asked.items()}
         self._ways: Final[dict[Bound, Way[Req, Resp]]] = {
             bound: self._translate
             if bound.route.rewrite.renames_tensors or bound in gateway.branches
@@ -218,7 +248,7 @@ class Frontend(Generic[Req, Resp]):
             for bound in gateway.bound
         }
 
-    def _forwarding(self, backend: Backend) -> Way[Req, Resp]:
+    def _forwarding(self, backend: Backend, ways: Ways) -> Way[Req, Resp]:
         """How messages that rename no tensor go to ``backend``."""
         if (
             isinstance(backend, Exchanging)
@@ -226,7 +256,7 @@ class Frontend(Generic[Req, Resp]):
             and backend.codec.name == self.codec.name
             and self.codec.forwards
         ):
-            return Forward(self.codec, self._labour, backend, self._translate)
+            return ways.forward(self.codec, self._labour, backend, self._translate)
         return self._translate
 
     async def respond(self, wire: Req, call: Call) -> Resp:
@@ -248,7 +278,7 @@ class Frontend(Generic[Req, Resp]):
         except GatewayError as error:
             return self.refuse(error, wire, call)
         except Exception:  # noqa: BLE001 - the last line: a bug costs one request, not the process
-            _log.exception("a bug while serving %s", call.protocol)
+            _log.exception("a bug while serving %s", call.protocol, extra=BUG)
             return self.refuse(GatewayError(Kind.INTERNAL, "internal error"), wire, call)
 
     async def welcome(self, call: Call) -> None:
@@ -274,7 +304,9 @@ class Frontend(Generic[Req, Resp]):
         return parsed.operation, parsed, bound
 
     def refuse(self, error: GatewayError, wire: Req, call: Call) -> Resp:
-        """``error`` as this protocol tells it."""
+        """``error`` as this protocol tells it, with the id by which the log has it."""
         call.protocol = self.codec.name
         call.fail(error)
+        if call.request_id:
+            call.returned.setdefault(REQUEST_ID, call.request_id)
         return self.codec.build_error(error, wire)

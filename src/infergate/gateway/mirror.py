@@ -18,6 +18,7 @@ from infergate.core.errors import GatewayError
 from infergate.core.limits import MIB
 from infergate.core.messages import InferRequest
 from infergate.core.tally import RouteTally
+from infergate.core.vocabulary import BUG
 
 MOST_BYTES: Final = 256 * MIB
 _log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Mirroring:
             self._tally.mirrored["failed"] += 1
         except Exception:  # noqa: BLE001 - it is logged, and costs one copy
             self._tally.mirrored["failed"] += 1
-            _log.exception("a bug while mirroring")
+            _log.exception("a bug while mirroring", extra=BUG)
         else:
             self._tally.mirrored["ok"] += 1
 

@@ -50,6 +50,7 @@ from infergate.core.messages import (
 )
 from infergate.core.places import Place
 from infergate.core.tensor import Tensor, check_data
+from infergate.core.vocabulary import REGION_NOT_TOLD
 from infergate.gateway.audit import audited
 from infergate.gateway.regions import Region, check_name, opened
 
@@ -329,7 +330,9 @@ async def _tell_again(backend: Backend, told: Iterable[SharedMemoryRegion]) -> N
             await backend.perform(asked, call)
         except GatewayError as error:
             if error.kind is not Kind.ALREADY_EXISTS:
-                _log.warning("shared memory region %r: %s", each.name, error.public)
+                _log.warning(
+                    "shared memory region %r: %s", each.name, error.public, extra=REGION_NOT_TOLD
+                )
             if error.kind in _SILENT:
                 return
 

@@ -26,6 +26,7 @@ from infergate.core.errors import GatewayError, Kind, Unauthenticated
 from infergate.core.messages import STREAMED, InferRequest, InferResponse
 from infergate.core.sequences import SequenceName, sequence_of
 from infergate.core.tensor import Buffer
+from infergate.core.vocabulary import BUG
 from infergate.core.wire import RpcRequest, RpcResponse, size
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Bound
@@ -239,5 +240,5 @@ def _sequence(asked: Asked | GatewayError) -> SequenceName | None:
 
 
 def _bug(call: Call) -> GatewayError:
-    _log.exception("a bug while serving a stream of %s", call.protocol)
+    _log.exception("a bug while serving a stream of %s", call.protocol, extra=BUG)
     return GatewayError(Kind.INTERNAL, "internal error")

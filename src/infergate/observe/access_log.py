@@ -4,6 +4,7 @@
 waits for its line, and a reader of the log that stops reading stops that thread alone.
 *Rule 1.* What a client sent (model name, id) is always quoted, so that no request can forge a line,
 and cut, so that none can fill the disk. Tensor data and headers are never logged.
+*Rule 2.* A line of a request that failed tells what to do next.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import BinaryIO, Final, NamedTuple
 import orjson
 
 from infergate.core.call import Call
+from infergate.core.vocabulary import ADVICE, REQUEST
 
 _WAITING: Final = 10_000  # lines that may wait to be written; further ones are dropped
 _EVERY: Final = 0.05  # seconds between two writes: waking a thread a line would cost more than it
@@ -28,7 +30,7 @@ _AT_ONCE: Final = 64  # lines made before others may have the interpreter, about
 _LAST: Final = 1.0  # seconds the last lines have to be written
 _LONGEST: Final = 256  # characters of a client's string that are kept
 _REMEMBERED: Final = 512  # combinations of what lines have in common; under 2 MB
-_NO_TURN: Final[AbstractContextManager[object]] = nullcontext()
+NO_TURN: Final[AbstractContextManager[object]] = nullcontext()
 _LONGEST_ERROR: Final = 1024  # an error repeats what a client or a backend sent
 
 
@@ -61,6 +63,10 @@ class Told(NamedTuple):
     error: str
     detail: str
     identity: str
+    trace: str
+    """Its id, of one that is sampled."""
+    left_out: int = 0
+    """Requests alike since the last line of one, of which there are none."""
 
 
 _ASKED: Final = ("request_id", "peer")
@@ -69,7 +75,7 @@ _LABELS: Final = (
 )  # fmt: skip
 
 
-def told(call: Call, seconds: float, now: float) -> Told:
+def told(call: Call, seconds: float, now: float, left_out: int = 0) -> Told:
     """What is told of a finished request."""
     return Told(
         now,
@@ -92,6 +98,8 @@ def told(call: Call, seconds: float, now: float) -> Told:
         call.error[:_LONGEST_ERROR],
         call.detail[:_LONGEST_ERROR],
         call.identity[:_LONGEST],
+        "" if call.trace is None else call.trace.id,
+        left_out,
     )
 
 
@@ -132,12 +140,19 @@ def _rest(told: Told) -> Fields:
     fields: dict[str, object] = {}
     if told.identity:
         fields["identity"] = told.identity
+    if told.trace:
+        fields["trace_id"] = told.trace
     if told.messages is not None:
         fields["messages"] = told.messages
     if told.error:
         fields["error"] = told.error
     if told.detail:
         fields["detail"] = told.detail
+    if told.left_out:
+        fields["left_out"] = told.left_out
+    advice = ADVICE.get(told.labels[-1])
+    if advice is not None:
+        fields["advice"] = advice
     return fields
 
 
@@ -177,13 +192,13 @@ _is_plain: Final = re.compile(r"[!#-<>-\[\]-~]+").fullmatch
 FORMATS: Final[dict[str, Line]] = {
     "json": _lines(
         _as_json,
-        '{"time":"%s","event":"request",%s,%s,'
+        f'{{"time":"%s","event":"{REQUEST}",%s,%s,'
         '"seconds":%.6f,"backend_seconds":%.6f,"bytes_in":%d,"bytes_out":%d%s}\n',
         ",",
     ),
     "text": _lines(
         _as_text,
-        "%s event=request %s %s seconds=%.6f backend_seconds=%.6f bytes_in=%d bytes_out=%d%s\n",
+        f"%s event={REQUEST} %s %s seconds=%.6f backend_seconds=%.6f bytes_in=%d bytes_out=%d%s\n",
         " ",
     ),
 }
@@ -201,7 +216,7 @@ class AccessLog:
         line: Line,
         dropped: Callable[[], None],
         stream: BinaryIO | None = None,
-        turn: AbstractContextManager[object] = _NO_TURN,
+        turn: AbstractContextManager[object] = NO_TURN,
     ) -> None:
         self._line: Final = line
         self._turn: Final = turn
@@ -216,10 +231,13 @@ class AccessLog:
 
     def record(self, call: Call, seconds: float, now: float) -> None:
         """Tell a finished request. Never waits."""
+        self._tell(told(call, seconds, now))
+
+    def _tell(self, line: Told) -> None:
         if len(self._waiting) >= _WAITING:
             self._dropped()
         else:
-            self._waiting.append(told(call, seconds, now))
+            self._waiting.append(line)
 
     def close(self) -> None:
         """Write what waits, for a second at most."""

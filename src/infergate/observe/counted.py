@@ -6,10 +6,11 @@ finish on one thread, so plain numbers will do; they become metrics when a scrap
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.call import Call
@@ -43,7 +44,7 @@ class Flow(NamedTuple):
 class _Series:
     """What is counted under one combination of labels."""
 
-    __slots__ = ("backend", "bytes_in", "bytes_out", "outcomes", "own", "seconds")
+    __slots__ = ("backend", "bytes_in", "bytes_out", "exemplars", "outcomes", "own", "seconds")
 
     def __init__(self) -> None:
         self.seconds: Final = Times(REQUEST)
@@ -52,6 +53,8 @@ class _Series:
         self.bytes_in = 0
         self.bytes_out = 0
         self.outcomes: Final[dict[str, int]] = {}
+        self.exemplars: Final[dict[str, dict[int, Exemplar]]] = {}
+        """Of each histogram, the latest in each bucket."""
 
 
 class Counted(Collector):
@@ -77,13 +80,34 @@ class Counted(Collector):
         series.seconds.add(seconds)
         series.bytes_in += call.bytes_in
         series.bytes_out += call.bytes_out
-        if call.backend_seconds:
-            series.backend.add(call.backend_seconds)
+        waited = call.backend_seconds
+        if waited:
+            series.backend.add(waited)
         if call.received and call.messages is None:
-            own = seconds - call.received + call.started - call.backend_seconds
+            own = seconds - call.received + call.started - waited
             series.own.add(max(own, 0.0))  # several backends may be asked at once
         outcomes = series.outcomes
         outcomes[call.outcome] = outcomes.get(call.outcome, 0) + 1
+
+    def record_traced(self, call: Call, seconds: float) -> None:
+        """The same, where requests are traced."""
+        self.record(call, seconds)
+        trace = call.trace.id if call.trace is not None else ""
+        if not trace:
+            return
+        labels = call.route, call.protocol, call.backend, call.backend_protocol, call.operation
+        series, now = self._series[labels], time.time()
+
+        def keep(name: str, times: Times, value: float) -> None:
+            kept = series.exemplars.setdefault(name, {})
+            kept[times.place(value)] = Exemplar({"trace_id": trace}, value, now)
+
+        keep("seconds", series.seconds, seconds)
+        if call.backend_seconds:
+            keep("backend", series.backend, call.backend_seconds)
+        if call.received and call.messages is None:
+            own = seconds - call.received + call.started - call.backend_seconds
+            keep("own", series.own, max(own, 0.0))
 
     def flows(self) -> list[Flow]:
         """The busiest, at a thousandth of what ``collect`` costs."""
@@ -147,9 +171,10 @@ class Counted(Collector):
         for labels, series in self._series.items():
             for outcome, count in series.outcomes.items():
                 requests.add_metric((*labels, outcome), count)
-            tell(seconds, labels, series.seconds, REQUEST_BOUNDS)
-            tell(backend, labels, series.backend, REQUEST_BOUNDS)
-            tell(own, labels, series.own, OWN_BOUNDS)
+            examples = series.exemplars
+            tell(seconds, labels, series.seconds, REQUEST_BOUNDS, examples.get("seconds", {}))
+            tell(backend, labels, series.backend, REQUEST_BOUNDS, examples.get("backend", {}))
+            tell(own, labels, series.own, OWN_BOUNDS, examples.get("own", {}))
             bytes_in.add_metric(labels, series.bytes_in)
             bytes_out.add_metric(labels, series.bytes_out)
         yield from (requests, seconds, backend, own, bytes_in, bytes_out)

@@ -3,39 +3,76 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Final
 
 import orjson
 
+from infergate.core.vocabulary import BUG, TRACES_NOT_SENT, Event
 from infergate.observe.access_log import iso
+from infergate.observe.repeated import Repeated
+
+_OTHERS: Final[dict[str, Event]] = {"asyncio": BUG, "opentelemetry": TRACES_NOT_SENT}
+"""Events of libraries' lines, by the first part of their loggers' names."""
+
+
+def _event(record: logging.LogRecord) -> tuple[str, str]:
+    """The name of the event that ``record`` tells of, empty for a library's; and what is to be done
+    about it."""
+    told = getattr(record, "event", None)
+    if told is not None:
+        return told, getattr(record, "advice", "")
+    other = _OTHERS.get(record.name.partition(".")[0])
+    if other is None or record.levelno < logging.WARNING:
+        return "", ""
+    return other["event"], other["advice"]
 
 
 class TextLines(logging.Formatter):
-    """``TIME LEVEL LOGGER: MESSAGE``; a traceback follows in lines of its own."""
+    """``TIME LEVEL EVENT: MESSAGE``, and what to do next; the logger's name stands for the event of
+    a library. A traceback follows in lines of its own."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - its name
-        """As in the access log."""
-        return iso(record.created)
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its name
+        """The line."""
+        event, advice = _event(record)
+        told = f"{iso(record.created)} {record.levelname} {event or record.name}: {record.message}"
+        return f"{told}. Next: {advice}" if advice else told
 
 
 class JsonLines(logging.Formatter):
     """One JSON object; a traceback belongs to the message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """``time``, ``event`` ("log"), ``level``, ``logger``, ``message``."""
-        message = super().format(record)
+        """``time``, ``event`` ("log": a library's), ``level``, ``logger``, ``message``, the event's
+        own fields, and ``advice`` where there is something to do."""
+        event, advice = _event(record)
         line = {
             "time": iso(record.created),
-            "event": "log",
+            "event": event or "log",
             "level": record.levelname,
             "logger": record.name,
-            # a lone surrogate is no JSON, and a line is not to be lost for one
-            "message": message.encode("utf-8", "backslashreplace").decode(),
+            "message": super().format(record),
+            **getattr(record, "fields", {}),
         }
-        return orjson.dumps(line).decode()
+        if advice:
+            line["advice"] = advice
+        # a lone surrogate is no JSON, and a line is not to be lost for one
+        told = {k: _printable(v) if isinstance(v, str) else v for k, v in line.items()}
+        return orjson.dumps(told).decode()
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 FORMATTERS: Final[dict[str, type[logging.Formatter]]] = {"json": JsonLines, "text": TextLines}
+
+
+def begin(form: str) -> logging.Handler:
+    """From now on lines of this process go to standard error. The handler is given back, for the
+    form of another configuration."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(FORMATTERS[form]())
+    handler.addFilter(Repeated())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    return handler

@@ -41,6 +41,8 @@ class Metrics:
         """What is counted of requests, at a glance."""
         self.record: Final = self._counted.record
         """Count a finished request, which took so many seconds."""
+        self.record_traced: Final = self._counted.record_traced
+        """The same where requests are traced: histograms have exemplars then."""
         self.traffic: Final = Traffic()
         """What is counted of each backend besides its requests."""
         self.registry.register(self.traffic)

@@ -30,6 +30,7 @@ from infergate.config.values import Url
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, garbage, refusal_headers
 from infergate.core.limits import MIB, Limits
+from infergate.core.vocabulary import AUDIT, telling
 from infergate.core.wire import HttpRequest, HttpResponse, joined
 from infergate.gateway.audit import denied
 from infergate.observe.metrics import Metrics
@@ -262,6 +263,15 @@ class _GuardedAdmin:
             call.peer,
             answer.status,
             call.identity,
+            extra=telling(
+                AUDIT,
+                operation="admin",
+                method=wire.method[:20],
+                path=wire.path[:_LONGEST],
+                peer=call.peer,
+                status=answer.status,
+                identity=call.identity,
+            ),
         )
         return answer
 

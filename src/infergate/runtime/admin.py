@@ -12,6 +12,7 @@ import orjson
 from infergate import __version__
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, retry_headers
+from infergate.core.vocabulary import AUDIT, telling
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.observe.exposition import Exposition
 from infergate.runtime.console import visitors
@@ -128,7 +129,8 @@ class Admin:
             outcome = await again(f"POST {_RELOAD}")
         finally:
             result = "cancelled" if outcome is None else "failed" if outcome.wrong else "ok"
-            _audit.info("reload peer=%s outcome=%s", call.peer, result)
+            told = telling(AUDIT, operation="reload", peer=call.peer, outcome=result)
+            _audit.info("reload peer=%s outcome=%s", call.peer, result, extra=told)
         return _json(500 if outcome.wrong else 200, self._history.page())
 
     def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:

@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from infergate.backends.base import Backend, Bounded, Watched
 from infergate.backends.builtin import BuiltinBackend
+from infergate.backends.headers import HeaderRule
 from infergate.backends.remote import HTTP_HEADERS, RPC_HEADERS, RemoteBackend
 from infergate.backends.remote import Server as RemoteServer
+from infergate.backends.traced import TracedUpstream
 from infergate.codecs.base import Carrier, Codec
 from infergate.codecs.profiles import BY_NAME as PROFILES
 from infergate.codecs.protos import SCHEMA
@@ -23,17 +25,21 @@ from infergate.config.schema import Config
 from infergate.core.call import Call
 from infergate.core.figures import EndpointFigures, PlaceFigures
 from infergate.core.limits import Limits
+from infergate.core.tracing import TRACEPARENT, Tracing
 from infergate.gateway.control import Allowed
-from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
-from infergate.gateway.frontend import Frontend, Gate
+from infergate.gateway.dispatch import HttpDispatch, Record, RpcDispatch, named
+from infergate.gateway.frontend import Frontend, Gate, Ways
 from infergate.gateway.gateway import Gateway
 from infergate.gateway.guarded import GuardedGateway, guarded_services
+from infergate.gateway.labour import Aside
 from infergate.gateway.services import own_services
 from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.statistics import Figures
+from infergate.gateway.traced import TracedAside, TracedGateway, TracedGuardedGateway, TracedWays
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.exposition import Exposition
 from infergate.observe.names import NOBODY, Names
+from infergate.observe.sampled import SampledLog, Sampling
 from infergate.runtime import balancing
 from infergate.runtime.access import Entrance, entrance, guarded_admin
 from infergate.runtime.admin import Admin, Below
@@ -144,12 +150,16 @@ def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
     limits = compiled.limits(config)
     shares = compiled.sharing_backends(config)
     alike = {} if before is None else _alike(before, config, limits)
+    if before is not None and before.config.tracing == config.tracing:
+        tracing = before.tracing
+    else:
+        tracing = _tracing(config)
     backends = {
-        name: alike.get(name) or _backend(name, config, limits, shared, shares=name in shares)
+        name: alike.get(name)
+        or _backend(name, config, limits, shared, tracing, shares=name in shares)
         for name in config.backends
     }
-    make_gateway = Gateway if config.access is None else GuardedGateway
-    gateway = make_gateway(
+    gateway = _maker_of_gateways(config, tracing)(
         compiled.routing_table(config),
         backends,
         compiled.declared_models(config),
@@ -177,18 +187,38 @@ def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
     try:
         if isinstance(gateway, GuardedGateway):
             access = entrance(config, gateway.route_of, limits, shared.company, before)
-        listening = _listening(config, gateway, aside, log, shared, access)
+        listening = _listening(config, gateway, aside, log, shared, access, tracing)
     except BaseException:
         if log is not None and (before is None or log is not before.log):
             log.close()  # it has a thread; the rest has begun nothing yet
+        if tracing is not None and (before is None or tracing is not before.tracing):
+            tracing.close()  # the same
         raise
-    return Parts(config, limits, gateway, listening, log, aside, access)
+    return Parts(config, limits, gateway, listening, log, aside, access, tracing)
+
+
+def _tracing(config: Config) -> Tracing | None:
+    """None where it is off, and nothing of it is loaded."""
+    if not config.tracing.enabled:
+        return None
+    from infergate.observe.tracing import tracing  # noqa: PLC0415 - see above
+
+    return tracing()
+
+
+def _maker_of_gateways(config: Config, tracing: Tracing | None) -> Callable[..., Gateway]:
+    if tracing is None:
+        return Gateway if config.access is None else GuardedGateway
+    traced = TracedGateway if config.access is None else TracedGuardedGateway
+    return functools.partial(traced, tracing=tracing)
 
 
 def _alike(before: Parts, config: Config, limits: Limits) -> dict[str, Backend]:
     """The backends of ``before`` that ``config`` says the same of, by their names."""
     if before.limits != limits:
         return {}
+    if before.config.tracing != config.tracing:
+        return {}  # each of their exchanges is traced, or none
     old, shares = before.config, compiled.sharing_backends(config)
     shared = compiled.sharing_backends(old)
     return {
@@ -202,8 +232,12 @@ def _alike(before: Parts, config: Config, limits: Limits) -> dict[str, Backend]:
 def _access_log(config: Config, company: Company) -> AccessLog | None:
     if not config.log.access:
         return None
-    dropped = company.metrics.log_dropped.inc
-    return AccessLog(FORMATS[config.log.format], dropped, turn=company.lines)
+    line, dropped = FORMATS[config.log.format], company.metrics.log_dropped.inc
+    sampling = config.log.sampling
+    if sampling is None:
+        return AccessLog(line, dropped, turn=company.lines)
+    of = Sampling(sampling.first, sampling.thereafter)
+    return SampledLog(of, line, dropped, turn=company.lines)
 
 
 def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
@@ -213,10 +247,19 @@ def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
     log: AccessLog | None,
     shared: _Shared,
     access: Entrance | None,
+    tracing: Tracing | None,
 ) -> dict[str, Listening]:
     """What listens, by the config's names, and what it serves."""
     company, limits = shared.company, compiled.limits(config)
-    record = _recorder(company, gateway.figures, log)
+    record = _recorder(company, gateway.figures, log, tracing)
+    name_call = named if tracing is None else _naming(tracing)
+    serving = _Serving(
+        gateway,
+        limits,
+        aside if aside is None or tracing is None else TracedAside(aside, tracing),
+        access,
+        None if tracing is None else TracedWays(tracing),
+    )
     addresses = compiled.addresses(config)
     chosen, tls = engine(config.engine), compiled.server_tls(config)
     listening: dict[str, Listening] = {}
@@ -237,11 +280,12 @@ def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
         listening[name] = Listening(address, app, make, door, form)
 
     if "http" in addresses:
-        frontends = _frontends(Carrier.HTTP, config, gateway, limits, aside, access)
-        http = HttpDispatch(frontends, record)
+        frontends = _frontends(Carrier.HTTP, config, serving)
+        http = HttpDispatch(frontends, record, name_call)
         listen("http", addresses["http"], http, chosen.serve_http, _HTTP, _HTTP_1)
     for name, bound in compiled.bound_listeners(config).items():
-        app = HttpDispatch({"": _bound_frontend(bound, gateway, limits, aside, access)}, record)
+        codec = plugins()[bound.protocol].make(bound.options)
+        app = HttpDispatch({"": serving.frontend(codec)}, record, name_call)
         if bound.framed:
             listen(name, bound.address, app, FrameServer, _FRAMES)
         else:
@@ -250,11 +294,11 @@ def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
             form = {**_HTTP, "accept_both_lengths": both}
             listen(name, bound.address, app, serve, form, _HTTP_1)
     if "grpc" in addresses:
-        frontends = _frontends(Carrier.GRPC, config, gateway, limits, aside, access)
+        frontends = _frontends(Carrier.GRPC, config, serving)
         own = own_services(SCHEMA, tuple(frontends), gateway.readiness)
         if access is not None:
             own = guarded_services(own, access, next(iter(frontends.values())).codec.build_error)
-        rpc = RpcDispatch(frontends, own.unary, own.streams, record)
+        rpc = RpcDispatch(frontends, own.unary, own.streams, record, name_call)
         kept = {f"limits.{name}": getattr(limits, name) for name in chosen.fixed}
         if not chosen.changes_tls:
             kept["tls"] = tls.get("grpc")
@@ -267,38 +311,43 @@ def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
     return listening
 
 
-def _frontends(  # noqa: PLR0913, PLR0917 - what all frontends share
-    carrier: Carrier,
-    config: Config,
-    gateway: Gateway,
-    limits: Limits,
-    aside: Pool | None,
-    gate: Gate | None,
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """What all frontends share."""
+
+    gateway: Gateway
+    limits: Limits
+    aside: Aside | None
+    gate: Gate | None
+    ways: Ways | None
+
+    def frontend(self, codec: Codec[Any, Any]) -> Frontend[Any, Any]:
+        """That of one protocol."""
+        return Frontend(codec, self.gateway, self.limits, self.aside, self.gate, self.ways)
+
+
+def _frontends(
+    carrier: Carrier, config: Config, serving: _Serving
 ) -> dict[str, Frontend[Any, Any]]:
     """The frontends of one carrier, by what they claim; first the one that answers the rest."""
     options = compiled.frontend_options(config)
     frontends: dict[str, Frontend[Any, Any]] = {}
     for plugin in sorted(plugins().values(), key=lambda plugin: not plugin.answers_rest):
         if plugin.carrier is carrier:
-            codec = plugin.make(options.get(plugin.name, {}))
-            frontend = Frontend(codec, gateway, limits, aside, gate)
+            frontend = serving.frontend(plugin.make(options.get(plugin.name, {})))
             frontends.update(dict.fromkeys(plugin.claims, frontend))
     return frontends
 
 
-def _bound_frontend(
-    bound: compiled.Bound,
-    gateway: Gateway,
+def _backend(  # noqa: PLR0913 - what all backends share
+    name: str,
+    whole: Config,
     limits: Limits,
-    aside: Pool | None,
-    gate: Gate | None,
-) -> Frontend[Any, Any]:
-    """The one frontend of a listener of one model."""
-    codec = plugins()[bound.protocol].make(bound.options)
-    return Frontend(codec, gateway, limits, aside, gate)
-
-
-def _backend(name: str, whole: Config, limits: Limits, shared: _Shared, *, shares: bool) -> Backend:
+    shared: _Shared,
+    tracing: Tracing | None,
+    *,
+    shares: bool,
+) -> Backend:
     config = whole.backends[name]
     plugin = plugins().get(config.protocol)
     if plugin is None:  # the one protocol without a wire
@@ -308,7 +357,7 @@ def _backend(name: str, whole: Config, limits: Limits, shared: _Shared, *, share
         balancing.sites(config),
         config.timeout,
         PROFILES.get(config.profile),
-        config.forward_headers,
+        config.forward_headers if tracing is None else (*config.forward_headers, TRACEPARENT),
         config.return_headers,
         shares,
         balancing.balance(config),
@@ -320,6 +369,7 @@ def _backend(name: str, whole: Config, limits: Limits, shared: _Shared, *, share
         retry_least=config.limits.retry_least,
     )
     tally = shared.company.metrics.traffic.of(name)
+    tells = bool(HeaderRule(config.forward_headers).select({TRACEPARENT: ""}))
     codec: Codec[Any, Any] = plugin.make({})
     tls = compiled.client_tls(config)
     match plugin.carrier:
@@ -328,10 +378,14 @@ def _backend(name: str, whole: Config, limits: Limits, shared: _Shared, *, share
             upstream: HttpStreamUpstream = EitherUpstream(limits, ask_http, tls)
             if config.connections:
                 upstream = Turns(upstream, config.connections)
+            if tracing is not None:
+                upstream = TracedUpstream(upstream, HTTP_HEADERS, tracing, name, tells=tells)
             return RemoteBackend(server, codec, upstream, HTTP_HEADERS, limits, tally=tally)
         case Carrier.GRPC:
             ask_grpc = engine(whole.engine).ask_grpc
             asking = ask_grpc(limits, tls)
+            if tracing is not None:
+                asking = TracedUpstream(asking, RPC_HEADERS, tracing, name, tells=tells)
             return RemoteBackend(server, codec, asking, RPC_HEADERS, limits, tally=tally)
 
 
@@ -362,12 +416,23 @@ def _admin(
     )
 
 
-def _recorder(company: Company, figures: Figures, log: AccessLog | None) -> Callable[[Call], None]:
+def _naming(tracing: Tracing) -> Record:
+    def name(call: Call) -> None:
+        named(call)
+        tracing.begin(call)
+
+    return name
+
+
+def _recorder(
+    company: Company, figures: Figures, log: AccessLog | None, tracing: Tracing | None
+) -> Record:
     metrics, ways, failed = company.metrics, company.recent.ways, company.recent.failed
+    count = metrics.record if tracing is None else metrics.record_traced
 
     def record(call: Call) -> None:
         seconds, now = time.monotonic() - call.started, time.time()
-        metrics.record(call, seconds)
+        count(call, seconds)
         if call.way:
             way = call.protocol, call.backend_protocol, call.way
             ways[way] = ways.get(way, 0) + 1
@@ -379,4 +444,11 @@ def _recorder(company: Company, figures: Figures, log: AccessLog | None) -> Call
         if log is not None:
             log.record(call, seconds, now)
 
-    return record
+    if tracing is None:
+        return record
+
+    def traced(call: Call) -> None:
+        record(call)
+        tracing.end(call)
+
+    return traced

@@ -13,6 +13,8 @@ import resource
 from pathlib import Path
 from typing import Any, Final
 
+from infergate.core.vocabulary import FEW_DESCRIPTORS
+
 log = logging.getLogger(__name__)
 
 _NONE_LEFT: Final = "socket.accept() out of system resource"
@@ -66,7 +68,9 @@ class Complaints:
         now = loop.time()
         if self._told is None or now >= self._told + _EVERY:
             self._told = now
-            log.warning("no more files can be opened: clients wait to be let in")
+            log.warning(
+                "no more files can be opened: clients wait to be let in", extra=FEW_DESCRIPTORS
+            )
 
 
 def _was_given_up(context: dict[str, Any]) -> bool:

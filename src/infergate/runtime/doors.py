@@ -8,6 +8,7 @@ from typing import Final
 
 from infergate.core.certificates import ServerTls
 from infergate.core.limits import Limits
+from infergate.core.vocabulary import FEW_DESCRIPTORS
 from infergate.observe.metrics import Metrics
 from infergate.runtime.descriptors import for_clients
 from infergate.runtime.running import ADMIN
@@ -57,7 +58,7 @@ class Doors:
         if most < wanted and most != self._told:
             self._told = most
             told = "limits.connections: %d instead of %d, as the system lets open few files"
-            log.warning(told, most, wanted)
+            log.warning(told, most, wanted, extra=FEW_DESCRIPTORS)
         return most
 
     def _reloaded(self, name: str) -> Callable[[bool], None]:

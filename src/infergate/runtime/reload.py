@@ -15,6 +15,7 @@ from typing import Final
 from infergate.config.files import Files
 from infergate.config.mistakes import ConfigError
 from infergate.config.schema import Config
+from infergate.core.vocabulary import BUG, CONFIG_REFUSED, CONFIG_TAKEN
 from infergate.runtime.history import History, Outcome
 from infergate.runtime.running import NotTaken
 
@@ -58,9 +59,16 @@ class Reloads:
             outcome = Outcome(why, time.time(), wrong)
             self._history.note(outcome, files.sha256)
         if wrong:
-            _log.error("%s: the configuration is not taken, the one before goes on: %s", why, wrong)
+            _log.error(
+                "%s: the configuration is not taken, the one before goes on: %s",
+                why,
+                wrong,
+                extra=CONFIG_REFUSED,
+            )
         else:
-            _log.info("%s: a new configuration serves, sha256 %s", why, files.sha256)
+            _log.info(
+                "%s: a new configuration serves, sha256 %s", why, files.sha256, extra=CONFIG_TAKEN
+            )
         return outcome
 
     async def _try(self, files: Files) -> str:
@@ -74,7 +82,7 @@ class Reloads:
         except NotTaken as error:
             return str(error)
         except Exception:  # noqa: BLE001 - a bug costs one reload
-            _log.exception("a bug while taking a configuration")
+            _log.exception("a bug while taking a configuration", extra=BUG)
             return "internal error, see the log"
         return ""
 

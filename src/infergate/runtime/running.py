@@ -23,6 +23,8 @@ from infergate.access.entrance import Entrance
 from infergate.backends.base import Backend, Watched
 from infergate.config.schema import Config
 from infergate.core.limits import Limits
+from infergate.core.tracing import Tracing
+from infergate.core.vocabulary import BUG
 from infergate.gateway.gateway import Gateway
 from infergate.observe.access_log import AccessLog
 from infergate.runtime.aside import Pool
@@ -68,7 +70,7 @@ class Listening:
 @dataclass(frozen=True, slots=True)
 class Parts:
     """All that serves one configuration, but for the sockets. ``listening`` by the config's names;
-    ``log``, ``aside`` and ``access`` are None where they are off."""
+    ``log``, ``aside``, ``access`` and ``tracing`` are None where they are off."""
 
     config: Config
     limits: Limits
@@ -77,6 +79,7 @@ class Parts:
     log: AccessLog | None
     aside: Pool | None
     access: Entrance | None = None
+    tracing: Tracing | None = None
 
     def begin(self) -> None:
         """They serve from now on: look after the backends' endpoints, and have what parts share
@@ -103,6 +106,8 @@ class Parts:
         if self.access is not None and all(each.access is not self.access for each in kept):
             closing.append(self.access.close())
         await asyncio.gather(*closing)
+        if self.tracing is not None and all(each.tracing is not self.tracing for each in kept):
+            await asyncio.to_thread(self.tracing.close)  # last: the rest may still tell it
 
 
 @dataclass(slots=True)
@@ -336,7 +341,7 @@ class Running:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("closing an old configuration failed", exc_info=error)
+            _log.error("closing an old configuration failed", exc_info=error, extra=BUG)
 
     # ---- the end
 

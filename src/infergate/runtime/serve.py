@@ -21,7 +21,8 @@ from typing import Final, Protocol
 
 from infergate.config.files import Files
 from infergate.config.schema import Config
-from infergate.observe.log_lines import FORMATTERS
+from infergate.core.vocabulary import BUG, DRAIN, NOTHING_TO_RELOAD, START_FAILED, STOPPED
+from infergate.observe.log_lines import FORMATTERS, begin
 from infergate.runtime.assemble import assemble
 from infergate.runtime.banner import Addressed, announce
 from infergate.runtime.company import Ended
@@ -46,9 +47,7 @@ def serve(read: Read, source: Path | None) -> int:
     config = read(files)
     keep_freed_memory()
     allow_most()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(FORMATTERS[config.log.format]())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    handler = begin(config.log.format)
 
     async def serving() -> int:
         asyncio.get_running_loop().set_exception_handler(Complaints())
@@ -73,7 +72,7 @@ def serve(read: Read, source: Path | None) -> int:
         try:
             return runner.run(serving())
         except Ended as error:
-            _log.error("%s", error)
+            _log.error("%s", error, extra=START_FAILED)
             return error.code
 
 
@@ -129,11 +128,11 @@ async def _starts(running: _Service, stops: asyncio.Queue[signal.Signals]) -> bo
             stops.put_nowait(stop.result())  # both at once: it is drained
         starting.result()
         return True
-    _log.info("%s: ending before anything is served", stop.result().name)
+    _log.info("%s: ending before anything is served", stop.result().name, extra=DRAIN)
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
     await running.stop(0)
-    _log.info("stopped")
+    _log.info("stopped", extra=STOPPED)
     return False
 
 
@@ -145,7 +144,7 @@ async def _until_stopped(running: _Service, reloads: Reloads | None, signals: _S
     for each in beside:
         each.add_done_callback(_told_if_broken)
     first = await signals.stops.get()
-    _log.info("%s: draining", first.name)
+    _log.info("%s: draining", first.name, extra=DRAIN)
     running.drain()
     for each in beside:
         each.cancel()
@@ -155,19 +154,19 @@ async def _until_stopped(running: _Service, reloads: Reloads | None, signals: _S
     if draining.done():
         draining.result()  # a failure of the drain is a failure of the process
     else:
-        _log.info("a second signal: ending at once")
+        _log.info("a second signal: ending at once", extra=DRAIN)
         draining.cancel()
         await asyncio.gather(draining, return_exceptions=True)
         await running.stop(0)
     again.cancel()
     await asyncio.gather(again, *beside, return_exceptions=True)
-    _log.info("stopped")
+    _log.info("stopped", extra=STOPPED)
     return 0
 
 
 def _told_if_broken(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("a bug: reloads do not come by themselves any more", exc_info=error)
+        _log.error("a bug: reloads do not come by themselves any more", exc_info=error, extra=BUG)
 
 
 async def _hang_ups(hung_up: asyncio.Event, reloads: Reloads | None) -> None:
@@ -176,7 +175,10 @@ async def _hang_ups(hung_up: asyncio.Event, reloads: Reloads | None) -> None:
         await hung_up.wait()
         hung_up.clear()
         if reloads is None:
-            _log.warning("SIGHUP: the embedded models have no configuration to reload")
+            _log.warning(
+                "SIGHUP: the embedded models have no configuration to reload",
+                extra=NOTHING_TO_RELOAD,
+            )
         else:
             await reloads.again("SIGHUP")
 

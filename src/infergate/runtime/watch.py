@@ -15,6 +15,8 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
+from infergate.core.vocabulary import UNWATCHED
+
 _log = logging.getLogger("infergate")
 
 _LOOK: Final = 5.0
@@ -46,7 +48,10 @@ async def watch(
                         break
         except (OSError, RuntimeError) as error:  # the system has no watches left
             _log.warning(
-                "files are looked at every %g s, for they cannot be watched: %s", _LOOK, error
+                "files are looked at every %g s, for they cannot be watched: %s",
+                _LOOK,
+                error,
+                extra=UNWATCHED,
             )
             await asyncio.sleep(_LOOK)
             await look()

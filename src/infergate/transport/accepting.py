@@ -18,6 +18,8 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from infergate.core.vocabulary import BUG, CANNOT_ACCEPT
+
 _log = logging.getLogger(__name__)
 _ABSENT: Final = -1
 _PLACE: Final = 4  # bytes
@@ -146,7 +148,7 @@ class Acceptor:
         except (BlockingIOError, InterruptedError, ConnectionError):
             return False  # another process was faster, or the client is gone again
         except OSError as error:
-            _log.error("cannot accept: %s", error)
+            _log.error("cannot accept: %s", error, extra=CANNOT_ACCEPT)
             self._pause(each, _NO_ROOM, self._listen)
             return False
         connection.setblocking(False)  # noqa: FBT003 - its name says it
@@ -166,4 +168,4 @@ class Acceptor:
         self._beginning.discard(task)
         self.changed()
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a connection could not begin", exc_info=error)
+            _log.error("a connection could not begin", exc_info=error, extra=BUG)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from infergate.core.vocabulary import CONNECTION_REFUSED
 from infergate.transport.base import Address
 from infergate.transport.tls_server import ServerCertificates
 
@@ -148,8 +149,15 @@ class Door:
         if second != self._second:
             if self._lines > _MOST_LINES:
                 more = self._lines - _MOST_LINES
-                log.info("%s: %d more were disconnected within a second", self.listener, more)
+                log.info(
+                    "%s: %d more were disconnected within a second",
+                    self.listener,
+                    more,
+                    extra=CONNECTION_REFUSED,
+                )
             self._second, self._lines = second, 0
         self._lines += 1
         if self._lines <= _MOST_LINES:
-            log.info("%s: %s is disconnected: %s", self.listener, peer, why)
+            log.info(
+                "%s: %s is disconnected: %s", self.listener, peer, why, extra=CONNECTION_REFUSED
+            )

@@ -19,6 +19,7 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
+from infergate.core.vocabulary import BUG
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport import http_head
 from infergate.transport.door import HELLO, is_hello
@@ -166,7 +167,7 @@ class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
         try:
             head = prefix(body)
         except GatewayError:
-            log.exception("an answer cannot be sent")
+            log.exception("an answer cannot be sent", extra=BUG)
             head, body = PREFIX.pack(0), ()
         for part in http_head.gathered(head, body):
             self._transport.write(part)

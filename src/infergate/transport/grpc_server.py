@@ -33,6 +33,7 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
+from infergate.core.vocabulary import BUG
 from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse, joined
 from infergate.transport import grpc_metadata, grpc_tls
 from infergate.transport.base import Address, Bind, Bound, Conversation, RpcApp, StreamHandler
@@ -232,7 +233,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         except GatewayError as error:
             return self._refusal(error, method, call)
         except Exception:
-            log.exception("answering %s failed", method)
+            log.exception("answering %s failed", method, extra=BUG)
             return self._refusal(_internal(), method, call)
 
     async def _answer(self, method: str, message: bytes, context: Any) -> bytes:
@@ -277,7 +278,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         except GatewayError as error:
             await self._turn_away(error, method, call, context)
         except Exception:
-            log.exception("streaming %s failed", method)
+            log.exception("streaming %s failed", method, extra=BUG)
             _end(context, self._refusal(_internal(), method, call))
         finally:
             self.admission.release_stream()
@@ -297,7 +298,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         try:
             return self.app.refuse(error, RpcRequest(method, metadata=call.headers), call)
         except Exception:
-            log.exception("refusing %s failed", method)
+            log.exception("refusing %s failed", method, extra=BUG)
             return RpcResponse(code=grpc.StatusCode.INTERNAL.value[0], details="internal error")
 
 

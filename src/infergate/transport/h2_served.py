@@ -14,6 +14,7 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
+from infergate.core.vocabulary import BUG
 from infergate.core.wire import RpcResponse, size
 from infergate.transport.door import Refusal
 from infergate.transport.guard import Unsent
@@ -221,5 +222,5 @@ class Served:
 
     def _bug(self) -> RpcResponse:
         """To be called where one was caught."""
-        log.exception("answering %s failed", self._asked.method)  # noqa: LOG004
+        log.exception("answering %s failed", self._asked.method, extra=BUG)  # noqa: LOG004
         return self.refused(GatewayError(Kind.INTERNAL, "internal error"))

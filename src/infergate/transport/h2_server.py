@@ -22,6 +22,7 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
+from infergate.core.vocabulary import BUG
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Address, RpcApp, StreamHandler
 from infergate.transport.door import Door, Refusal, is_hello, peer_of
@@ -84,7 +85,7 @@ class H2Server(Sockets):
         try:
             return self.app.refuse(error, RpcRequest(asked.method, metadata=asked.headers), call)
         except Exception:
-            log.exception("refusing %s failed", asked.method)
+            log.exception("refusing %s failed", asked.method, extra=BUG)
             return RpcResponse(code=calls.INTERNAL, details="internal error")
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.tensor import Buffer
+from infergate.core.vocabulary import BUG
 from infergate.core.wire import HttpRequest, HttpResponse, size
 from infergate.transport import http_head
 from infergate.transport.base import HttpApp
@@ -58,7 +59,7 @@ def instead(failure: BaseException, app: HttpApp, wire: HttpRequest, call: Call)
             raise failure
     if isinstance(failure, GatewayError):
         return refuse(app, failure, wire, call)
-    log.error("answering %s %s failed", wire.method, wire.path, exc_info=failure)
+    log.error("answering %s %s failed", wire.method, wire.path, exc_info=failure, extra=BUG)
     return refuse(app, GatewayError(Kind.INTERNAL, "internal error"), wire, call)
 
 
@@ -67,7 +68,7 @@ def refuse(app: HttpApp, error: GatewayError, wire: HttpRequest, call: Call) -> 
     try:
         response = app.refuse(error, dataclasses.replace(wire, body=()), call)
     except Exception:
-        log.exception("refusing %s %s failed", wire.method, wire.path)
+        log.exception("refusing %s %s failed", wire.method, wire.path, extra=BUG)
         response = HttpResponse(500)
     if isinstance(error, http_head.HeadError):
         return dataclasses.replace(response, status=error.status)

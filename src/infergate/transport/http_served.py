@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from infergate.core.tensor import Buffer
+from infergate.core.vocabulary import BUG
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport import http_answer
 from infergate.transport.listener import Listener
@@ -49,7 +50,7 @@ class HttpServed(Served[AnyHttpRequest]):
         try:
             http_answer.write(self._transport, method, response, keep=keep, old=old)
         except ValueError:
-            log.exception("an answer to %s cannot be sent", method)
+            log.exception("an answer to %s cannot be sent", method, extra=BUG)
             if response.rest is not None:
                 raise
             self._transport.write(http_answer.BROKEN)

@@ -26,6 +26,7 @@ from typing import Final, Generic, Protocol, TypeVar, cast
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.tensor import Buffer
+from infergate.core.vocabulary import BUG
 from infergate.core.wire import HttpRequest, HttpResponse, Rest
 from infergate.transport import http_answer, http_head
 from infergate.transport.base import HttpApp
@@ -198,7 +199,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
                 if body is None:
                     break
         except Exception:
-            log.exception("an answer was given up")
+            log.exception("an answer was given up", extra=BUG)
             self._transport.abort()
             return
         finally:

@@ -24,6 +24,7 @@ from infergate.core.certificates import (
     load_authorities,
     load_pair,
 )
+from infergate.core.vocabulary import CERTIFICATE_REFUSED
 from infergate.transport.tls_files import Watch
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,9 @@ class Trust:
             try:
                 self._context = self._load()
             except CertificateError as error:
-                log.error("the certificates from before are kept: %s", error)  # noqa: TRY400
+                log.error(  # noqa: TRY400
+                    "the certificates from before are kept: %s", error, extra=CERTIFICATE_REFUSED
+                )
         return self._context
 
     def _load(self) -> ssl.SSLContext:

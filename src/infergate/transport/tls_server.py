@@ -25,6 +25,7 @@ from infergate.core.certificates import (
     load_authorities,
     load_pair,
 )
+from infergate.core.vocabulary import CERTIFICATE_EXPIRED, CERTIFICATE_REFUSED, CERTIFICATE_TAKEN
 from infergate.transport.tls_files import Watch
 from infergate.transport.tls_names import Allowed
 
@@ -79,11 +80,21 @@ class ServerCertificates:
         try:
             self._context = self._load()
         except CertificateError as error:
-            log.error("%s: the certificate from before is kept: %s", self._name, error)  # noqa: TRY400
+            log.error(  # noqa: TRY400
+                "%s: the certificate from before is kept: %s",
+                self._name,
+                error,
+                extra=CERTIFICATE_REFUSED,
+            )
             self._reloaded(False)  # noqa: FBT003
             return False
         self.generation += 1
-        log.info("%s: a new certificate is taken from %s", self._name, self.settings.certificate)
+        log.info(
+            "%s: a new certificate is taken from %s",
+            self._name,
+            self.settings.certificate,
+            extra=CERTIFICATE_TAKEN,
+        )
         self._reloaded(True)  # noqa: FBT003
         return True
 
@@ -103,5 +114,10 @@ class ServerCertificates:
             made.num_tickets = 0
         self._expires = expires(settings.certificate)
         if self._expires < time.time():
-            log.warning("%s: the certificate %s has expired", self._name, settings.certificate)
+            log.warning(
+                "%s: the certificate %s has expired",
+                self._name,
+                settings.certificate,
+                extra=CERTIFICATE_EXPIRED,
+            )
         return made

@@ -9,10 +9,13 @@ import sys
 
 import pytest
 
+from infergate.core.vocabulary import AUDIT, ENDPOINT_DOWN, Event, telling
 from infergate.observe.log_lines import FORMATTERS
 
 
-def line(form: str, message: str, *arguments: object, bug: bool = False) -> str:
+def line(
+    form: str, message: str, *arguments: object, bug: bool = False, extra: Event | None = None
+) -> str:
     error = None
     if bug:
         try:
@@ -23,6 +26,7 @@ def line(form: str, message: str, *arguments: object, bug: bool = False) -> str:
         "infergate.audit", logging.INFO, "file.py", 1, message, arguments, error
     )
     record.created = 0.25
+    record.__dict__.update(extra or {})
     return FORMATTERS[form]().format(record)
 
 
@@ -53,3 +57,32 @@ def test_a_bug_is_told_with_its_traceback(form: str) -> None:
     told = line(form, "a bug", bug=True)
     assert re.search(r"a bug.*Traceback.*ZeroDivisionError", told, re.DOTALL)
     assert ("\n" in told) == (form == "text")
+
+
+def test_a_line_tells_its_event_and_what_to_do_next() -> None:
+    text = line("text", "%s is down", "a:1", extra=ENDPOINT_DOWN)
+    advice = ENDPOINT_DOWN["advice"]
+    assert text == (
+        f"1970-01-01T00:00:00.250+00:00 INFO endpoint_down: a:1 is down. Next: {advice}"
+    )
+    told = json.loads(line("json", "%s is down", "a:1", extra=ENDPOINT_DOWN))
+    assert (told["event"], told["message"], told["advice"]) == (
+        "endpoint_down", "a:1 is down", advice
+    )  # fmt: skip
+
+
+def test_an_event_has_fields_of_its_own() -> None:
+    extra = telling(AUDIT, subject="\udcff", outcome="ok")
+    told = json.loads(line("json", "m", extra=extra))
+    assert (told["event"], told["subject"], told["outcome"]) == ("audit", "\\udcff", "ok")
+    assert "advice" not in told
+    assert "subject" not in line("text", "m", extra=extra)
+
+
+def test_an_error_that_a_library_tells_of_a_task_is_a_bug() -> None:
+    record = logging.LogRecord(
+        "asyncio", logging.ERROR, "f", 1, "Task exception was never retrieved", (), None
+    )
+    assert json.loads(FORMATTERS["json"]().format(record))["event"] == "bug"
+    record.levelno = logging.INFO
+    assert json.loads(FORMATTERS["json"]().format(record))["event"] == "log"

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from infergate.core.call import Call
+from infergate.core.vocabulary import ADVICE
 from infergate.observe.access_log import FORMATS, AccessLog, iso, told
 from infergate.observe.metrics import Metrics
 from infergate.observe.names import Names
@@ -196,9 +197,11 @@ def test_a_line_tells_its_own_request_whatever_was_told_before() -> None:
         for outcome in ("ok", "timeout"):
             call = finished(request_id="a b", model=model.strip('"'), outcome=outcome)
             text = line_of("text", call, 0.5, 999999999.9996)
-            assert text.decode() == f"{begin}{TEXT.format(model, outcome)}\n"
+            advice = "" if outcome == "ok" else f' advice="{ADVICE[outcome]}"'
+            assert text.decode() == f"{begin}{TEXT.format(model, outcome)}{advice}\n"
             line = json.loads(line_of("json", call, 0.5, 999999999.9996))
             assert (line["model"], line["outcome"]) == (call.model, outcome)
+            assert line.get("advice") == ADVICE.get(outcome)
 
 
 def test_what_is_empty_is_left_out_of_text_and_told_in_json() -> None:

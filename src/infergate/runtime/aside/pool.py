@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar, cast
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB
+from infergate.core.vocabulary import BUG
 from infergate.runtime.aside.parcel import HEAD, Arena, pack, unpack
 
 T = TypeVar("T")
@@ -182,7 +183,7 @@ class _Process(asyncio.SubprocessProtocol):
             if self._arena.size > _KEPT:
                 self._arena.resize(_KEPT)
         except Exception:  # noqa: BLE001 - the process has to go, whatever it was
-            _log.exception("an answer of a process beside cannot be read")
+            _log.exception("an answer of a process beside cannot be read", extra=BUG)
             self.kill()  # whoever waits is told when it is no more
             return
         self._settle(value, error)

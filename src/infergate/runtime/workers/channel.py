@@ -16,6 +16,8 @@ import struct
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
+from infergate.core.vocabulary import BUG
+
 _log = logging.getLogger(__name__)
 _HEAD: Final = struct.Struct("<QQB")
 """The length of what follows, the number of the question, and which of these it is:"""
@@ -113,7 +115,7 @@ class Channel(asyncio.Protocol):
         except Failed as error:
             self._send(number, _FAILURE, str(error))
         except Exception:  # noqa: BLE001 - told to both: this log, and who asked
-            _log.exception("a bug while answering another process")
+            _log.exception("a bug while answering another process", extra=BUG)
             self._send(number, _FAILURE, "internal error, see the log")
         else:
             self._send(number, _ANSWER, value)

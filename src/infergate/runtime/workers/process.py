@@ -20,7 +20,8 @@ from infergate.access.shared_rates import SharedBuckets
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError
 from infergate.core.messages import ModelStatistics
-from infergate.observe.log_lines import FORMATTERS
+from infergate.core.vocabulary import SUPERVISOR_LOST
+from infergate.observe.log_lines import FORMATTERS, begin
 from infergate.observe.recent import recalled
 from infergate.runtime.assemble import assemble
 from infergate.runtime.company import Company
@@ -78,7 +79,7 @@ class _Worker:
             buckets=functools.partial(SharedBuckets, files.rates),
             lines=Turn(files.lines),
         )
-        self._handler: Final = logging.StreamHandler(sys.stderr)
+        self._handler: logging.Handler
         self._given: Final[dict[str, Bound]] = {}
         self._running: Running
         self._change: Change | None = None
@@ -96,7 +97,9 @@ class _Worker:
         self._channel.lost.add_done_callback(lambda _: self._stopped.set())
         await self._stopped.wait()
         if self._channel.lost.done():
-            _log.error("the supervisor has ended: so does worker %d", self._number)
+            _log.error(
+                "the supervisor has ended: so does worker %d", self._number, extra=SUPERVISOR_LOST
+            )
             os._exit(1)
         self._channel.close()
 
@@ -140,8 +143,7 @@ class _Worker:
     # ---- what serves
 
     async def _serve(self, config: Config, given: Given) -> None:
-        logging.basicConfig(level=logging.INFO, handlers=[self._handler])
-        self._tell_as(config)
+        self._handler = begin(config.log.format)
         self._take_sockets(given)
         try:
             self._running = assemble(config, company=self._company)

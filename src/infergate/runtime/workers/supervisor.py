@@ -28,6 +28,7 @@ from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ModelStatistics
+from infergate.core.vocabulary import BUG, WORKER_ENDED, WORKER_FAILED, WORKER_SERVES
 from infergate.gateway.catalogue import ANSWER_TIME
 from infergate.gateway.statistics import together
 from infergate.observe.exposition import Exposition, exposition
@@ -256,20 +257,24 @@ class Supervisor:
             wait = place.backoff.after(time.monotonic() - worker.began)
             _log.error(
                 "worker %d (pid %d) has ended: %s; another one starts in %.1f s",
-                place.number, worker.pid, told(code), wait,
-            )  # fmt: skip
+                place.number, worker.pid, told(code), wait, extra=WORKER_ENDED)  # fmt: skip
             await asyncio.sleep(wait)
             self._restarts.inc()
             async with self._changing:
                 try:
                     await self._begin(place)
                 except (Ended, OSError) as error:
-                    _log.error("worker %d: %s", place.number, error)
+                    _log.error("worker %d: %s", place.number, error, extra=WORKER_FAILED)
                 except Exception:  # noqa: BLE001 - a bug costs one start
-                    _log.exception("a bug while starting worker %d", place.number)
+                    _log.exception("a bug while starting worker %d", place.number, extra=BUG)
                 else:
                     assert place.worker is not None
-                    _log.info("worker %d serves, pid %d", place.number, place.worker.pid)
+                    _log.info(
+                        "worker %d serves, pid %d",
+                        place.number,
+                        place.worker.pid,
+                        extra=WORKER_SERVES,
+                    )
 
     def _bury(self, place: _Place) -> None:
         """What the worker there has counted still counts; it has no connections."""

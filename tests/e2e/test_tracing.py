@@ -1,0 +1,157 @@
+"""A gateway whose traces a collector gets: the real SDK, the real exporter, over OTLP/HTTP."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from e2e.running import started_infergate
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = "00f067aa0ba902b7"
+BODY = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"FP32","data":[1]}]}'
+CONFIG = """
+tracing: {enabled: true}
+backends: {demo: {protocol: builtin}}
+routes: [{model: "*", backend: demo}]
+"""
+
+
+class Collector(ThreadingHTTPServer):
+    """Takes traces, as the protocol says they come."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.taken: list[ExportTraceServiceRequest] = []
+        self.paths: list[str] = []
+        self.headers: list[str | None] = []
+
+    @property
+    def spans(self) -> list[Span]:
+        return [
+            span
+            for request in list(self.taken)
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+
+    def resources(self) -> list[dict[str, str]]:
+        return [
+            {each.key: each.value.string_value for each in resource.resource.attributes}
+            for request in list(self.taken)
+            for resource in request.resource_spans
+        ]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        self.server.paths.append(self.path)
+        self.server.headers.append(self.headers.get("x-tenant"))
+        self.server.taken.append(ExportTraceServiceRequest.FromString(body))
+        answer = ExportTraceServiceResponse().SerializeToString()
+        self.send_response(200)
+        self.send_header("content-type", "application/x-protobuf")
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    collector = Collector()
+    serving = threading.Thread(target=collector.serve_forever)
+    serving.start()
+    try:
+        yield collector
+    finally:
+        collector.shutdown()
+        collector.server_close()
+        serving.join()
+
+
+def infer(address: str) -> None:
+    connection = http.client.HTTPConnection(address, timeout=20)
+    try:
+        headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+        connection.request("POST", "/v2/models/identity/infer", BODY, headers)
+        assert connection.getresponse().status == 200
+    finally:
+        connection.close()
+
+
+def test_a_collector_gets_the_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    with collecting() as collector:
+        for name, value in {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}",
+            "OTEL_EXPORTER_OTLP_HEADERS": "x-tenant=us",
+            "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+            "OTEL_SERVICE_NAME": "shop-gateway",
+            "OTEL_BSP_SCHEDULE_DELAY": "60000",  # what comes before, the end has sent
+        }.items():
+            monkeypatch.setenv(name, value)
+        with started_infergate(CONFIG) as running:
+            infer(running.http)
+            with running.log.open() as log:
+                deadline = time.monotonic() + 60
+                while TRACE not in (text := log.read()):
+                    assert time.monotonic() < deadline, text
+                    time.sleep(0.02)
+    spans = {span.name: span for span in collector.spans if span.trace_id.hex() == TRACE}
+    assert {"infer *", "parse", "route", "render"} <= spans.keys()
+    request = spans["infer *"]
+    assert request.parent_span_id.hex() == PARENT
+    assert request.kind == Span.SPAN_KIND_SERVER
+    told = {each.key: each.value.string_value for each in request.attributes}
+    assert told["infergate.model"] == "identity"
+    assert told["infergate.outcome"] == "ok"
+    for name in ("parse", "route", "render"):
+        step = spans[name]
+        assert step.parent_span_id == request.span_id
+        assert request.start_time_unix_nano <= step.start_time_unix_nano
+        assert step.end_time_unix_nano <= request.end_time_unix_nano
+    assert set(collector.paths) == {"/v1/traces"}
+    assert set(collector.headers) == {"us"}
+    assert {each["service.name"] for each in collector.resources()} == {"shop-gateway"}
+
+
+def test_a_collector_that_is_away_costs_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    with started_infergate(CONFIG) as running:
+        for _ in range(20):
+            infer(running.http)
+        deadline = time.monotonic() + 60
+        while not (lines := complaints(running.log.read_text())):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        infer(running.http)
+    assert {line["event"] for line in lines} == {"traces_not_sent"}
+    assert all("OTEL_EXPORTER_OTLP_ENDPOINT" in line["advice"] for line in lines)
+
+
+def complaints(log: str) -> list[dict[str, str]]:
+    found = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    return [each for each in found if each.get("logger", "").startswith("opentelemetry")]

@@ -1,0 +1,84 @@
+"""docs/logs.md lists the events and outcomes that lines of the log tell, and each line has one."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import infergate
+from infergate.core import vocabulary
+from infergate.core.errors import Kind
+from infergate.core.vocabulary import ADVICE, EVENTS
+
+ROOT = Path(infergate.__file__).parent
+PAGE = (Path(__file__).parents[3] / "docs" / "logs.md").read_text(encoding="utf-8")
+LEVELS = {"info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
+LOGGERS = {"_log", "log", "_audit"}
+OTHERS = {"traces_not_sent"}
+"""Of a library's lines."""
+
+
+def rows(heading: str) -> list[list[str]]:
+    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    cells = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
+    return [[each.strip() for each in line] for line in cells]
+
+
+@functools.cache
+def lines() -> list[tuple[str, str, list[str]]]:
+    """Of the whole package."""
+    return list(_lines())
+
+
+def _lines() -> Iterator[tuple[str, str, list[str]]]:
+    """Each call of a logger in the package: where, its level, and the events it may tell of."""
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=logger), attr=level), keywords=given
+                ) if logger in LOGGERS and level in LEVELS:
+                    extra = [each.value for each in given if each.arg == "extra"]
+                    names = {
+                        name.id for e in extra for name in ast.walk(e) if isinstance(name, ast.Name)
+                    }
+                    told = [getattr(vocabulary, n, None) for n in names if n.isupper()]
+                    events = [each["event"] for each in told if each is not None]
+                    if not events and names == {"told"}:  # made a line before
+                        events = ["audit"]
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", LEVELS[level], events
+
+
+def test_every_line_tells_its_event() -> None:
+    found = lines()
+    assert len(found) > 40
+    assert [where for where, _, events in found if not events] == []
+    assert {event for _, _, events in found for event in events} == set(EVENTS) - OTHERS
+
+
+def test_every_bad_line_says_what_to_do_next() -> None:
+    bad = {event for _, level, events in lines() for event in events if level != "INFO"}
+    assert [event for event in sorted(bad - {"endpoint_up"}) if not EVENTS[event]["advice"]] == []
+
+
+def test_the_page_lists_the_events() -> None:
+    levels = {event: level for _, level, events in lines() for event in events}
+    levels |= dict.fromkeys(OTHERS, "WARNING")
+    told = {name.strip("`"): (level, next_) for name, level, _, next_ in rows("Events")}
+    assert told == {n: (levels[n], event["advice"]) for n, event in EVENTS.items()}
+
+
+def test_the_page_lists_the_outcomes() -> None:
+    told = {name.strip("`"): next_ for name, _, next_ in rows("Outcomes")}
+    assert told == {"ok": "", **ADVICE}
+    assert set(ADVICE) == {kind.value for kind in Kind}
+
+
+def test_the_page_lists_the_fields() -> None:
+    named = {each for row in rows("Requests") for each in re.findall(r"`(\w+)`", row[0])}
+    source = (ROOT / "observe" / "access_log.py").read_text(encoding="utf-8")
+    assert {"request_id", "outcome", "advice", "left_out"} <= named
+    assert [name for name in sorted(named) if f'"{name}"' not in source] == []

@@ -1,0 +1,95 @@
+"""Which requests are lines at high rates, and which lines alike are left out."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.core.call import Call
+from infergate.observe.access_log import FORMATS
+from infergate.observe.repeated import Repeated
+from infergate.observe.sampled import SampledLog, Sampling
+
+
+def test_the_first_of_a_second_and_each_so_manieth_after() -> None:
+    sampling = Sampling(2, 3)
+    told = [sampling.left_out("r", "ok", 7.0 + i / 100) for i in range(10)]
+    assert told == [0, 0, None, None, 2, None, None, 2, None, None]
+    assert sampling.left_out("r", "ok", 8.0) == 2, "those of the second before"
+    assert sampling.left_out("r", "ok", 8.1) == 0
+
+
+def test_a_flood_of_one_kind_hides_no_other() -> None:
+    sampling = Sampling(1, 0)
+    assert [sampling.left_out("r", "ok", 1.0) for _ in range(3)] == [0, None, None]
+    assert sampling.left_out("r", "timeout", 1.0) == 0
+    assert sampling.left_out("other", "ok", 1.0) == 0
+
+
+@given(
+    st.integers(1, 5), st.integers(0, 5),
+    st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 0.5)), max_size=200),
+)  # fmt: skip
+def test_every_request_is_a_line_or_counted_by_the_next(
+    first: int, each: int, asked: list[tuple[str, float]]
+) -> None:
+    sampling, now = Sampling(first, each), 0.0
+    count = {"a": 0, "b": 0}
+    lines = {"a": 0, "b": 0}
+    for route, later in asked:
+        now += later
+        count[route] += 1
+        left_out = sampling.left_out(route, "ok", now)
+        if left_out is not None:
+            lines[route] += 1 + left_out
+    now += 2
+    for route, asked_for in count.items():
+        left_out = sampling.left_out(route, "ok", now)
+        assert left_out is not None
+        assert lines[route] + left_out == asked_for
+
+
+def test_a_line_tells_how_many_were_left_out_before_it() -> None:
+    out = io.BytesIO()
+    log = SampledLog(Sampling(1, 0), FORMATS["json"], lambda: None, out)
+    for now in (5.0, 5.1, 5.2, 6.0):
+        log.record(Call(peer="p", started=0.0, route="r"), 0.1, now)
+    log.close()
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line.get("left_out") for line in lines] == [None, 2]
+
+
+def record(message: str, at: float, logger: str = "infergate") -> logging.LogRecord:
+    made = logging.LogRecord(logger, logging.WARNING, "f", 1, message, (at,), None)
+    made.created = at
+    return made
+
+
+def test_of_lines_alike_in_one_second_most_are_left_out() -> None:
+    repeated = Repeated(2)
+    assert [repeated.filter(record("it broke: %s", 1.0)) for _ in range(5)] == [
+        True, True, False, False, False
+    ]  # fmt: skip
+    assert repeated.filter(record("something else: %s", 1.5))
+    later = record("it broke: %s", 2.0)
+    assert repeated.filter(later)
+    assert later.getMessage() == "it broke: 2.0 (3 lines like it were left out before)"
+    again = record("it broke: %s", 3.0)
+    assert repeated.filter(again)
+    assert again.getMessage() == "it broke: 3.0"
+
+
+def test_each_line_of_the_audit_is_told() -> None:
+    repeated = Repeated(1)
+    assert all(repeated.filter(record("%s", 1.0, "infergate.audit")) for _ in range(5))
+
+
+def test_kinds_of_lines_are_forgotten_rather_than_gathered() -> None:
+    repeated = Repeated(1)
+    for number in range(5000):
+        repeated.filter(record(f"{number} %s", 1.0))
+    assert len(repeated._kinds) <= 1024

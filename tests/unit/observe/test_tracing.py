@@ -1,0 +1,382 @@
+"""What traces tell of requests: two gateways in this process, one behind the other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from infergate.backends.remote import HTTP_HEADERS, RPC_HEADERS, RemoteBackend, Server
+from infergate.codecs.base import Carrier
+from infergate.codecs.profiles import GENERIC, TRITON
+from infergate.codecs.registry import plugins
+from infergate.config.schema import Config
+from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.tensor import tensor_of
+from infergate.observe import tracing
+from infergate.observe.tracing import OpenTelemetry
+from infergate.runtime.assemble import assemble
+from infergate.runtime.company import Company
+from infergate.runtime.running import Running
+from infergate.transport.base import Endpoint
+from infergate.transport.frame_client import EitherUpstream
+from infergate.transport.grpc_client import GrpcUpstream
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = "b7ad6b7169203331"
+HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "vendor=1"}
+PROTOCOLS = ("v2-rest", "v2-grpc", "trtis-http", "trtis-grpc", "graphpipe")
+FREE = {"address": "127.0.0.1:0"}
+LISTENERS = {"http": FREE, "grpc": FREE, "admin": None}
+QUIET = {"log": {"access": False}, "helpers": 0, "tracing": {"enabled": True}}
+
+
+class Spans:
+    """Those that were told."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+
+    def all(self) -> list[ReadableSpan]:
+        return list(self.exporter.get_finished_spans())
+
+    def below(self, parent: str) -> list[ReadableSpan]:
+        """The children of the span with this id."""
+        return [
+            each
+            for each in self.all()
+            if each.parent is not None and f"{each.parent.span_id:016x}" == parent
+        ]
+
+    def one(self, parent: str, name: str) -> ReadableSpan:
+        """The one child of that whose name begins so."""
+        found = [each for each in self.below(parent) if each.name.startswith(name)]
+        assert len(found) == 1, [each.name for each in self.below(parent)]
+        return found[0]
+
+
+def id_of(span: ReadableSpan) -> str:
+    return f"{span.context.span_id:016x}"
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
+    told = Spans()
+    monkeypatch.setattr(tracing, "tracing", lambda: OpenTelemetry(told.provider))
+    yield told
+    told.provider.shutdown()
+
+
+@asynccontextmanager
+async def running(config: Mapping[str, Any], company: Company | None = None) -> AsyncIterator[Any]:
+    made = assemble(Config.model_validate({**QUIET, **config}), company=company)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop(0)
+
+
+def behind(**more: Any) -> dict[str, Any]:
+    return {
+        "listeners": LISTENERS,
+        "backends": {"own": {"protocol": "builtin"}},
+        "routes": ({"model": "*", "backend": "own"},),
+        **more,
+    }
+
+
+def path(protocol: str, model: str) -> str:
+    return f"/graphpipe/{model}" if protocol == "graphpipe" else ""
+
+
+def in_front(other: Running, **backend: Any) -> dict[str, Any]:
+    """Of each protocol a backend, to ``other``."""
+    ports = {name: server.address for name, server in other.listeners.items()}
+    backends: dict[str, Any] = {}
+    for protocol in PROTOCOLS:
+        carrier = plugins()[protocol].carrier.value
+        url = f"{carrier}://{ports[carrier]}{path(protocol, 'identity')}"
+        profile = {"profile": "graphpipe-go"} if protocol == "graphpipe" else {}
+        backends[protocol] = {"protocol": protocol, "endpoints": (url,), **profile, **backend}
+    routes = [
+        {"model": f"{each}.identity", "backend": each, "rewrite": {"model": "identity"}}
+        for each in PROTOCOLS
+    ]
+    return {"listeners": LISTENERS, "backends": backends, "routes": tuple(routes)}
+
+
+@asynccontextmanager
+async def client(
+    gateway: Running, protocol: str, model: str
+) -> AsyncIterator[RemoteBackend[Any, Any]]:
+    carrier = plugins()[protocol].carrier
+    address = gateway.listeners[carrier.value].address
+    endpoint = Endpoint(address.host, address.port, path=path(protocol, model))
+    profile = TRITON if protocol.startswith("v2") else GENERIC
+    server = Server("client", (endpoint,), profile=profile, forward_headers=tuple(HEADERS))
+    codec: Any = plugins()[protocol].make({})
+    if carrier is Carrier.HTTP:
+        http: Any = EitherUpstream(DEFAULT_LIMITS)
+        made = RemoteBackend(server, codec, http, HTTP_HEADERS, DEFAULT_LIMITS)
+    else:
+        rpc: Any = GrpcUpstream(DEFAULT_LIMITS)
+        made = RemoteBackend(server, codec, rpc, RPC_HEADERS, DEFAULT_LIMITS)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def asked(model: str) -> InferRequest:
+    data = np.array([1.5, 2.5], np.float32)
+    return InferRequest(model, inputs=(tensor_of("INPUT0", Datatype.FP32, data),))
+
+
+async def infer(gateway: Running, protocol: str, model: str, **headers: str) -> Any:
+    call = Call(peer="test", started=time.monotonic(), headers={**HEADERS, **headers})
+    async with client(gateway, protocol, model) as asking:
+        return await asking.perform(asked(model), call)
+
+
+async def request_of(spans: Spans, operation: str, parent: str = PARENT) -> ReadableSpan:
+    """The request span of an inference, which ends a moment after its answer is there."""
+    async with asyncio.timeout(20):
+        while not (found := [s for s in spans.below(parent) if s.name.startswith(operation)]):  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0)
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize("engine", ["own", "compat"])
+async def test_a_trace_goes_through_every_protocol(spans: Spans, engine: str) -> None:
+    async with AsyncExitStack() as stack:
+        other = await stack.enter_async_context(running(behind(engine=engine)))
+        gateway = await stack.enter_async_context(running(in_front(other) | {"engine": engine}))
+        for protocol in PROTOCOLS:
+            for backend in PROTOCOLS:
+                spans.exporter.clear()
+                model = f"{backend}.identity"
+                answer = await infer(gateway, protocol, model)
+                assert isinstance(answer, InferResponse)
+                request = await request_of(spans, f"infer {model}")
+                assert request.kind is SpanKind.SERVER
+                assert request.attributes is not None
+                assert request.attributes["infergate.protocol"] == protocol
+                assert request.attributes["infergate.backend_protocol"] == backend
+                assert request.attributes["infergate.outcome"] == "ok"
+                assert request.status.status_code is StatusCode.UNSET
+                below = {each.name for each in spans.below(id_of(request))}
+                assert {"parse", "route", "render"} <= below
+                upstream = [
+                    each
+                    for each in spans.below(id_of(request))
+                    if each.name == f"upstream {backend}"
+                    and any(s.name == "infer *" for s in spans.below(id_of(each)))
+                ]
+                assert len(upstream) == 1, (protocol, backend, below)
+                assert upstream[0].kind is SpanKind.CLIENT
+                assert f"{upstream[0].context.trace_id:032x}" == TRACE
+
+
+@pytest.mark.parametrize("engine", ["own", "compat"])
+async def test_each_request_of_a_stream_is_a_span(spans: Spans, engine: str) -> None:
+    async with running(behind(engine=engine)) as gateway:
+        numbers = (
+            tensor_of("IN", Datatype.INT32, np.array([1, 2, 3], np.int32)),
+            tensor_of("DELAY", Datatype.UINT32, np.array([0, 0, 0], np.uint32)),
+        )
+        call = Call(peer="test", started=time.monotonic(), headers=HEADERS)
+        async with client(gateway, "v2-grpc", "repeat") as asking:
+            answers: AsyncGenerator[Any, None] = asking.stream(
+                InferRequest("repeat", inputs=numbers), call
+            )
+            async with aclosing(answers):
+                assert len([each async for each in answers]) == 3
+        request = await request_of(spans, "stream_infer")
+        assert request.attributes is not None
+        assert request.attributes["infergate.messages"] in {3, 4}
+        assert {"parse", "route"} <= {each.name for each in spans.below(id_of(request))}
+
+
+async def test_a_request_without_a_trace_begins_one(spans: Spans) -> None:
+    async with running(behind()) as gateway:
+        await infer(gateway, "v2-rest", "identity", traceparent="00-nonsense-01")
+        async with asyncio.timeout(20):
+            while not (found := [s for s in spans.all() if s.name == "infer *"]):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert found[0].parent is None
+
+
+async def test_what_fails_says_why(spans: Spans) -> None:
+    config = {
+        "listeners": LISTENERS,
+        "backends": {"gone": {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:1",)}},
+        "routes": ({"model": "gone", "backend": "gone"},),
+    }
+    async with running(config) as gateway:
+        with pytest.raises(GatewayError):
+            await infer(gateway, "v2-rest", "gone")
+        request = await request_of(spans, "infer gone")
+        assert request.status.status_code is StatusCode.ERROR
+        assert request.attributes is not None
+        assert request.attributes["error.type"] == "connect"
+        tries = [each for each in spans.below(id_of(request)) if each.name == "upstream gone"]
+        assert len(tries) == 2, "each try is one"
+        assert {each.attributes["error.type"] for each in tries if each.attributes} == {"connect"}
+        spans.exporter.clear()
+        with pytest.raises(GatewayError):
+            await infer(gateway, "v2-rest", "unknown")
+        request = await request_of(spans, "infer")
+        assert request.status.status_code is StatusCode.UNSET, "it is the client's mistake"
+        assert spans.one(id_of(request), "route").status.status_code is StatusCode.ERROR
+
+
+UNSAMPLED = HEADERS["traceparent"][:-1] + "0"
+
+
+async def test_a_trace_that_is_not_sampled_goes_on_so(spans: Spans) -> None:
+    """A gateway behind that was told nothing would begin one of its own, and sample it."""
+    async with AsyncExitStack() as stack:
+        other = await stack.enter_async_context(running(behind()))
+        gateway = await stack.enter_async_context(running(in_front(other)))
+        for protocol in ("v2-rest", "v2-grpc"):
+            for backend in PROTOCOLS:
+                await infer(gateway, protocol, f"{backend}.identity", traceparent=UNSAMPLED)
+        assert [each.name for each in spans.all() if "infer" in each.name] == []
+
+
+async def test_a_backend_that_is_not_to_be_told_is_not(spans: Spans) -> None:
+    async with AsyncExitStack() as stack:
+        other = await stack.enter_async_context(running(behind()))
+        config = in_front(other, forward_headers=("x-*",))
+        gateway = await stack.enter_async_context(running(config))
+        for backend in ("v2-rest", "v2-grpc"):
+            spans.exporter.clear()
+            await infer(gateway, "v2-rest", f"{backend}.identity")
+            request = await request_of(spans, f"infer {backend}")
+            asked = [s for s in spans.below(id_of(request)) if s.name == f"upstream {backend}"]
+            assert asked
+            assert all(spans.below(id_of(each)) == [] for each in asked)
+            spans.exporter.clear()
+            await infer(gateway, "v2-rest", f"{backend}.identity", traceparent=UNSAMPLED)
+            async with asyncio.timeout(20):
+                while not (found := [s for s in spans.all() if s.name == "infer *"]):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            assert found[0].parent is None
+
+
+async def test_histograms_and_lines_name_the_trace(
+    spans: Spans, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    company = Company()
+    log = {"log": {"format": "json"}}
+    async with running(behind() | log, company) as gateway:
+        await infer(gateway, "v2-rest", "identity")
+        await request_of(spans, "infer")
+        text = (await company.metrics.scrape("application/openmetrics-text")).body.decode()
+        told = [line for line in text.splitlines() if f'# {{trace_id="{TRACE}"}}' in line]
+        families = {line.partition("_bucket")[0] for line in told}
+        assert {"infergate_request_seconds", "infergate_gateway_seconds"} <= families
+        assert b"trace_id" not in company.metrics.text()
+    assert f'"trace_id":"{TRACE}"'.encode() in capfdbinary.readouterr().out
+
+
+async def test_tracing_is_switched_on_and_off_by_a_reload(spans: Spans) -> None:
+    off = behind(tracing={"enabled": False})
+    async with running(off) as gateway:
+        await infer(gateway, "v2-rest", "identity")
+        assert spans.all() == []
+        await gateway.reload(Config.model_validate({**QUIET, **behind()}))
+        await infer(gateway, "v2-rest", "identity")
+        await request_of(spans, "infer")
+        spans.exporter.clear()
+        await gateway.reload(Config.model_validate({**QUIET, **off}))
+        await infer(gateway, "v2-rest", "identity")
+        assert spans.all() == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"OTEL_TRACES_EXPORTER": "pigeon"}, "no exporter 'pigeon'"),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "nonsense"}, ""),
+        ({"OTEL_TRACES_EXPORTER": "none"}, ""),
+    ],
+)
+def test_the_environment_says_who_is_told(
+    variables: Mapping[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if told:
+        with pytest.raises(OSError, match=told):
+            tracing.tracing()
+        return
+    made = tracing.tracing()
+    assert made is not None
+    made.close()
+
+
+def test_the_environment_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    for variable, value, name in (
+        ("OTEL_SERVICE_NAME", "", "infergate"),
+        ("OTEL_SERVICE_NAME", "shop", "shop"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "service.name=till", "till"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, value)
+            made = tracing.tracing()
+            assert made is not None
+            assert made._provider.resource.attributes["service.name"] == name
+            made.close()
+
+
+def test_the_environment_can_switch_all_of_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "TRUE")
+    assert tracing.tracing() is None
+
+
+def test_without_the_package_the_configuration_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"pip install 'infergate\[otel\]'"):
+        Config.model_validate(behind(tracing={"enabled": True}))
+    Config.model_validate(behind(tracing={"enabled": False}))
+
+
+async def test_a_bug_and_a_cancelled_request_end_their_spans(spans: Spans) -> None:
+    told = OpenTelemetry(spans.provider)
+    call = Call(peer="test", started=time.monotonic(), headers=HEADERS)
+    told.begin(call)
+    before = call.headers
+    told.begin(call)
+    assert call.headers is before, "it has begun"
+    for raised in (ZeroDivisionError("secret"), asyncio.CancelledError()):
+        with pytest.raises(type(raised)), told.step("parse"):
+            raise raised
+    call.fail(GatewayError(Kind.INTERNAL, "internal error"))
+    told.end(call)
+    told.end(Call(peer="test", started=0.0))
+    (request,) = spans.below(PARENT)
+    types = [each.attributes for each in spans.below(id_of(request))]
+    assert types == [{"error.type": "ZeroDivisionError"}, {"error.type": "cancelled"}]
+    assert all(not each.events for each in spans.all()), "no exception is told whole"
+    assert told.ask("nonsense", "b", "e") is None
