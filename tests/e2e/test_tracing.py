@@ -5,8 +5,12 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import os
+import signal
+import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +22,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from e2e.running import started_infergate
+from e2e.running import Infergate, started_infergate
+from faults.watch import alive
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -136,6 +141,7 @@ def test_a_collector_gets_the_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {each["service.name"] for each in collector.resources()} == {"shop-gateway"}
 
 
+@pytest.mark.peers
 def test_a_collector_that_is_away_costs_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
@@ -150,6 +156,48 @@ def test_a_collector_that_is_away_costs_no_request(monkeypatch: pytest.MonkeyPat
         infer(running.http)
     assert {line["event"] for line in lines} == {"traces_not_sent"}
     assert all("OTEL_EXPORTER_OTLP_ENDPOINT" in line["advice"] for line in lines)
+
+
+@pytest.mark.peers
+def test_every_worker_tells_of_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    with collecting() as collector:
+        monkeypatch.setenv(
+            "OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}"
+        )
+        with started_infergate(CONFIG + "workers: 2\n") as running:
+            for _ in range(8):
+                infer(running.http)
+            # One that does not answer a scrape in time is told as it was, or not at all.
+            deadline = time.monotonic() + 60
+            while 'infergate_limits{limit="in_flight"} 2048.0' not in (told := scrape(running)):
+                assert time.monotonic() < deadline, "of two workers, not of three"
+                time.sleep(0.05)
+    assert any(f'# {{trace_id="{TRACE}"}}' in line for line in told)
+    assert sum(span.name == "infer *" for span in collector.spans) == 8
+
+
+@pytest.mark.peers
+def test_a_collector_that_hangs_does_not_hold_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as deaf:
+        endpoint = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")
+        with started_infergate(CONFIG) as running:
+            infer(running.http)
+            began = time.monotonic()
+            os.kill(running.pid, signal.SIGTERM)
+            while alive(running):
+                assert time.monotonic() < began + 60
+                time.sleep(0.05)
+
+
+def scrape(running: Infergate) -> list[str]:
+    asked = urllib.request.Request(
+        f"http://{running.admin}/metrics",
+        headers={"accept": "application/openmetrics-text;version=1.0.0"},
+    )
+    with urllib.request.urlopen(asked) as answer:
+        return str(answer.read().decode()).splitlines()
 
 
 def complaints(log: str) -> list[dict[str, str]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -44,6 +45,8 @@ from infergate.core.tracing import TRACEPARENT, Asking
 _NAME: Final = "infergate"
 _LONGEST: Final = 256
 """Characters of a client's text."""
+_LAST: Final = 5.0
+"""Seconds that the last spans have to be sent."""
 _NOTHING: Final = Context()
 _NO_STEP: Final[AbstractContextManager[None]] = nullcontext()
 _IS_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
@@ -136,8 +139,12 @@ class OpenTelemetry:
         span.end()
 
     def close(self) -> None:
-        """See Tracing."""
-        self._provider.shutdown()
+        """See Tracing. What is not sent within ``_LAST`` is lost with a collector that hangs."""
+        ending = threading.Thread(
+            target=self._provider.shutdown, name="infergate-tracing", daemon=True
+        )
+        ending.start()
+        ending.join(_LAST)
 
 
 @contextmanager

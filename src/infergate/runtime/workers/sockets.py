@@ -91,7 +91,8 @@ def of_supervisor(config: Config) -> Config:
     nothing: dict[str, Any] = {"backends": {}, "routes": (), "models": {}, "helpers": 0}
     nothing["access"] = None  # the admin listener's keys are its own
     log = config.log.model_copy(update={"access": False})
-    rest = config.model_copy(update={**nothing, "log": log})
+    tracing = config.tracing.model_copy(update={"enabled": False})
+    rest = config.model_copy(update={**nothing, "log": log, "tracing": tracing})
     return _with_listeners(rest, {"http": None, "grpc": None, _GRAPHPIPE: ()})
 
 
