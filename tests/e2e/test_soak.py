@@ -8,7 +8,20 @@ from bench.soak import main
 
 from e2e.running import ENGINE
 
-PACED = "--seconds 60 --rate 10 --callers 4 --faults 3 --outage 6 --reload 8".split()
+PACED = [
+    "--seconds",
+    "60",
+    "--rate",
+    "10",
+    "--callers",
+    "4",
+    "--faults",
+    "3",
+    "--outage",
+    "6",
+    "--reload",
+    "8",
+]
 """A minute of the clock, but little of the processors, which other tests have at the same time.
 Nothing is judged by how fast it is."""
 
