@@ -8,7 +8,10 @@ from bench.soak import main
 
 from e2e.running import ENGINE
 
-PACED = [
+PACED = (
+    *("--seconds", "60", "--rate", "10", "--callers", "4"),
+    *("--faults", "3", "--outage", "6", "--reload", "8"),
+)
     "--seconds",
     "60",
     "--rate",
