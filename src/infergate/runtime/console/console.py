@@ -18,6 +18,7 @@ from infergate.config.schema import Config
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import MIB
+from infergate.core.vocabulary import AUDIT, telling
 from infergate.core.wire import HttpRequest, HttpResponse, joined, size
 from infergate.runtime.console import plan, state
 from infergate.runtime.console.page import HEADERS, INDEX, page
@@ -110,13 +111,23 @@ class Console:
             return _json(told)
         finally:
             asked = asked if isinstance(asked, dict) else {}
+            protocol = str(asked.get("protocol", ""))[:_SHOWN]
+            model = str(asked.get("model", ""))[:_SHOWN]
             _audit.info(
                 "console %s protocol=%r model=%r peer=%s outcome=%s",
                 action,
-                str(asked.get("protocol", ""))[:_SHOWN],
-                str(asked.get("model", ""))[:_SHOWN],
+                protocol,
+                model,
                 call.peer,
                 outcome,
+                extra=telling(
+                    AUDIT,
+                    operation=f"console {action}",
+                    protocol=protocol,
+                    model=model,
+                    peer=call.peer,
+                    outcome=outcome,
+                ),
             )
 
     async def _state(self) -> HttpResponse:
