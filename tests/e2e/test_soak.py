@@ -12,19 +12,6 @@ PACED = (
     *("--seconds", "60", "--rate", "10", "--callers", "4"),
     *("--faults", "3", "--outage", "6", "--reload", "8"),
 )
-    "--seconds",
-    "60",
-    "--rate",
-    "10",
-    "--callers",
-    "4",
-    "--faults",
-    "3",
-    "--outage",
-    "6",
-    "--reload",
-    "8",
-]
 """A minute of the clock, but little of the processors, which other tests have at the same time.
 Nothing is judged by how fast it is."""
 

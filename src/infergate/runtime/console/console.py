@@ -111,8 +111,7 @@ class Console:
             return _json(told)
         finally:
             asked = asked if isinstance(asked, dict) else {}
-            protocol = str(asked.get("protocol", ""))[:_SHOWN]
-            model = str(asked.get("model", ""))[:_SHOWN]
+            protocol, model = (str(asked.get(k, ""))[:_SHOWN] for k in ("protocol", "model"))
             _audit.info(
                 "console %s protocol=%r model=%r peer=%s outcome=%s",
                 action,
@@ -124,7 +123,7 @@ class Console:
                     AUDIT,
                     operation=f"console {action}",
                     protocol=protocol,
-                    model=model,
+                    subject=f"model={model!r}",
                     peer=call.peer,
                     outcome=outcome,
                 ),

@@ -17,7 +17,7 @@ from infergate.core.times import REQUEST
 from infergate.observe.counted import Flow
 from infergate.observe.recent import Recalled
 from infergate.observe.summed import Summed
-from infergate.runtime.console.explanations import EXPLANATIONS, UNKNOWN
+from infergate.runtime.console.explanations import explained
 
 Json = dict[str, Any]
 TOLD: Final = 100
@@ -211,6 +211,5 @@ def failures(told: Iterable[Recalled]) -> list[Json]:
     found = [(each, process.worker) for process in told for each in process.failures]
     found.sort(key=lambda pair: pair[0].when, reverse=True)
     return [
-        each._asdict() | {"worker": worker} | EXPLANATIONS.get(each.kind, UNKNOWN)._asdict()
-        for each, worker in found[:TOLD]
+        each._asdict() | {"worker": worker} | explained(each.kind) for each, worker in found[:TOLD]
     ]

@@ -44,7 +44,7 @@ from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
 from infergate.routing.table import RouteTable
 from infergate.runtime.console import tensors, wires
-from infergate.runtime.console.explanations import EXPLANATIONS, UNKNOWN
+from infergate.runtime.console.explanations import explained
 from infergate.transport.base import Endpoint, Upstream
 
 Json = dict[str, Any]
@@ -151,7 +151,7 @@ async def _tried(config: Config, gateway: Gateway, asked: Json) -> Json:
             "outcome": call.outcome,
             "error": call.error,
             "detail": call.detail,
-            **EXPLANATIONS.get(call.outcome, UNKNOWN)._asdict(),
+            **explained(call.outcome),
         }
     finally:
         await own.close()

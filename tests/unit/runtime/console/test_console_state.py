@@ -11,7 +11,7 @@ from infergate.observe.metrics import Metrics
 from infergate.observe.recent import KEPT, Recalled, Recent, recalled
 from infergate.observe.summed import Summed
 from infergate.runtime.console import state
-from infergate.runtime.console.explanations import EXPLANATIONS
+from infergate.runtime.console.explanations import MEANINGS, explained
 
 
 def call(**fields: Any) -> Call:
@@ -128,16 +128,21 @@ def test_failures_are_the_last_ones_of_all_the_newest_first_with_what_they_mean(
     assert failures[0]["worker"] == 1
     assert len(failures[0]["error"]) == 1024
     assert len(failures[0]["model"]) == 256
-    assert failures[0]["meaning"] == EXPLANATIONS["connect"].meaning
+    assert failures[0]["meaning"] == MEANINGS["connect"]
+    assert failures[0]["advice"].startswith("Is the server up")
 
 
 def test_every_kind_of_error_is_explained() -> None:
-    assert set(EXPLANATIONS) == {kind.value for kind in Kind}
-    assert all(each.meaning.endswith(".") and each.advice for each in EXPLANATIONS.values())
+    assert set(MEANINGS) == {kind.value for kind in Kind}
+    for kind in MEANINGS:
+        told = explained(kind)
+        assert told["meaning"].endswith(".")
+        assert told["advice"][0].isupper()
+        assert told["advice"][-1] in ".?"
 
 
 def test_what_is_not_known_is_told_without_explanation() -> None:
     recent = Recent()
     recent.failed(call(outcome="new"), 0.1, 1.0)
     [told] = state.failures([recalled(recent, Metrics())])
-    assert (told["kind"], told["meaning"]) == ("new", "")
+    assert (told["kind"], told["meaning"], told["advice"]) == ("new", "", "")
