@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import time
@@ -79,7 +80,8 @@ async def ask(
     app = running._parts.listening[ADMIN].app
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     wire = HttpRequest("POST", f"/console/{path}", headers=headers or {MARK: "1"}, body=[data])
-    answer: HttpResponse = await app.respond(wire, Call("test", time.monotonic()))
+    call = Call("test", time.monotonic(), headers=wire.headers)
+    answer: HttpResponse = await app.respond(wire, call)
     text = b"".join(map(bytes, answer.body))
     is_json = answer.headers["content-type"] == "application/json"
     return answer.status, json.loads(text) if is_json else text.decode()
@@ -216,3 +218,30 @@ async def test_it_is_off_by_default() -> None:
         )
         status, told = await ask(running, "try", {"protocol": "v2-rest", "inputs": []})
         assert (status, "listeners.admin.actions" in told) == (403, True)
+
+
+async def test_the_operator_goes_past_access() -> None:
+    key = "opensesame"
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    async with AsyncExitStack() as stack:
+        running = await started(
+            {
+                "listeners": {
+                    "http": FREE,
+                    "grpc": None,
+                    "admin": FREE | {"actions": True, "keys": ({"name": "ops", "sha256": digest},)},
+                },
+                "backends": {"demo": {"protocol": "builtin"}},
+                "routes": ({"model": "*", "backend": "demo"},),
+                "access": {
+                    "keys": ({"name": "ci", "sha256": digest},),
+                    "rules": ({"who": ("key:ci",), "models": ("none",), "operations": ("infer",)},),
+                },
+            },
+            stack,
+        )
+        asked = {"protocol": "v2-rest", "model": "identity", "inputs": [TENSOR]}
+        assert (await ask(running, "try", asked))[0] == 401
+        status, told = await ask(running, "try", asked, {MARK: "1", "x-api-key": key})
+        assert status == 200, told
+        assert told["outcome"] == "ok"
