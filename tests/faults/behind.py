@@ -26,7 +26,7 @@ from faults.peer import (
 from faults.rpc import Status, call, channel, good_answer, infer_message
 from faults.watch import MIB, counted, until, well
 
-TIMEOUT = 0.5
+TIMEOUT = 1.0
 BODY = 8 * MIB
 CONFIG = """
 backends:
@@ -38,10 +38,10 @@ backends:
   hole-grpc: {{protocol: v2-grpc, endpoints: ["grpc://{hole}"]}}
   ours: {{protocol: builtin}}
 routes:
-  - {{model: rest.fwd, backend: shop, timeout: 500ms, rewrite: {{model: m}}}}
-  - {{model: rest.tr, backend: shop, timeout: 500ms, rewrite: {{model: m, inputs: {{no: none}}}}}}
-  - {{model: grpc.fwd, backend: depot, timeout: 500ms, rewrite: {{model: m}}}}
-  - {{model: grpc.tr, backend: depot, timeout: 500ms, rewrite: {{model: m, inputs: {{no: none}}}}}}
+  - {{model: rest.fwd, backend: shop, timeout: 1s, rewrite: {{model: m}}}}
+  - {{model: rest.tr, backend: shop, timeout: 1s, rewrite: {{model: m, inputs: {{no: none}}}}}}
+  - {{model: grpc.fwd, backend: depot, timeout: 1s, rewrite: {{model: m}}}}
+  - {{model: grpc.tr, backend: depot, timeout: 1s, rewrite: {{model: m, inputs: {{no: none}}}}}}
   - {{model: nobody.rest, backend: nobody-http}}
   - {{model: nobody.grpc, backend: nobody-grpc}}
   - {{model: hole.rest, backend: hole-http}}

@@ -125,20 +125,10 @@ class Site:
             assert told.code == GOOD[protocol], told
 
 
-@pytest.fixture
-def site(running: Site) -> Iterator[Site]:
-    """Whatever its servers do, clients of others are served meanwhile; afterwards it has what it
-    had, of which one is a connection to each of them."""
-    for model in ("http.m", "grpc.m"):
-        works(running.clients, "trtis-http", model)
-    with unharmed(running.gateway, lambda: works(running.clients, "trtis-http", "simple")):
-        yield running
-
-
 @pytest.fixture(scope="module")
-def running() -> Iterator[Site]:
+def site() -> Iterator[Site]:
     with scripted(old_http(GOOD_HTTP)) as http, old_rpc() as rpc:
-        config = CONFIG.format(http=http.address, grpc=rpc.address, timeout="300ms")
+        config = CONFIG.format(http=http.address, grpc=rpc.address, timeout="1s")
         with (
             started_infergate(config) as gateway,
             channel(gateway.grpc) as made,
@@ -147,7 +137,10 @@ def running() -> Iterator[Site]:
             site = Site(gateway, Four(gateway.http, made), http, rpc, pool)
             site.serves("http.m")
             site.serves("grpc.m")
-            yield site
+            with unharmed(gateway, lambda: works(site.clients, "trtis-http", "simple")):
+                yield site
+                site.serves("http.m")
+                site.serves("grpc.m")
             well(gateway)
 
 

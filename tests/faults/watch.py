@@ -27,9 +27,11 @@ _PAUSE = 0.1
 def until(met: Callable[[], bool], what: str) -> None:
     """Wait for a condition that nothing tells us of."""
     deadline = time.monotonic() + SECONDS
+    pause = 0.005
     while not met():
         assert time.monotonic() < deadline, f"not within {SECONDS:g} s: {what}"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)
 
 
 def open_files(pid: int) -> list[str]:
