@@ -16,7 +16,7 @@ import pytest
 
 from peers.support.installed import PROJECT
 
-SECONDS = 250
+SECONDS = 800  # pip takes minutes on a machine that is busy
 
 
 def can_unshare() -> bool:
@@ -35,6 +35,7 @@ def can_unshare() -> bool:
 
 
 @pytest.mark.peers
+@pytest.mark.timeout(900)
 def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
     if not can_unshare():
         pytest.skip("needs root, overlays, network namespaces, and Debian's python3-pip")

@@ -14,6 +14,8 @@ import pytest
 
 from peers.support.installed import PROJECT, Installed
 
+pytestmark = pytest.mark.timeout(900)  # pip takes minutes on a machine that is busy
+
 NOT_SENT = shutil.ignore_patterns(
     ".git", ".venv*", ".peers", "__pycache__", "*.egg-info", "build", "dist", ".*_cache",
     ".hypothesis", ".coverage*",
@@ -31,7 +33,7 @@ print(*sorted(missing))
 """
 
 
-def said(*argv: str | Path, cwd: Path | None = None, seconds: float = 280) -> str:
+def said(*argv: str | Path, cwd: Path | None = None, seconds: float = 800) -> str:
     done = subprocess.run(
         list(map(str, argv)), cwd=cwd, check=False, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, timeout=seconds,
