@@ -68,9 +68,9 @@ fbs: .venv/tested  ## compile fbs/graphpipe.fbs into the package (needs flatc)
 
 LOCKED := deploy/docker/requirements.txt
 lock: .venv/released  ## pin anew what the image is made of, by version and hash
-	@echo "# What the image is made of besides infergate, with the extras jwt and redis. Made by \`make lock\`; not to be edited." \
+	@echo "# What the image is made of besides infergate, with the extras jwt, otel and redis. Made by \`make lock\`; not to be edited." \
 	    > $(LOCKED).new
-	@$(BIN)/uv pip compile -q --upgrade --extra jwt --extra redis --generate-hashes --no-header \
+	@$(BIN)/uv pip compile -q --upgrade --extra jwt --extra otel --extra redis --generate-hashes --no-header \
 	    --no-emit-index-url --python-version 3.11 --python-platform linux --only-binary :all: \
 	    pyproject.toml >> $(LOCKED).new
 	@mv $(LOCKED).new $(LOCKED)
