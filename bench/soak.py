@@ -133,13 +133,13 @@ async def _soak(options: argparse.Namespace) -> int:
             await asyncio.gather(left.close(), right.close())
 
 
-async def _warmed(front: Front, left: Behind) -> Counter[str]:
+async def _warmed(front: Front, left: Behind, callers: int) -> Counter[str]:
     """Each kind of call once, so that what is made once is there; again while a worker has not had
     enough of them. The errors there were."""
     found: Counter[str] = Counter()
     for _ in range(_ROUNDS):
         first = Traffic(front.listeners(), left.listeners(), Outages())
-        await first.everything()
+        await first.everything(callers)
         await first.close()
         found += first.counts.unexplained
         if len(_family(front.gateway.pid)) >= front.processes:
@@ -149,7 +149,7 @@ async def _warmed(front: Front, left: Behind) -> Counter[str]:
 
 async def _run(options: argparse.Namespace, front: Front, left: Behind, right: Behind) -> int:
     outages = Outages()
-    unexplained = await _warmed(front, left)
+    unexplained = await _warmed(front, left, options.callers)
     gateways = {"the gateway": front.gateway, "a server": left.gateway}
     settled = await asyncio.gather(*map(_settled, gateways.values()))
     before = dict(zip(gateways, settled, strict=True))

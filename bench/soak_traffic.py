@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import re
 import time
@@ -103,14 +104,15 @@ class Traffic:
                     (70, 4, 4, 4, 5, 5, 8),
                 )[0]()  # fmt: skip
 
-    async def everything(self) -> None:
-        """Each kind of call once, so that what is made once is made."""
+    async def everything(self, at_once: int) -> None:
+        """Each kind of call once, so that what is made once is made; and so many of the largest at
+        once, for the memory that they need stays with the process."""
         for model in _MODELS:
             for speaker in SPEAKERS:
                 await self._infer(speaker, model, 16)
         for speaker in SPEAKERS:
-            await self._infer(speaker, "identity", _SIZES[-1])
-            await self._infer(speaker, "rpc.identity", _SIZES[-1])
+            models = itertools.islice(itertools.cycle(_MODELS), at_once)
+            await asyncio.gather(*(self._infer(speaker, each, _SIZES[-1]) for each in models))
         for speaker in _UNBOUND:
             await self._ask_server(speaker, _SIZES[-1])
         for _ in range(10):
