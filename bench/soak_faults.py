@@ -163,16 +163,16 @@ class Door:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = self.target.rpartition(":")
+        pair = {writer}
+        self._open.add(writer)
         try:
             there = await asyncio.open_connection(host, int(port))
-        except OSError:
-            writer.transport.abort()
-            return
-        pair = {writer, there[1]}
-        self._open |= pair
-        self._clients.add(writer)
-        try:
+            pair.add(there[1])
+            self._open.add(there[1])
+            self._clients.add(writer)
             await asyncio.gather(self._pass(reader, there[1]), self._pass(there[0], writer))
+        except OSError:  # nobody is there
+            writer.transport.abort()
         finally:
             self._open -= pair
             self._clients.discard(writer)
