@@ -53,7 +53,7 @@ PATIENCE: Final = 100.0
 """Seconds: nothing is judged by how fast it is."""
 _SIZES: Final = (1, 16, 1000, 40_000)
 """Elements. The JSON of the last is long enough to go to a helper."""
-_LIKELY: Final = (40, 30, 20, 10)
+_LIKELY: Final = (35, 25, 20, 20)
 _LIMITS: Final = replace(DEFAULT_LIMITS, connect_time=PATIENCE)
 _STREAMED: Final = 10
 _MODELS: Final = ("identity", *(f"{each}.identity" for each in (*SURE, *ONCE)))

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 MIB = 1 << 20
 WARM = 1 / 3
@@ -73,34 +72,39 @@ class Counts:
 
 
 def slope(sizes: Sequence[Size]) -> float:
-    """MiB a minute that the most memory there ever was grew after the warm-up, by least squares.
-
-    What is given back to the system now and then (as at a reload) and taken again is no growth.
-    """
-    warm = _warm(sizes)
-    if len(warm) < 2:
+    """MiB a minute of ``growth``."""
+    first, last = _ends(sizes)
+    if not first or not last:
         return 0.0
-    times = [at / 60 for at, _ in warm]
-    peaks = [peak / MIB for _, peak in warm]
-    time, size = sum(times) / len(times), sum(peaks) / len(peaks)
-    spread = sum((each - time) ** 2 for each in times)
-    shared = sum((a - time) * (b - size) for a, b in zip(times, peaks, strict=True))
-    return shared / spread if spread else 0.0
+    minutes = (_mean(last) - _mean(first)) / 60
+    return growth(sizes) / minutes if minutes else 0.0
 
 
 def growth(sizes: Sequence[Size]) -> float:
-    """MiB that it grew in all after the warm-up."""
-    warm = _warm(sizes)
-    return (warm[-1][1] - warm[0][1]) / MIB if warm else 0.0
+    """MiB between the first and the last quarter of what comes after the warm-up: by the most of
+    each or by the least, whichever grew less.
+
+    What is freed stays with a process until a reload gives it back. So the most grows for long, as
+    larger requests happen to come at once; but the least does not, unless something is kept.
+    """
+    first, last = _ends(sizes)
+    if not first or not last:
+        return 0.0
+    grown = (
+        choose(each.resident for each in last) - choose(each.resident for each in first)
+        for choose in (max, min)
+    )
+    return min(grown) / MIB
 
 
-def _warm(sizes: Sequence[Size]) -> Sequence[tuple[float, int]]:
-    """Times, and the most until then."""
-    if not sizes:
-        return ()
-    peaks = accumulate((each.resident for each in sizes), max)
-    seen = zip((each.at for each in sizes), peaks, strict=True)
-    return [(at, peak) for at, peak in seen if at >= sizes[-1].at * WARM]
+def _ends(sizes: Sequence[Size]) -> tuple[Sequence[Size], Sequence[Size]]:
+    warm = [each for each in sizes if each.at >= sizes[-1].at * WARM]
+    quarter = max(1, len(warm) // 4)
+    return warm[:quarter], warm[-quarter:]
+
+
+def _mean(sizes: Sequence[Size]) -> float:
+    return sum(each.at for each in sizes) / len(sizes)
 
 
 def steady(states: Sequence[State]) -> bool:
