@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from math import prod
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from infergate.core.datatypes import BY_NAME, NUMPY, Datatype
 from infergate.core.errors import bad_request
-from infergate.core.limits import Limits
+from infergate.core.limits import MIB, Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.tensor import (
     Tensor,
@@ -18,6 +19,7 @@ from infergate.core.tensor import (
     check_data,
     check_shape,
     pack_bytes,
+    unpack_bytes,
 )
 
 Json = dict[str, Any]
@@ -25,10 +27,12 @@ _SPELT: Final = 64
 """Elements of an example that are written down; of a longer one, the one that fills it."""
 _OPEN: Final = 4
 """What a dimension of any size is in an example, but for the first, which is often a batch."""
-_MOST: Final = 1 << 24
-"""Elements of a tensor that is filled."""
+MOST: Final = 16 * MIB
+"""Bytes of a tensor: what is made of it here, JSON above all, keeps requests waiting."""
 _TOLD: Final = 256
 """Elements of an answer that are told."""
+_LONGEST: Final = 256
+"""Bytes of one of them, where they are BYTES."""
 
 
 def read(given: Any, limits: Limits) -> Tensor:
@@ -42,14 +46,14 @@ def read(given: Any, limits: Limits) -> Tensor:
         raise bad_request(f"input {name!r}: it needs a name, a datatype and a shape")
     checked = check_shape(name, shape, limits)
     data = given.get("data")
-    if not isinstance(data, list):
-        if prod(checked) > _MOST:
-            raise bad_request(f"input {name!r}: too large to be filled")
-        data = [data] * prod(checked)
     try:
-        wire = _data(datatype, data)
+        wire = _data(datatype, data if isinstance(data, list) else [data])
     except (TypeError, ValueError, OverflowError) as error:
         raise bad_request(f"input {name!r}: {error}") from None
+    if not isinstance(data, list):
+        if len(wire) * prod(checked) > MOST:
+            raise bad_request(f"input {name!r}: more than {MOST} bytes are too many to be filled")
+        wire *= prod(checked)
     check_data(name, datatype, checked, wire)
     return Tensor(name, datatype, checked, wire)
 
@@ -63,9 +67,17 @@ def _data(datatype: Datatype, data: list[Any]) -> bytes:
 
 
 def _flat(data: list[Any]) -> list[Any]:
+    """Without recursion: JSON may be nested deeper than Python calls."""
     found: list[Any] = []
-    for each in data:
-        found += _flat(each) if isinstance(each, list) else [each]
+    within = [iter(data)]
+    while within:
+        for each in within[-1]:
+            if isinstance(each, list):
+                within.append(iter(each))
+                break
+            found.append(each)
+        else:
+            within.pop()
     return found
 
 
@@ -80,22 +92,29 @@ def _example(tensor: TensorMetadata) -> Json:
         for index, each in enumerate(tensor.shape)
     ]
     count = prod(shape)
-    values: list[Any] = [f"text {n}" for n in range(count)] if tensor.datatype == "BYTES" else []
-    if not values and count <= _SPELT:
-        whole = [n % 100 for n in range(count)]
-        values = [bool(n % 2) for n in whole] if tensor.datatype == "BOOL" else list(whole)
-    data = values if values and count <= _SPELT else values[0] if values else 1
+    data: Any = [_value(tensor.datatype, n) for n in range(count)] if count <= _SPELT else []
+    data = data or _value(tensor.datatype, 1)
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": shape, "data": data}
+
+
+def _value(datatype: str, n: int) -> Any:
+    return f"text {n}" if datatype == "BYTES" else bool(n % 2) if datatype == "BOOL" else n % 100
 
 
 def told(tensor: Tensor) -> Json:
     """``tensor`` as JSON, its first elements."""
-    data: list[Any] = tensor.numpy().reshape(-1)[:_TOLD].tolist()
     if tensor.datatype is Datatype.BYTES:
-        data = [bytes(each).decode(errors="replace") for each in data]
+        data: list[Any] = [_text(each) for each in islice(unpack_bytes(tensor.data), _TOLD)]
+    else:
+        data = tensor.numpy().reshape(-1)[:_TOLD].tolist()
     return {
         "name": tensor.name,
         "datatype": tensor.datatype.value,
         "shape": list(tensor.shape),
         "data": data,
     }
+
+
+def _text(element: bytes) -> str:
+    text = element[:_LONGEST].decode(errors="replace")
+    return f"{text}…" if len(element) > _LONGEST else text

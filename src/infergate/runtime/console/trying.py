@@ -11,10 +11,12 @@ route's mirror.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Final
+from urllib.parse import quote
 
 from infergate.backends.base import Backend
 from infergate.backends.remote import RemoteBackend
@@ -26,7 +28,7 @@ from infergate.config.schema import Config
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, bad_request
-from infergate.core.limits import Limits
+from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import (
     Answer,
     InferRequest,
@@ -63,6 +65,9 @@ _PATIENCE: Final = 60.0
 """Seconds that a try has at most."""
 _INPUTS: Final = 64
 _PEER: Final = "console"
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
+"""Headers that any carrier takes (RFC 9110, 5.5 and 5.6.2; gRPC: printable ASCII)."""
 
 
 @dataclass(slots=True)
@@ -203,6 +208,11 @@ def _headers(asked: Json) -> dict[str, str]:
     given = asked.get("headers") or {}
     if not isinstance(given, dict) or not all(isinstance(each, str) for each in given.values()):
         raise bad_request("headers is an object of texts")
+    if len(given) > DEFAULT_LIMITS.header_count:
+        raise bad_request(f"more than {DEFAULT_LIMITS.header_count} headers")
+    for name, value in given.items():  # what a transport would not have let in
+        if _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
+            raise bad_request(f"{name!r} is no header that could be sent")
     return {name.lower(): value for name, value in given.items()}
 
 
@@ -215,12 +225,13 @@ def _operation(asked: Json, model: str, version: str, limits: Limits) -> Operati
     inputs = asked.get("inputs")
     if not isinstance(inputs, list) or len(inputs) > _INPUTS:
         raise bad_request(f"inputs is a list of at most {_INPUTS} tensors")
-    return InferRequest(
-        model,
-        version,
-        id=_text(asked, "id"),
-        inputs=tuple(tensors.read(each, limits) for each in inputs),
-    )
+    read, room = [], tensors.MOST
+    for each in inputs:
+        read.append(tensors.read(each, limits))
+        room -= len(read[-1].data)
+        if room < 0:
+            raise bad_request(f"all inputs have {tensors.MOST} bytes at most")
+    return InferRequest(model, version, id=_text(asked, "id"), inputs=tuple(read))
 
 
 def _written(
@@ -239,9 +250,14 @@ def _written(
     if plugin.framed and isinstance(wire, HttpRequest):  # its servers' addresses are a model's
         model = getattr(operation, "model", "")
         version = getattr(operation, "version", "")
-        at = f"/{plugin.claims[0]}/{model}" + (f"/versions/{version}" if version else "")
+        at = f"/{plugin.claims[0]}/{_segment(model)}"
+        at += f"/versions/{_segment(version)}" if version else ""
         wire.path = at + wire.path.rstrip("/")
     return wire
+
+
+def _segment(name: str) -> str:
+    return quote(name, safe="")
 
 
 def wire_headers(wire: Any) -> Mapping[str, str]:
@@ -291,7 +307,7 @@ def _read(
         read: Answer = codec.parse_response(answer, operation, limits, described)
     except GatewayError as error:
         return wires.pretty({"error": error.kind.value, "message": error.public})
-    return wires.pretty(_answer(read))
+    return wires.cut(wires.pretty(_answer(read)))
 
 
 def _answer(read: Answer) -> Json:

@@ -1,18 +1,21 @@
 """Wire messages as a person reads them. Pure.
 
-*Rule.* What is shown is cut: a person looks at the beginning, and a tensor may be long.
+*Rule.* What is shown is cut, and before it is decoded where that takes time: a person looks at the
+beginning, and a tensor may be long. What a backend says has no bound but ``limits.body``, and what
+is done with it here keeps requests waiting.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from typing import Any, Final
 
 from google.protobuf import text_format
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from infergate.codecs.protos import SCHEMA
+from infergate.core.limits import MIB
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
 
@@ -24,6 +27,13 @@ _TEXT: Final = 8192
 """Characters of what was decoded."""
 _ITEMS: Final = 32
 """Elements of a list in JSON."""
+_DECODED: Final = MIB
+"""Bytes of JSON that are decoded (10 ms or so); of more the beginning is shown as it is."""
+_DEEP: Final = 24
+"""Levels of JSON that are shown."""
+_SAID: Final = 256
+"""Bytes or characters of one value in protobuf."""
+_DIGITS: Final = 19
 _SPLIT: Final = "inference-header-content-length"
 """V2's header that tells how much of a body is JSON."""
 _SECRET: Final = ("auth", "cookie", "key", "token", "secret")
@@ -57,9 +67,14 @@ def _shown(start: str, headers: Mapping[str, str], body: Sequence[Buffer], text:
         "start": start,
         "headers": [[name, _header(name, value)] for name, value in headers.items()],
         "size": len(data),
-        "decoded": text if len(text) <= _TEXT else f"{text[:_TEXT]}\n…",
+        "decoded": cut(text),
         "bytes": "\n".join(dump(data)),
     }
+
+
+def cut(text: str) -> str:
+    """``text``, its beginning where it is long."""
+    return text if len(text) <= _TEXT else f"{text[:_TEXT]}\n…"
 
 
 def _header(name: str, value: str) -> str:
@@ -82,24 +97,65 @@ def _protobuf(method: str, message: Sequence[Buffer], which: int) -> str:
         made = SCHEMA.messages_of(method)[which].FromString(bytes(joined(message)))
     except (KeyError, DecodeError):
         return ""
-    return str(text_format.MessageToString(made, as_utf8=True))
+    left_out = list(_shortened(made))
+    text = str(text_format.MessageToString(made, as_utf8=True))
+    return "\n".join((text, *left_out)) if left_out else text
+
+
+def _shortened(message: Message) -> Iterator[str]:
+    """Leave out of ``message`` what is long, and tell it: writing it out takes seconds a tensor."""
+    for field, value in message.ListFields():
+        if isinstance(value, Message):
+            yield from _shortened(value)
+        elif isinstance(value, str | bytes):
+            if len(value) > _SAID:
+                setattr(message, field.name, value[:_SAID])
+                yield f"… {field.name}: {len(value) - _SAID} more of it"
+        elif isinstance(value, Mapping):
+            for each in value.values():
+                if isinstance(each, Message):
+                    yield from _shortened(each)
+        elif isinstance(value, MutableSequence):
+            yield from _shortened_list(field.name, value)
+
+
+def _shortened_list(name: str, values: MutableSequence[Any]) -> Iterator[str]:
+    if len(values) > _ITEMS:
+        yield f"… {name}: {len(values) - _ITEMS} more"
+        del values[_ITEMS:]
+    for index, each in enumerate(values):
+        if isinstance(each, Message):
+            yield from _shortened(each)
+        elif isinstance(each, str | bytes) and len(each) > _SAID:
+            values[index] = each[:_SAID]
+            yield f"… {name}[{index}]: {len(each) - _SAID} more of it"
 
 
 def _body(headers: Mapping[str, str], body: Sequence[Buffer]) -> str:
     data = bytes(joined(body)) if body else b""
     length = headers.get(_SPLIT, "")
-    split = int(length) if length.isascii() and length.isdecimal() else len(data)
-    try:
-        told = pretty(json.loads(data[:split]))
-    except ValueError:
-        return ""
+    is_number = length.isascii() and length.isdecimal() and len(length) <= _DIGITS
+    split = int(length) if is_number else len(data)
+    told = _json(data[:split])
     rest = len(data) - split
-    return f"{told}\n\nand {rest} bytes of tensors" if rest > 0 else told
+    return f"{told}\n\nand {rest} bytes of tensors" if told and rest > 0 else told
+
+
+def _json(data: bytes) -> str:
+    if len(data) > _DECODED:
+        begun = data[:_TEXT].decode(errors="replace")
+        return f"{begun}\n…" if begun.lstrip().startswith(("{", "[")) else ""
+    try:
+        return pretty(json.loads(data))
+    except (ValueError, RecursionError):
+        return ""
 
 
 def pretty(value: Any, indent: str = "") -> str:
-    """JSON: lists of plain values on one line, cut where they are long."""
+    """JSON: lists of plain values on one line, cut where they are long or deep."""
     deeper = f"{indent}  "
+    if isinstance(value, dict | list) and value and len(indent) >= 2 * _DEEP:
+        return "…"
     if isinstance(value, dict) and value:
         rows = (f"{deeper}{json.dumps(k)}: {pretty(v, deeper)}" for k, v in value.items())
         return "{\n" + ",\n".join(rows) + f"\n{indent}}}"

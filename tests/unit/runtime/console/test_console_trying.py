@@ -113,6 +113,15 @@ async def test_both_sides_are_shown(front: Running, protocol: str, backend: str)
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("protocol", ["graphpipe", "v2-rest"])
+async def test_a_model_is_called_what_was_written(front: Running, protocol: str) -> None:
+    for name in ("a%41", "a/b", "a?b", "größe"):
+        told = await tried(front, protocol=protocol, model=name, operation="metadata")
+        assert told["outcome"] == "not_found"
+        assert f"no route for model '{name}'" in told["error"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_what_runs_inside_has_one_side(front: Running) -> None:
     told = await tried(front, protocol="v2-rest", model="to-embedded", binary=True)
     assert told["exchanges"] == []
@@ -168,6 +177,14 @@ async def test_an_example_can_be_sent(front: Running) -> None:
         {"protocol": "v2-rest", "inputs": 7},
         {"protocol": "v2-rest", "inputs": [7]},
         {"protocol": "v2-rest", "inputs": [], "headers": {"a": 1}},
+        {"protocol": "v2-rest", "model": "to-embedded", "inputs": [TENSOR],
+         "headers": {"x-a": "1\r\nx-evil: 1"}},
+        {"protocol": "v2-rest", "model": "to-embedded", "inputs": [TENSOR],
+         "headers": {"x-a: 1\r\nx-evil": "1"}},
+        {"protocol": "v2-rest", "model": "to-embedded", "inputs": [TENSOR],
+         "headers": {f"x-{n}": "" for n in range(101)}},
+        {"protocol": "v2-rest", "model": "to-embedded",
+         "inputs": [{"name": "a", "datatype": "UINT8", "shape": [9 << 20], "data": 1}] * 2},
         {"protocol": "graphpipe", "model": "to-v2-rest",
          "inputs": [{"name": "a", "datatype": "BF16", "shape": [1], "data": 1}]},
         {"protocol": "trtis-grpc", "model": "nowhere", "inputs": [TENSOR]},

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 
+from infergate.codecs.protos import SCHEMA
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS
@@ -71,6 +73,40 @@ def test_what_is_long_is_cut() -> None:
     assert len(str(told)) < 10_000
 
 
+def test_json_that_is_long_is_not_decoded() -> None:
+    data = b'{"data": [' + b"1," * (1 << 20) + b"1]}"
+    told = wires.of_answer(HttpResponse(200, {}, [data]))
+    assert told["decoded"].startswith('{"data": [1,1,')
+    assert len(told["decoded"]) < 10_000
+    assert wires.of_answer(HttpResponse(200, {}, [b"\xff" * (1 << 21)]))["decoded"] == ""
+
+
+@pytest.mark.parametrize("depth", [50, 900, 200_000])
+def test_json_that_is_deep_is_told_as_far_as_it_can_be(depth: int) -> None:
+    told = wires.of_answer(HttpResponse(200, {}, [b"[" * depth + b"]" * depth]))
+    assert "…" in told["decoded"] or told["decoded"] == ""
+    assert told["bytes"]
+
+
+def test_a_split_that_is_no_number_is_none() -> None:
+    headers = {"inference-header-content-length": "9" * 5000}
+    assert wires.of_answer(HttpResponse(200, headers, [b"{}"]))["decoded"] == "{}"
+
+
+def test_of_a_long_protobuf_message_the_beginning_is_told() -> None:
+    method = "/inference.GRPCInferenceService/ModelInfer"
+    made = SCHEMA.messages_of(method)[0]()
+    made.model_name = "m" * 1000
+    made.inputs.add(name="a").contents.fp32_contents.extend([1.0] * 1_000_000)
+    made.raw_input_contents.append(b"\x00" * (8 << 20))
+    began = time.process_time()
+    told = wires.of_request(RpcRequest(method, [made.SerializeToString()]))
+    assert time.process_time() - began < 1.0, "seconds, where all of it is written out"
+    assert told["decoded"].count("fp32_contents: 1.0") == 32
+    for rest in ("model_name: 744 more", "fp32_contents: 999968 more", "[0]: 8388352 more"):
+        assert rest in told["decoded"]
+
+
 # ---- tensors
 
 
@@ -97,6 +133,8 @@ def test_an_input_is_read_as_it_is_written() -> None:
         {"name": "a", "datatype": "INT8", "shape": [1], "data": ["x"]},
         {"name": "a", "datatype": "FP32", "shape": [100000, 100000], "data": 1},
         {"name": "a", "datatype": "FP32", "shape": [1], "data": [None, {}]},
+        {"name": "a", "datatype": "BYTES", "shape": [1 << 20], "data": "x" * 100},
+        {"name": "a", "datatype": "FP64", "shape": [2**62, 2**62], "data": 1},
     ],
 )
 def test_an_input_that_is_none(wrong: Any) -> None:
@@ -123,10 +161,12 @@ def test_an_example_fits_its_model() -> None:
             TensorMetadata("b", "BYTES", (-1,)),
             TensorMetadata("c", "UINT8", (1, 224, 224, 3)),
             TensorMetadata("d", "BOOL", (2,)),
+            TensorMetadata("e", "BYTES", (1000, 10)),
         ),
     )
     told = tensors.example(model)
-    assert [each["shape"] for each in told] == [[1, 3], [4], [1, 224, 224, 3], [2]]
+    assert [each["shape"] for each in told[:4]] == [[1, 3], [4], [1, 224, 224, 3], [2]]
+    assert [each["data"] for each in told[3:]] == [[False, True], "text 1"]
     assert told[2]["data"] == 1
     for each in told:
         tensors.read(each, DEFAULT_LIMITS)
@@ -137,3 +177,21 @@ def test_long_tensors_are_told_by_their_beginning() -> None:
     told = tensors.told(tensor_of("x", Datatype.INT32, array))
     assert told["data"] == list(range(256))
     assert told["shape"] == [1000]
+
+
+def test_an_example_of_a_huge_tensor_costs_nothing() -> None:
+    model = ModelMetadata("m", inputs=(TensorMetadata("a", "BYTES", (1 << 40, 1 << 20)),))
+    assert tensors.example(model)[0]["data"] == "text 1"
+
+
+def test_texts_may_be_nested_as_deep_as_json_is() -> None:
+    data: Any = ["x"]
+    for _ in range(1020):
+        data = [data]
+    told = {"name": "a", "datatype": "BYTES", "shape": [1], "data": data}
+    assert tensors.told(tensors.read(told, DEFAULT_LIMITS))["data"] == ["x"]
+
+
+def test_long_texts_are_told_by_their_beginning() -> None:
+    text = {"name": "a", "datatype": "BYTES", "shape": [1], "data": "x" * 1000}
+    assert tensors.told(tensors.read(text, DEFAULT_LIMITS))["data"] == ["x" * 256 + "…"]
