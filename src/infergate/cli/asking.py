@@ -32,13 +32,13 @@ def ask(admin: str, path: str) -> Json:
     authorities are trusted, or those of SSL_CERT_FILE.
     """
     # Here, for who serves parses --admin, too, and needs no client of HTTP.
+    from http.client import HTTPException  # noqa: PLC0415
     from urllib.request import ProxyHandler, build_opener  # noqa: PLC0415
 
     opener = build_opener(ProxyHandler({}))
     try:
         with opener.open(f"{admin}{path}", timeout=_PATIENCE) as answer:
-            told: Json = json.load(answer)
-            return told
+            told: Any = json.load(answer)
     except HTTPError as error:
         said = error.read(_LONGEST).decode(errors="replace").strip()
         why = "its console is off, or it is older" if error.code == 404 else said
@@ -48,5 +48,8 @@ def ask(admin: str, path: str) -> Json:
             f"{admin} cannot be reached: {error.reason}; is it the admin listener's address? "
             "(--admin URL)"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:  # the last: a port that has no HTTP/1
         raise Unanswered(f"{admin}{path} gives no good answer: {error}") from None
+    if not isinstance(told, dict):
+        raise Unanswered(f"{admin}{path} gives no good answer: it is no object")
+    return told

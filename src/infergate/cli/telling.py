@@ -105,9 +105,9 @@ def _health(state: Json, plan: Json) -> Told:
         "last reload": "-" if reload is None else "ok" if reload["ok"] else reload["error"],
         "in flight": f"{state['totals']['in_flight']:.0f} requests",
     }
-    found = {e["endpoint"]: e for e in state["endpoints"]}
+    found = {(e["backend"], e["endpoint"]): e for e in state["endpoints"]}
     ends = [
-        (backend["name"], *_endpoint(found.get(url, {"endpoint": url})))[:3]
+        (backend["name"], *_endpoint(found.get((backend["name"], url), {"endpoint": url})))[:3]
         for backend in plan["backends"]
         for url in backend["endpoints"]
     ]

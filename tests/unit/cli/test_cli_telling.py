@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -31,7 +32,8 @@ STATE: dict[str, Any] = {
         {
             "backend": "a", "endpoint": "grpc://x:1", "health": "down", "active": 1,
             "requests": {"ok": 8, "failed": 2}, "ejections": 5,
-        }
+        },
+        {"backend": "c", "endpoint": "grpc://x:1", "health": "up"},
     ],
     "backends": [{"backend": "a", "retries": {"not_sent": 3}, "waiting": 6}],
 }  # fmt: skip
@@ -52,6 +54,7 @@ PLAN: dict[str, Any] = {
     "backends": [
         {"name": "a", "protocol": "v2-grpc", "endpoints": ["grpc://x:1"]},
         {"name": "b", "protocol": "builtin", "endpoints": []},
+        {"name": "c", "protocol": "v2-grpc", "endpoints": ["grpc://x:1"]},
     ],
 }  # fmt: skip
 
@@ -101,6 +104,8 @@ def test_backends(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_health_is_its_exit_code(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "--admin", f"http://{admin}/"]) == 1
     text = capsys.readouterr().out
+    ends = [line.split() for line in text.splitlines() if "grpc://x:1" in line]
+    assert ends == [["a", "grpc://x:1", "down"], ["c", "grpc://x:1", "up"]]
     for told in ("not ready", "1 of 2", "number 3, routes.yaml", "no!", "4 requests", "grpc://x:1"):
         assert told in text
 
@@ -124,6 +129,23 @@ def test_programs_are_told_json(
 def test_who_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "--admin", "http://127.0.0.1:9"]) == 1
     assert "http://127.0.0.1:9 cannot be reached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("said", [b"\0\0\x06\x04", b"HTTP/1.1 200 OK\r\n\r\n[]"])
+def test_who_is_no_admin_port_is_told(said: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(4096)
+                client.sendall(said)
+
+        thread = Thread(target=answer)
+        thread.start()
+        assert main(["health", "--admin", f"127.0.0.1:{server.getsockname()[1]}"]) == 1
+        thread.join()
+    assert "gives no good answer" in capsys.readouterr().err
 
 
 def test_who_has_no_console_is_told(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
