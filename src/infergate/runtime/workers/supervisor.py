@@ -145,15 +145,18 @@ class Supervisor:
         return {name: each.address for name, each in self.listeners.items()}
 
     async def carry_out(self, what: str, asked: dict[str, Any]) -> dict[str, Any]:
-        """See View: by whichever worker is the first."""
-        for _, worker in self._serving():
-            told = await self._ask(worker, CarryOut(what, asked), _TRY)
-            if isinstance(told, Refused):
-                raise GatewayError(told.kind, told.public)
-            if told is not None:
-                found: dict[str, Any] = told
-                return found
-        raise GatewayError(Kind.OVERLOADED, "no worker has answered")
+        """See View: by whichever worker is the first. No other is asked after it: what was sent is
+        not sent again, and what has ended one process would end the next."""
+        serving = self._serving()
+        if not serving:
+            raise GatewayError(Kind.OVERLOADED, "no worker serves")
+        told = await self._ask(serving[0][1], CarryOut(what, asked), _TRY)
+        if isinstance(told, Refused):
+            raise GatewayError(told.kind, told.public)
+        if told is None:
+            raise GatewayError(Kind.OVERLOADED, "the worker has not answered; its log may tell why")
+        found: dict[str, Any] = told
+        return found
 
     async def recent(self) -> Sequence[Recalled]:
         """See View."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from infergate.config.schema import Config
+from infergate.core.errors import GatewayError
 from infergate.gateway.catalogue import ANSWER_TIME
 from infergate.runtime.history import History
 from infergate.runtime.running import NotTaken
@@ -75,6 +76,25 @@ async def test_the_end_may_come_while_workers_take_a_configuration(
 def are_free(*ports: int) -> None:
     for port in ports:
         socket.create_server(("127.0.0.1", port)).close()
+
+
+async def test_what_one_worker_did_not_answer_is_not_asked_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    supervisor = Supervisor(config(0), History())
+    with pytest.raises(GatewayError, match="no worker serves"):
+        await supervisor.carry_out("try", {})
+    asked: list[object] = []
+
+    async def ask(worker: object, *_: object) -> None:
+        asked.append(worker)
+
+    monkeypatch.setattr(supervisor, "_serving", lambda: [(None, "first"), (None, "second")])
+    monkeypatch.setattr(supervisor, "_ask", ask)
+    with pytest.raises(GatewayError, match="has not answered"):
+        await supervisor.carry_out("try", {})
+    assert asked == ["first"]
+    await supervisor.stop(0)
 
 
 async def test_workers_that_ask_their_backends_have_time_to(
