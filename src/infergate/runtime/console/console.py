@@ -29,6 +29,8 @@ from infergate.runtime.history import History
 PATH: Final = "/console"
 _ACTIONS: Final = {"/try": "try", "/try/example": "example"}
 _LONGEST: Final = MIB
+_AT_ONCE: Final = 8
+"""Tries: no limit of clients counts them, and each may hold what a body may."""
 _SHOWN: Final = 128
 _audit = logging.getLogger("infergate.audit")
 _JSON: Final = {"content-type": "application/json", **HEADERS}
@@ -55,7 +57,8 @@ class Console:
         self._history: Final = history
         self._listener: Final = listener
         self._reloads: Final = reloads
-        self._comparing: Final = asyncio.Lock()
+        self._acting = 0
+        self._comparing: Final[dict[bool, asyncio.Task[bytes]]] = {}
         self._texts: Final[dict[bool, tuple[Config, str]]] = {}
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
@@ -98,7 +101,7 @@ class Console:
             asked = orjson.loads(joined(wire.body))
             if not isinstance(asked, dict):
                 raise bad_request("expected a JSON object")
-            told = await self._view.carry_out(action, asked)
+            told = await self._carry_out(action, asked)
             outcome = told.get("outcome", "ok")
         except orjson.JSONDecodeError as error:
             outcome = "refused"
@@ -129,6 +132,15 @@ class Console:
                 ),
             )
 
+    async def _carry_out(self, action: str, asked: Json) -> Json:
+        if self._acting >= _AT_ONCE:
+            raise GatewayError(Kind.OVERLOADED, f"{_AT_ONCE} are under way already")
+        self._acting += 1
+        try:
+            return await self._view.carry_out(action, asked)
+        finally:
+            self._acting -= 1
+
     async def _state(self) -> HttpResponse:
         """By a thread, as far as it may be long."""
         told, ready = await asyncio.gather(self._view.recent(), self._ready())
@@ -155,9 +167,19 @@ class Console:
         )
 
     async def _config(self, *, defaults: bool) -> HttpResponse:
-        """By a thread: a long configuration would keep requests waiting. One at a time."""
-        async with self._comparing:
-            return await asyncio.to_thread(lambda: _json(self._compared(defaults=defaults)))
+        """By a thread: a long configuration would keep requests waiting. One at a time, whoever
+        asks and goes: a reload, too, needs a thread, and the file's system may hang."""
+        task = self._comparing.get(defaults)
+        if task is None:
+            comparing = asyncio.to_thread(lambda: _dumped(self._compared(defaults=defaults)))
+            task = self._comparing[defaults] = asyncio.create_task(comparing)
+            task.add_done_callback(lambda done: self._was_compared(defaults, done))
+        return HttpResponse(200, _JSON, [await asyncio.shield(task)])
+
+    def _was_compared(self, defaults: bool, task: asyncio.Task[bytes]) -> None:  # noqa: FBT001
+        del self._comparing[defaults]
+        if not task.cancelled():
+            task.exception()  # told to those who still wait for it
 
     def _compared(self, *, defaults: bool) -> Json:
         config, read = self._view.config, self._history.read
@@ -183,12 +205,15 @@ class Console:
 
 
 def _json(told: Mapping[str, Any], status: int = 200) -> HttpResponse:
+    return HttpResponse(status, _JSON, [_dumped(told)])
+
+
+def _dumped(told: Mapping[str, Any]) -> bytes:
     # a lone surrogate of a client's is no JSON
     try:
-        body = orjson.dumps(told)
+        return orjson.dumps(told)
     except TypeError:
-        body = orjson.dumps(_printable(told))
-    return HttpResponse(status, _JSON, [body])
+        return orjson.dumps(_printable(told))
 
 
 def _printable(value: Any) -> Any:

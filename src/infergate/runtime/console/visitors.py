@@ -43,7 +43,7 @@ def foreign(headers: Mapping[str, str]) -> str:
     """Why a request to change something is refused (Rule 1); empty: it is not."""
     site, origin = headers.get("sec-fetch-site", "same-origin"), headers.get("origin")
     if site != "same-origin" or (
-        origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+        origin is not None and _netloc(origin) != headers.get("host", "").lower()
     ):
         return "not from a web page of elsewhere"
     if MARK not in headers:
@@ -57,6 +57,13 @@ def _host(header: str) -> str:
         return (urlsplit(f"//{header}").hostname or "").rstrip(".")
     except ValueError:
         return header.lower()
+
+
+def _netloc(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _is_ip(name: str) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -146,6 +148,28 @@ async def test_a_file_that_has_not_changed_is_not_read(site: Site) -> None:
     site.history.note(Outcome("test", 1.0, "wrong"))
     with pytest.raises(AssertionError):
         await site.told("/console/config")
+
+
+async def test_who_compares_meanwhile_has_the_same_comparison(site: Site) -> None:
+    read, begun, goes_on = site.history.read, threading.Semaphore(0), threading.Event()
+    assert read is not None
+
+    def slow() -> Config:
+        begun.release()
+        assert goes_on.wait(60)
+        return read()
+
+    site.history.read = slow
+    asking = [asyncio.create_task(site.told("/console/config")) for _ in range(20)]
+    try:
+        assert await asyncio.to_thread(begun.acquire, timeout=60)
+        asking[0].cancel()
+    finally:
+        goes_on.set()
+    first, *told = await asyncio.gather(*asking, return_exceptions=True)
+    assert isinstance(first, asyncio.CancelledError)
+    assert [each["diff"] for each in told] == [""] * 19
+    assert not begun.acquire(blocking=False), "one thread for all"
 
 
 async def test_a_gateway_without_a_file_has_nothing_to_compare_with(site: Site) -> None:

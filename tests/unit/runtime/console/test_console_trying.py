@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -202,6 +203,25 @@ async def test_who_may_not(front: Running) -> None:
     origin = {MARK: "1", "host": "127.0.0.1", "origin": "http://evil.example"}
     assert (await ask(front, "try", {}, origin))[0] == 403
     assert (await ask(front, "try", b"x" * (1 << 20) + b"x"))[0] == 413
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_so_many_are_under_way_at_once_and_no_more(
+    front: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = asyncio.Event()
+
+    async def waits(*_: object) -> dict[str, Any]:
+        await goes_on.wait()
+        return {}
+
+    monkeypatch.setattr("infergate.runtime.console.view.Alone.carry_out", waits)
+    asking = [asyncio.create_task(ask(front, "try", {})) for _ in range(9)]
+    done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED, timeout=60)
+    assert [task.result()[0] for task in done] == [503]
+    goes_on.set()
+    assert sorted(status for status, _ in await asyncio.gather(*asking)) == [200] * 8 + [503]
+    assert (await ask(front, "try", {}))[0] == 200
 
 
 @pytest.mark.asyncio(loop_scope="module")

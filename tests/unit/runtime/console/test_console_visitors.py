@@ -52,6 +52,7 @@ def test_the_console_itself_may_act(headers: dict[str, str]) -> None:
     [
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://[bro.ken"},
         {"origin": "http://127.0.0.1:8000"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
