@@ -235,7 +235,7 @@ def parse_url(value: Any) -> Url:
     try:
         parts = urlsplit(value)
     except ValueError:  # brackets that do not pair
-        raise ValueError(f"'{value}' is not a URL") from None
+        raise ValueError("a URL whose brackets do not pair") from None  # untold, as below
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError("a URL here has no user, query or fragment")  # untold: it may be secret
     rest = parts.netloc
