@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from faults.watch import open_files, until
 from infergate.runtime.descriptors import Complaints
 from tls_kit import Authority
 
@@ -37,6 +39,7 @@ class Handshakes(ssl.SSLContext):
 async def given_up(authority: Authority, port: int, told: list[dict[str, Any]]) -> None:
     loop = asyncio.get_running_loop()
     complaints = Complaints()
+    before = sockets()
 
     def tell(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         told.append(context)
@@ -52,8 +55,12 @@ async def given_up(authority: Authority, port: int, told: list[dict[str, Any]]) 
         for _ in range(CLIENTS)
     ]
     await asyncio.wait(context.connecting)
-    for _ in range(5):  # the loop's turns, in which it would tell
-        await asyncio.sleep(0)
+    # The loop goes on meanwhile, and would tell.
+    await asyncio.to_thread(until, lambda: sockets() <= before, "all connections are closed")
+
+
+def sockets() -> int:
+    return sum(each.startswith("socket:") for each in open_files(os.getpid()))
 
 
 def test_connections_that_are_given_up_as_tls_begins_are_no_error(
