@@ -18,7 +18,7 @@ SOURCES := pyproject.toml $(shell find src -name '*.egg-info' -prune -o -type f 
 CODE := src tests bench proto fbs deploy
 BRANCH_FLOOR := 95
 
-.PHONY: help run test test-peers lint format types bench bench-check soak docs-config fidelity proto fbs lock dist clean distclean
+.PHONY: help run test test-peers compiled lint format types bench bench-check soak docs-config fidelity proto fbs lock dist clean distclean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -26,12 +26,17 @@ help:  ## print this list
 run: .venv/installed  ## serve the embedded demo models (ARGS="--config routes.yaml" for others)
 	@exec $(BIN)/infergate $(ARGS)
 
-test: lint types  ## lint, types, tests with a real Triton, branch coverage
-	@PYTHONPATH=tests $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not peers" \
+test: lint .venv/tested  ## lint, types, tests with a real Triton, branch coverage
+	@$(MAKE) -j2 types compiled
+	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not peers" \
 	    --cov --cov-report= -p branch_floor --branch-floor=$(BRANCH_FLOOR)
 
 test-peers: .venv/tested  ## the tests that need MLServer, KServe, Envoy and others (large downloads), and whole searches
-	@INFERGATE_SEARCH=whole $(BIN)/pytest -m "peers or hypothesis"
+	@INFERGATE_SEARCH=whole $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "peers or hypothesis"
+
+# For all processes that test, while mypy has the other processor. What is wrong the tests will tell.
+compiled: .venv/tested
+	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only -qq > /dev/null 2>&1 || true
 
 lint: .venv/tested  ## ruff, without changing anything
 	@$(BIN)/ruff check $(CODE)

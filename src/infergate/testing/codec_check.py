@@ -73,17 +73,20 @@ def check_codec(
     assert plugin.claims, "a plugin claims at least one path or service"
     assert codec.caps.datatypes, "a codec carries at least one datatype"
     _check_errors(codec, plugin.carrier)
-    for operation, answer in _exchanges(codec):
+    for operation, answer, junk in _exchanges(codec):
         asked = check.build(operation, samples.description(operation, answer))
         if asked is not None:
             check.exchange(operation, asked, answer)
-            check.hostile(operation, asked, answer)
+            check.hostile(operation, asked, answer, junk)
 
 
-def _exchanges(codec: Codec[Any, Any]) -> Iterator[tuple[Operation, Answer]]:
-    yield from samples.EXCHANGES
+def _exchanges(codec: Codec[Any, Any]) -> Iterator[tuple[Operation, Answer, tuple[bytes, ...]]]:
+    """With bodies to read instead. Which datatype was asked for makes none of them another."""
+    for operation, answer in samples.EXCHANGES:
+        yield operation, answer, samples.JUNK
     for datatype in sorted(codec.caps.datatypes, key=lambda datatype: datatype.value):
-        yield from samples.inferences(datatype)
+        for operation, answer in samples.inferences(datatype):
+            yield operation, answer, ()
 
 
 def _check_errors(codec: Codec[Any, Any], carrier: Carrier) -> None:
@@ -179,7 +182,9 @@ class _Check:
                 self.codec.parse_response(relabelled, operation, DEFAULT_LIMITS),
             )
 
-    def hostile(self, operation: Operation, asked: Any, answer: Answer) -> None:
+    def hostile(
+        self, operation: Operation, asked: Any, answer: Answer, junk: tuple[bytes, ...]
+    ) -> None:
         """Any bytes parse or raise GatewayError; ``shield`` and the parser refuse the same."""
         codec = self.codec
         forwarding = codec if isinstance(codec, Forwarding) else None
@@ -191,7 +196,7 @@ class _Check:
             return finished(codec.parse_request(wire, DEFAULT_LIMITS), model)
 
         answered = codec.build_response(self.answers(operation, answer), read_request(asked))
-        for body in samples.hostile(bytes(joined(body_of(asked)))):
+        for body in (*junk, *samples.spoilt(bytes(joined(body_of(asked))))):
             wire: Any = with_body(asked, (body,))
             _refused(codec.peek, wire)
             refused = _refused(read_request, wire)
@@ -201,7 +206,7 @@ class _Check:
             if forwarding:
                 _refused(forwarding.readdress, wire, "other", "9", self.profile)
                 _refused(forwarding.sequence, wire, DEFAULT_LIMITS)
-        for body in samples.hostile(bytes(joined(body_of(answered)))):
+        for body in (*junk, *samples.spoilt(bytes(joined(body_of(answered))))):
             wire = with_body(answered, (body,))
             _refused(codec.parse_response, wire, operation, DEFAULT_LIMITS, model)
             if forwarding:

@@ -127,10 +127,15 @@ def description(operation: Operation, answer: Answer) -> ModelMetadata | None:
     )
 
 
-def hostile(honest: bytes) -> Iterator[bytes]:
-    """Bodies no codec may stumble over: junk, and an ``honest`` one cut, flipped and stretched."""
-    yield from (b"", b"\x00", b"\xff" * 16, b"{}", b"[]", b"null", b'{"inputs":', b"[" * 5000)
-    yield from (b"\xff\xff\xff\xff\x0f", b"\x80" * 64, b"\x3a\x00" * 3000, b"\x2a\x00" * 3000)
+JUNK: Final = (
+    *(b"", b"\x00", b"\xff" * 16, b"{}", b"[]", b"null", b'{"inputs":', b"[" * 5000),
+    *(b"\xff\xff\xff\xff\x0f", b"\x80" * 64, b"\x3a\x00" * 3000, b"\x2a\x00" * 3000),
+)
+"""Bodies no codec may stumble over, whatever it was asked."""
+
+
+def spoilt(honest: bytes) -> Iterator[bytes]:
+    """An ``honest`` body cut, flipped and stretched."""
     yield honest + b"\x00"
     yield honest + honest
     for cut in range(0, len(honest), max(1, len(honest) // 32)):
