@@ -35,7 +35,9 @@ BINARY_SIZES = "binary REST → V2 gRPC, by size"
 GRPC_SIZES = "V2 gRPC → V2 gRPC, by size"
 JSON_ROUTES = "JSON → V2 gRPC, tiny, by routes"
 GRPC_ROUTES = "V2 gRPC → V2 gRPC, tiny, by routes"
-TWO_WORKERS = "two workers, JSON → embedded model, tiny"
+TWO_WORKERS = "two workers, JSON of 1,024 numbers → embedded model"
+AGAIN = "the same once more"
+"""The peer, who takes part twice: what equal things differ by."""
 
 LARGEST = 256 * 2**20
 LARGE_BODIES = {"limits": {"body": "320MiB", "connect_time": "10s"}}
@@ -108,13 +110,14 @@ def rows(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
                 request = make(work, envoy.http)
                 peers = [Contender("Envoy, HTTP/1.1", request, envoy.pid, plain.pid)]
             if twice:
-                again = Contender("the same once more", request, peers[0].proxy, peers[0].server)
+                again = Contender(AGAIN, request, peers[0].proxy, peers[0].server)
                 peers.append(again)
             return Comparison(name, (*ours(make, work), *peers))
 
-        def delayed(name: str, make: Make, server: Running) -> Comparison:
+        def delayed(name: str, make: Make, server: Running, by_envoy: str) -> Comparison:
             direct = Contender("the echo", make(TINY, server.addresses[0]), 0, server.pid)
-            return Comparison(name, (*ours(make, TINY), direct), pace=_APPOINTED)
+            proxy = Contender("Envoy", make(TINY, by_envoy), envoy.pid, server.pid)
+            return Comparison(name, (*ours(make, TINY), direct, proxy), pace=_APPOINTED)
 
         yield [
             beside_triton(JSON_IMAGE, json_request),
@@ -124,8 +127,8 @@ def rows(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
             beside_envoy(GRPC_IMAGE, twice=True),
             beside_envoy(GRAPHPIPE_IMAGE),
             beside_envoy(LEGACY_IMAGE),
-            delayed(JSON_LATENCY, json_request, plain),
-            delayed(GRPC_LATENCY, grpc_request, tiny),
+            delayed(JSON_LATENCY, json_request, plain, envoy.http),
+            delayed(GRPC_LATENCY, grpc_request, tiny, envoy.grpc),
         ]
 
 
@@ -180,9 +183,9 @@ def routes(engine: str, folder: Path) -> Iterator[list[Comparison]]:
 
 @contextmanager
 def workers(engine: str, folder: Path) -> Iterator[list[Comparison]]:
-    """Two workers beside one. The model is embedded and nothing is read aside, so that besides the
-    workers only the generator wants a processor."""
-    embedded = requests.tiny("identity")
+    """Two workers beside one. The model is embedded, nothing is read aside, and a request is work
+    enough (20 KB of JSON) that the generator, which shares the processors, takes little of them."""
+    embedded = requests.flat("identity", 4096)
     with ExitStack() as stack:
         gateways = [
             stack.enter_context(

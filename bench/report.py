@@ -18,7 +18,7 @@ from .results import (
     speed,
 )
 from .stages import STAGES
-from .targets import noise, of_workers, rows
+from .targets import noise, of_latency, of_workers, rows
 
 _HOW_TO_READ = (
     "Found is the median [least..most] over the rounds, each ratio formed within a round. A "
@@ -40,7 +40,8 @@ def targets(bench: Bench) -> str:
             found = row.found.get(engine)
             line += [str(found), row.bound.judged(found)] if found else ["-", ""]
         lines.append(line)
-    return f"{_table(lines)}\n\n{_HOW_TO_READ} {of_workers(bench)}"
+    told = " ".join(filter(None, (_HOW_TO_READ, of_latency(bench), of_workers(bench))))
+    return f"{_table(lines)}\n\n{told}"
 
 
 def machine(bench: Bench) -> str:

@@ -69,7 +69,7 @@ class Runs:
 @dataclass(frozen=True)
 class Result:
     """One comparison. The first contender that is not infergate is the peer; a second one is the
-    peer once more."""
+    peer once more, or what it is set beside."""
 
     name: str
     contenders: tuple[Runs, ...]

@@ -63,7 +63,9 @@ def infergate(
             name: {"address": f"127.0.0.1:{port}"}
             for name, port in zip(("http", "grpc", "admin"), ports, strict=True)
         }
-        path = folder / f"routes-{ports[0]}.yaml"
+        # a folder of its own, for infergate watches it: the load's files are not to wake it
+        path = folder / f"infergate-{ports[0]}" / "routes.yaml"
+        path.parent.mkdir()
         told = {"engine": engine, "listeners": listeners, **config}
         path.write_text(yaml.safe_dump(told, sort_keys=False))
         argv = [sys.executable, "-m", "infergate", "--config", str(path)]

@@ -4,7 +4,7 @@ import pytest
 from bench import comparisons as of
 from bench.report import details, peaks, targets
 from bench.results import Bench, Peak, Result, Spread
-from bench.targets import Bound, noise, of_workers, rows
+from bench.targets import Bound, noise, of_latency, of_workers, rows
 from bench_kit import runs
 
 AT_LEAST = Bound(0.8, 1.1)
@@ -89,8 +89,12 @@ def test_cost_by_routes_is_cpu_a_request() -> None:
 
 
 def test_noise_is_a_peer_beside_itself() -> None:
-    us, peer, again = runs("us", "own", speeds=[9]), runs("p", speeds=[2]), runs("q", speeds=[3])
-    bench = Bench(results=[Result("x", (us, peer, again)), Result("y", (us, peer))])
+    us, peer, again = (
+        runs("us", "own", speeds=[9]),
+        runs("p", speeds=[2]),
+        runs(of.AGAIN, speeds=[3]),
+    )
+    bench = Bench(results=[Result("x", (us, peer, again)), Result("y", (us, peer, peer))])
     assert {name: each["requests/s"] for name, each in noise(bench).items()} == {
         "x": Spread(1.5, 1.5, 1.5)
     }
@@ -120,3 +124,13 @@ def test_two_workers_beside_one_and_what_they_could_have() -> None:
     assert f"they had {found[0]:.2f} processors, and the one worker {found[1]:.2f}" in of_workers(
         bench
     )
+
+
+def test_what_envoy_adds_is_told_beside_what_we_add() -> None:
+    times = {"us": 1.9, "the echo": 0.25, "Envoy": 0.75}
+    contenders = tuple(
+        runs(name, "own" if name == "us" else "", times=[time]) for name, time in times.items()
+    )
+    told = of_latency(Bench(results=[Result(of.GRPC_LATENCY, contenders)]))
+    assert told == "At 100 requests/s Envoy adds, p50: 0.50 ms where it is V2 gRPC → V2 gRPC."
+    assert of_latency(Bench()) == ""
