@@ -7,15 +7,16 @@ finish on one thread, so plain numbers will do; they become metrics when a scrap
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
+from prometheus_client.core import Exemplar, Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.call import Call
 from infergate.core.times import OWN, REQUEST, Times
-from infergate.observe.histograms import OWN_BOUNDS, REQUEST_BOUNDS, tell
+from infergate.observe.family import Family, Labels, times
+from infergate.observe.histograms import OWN_BOUNDS, REQUEST_BOUNDS
 from infergate.observe.names import Names
 
 _LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
@@ -129,55 +130,54 @@ class Counted(Collector):
         ]
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of what was counted."""
+        """The metrics of what was counted, of what there is now."""
         self._forget()
-        requests = CounterMetricFamily(
+        there = list(self._series.items())
+        yield Family(
+            "counter",
             "infergate_requests",
             "Requests answered; outcome is ok or the kind of the error.",
-            labels=(*_LABELS, "outcome"),
+            (*_LABELS, "outcome"),
+            (
+                ((*labels, outcome), count)
+                for labels, series in there
+                for outcome, count in list(series.outcomes.items())
+            ),
         )
-        seconds = HistogramMetricFamily(
+        yield _histogram(
             "infergate_request_seconds",
             "From a request's headers to the end of its answer's making, in seconds.",
-            labels=_LABELS,
-            unit="seconds",
+            ((labels, series.seconds, series.exemplars.get("seconds")) for labels, series in there),
         )
-        backend = HistogramMetricFamily(
+        yield _histogram(
             "infergate_backend_seconds",
             "The part of infergate_request_seconds spent waiting for the backend, in seconds.",
-            labels=_LABELS,
-            unit="seconds",
+            ((labels, series.backend, series.exemplars.get("backend")) for labels, series in there),
         )
-        own = HistogramMetricFamily(
+        yield _histogram(
             "infergate_gateway_seconds",
             "The part of infergate_request_seconds that was the gateway's own work (reading, "
             "routing, translating): neither a body's way in nor the backend, in seconds. Not of "
             "streams.",
-            labels=_LABELS,
-            unit="seconds",
+            ((labels, series.own, series.exemplars.get("own")) for labels, series in there),
+            OWN_BOUNDS,
         )
-        bytes_in = CounterMetricFamily(
+        yield Family(
+            "counter",
             "infergate_request_bytes",
             "Bytes of request bodies and messages.",
-            labels=_LABELS,
+            _LABELS,
+            ((labels, series.bytes_in) for labels, series in there),
             unit="bytes",
         )
-        bytes_out = CounterMetricFamily(
+        yield Family(
+            "counter",
             "infergate_response_bytes",
             "Bytes of answer bodies and messages.",
-            labels=_LABELS,
+            _LABELS,
+            ((labels, series.bytes_out) for labels, series in there),
             unit="bytes",
         )
-        for labels, series in self._series.items():
-            for outcome, count in series.outcomes.items():
-                requests.add_metric((*labels, outcome), count)
-            examples = series.exemplars
-            tell(seconds, labels, series.seconds, REQUEST_BOUNDS, examples.get("seconds", {}))
-            tell(backend, labels, series.backend, REQUEST_BOUNDS, examples.get("backend", {}))
-            tell(own, labels, series.own, OWN_BOUNDS, examples.get("own", {}))
-            bytes_in.add_metric(labels, series.bytes_in)
-            bytes_out.add_metric(labels, series.bytes_out)
-        yield from (requests, seconds, backend, own, bytes_in, bytes_out)
 
     def _forget(self) -> None:
         names = self.names()
@@ -190,3 +190,13 @@ class Counted(Collector):
         ]
         for labels in gone:
             del self._series[labels]
+
+
+def _histogram(
+    name: str,
+    documentation: str,
+    told: Iterable[tuple[Labels, Times, Mapping[int, Exemplar] | None]],
+    bounds: tuple[str, ...] = REQUEST_BOUNDS,
+) -> Family:
+    rows = ((labels, times(each, exemplars)) for labels, each, exemplars in told)
+    return Family("histogram", name, documentation, _LABELS, rows, unit="seconds", bounds=bounds)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.figures import ListenerFigures
+from infergate.observe.family import Family
 
 _LABELS: Final = ("listener",)
 
@@ -21,23 +22,26 @@ class DoorMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of all listeners."""
-        connections = GaugeMetricFamily(
-            "infergate_open_connections", "Connections of clients now.", labels=_LABELS
+        listeners = list(self.source())
+        yield Family(
+            "gauge",
+            "infergate_open_connections",
+            "Connections of clients now.",
+            _LABELS,
+            [((each.listener,), each.connections) for each in listeners],
         )
-        expiry = GaugeMetricFamily(
+        yield Family(
+            "gauge",
             "infergate_certificate_expiry_seconds",
             "Until when a listener's certificate is valid, in seconds since 1970.",
-            labels=_LABELS,
+            _LABELS,
+            [((each.listener,), each.expires) for each in listeners if each.expires is not None],
             unit="seconds",
         )
-        idle = CounterMetricFamily(
+        yield Family(
+            "counter",
             "infergate_idle_connections_closed",
             "Connections that were closed because nothing was asked on them for too long.",
-            labels=_LABELS,
+            _LABELS,
+            [((each.listener,), each.idle) for each in listeners],
         )
-        for each in self.source():
-            connections.add_metric((each.listener,), each.connections)
-            idle.add_metric((each.listener,), each.idle)
-            if each.expires is not None:
-                expiry.add_metric((each.listener,), each.expires)
-        yield from (connections, expiry, idle)

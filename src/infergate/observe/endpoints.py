@@ -7,12 +7,14 @@ are counted together under it, so that there are never more series than the conf
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import tee
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.figures import EndpointFigures
+from infergate.observe.family import Family
 
 _LABELS: Final = ("backend", "endpoint")
 
@@ -25,44 +27,64 @@ class EndpointMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of all endpoints."""
-        addresses = GaugeMetricFamily(
+        figures = iter(tee(self.source(), 6))  # each is made once, when the first family is read
+        yield Family(
+            "gauge",
             "infergate_endpoint_addresses",
             "Addresses of an endpoint by state: available (asked), down (its checks fail), ejected "
             "(let alone for a while after failures).",
-            labels=(*_LABELS, "state"),
+            (*_LABELS, "state"),
+            (
+                ((each.backend, each.endpoint, state), count)
+                for each in next(figures)
+                for state, count in (
+                    ("available", each.available),
+                    ("down", each.down),
+                    ("ejected", each.ejected),
+                )
+            ),
         )
-        active = GaugeMetricFamily(
-            "infergate_endpoint_active_requests", "Requests under way now.", labels=_LABELS
+        yield Family(
+            "gauge",
+            "infergate_endpoint_active_requests",
+            "Requests under way now.",
+            _LABELS,
+            (((each.backend, each.endpoint), each.active) for each in next(figures)),
         )
-        requests = CounterMetricFamily(
+        yield _counted(
             "infergate_endpoint_requests",
             "Attempts by outcome: ok, or failed (unreached, broken off, too slow, or it said that "
             "it cannot serve now).",
-            labels=(*_LABELS, "outcome"),
+            ((each, each.ok, each.failed) for each in next(figures)),
         )
-        ejections = CounterMetricFamily(
-            "infergate_endpoint_ejections", "Times an address was ejected.", labels=_LABELS
+        yield Family(
+            "counter",
+            "infergate_endpoint_ejections",
+            "Times an address was ejected.",
+            _LABELS,
+            (((each.backend, each.endpoint), each.ejections) for each in next(figures)),
         )
-        checks = CounterMetricFamily(
+        yield _counted(
             "infergate_endpoint_checks",
             "Health checks by outcome: ok or failed.",
-            labels=(*_LABELS, "outcome"),
+            ((each, each.checks_ok, each.checks_failed) for each in next(figures)),
         )
-        lookups = CounterMetricFamily(
+        yield Family(
+            "counter",
             "infergate_endpoint_lookup_failures",
             "Times an endpoint's name had no address and kept those it had.",
-            labels=_LABELS,
+            _LABELS,
+            (((each.backend, each.endpoint), each.lookups_failed) for each in next(figures)),
         )
-        for each in self.source():
-            at = (each.backend, each.endpoint)
-            addresses.add_metric((*at, "available"), each.available)
-            addresses.add_metric((*at, "down"), each.down)
-            addresses.add_metric((*at, "ejected"), each.ejected)
-            active.add_metric(at, each.active)
-            requests.add_metric((*at, "ok"), each.ok)
-            requests.add_metric((*at, "failed"), each.failed)
-            ejections.add_metric(at, each.ejections)
-            checks.add_metric((*at, "ok"), each.checks_ok)
-            checks.add_metric((*at, "failed"), each.checks_failed)
-            lookups.add_metric(at, each.lookups_failed)
-        yield from (addresses, active, requests, ejections, checks, lookups)
+
+
+def _counted(
+    name: str, documentation: str, counts: Iterable[tuple[EndpointFigures, int, int]]
+) -> Family:
+    """By outcome, ``ok`` and ``failed``."""
+    rows = (
+        ((each.backend, each.endpoint, outcome), count)
+        for each, ok, failed in counts
+        for outcome, count in (("ok", ok), ("failed", failed))
+    )
+    return Family("counter", name, documentation, (*_LABELS, "outcome"), rows)

@@ -19,6 +19,7 @@ from infergate.observe.counted import Counted
 from infergate.observe.doors import DoorMetrics
 from infergate.observe.endpoints import EndpointMetrics
 from infergate.observe.exposition import Exposition, exposition
+from infergate.observe.family import Family
 from infergate.observe.names import Names
 from infergate.observe.traffic import Traffic
 
@@ -160,15 +161,14 @@ class Metrics:
         """What now is, and what is counted of endpoints, backends and listeners: all that costs
         little, whatever is counted of requests."""
         gauges = self.in_flight, self.in_flight_bytes, self.streams, self.generations
-        return list(
-            chain.from_iterable(
-                each.collect() for each in (self.endpoints, self.doors, self.traffic, *gauges)
-            )
+        told = chain.from_iterable(
+            each.collect() for each in (self.endpoints, self.doors, self.traffic, *gauges)
         )
+        return [each.of(list(each.rows)) if isinstance(each, Family) else each for each in told]
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
-        return exposition(self.registry).body
+        return b"".join(exposition(self.registry).pieces)
 
     async def scrape(self, accept: str) -> Exposition:
         """All metrics in the form that a header Accept asks for. Where other processes have to be

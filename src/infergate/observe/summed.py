@@ -8,13 +8,15 @@ like one that began anew.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from prometheus_client.core import Metric
+from prometheus_client.core import Exemplar, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from infergate.observe.family import Family, Histogram, Labels
 from infergate.observe.names import Names
 
 _ALIKE: Final = frozenset(
@@ -39,11 +41,13 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Summed(Collector):
-    """The families of all that were added."""
+    """The families of all that were added, which may come in pieces."""
 
     def __init__(self) -> None:
         self._families: Final[dict[str, Metric]] = {}
+        self._rows: Final[dict[str, dict[Labels, float | Histogram]]] = {}
         self._samples: Final[dict[str, dict[_Key, Sample]]] = {}
+        """Of families that have no rows."""
 
     def add(self, families: Iterable[Metric], *, past: bool = False) -> None:
         """What a process tells. ``past``: it is no more, and only what it has counted matters."""
@@ -51,40 +55,77 @@ class Summed(Collector):
             if past and family.type not in _AMOUNTS:
                 continue
             self._families.setdefault(family.name, family)
-            samples = self._samples.setdefault(family.name, {})
-            if not (samples and family.name in _ALIKE):
-                for sample in family.samples:
-                    _add(samples, family.name, sample)
+            if isinstance(family, Family):
+                _add_rows(self._rows.setdefault(family.name, {}), family)
+            else:
+                _add_samples(self._samples.setdefault(family.name, {}), family)
 
     def keep(self, names: Names) -> None:
         """Forget what is told of routes and backends that have none of these names."""
-        for samples in self._samples.values():
-            for key in [k for k, sample in samples.items() if not names.has(sample.labels)]:
-                del samples[key]
+        for name, rows in self._rows.items():
+            family = self._families[name]
+            assert isinstance(family, Family)
+            told = family.labels
+            for labels in [k for k in rows if not names.has(dict(zip(told, k, strict=True)))]:
+                del rows[labels]
 
     def collect(self) -> Iterator[Metric]:
         """See Collector."""
         for name, family in self._families.items():
-            told = Metric(name, family.documentation, family.type, family.unit)
-            told.samples = list(self._samples[name].values())
-            yield told
+            if isinstance(family, Family):
+                yield family.of(list(self._rows[name].items()))
+            else:
+                told = Metric(name, family.documentation, family.type, family.unit)
+                told.samples = list(self._samples[name].values())
+                yield told
 
 
-def _add(samples: dict[_Key, Sample], family: str, sample: Sample) -> None:
-    key = (sample.name, tuple(sorted(sample.labels.items())))
-    known = samples.get(key)
-    if known is None:
-        samples[key] = sample
+def _add_rows(rows: dict[Labels, float | Histogram], family: Family) -> None:
+    for labels, value in family.rows:
+        known = rows.get(labels)
+        if known is None:
+            rows[labels] = value
+        elif isinstance(known, Histogram):
+            assert isinstance(value, Histogram)
+            rows[labels] = _one(known, value)
+        else:
+            assert not isinstance(value, Histogram)
+            rows[labels] = _together(family.name, known, value)
+
+
+def _add_samples(samples: dict[_Key, Sample], family: Metric) -> None:
+    if samples and family.name in _ALIKE:
         return
-    if sample.name.endswith(_CREATED) or family in _LEAST:
-        value = min(known.value, sample.value)
-    elif family in _MOST:
-        value = max(known.value, sample.value)
-    else:
-        value = known.value + sample.value
-    exemplar = max(
-        filter(None, (known.exemplar, sample.exemplar)),
-        key=lambda each: each.timestamp or 0.0,
-        default=None,
-    )
-    samples[key] = Sample(sample.name, sample.labels, value, None, exemplar)
+    for sample in family.samples:
+        key = (sample.name, tuple(sorted(sample.labels.items())))
+        known = samples.get(key)
+        if known is None:
+            samples[key] = sample
+        elif sample.name.endswith(_CREATED):
+            samples[key] = sample._replace(value=min(known.value, sample.value))
+        else:
+            told = _together(family.name, known.value, sample.value)
+            samples[key] = sample._replace(value=told)
+
+
+def _together(family: str, one: float, other: float) -> float:
+    if family in _LEAST:
+        return min(one, other)
+    return max(one, other) if family in _MOST else one + other
+
+
+def _one(one: Histogram, other: Histogram) -> Histogram:
+    """The latest exemplars of both."""
+    exemplars = one.exemplars
+    if other.exemplars:
+        exemplars = dict(exemplars)
+        for place, each in other.exemplars.items():
+            known = exemplars.get(place)
+            if known is None or _when(known) < _when(each):
+                exemplars[place] = each
+    counts = tuple(map(operator.add, one.counts, other.counts))
+    return Histogram(counts, one.sum + other.sum, exemplars)
+
+
+def _when(exemplar: Exemplar) -> float:
+    return float(exemplar.timestamp or 0.0)

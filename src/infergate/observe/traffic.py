@@ -10,17 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Final, TypeVar
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.figures import PlaceFigures
 from infergate.core.tally import RouteTally, Tally
-from infergate.observe.histograms import REQUEST_BOUNDS, tell
+from infergate.observe.family import Family, times
+from infergate.observe.histograms import REQUEST_BOUNDS
 from infergate.observe.names import Names
 
 T = TypeVar("T")
@@ -51,77 +47,105 @@ class Traffic(Collector):
         if names is not None:
             _keep(self._tallies, names.backends)
             _keep(self._routes, names.routes)
-        retries = CounterMetricFamily(
+        there = [((backend,), tally) for backend, tally in self._tallies.items()]
+        yield Family(
+            "counter",
             "infergate_retries",
             "Tries beyond the first, by why: not_sent, broken, timeout or declined.",
-            labels=("backend", "reason"),
+            ("backend", "reason"),
+            (
+                ((*backend, reason), count)
+                for backend, tally in there
+                for reason, count in list(tally.retries.items())
+            ),
         )
-        exhausted = CounterMetricFamily(
+        yield Family(
+            "counter",
             "infergate_retry_budget_exhausted",
             "Tries and hedges that were not made because too many were in progress.",
-            labels=("backend",),
+            ("backend",),
+            ((backend, tally.exhausted) for backend, tally in there),
         )
-        hedges = CounterMetricFamily(
+        yield Family(
+            "counter",
             "infergate_hedges",
             "Second tries beside a slow first one; won: their answer was taken.",
-            labels=("backend", "outcome"),
+            ("backend", "outcome"),
+            (
+                ((*backend, outcome), count)
+                for backend, tally in there
+                for outcome, count in (("won", tally.hedges_won), ("lost", tally.hedges_lost))
+            ),
         )
-        waiting = GaugeMetricFamily(
+        yield Family(
+            "gauge",
             "infergate_queue_requests",
             "Inferences that wait for a place at a backend now.",
-            labels=("backend",),
+            ("backend",),
+            ((backend, tally.waiting) for backend, tally in there),
         )
-        turned_away = CounterMetricFamily(
-            "infergate_queue_refusals",
-            "Inferences that got no place: full: too many waited; expired: they waited too long.",
-            labels=("backend", "reason"),
-        )
-        waited = HistogramMetricFamily(
+        yield Family(
+            "histogram",
             "infergate_queue_seconds",
             "How long inferences that had to wait for a place at a backend did, in seconds.",
-            labels=("backend",),
+            ("backend",),
+            (
+                (backend, times(tally.waited))
+                for backend, tally in there
+                if any(tally.waited.counts)
+            ),
             unit="seconds",
+            bounds=REQUEST_BOUNDS,
         )
-        for backend, tally in self._tallies.items():
-            for reason, count in tally.retries.items():
-                retries.add_metric((backend, reason), count)
-            exhausted.add_metric((backend,), tally.exhausted)
-            hedges.add_metric((backend, "won"), tally.hedges_won)
-            hedges.add_metric((backend, "lost"), tally.hedges_lost)
-            waiting.add_metric((backend,), tally.waiting)
-            turned_away.add_metric((backend, "full"), tally.refused)
-            turned_away.add_metric((backend, "expired"), tally.expired)
-            tell(waited, (backend,), tally.waited, REQUEST_BOUNDS)
-        yield from (retries, exhausted, hedges, waiting, waited, turned_away)
+        yield Family(
+            "counter",
+            "infergate_queue_refusals",
+            "Inferences that got no place: full: too many waited; expired: they waited too long.",
+            ("backend", "reason"),
+            (
+                ((*backend, reason), count)
+                for backend, tally in there
+                for reason, count in (("full", tally.refused), ("expired", tally.expired))
+            ),
+        )
         yield from (self._of_places(), *self._of_routes())
 
     def _of_places(self) -> Metric:
-        places = GaugeMetricFamily(
+        return Family(
+            "gauge",
             "infergate_backend_places",
             "Inferences that a backend with limits.max_requests is sent at once: taken or free.",
-            labels=("backend", "state"),
+            ("backend", "state"),
+            (
+                ((each.backend, state), count)
+                for each in self.places()
+                for state, count in (
+                    ("taken", each.taken),
+                    ("free", max(each.most - each.taken, 0)),
+                )
+            ),
         )
-        for each in self.places():
-            places.add_metric((each.backend, "taken"), each.taken)
-            places.add_metric((each.backend, "free"), max(each.most - each.taken, 0))
-        return places
 
     def _of_routes(self) -> Iterator[Metric]:
-        fallbacks = CounterMetricFamily(
+        there = [((route,), tally) for route, tally in self._routes.items()]
+        yield Family(
+            "counter",
             "infergate_fallbacks",
             "Inferences that went to a route's fallback.",
-            labels=("route",),
+            ("route",),
+            ((route, tally.fallbacks) for route, tally in there),
         )
-        mirrored = CounterMetricFamily(
+        yield Family(
+            "counter",
             "infergate_mirrored_requests",
             "Copies of inferences; dropped: too many were under way.",
-            labels=("route", "outcome"),
+            ("route", "outcome"),
+            (
+                ((*route, outcome), count)
+                for route, tally in there
+                for outcome, count in list(tally.mirrored.items())
+            ),
         )
-        for route, tally in self._routes.items():
-            fallbacks.add_metric((route,), tally.fallbacks)
-            for outcome, count in tally.mirrored.items():
-                mirrored.add_metric((route, outcome), count)
-        yield from (fallbacks, mirrored)
 
 
 def _keep(counted: dict[str, T], names: AbstractSet[str]) -> None:

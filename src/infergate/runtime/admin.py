@@ -3,8 +3,10 @@ data ports."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, Protocol
 
 import orjson
@@ -85,7 +87,7 @@ class Admin:
         match wire.path:
             case "/metrics":
                 told = await self._scrape(wire.headers.get("accept", ""))
-                return HttpResponse(200, {"content-type": told.content_type}, [told.body])
+                return await _told(told, whole=wire.method == "HEAD")
             case "/healthz":
                 return HttpResponse(200, _TEXT, [b"ok\n"])
             case "/readyz":
@@ -141,6 +143,33 @@ class Admin:
         headers = {**_TEXT, **retry_headers(error)}
         status = _STATUSES.get(error.kind, 400)
         return HttpResponse(status, headers, [error.public.encode(), b"\n"])
+
+
+async def _told(told: Exposition, *, whole: bool) -> HttpResponse:
+    """What is short is told whole, and what must be ``whole``."""
+    headers = {"content-type": told.content_type}
+    body, rest = list(islice(told.pieces, 2)), _Pieces(told.pieces)
+    if len(body) < 2:
+        return HttpResponse(200, headers, body)
+    while whole and (piece := await rest.next()):
+        body += piece
+    return HttpResponse(200, headers, body, rest=None if whole else rest)
+
+
+class _Pieces:
+    """A Rest. Whoever else waits has a turn between two of them."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces: Final = pieces
+
+    async def next(self) -> Sequence[bytes] | None:
+        """See Rest."""
+        await asyncio.sleep(0)
+        piece = next(self._pieces, None)
+        return None if piece is None else (piece,)
+
+    async def close(self) -> None:
+        """See Rest."""
 
 
 def _is_console(path: str) -> bool:

@@ -38,7 +38,7 @@ NAMED = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
 def labels_of(registry: CollectorRegistry) -> Iterator[tuple[Metric, set[str]]]:
     for collector in list(registry._collector_to_names):
         for family in collector.collect():
-            declared = getattr(collector, "_labelnames", getattr(family, "_labelnames", ()))
+            declared = getattr(collector, "_labelnames", getattr(family, "labels", ()))
             told = {name for sample in family.samples for name in sample.labels}
             yield family, {*declared, *told}
 

@@ -39,8 +39,8 @@ def documented() -> dict[str, Told]:
 
 
 def labels_of(collector: Collector, family: Metric) -> frozenset[str]:
-    """The library tells them of no family that has no series yet."""
-    named = getattr(family, "_labelnames", None) or getattr(collector, "_labelnames", ())
+    """Told also of a family that has no series yet."""
+    named = getattr(family, "labels", ()) or getattr(collector, "_labelnames", ())
     found = {name for sample in family.samples for name in sample.labels} - {"le"}
     assert not named or found <= set(named)
     return frozenset(named or found)

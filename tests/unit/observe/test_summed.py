@@ -5,12 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import Exemplar, HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import Histogram as OfLibrary
+from prometheus_client.core import Exemplar, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 
 from infergate.core.call import Call
+from infergate.observe.family import Family, Histogram, in_pieces
 from infergate.observe.metrics import Metrics
 from infergate.observe.names import Names
 from infergate.observe.summed import Summed
@@ -27,7 +29,7 @@ def process(*, requests: int, depth: int) -> list[Metric]:
     registry = CollectorRegistry()
     counter = Counter("done", "Done.", ["way"], registry=registry)
     Gauge("depth", "Now.", registry=registry).set(depth)
-    times = Histogram("took_seconds", "Took.", buckets=(1, 2), registry=registry)
+    times = OfLibrary("took_seconds", "Took.", buckets=(1, 2), registry=registry)
     for _ in range(requests):
         counter.labels("in").inc()
         times.observe(1.5)
@@ -118,10 +120,11 @@ def test_of_certificates_the_first_that_expires() -> None:
 def test_the_latest_exemplar_is_told() -> None:
     summed = Summed()
     for at, trace in ((5.0, "a"), (9.0, "b"), (7.0, "c")):
-        family = HistogramMetricFamily("took_seconds", "Took.", labels=())
-        exemplar = Exemplar({"trace_id": trace}, 0.1, at)
-        family.add_metric((), [("1.0", 1.0, exemplar), ("+Inf", 1.0)], 0.1)
-        summed.add(pickle.loads(pickle.dumps([family])))
+        told = Histogram((1, 0), 0.1, {0: Exemplar({"trace_id": trace}, 0.1, at)})
+        rows = (each for each in [((), told)])
+        family = Family("histogram", "took_seconds", "Took.", (), rows, bounds=("1.0", "+Inf"))
+        for piece in in_pieces([family]):
+            summed.add(pickle.loads(pickle.dumps(piece)))
     registry = CollectorRegistry(auto_describe=False)
     registry.register(summed)
     (told,) = [line for line in openmetrics(registry).decode().splitlines() if 'le="1.0"' in line]

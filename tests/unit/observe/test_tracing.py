@@ -289,9 +289,10 @@ async def test_histograms_and_lines_name_the_trace(
     async with running(behind() | log, company) as gateway:
         await infer(gateway, "v2-rest", "identity")
         await request_of(spans, "infer")
-        text = (await company.metrics.scrape("application/openmetrics-text")).body.decode()
-        told = [line for line in text.splitlines() if f'# {{trace_id="{TRACE}"}}' in line]
-        families = {line.partition("_bucket")[0] for line in told}
+        told = await company.metrics.scrape("application/openmetrics-text")
+        text = b"".join(told.pieces).decode()
+        lines = [line for line in text.splitlines() if f'# {{trace_id="{TRACE}"}}' in line]
+        families = {line.partition("_bucket")[0] for line in lines}
         assert {"infergate_request_seconds", "infergate_gateway_seconds"} <= families
         assert b"trace_id" not in company.metrics.text()
     assert f'"trace_id":"{TRACE}"'.encode() in capfdbinary.readouterr().out

@@ -42,7 +42,10 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """To a worker: its metrics. A list of families."""
+    """To a worker: its metrics, a piece of them at a time, the first where it is to ``begin`` and
+    else the next. A list of families; an empty one: there are no more."""
+
+    begin: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,17 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from typing import Any, Final
+
+from prometheus_client.core import Metric
 
 from infergate.access.shared_rates import SharedBuckets
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError
 from infergate.core.messages import ModelStatistics
 from infergate.core.vocabulary import SUPERVISOR_LOST
+from infergate.observe.family import in_pieces
 from infergate.observe.log_lines import FORMATTERS, begin
 from infergate.observe.recent import recalled
 from infergate.runtime.assemble import assemble
@@ -86,6 +90,7 @@ class _Worker:
         self._stopping: asyncio.Task[None] | None = None
         self._stopped: Final = asyncio.Event()
         self._channel: Channel
+        self._telling: Iterator[list[Metric]] = iter(())
 
     async def work(self, control: int) -> None:
         """Until told to stop, or the supervisor is no more."""
@@ -113,8 +118,10 @@ class _Worker:
                 self._take()
             case Drop():
                 await self._drop()
-            case Tell():
-                return list(self._company.metrics.registry.collect())
+            case Tell(begin):
+                if begin:
+                    self._telling = in_pieces(self._company.metrics.registry.collect())
+                return next(self._telling, [])
             case Recall():
                 company = self._company
                 return recalled(company.recent, company.metrics, self._number)

@@ -18,11 +18,11 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 from prometheus_client import Counter, Gauge
 from prometheus_client.core import Metric
-from prometheus_client.registry import CollectorRegistry
 
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
@@ -32,6 +32,7 @@ from infergate.core.vocabulary import BUG, WORKER_ENDED, WORKER_FAILED, WORKER_S
 from infergate.gateway.catalogue import ANSWER_TIME
 from infergate.gateway.statistics import together
 from infergate.observe.exposition import Exposition, exposition
+from infergate.observe.family import in_pieces
 from infergate.observe.metrics import Metrics
 from infergate.observe.names import NOBODY, Names
 from infergate.observe.recent import Recalled
@@ -115,6 +116,8 @@ class Supervisor:
         self._held: dict[str, Held] = {}
         self._files: Files | None = Files.made()
         self._past: Final = Summed()
+        self._hearing: asyncio.Task[None] | None = None
+        self._named: Config | None = None  # whose names all have of what is past
         self._changing: Final = asyncio.Lock()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._keeping: list[asyncio.Task[None]] = []
@@ -161,7 +164,7 @@ class Supervisor:
     async def recent(self) -> Sequence[Recalled]:
         """See View."""
         told: list[Recalled] = await self._ask_all(Recall())
-        self._past.keep(self._names())
+        self._forget()
         families = [*self._metrics.at_a_glance(), *self._past.collect()]
         return [*told, Recalled(None, {}, (), (), families)]
 
@@ -283,6 +286,7 @@ class Supervisor:
         """What the worker there has counted still counts; it has no connections."""
         place.serves = False
         self._past.add(place.told, past=True)
+        self._named = None
         place.told = []
         for each in self._held.values():
             each.loads.leave(place.number)
@@ -309,31 +313,53 @@ class Supervisor:
             return None
 
     async def _scrape(self, accept: str) -> Exposition:
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(await self._summed())
-        return exposition(registry, accept)
+        """See Company. Who asks while others do is told what they are."""
+        hearing = self._hearing
+        if hearing is None:
+            hearing = self._hearing = asyncio.create_task(self._hear())
+            hearing.add_done_callback(self._heard)
+        await asyncio.shield(hearing)
+        return exposition(await self._summed(), accept)
+
+    async def _hear(self) -> None:
+        """Have all workers tell their metrics. What one has told before holds until it has told all
+        of them, so if it does not."""
+
+        async def ask(place: _Place, worker: Worker) -> None:
+            told: list[Metric] = []
+            piece = await self._ask(worker, Tell(begin=True), _ANSWER)
+            while piece:
+                told += piece
+                piece = await self._ask(worker, Tell(begin=False), _ANSWER)
+            if piece is not None and place.worker is worker and place.serves:
+                place.told = told
+
+        await asyncio.gather(*(ask(place, worker) for place, worker in self._serving()))
+
+    def _heard(self, _: asyncio.Task[None]) -> None:
+        self._hearing = None
 
     async def _summed(self) -> Summed:
         """The metrics of all processes, those that are no more too."""
-
-        async def ask(place: _Place, worker: Worker) -> None:
-            answer = await self._ask(worker, Tell(), _ANSWER)
-            if answer is not None and place.worker is worker and place.serves:
-                place.told = answer
-
-        await asyncio.gather(*(ask(place, worker) for place, worker in self._serving()))
+        self._forget()
+        families = chain(
+            self._metrics.registry.collect(),
+            list(self._past.collect()),
+            *(place.told for place in self._places),
+        )
         summed = Summed()
-        summed.add(self._metrics.registry.collect())
-        self._past.keep(self._names())
-        summed.add(self._past.collect())
-        for place in self._places:
-            summed.add(place.told)
+        for piece in in_pieces(families):
+            summed.add(piece)
+            await asyncio.sleep(0)  # whoever else waits has a turn
         return summed
 
-    def _names(self) -> Names:
+    def _forget(self) -> None:
+        """What was told of routes and backends that there are no more."""
         config = self._config
-        routes = (route.label for route in compiled.routing_table(config).routes)
-        return Names({NOBODY, *routes}, {NOBODY, *config.backends})
+        if self._named is not config:
+            routes = (route.label for route in compiled.routing_table(config).routes)
+            self._past.keep(Names({NOBODY, *routes}, {NOBODY, *config.backends}))
+            self._named = config
 
     async def _ready(self) -> bool:
         if self._own.gateway.readiness.draining:
@@ -429,7 +455,7 @@ class Supervisor:
             self._kill(each)
         await self._wait(there, None)
         await self._own.stop(0)
-        await self._cancel(self._tasks)
+        await self._cancel(self._tasks if self._hearing is None else {*self._tasks, self._hearing})
         files, self._files = self._files, None
         if files is not None:
             files.close()

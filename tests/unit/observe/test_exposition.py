@@ -1,0 +1,246 @@
+"""What a scrape reads is what the library would write, and comes in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Info
+from prometheus_client.core import Exemplar, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.parser import text_string_to_metric_families
+
+from infergate.core.call import Call
+from infergate.core.figures import EndpointFigures
+from infergate.core.wire import HttpRequest
+from infergate.observe.exposition import exposition
+from infergate.observe.family import Family, Histogram, Row, in_pieces
+from infergate.observe.metrics import Metrics
+from infergate.observe.summed import Summed
+from infergate.runtime.admin import Admin
+from infergate.runtime.history import History
+
+TEXT, OPENMETRICS = "text/plain", "application/openmetrics-text;version=1.0.0,*/*;q=0.1"
+FORMS = [
+    "",
+    TEXT,
+    "text/plain;version=1.0.0;escaping=allow-utf-8",
+    OPENMETRICS,
+    "application/openmetrics-text",
+    "application/openmetrics-text;version=1.0.0;escaping=underscores",
+]
+
+numbers = st.one_of(
+    st.integers(0, 10**18), st.floats(allow_nan=True), st.integers(-5, 5), st.booleans()
+)
+labels = st.text(st.characters(exclude_categories=("Cs",)), max_size=5) | st.text(
+    '"\\\n', max_size=4
+)
+exemplars = st.builds(
+    lambda label, value, when: Exemplar({"trace_id": label, "a": "b"}, value, when),
+    labels, st.floats(0, 1e9), st.none() | st.floats(0, 2e9),
+)  # fmt: skip
+histograms = st.builds(
+    Histogram,
+    st.tuples(*[st.integers(0, 10**7)] * 3),
+    st.floats(0, 1e9),
+    st.dictionaries(st.integers(0, 2), exemplars),
+)
+NAMES = ("route", "backend", "zone", "le_", "kind")
+
+
+@st.composite
+def families(draw: st.DrawFn) -> Family:
+    kind = draw(st.sampled_from(["counter", "gauge", "histogram"]))
+    names = draw(st.permutations(NAMES).map(lambda each: tuple(each[: len(each) // 2 + 1])))
+    names = names[: draw(st.integers(0, 3))]
+    values = histograms if kind == "histogram" else numbers
+    rows: list[Row] = draw(st.lists(st.tuples(st.tuples(*[labels] * len(names)), values)))
+    unit = draw(st.sampled_from(["", "seconds"]))
+    says = draw(labels)
+    return Family(kind, "things", says, names, rows, unit=unit, bounds=("0.1", "2.5", "+Inf"))
+
+
+class Told:
+    """A collector."""
+
+    def __init__(self, *families: Metric) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def text(metrics: Told | CollectorRegistry | Summed, accept: str) -> tuple[str, str]:
+    told = exposition(metrics, accept)
+    return told.content_type, b"".join(told.pieces).decode()
+
+
+def of_library(metrics: Told | CollectorRegistry, accept: str) -> tuple[str, str]:
+    encode, content_type = choose_encoder(accept)
+    return content_type, encode(metrics).decode()
+
+
+@given(families(), st.sampled_from(FORMS))
+def test_any_family_is_written_as_the_library_does(family: Family, accept: str) -> None:
+    assert text(Told(family), accept) == of_library(Told(family), accept)
+
+
+def busy(routes: int) -> Metrics:
+    """``routes`` of them were asked something, each of its own backend."""
+    metrics = Metrics()
+    for number in range(routes):
+        call = Call(peer="", started=10.0, received=10.001)
+        call.route = call.backend = f'some "model" {number}'
+        call.protocol, call.operation, call.backend_protocol = "v2-rest", "infer", "v2-grpc"
+        call.backend_seconds, call.bytes_in, call.bytes_out = 0.01 * number + 0.001, 10, 2_000_000
+        metrics.record(call, 0.02 * number + 0.001)
+        tally = metrics.traffic.of(call.backend)
+        tally.hedges_won += number
+        tally.retries["broken"] = number
+        tally.waited.add(0.1)
+        metrics.traffic.of_route(call.route).fallbacks += number
+    figures = [EndpointFigures(f"b{number}", "http://x", ok=number) for number in range(routes)]
+    metrics.endpoints.source = lambda: iter(figures)
+    metrics.reloads.labels("ok").inc()
+    return metrics
+
+
+def without_process(told: tuple[str, str]) -> tuple[str, list[str]]:
+    """Its CPU time goes on."""
+    content_type, body = told
+    return content_type, [line for line in body.splitlines() if "process_" not in line]
+
+
+@pytest.mark.parametrize("accept", FORMS)
+@pytest.mark.parametrize("routes", [0, 1, 50])
+def test_all_metrics_are_written_as_the_library_does(routes: int, accept: str) -> None:
+    registry = busy(routes).registry
+    ours = without_process(text(registry, accept))
+    assert ours == without_process(of_library(registry, accept))
+    assert sum('route="some' in line for line in ours[1]) >= 50 * routes
+
+
+@pytest.mark.parametrize("escaping", ["dots", "values"])
+@pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
+def test_who_asks_for_other_names_is_told_that_they_are_plain(kind: str, escaping: str) -> None:
+    content_type, body = text(busy(1).registry, f"{kind};version=1.0.0;escaping={escaping}")
+    assert content_type.startswith(f"{kind}; version=1.0.0")
+    assert content_type.endswith("escaping=underscores")
+    assert "infergate_requests_total{" in body
+
+
+@pytest.mark.parametrize("accept", FORMS)
+def test_what_comes_in_pieces_from_another_process_is_the_same(accept: str) -> None:
+    registry = CollectorRegistry()
+    Counter("done", "Done.", ["way"], registry=registry).labels("in").inc()
+    Info("build", "Which.", registry=registry).info({"version": "1"})
+    for each in (busy(50), Metrics()):
+        summed, pieces = Summed(), 0
+        for piece in in_pieces((*each.registry.collect(), *registry.collect())):
+            assert sum(len(list(f.rows)) for f in piece if isinstance(f, Family)) <= 256
+            summed.add(pickle.loads(pickle.dumps(piece)))
+            pieces += 1
+        assert pieces > 3 or each.flows() == []
+        whole = Told(*each.registry.collect(), *registry.collect())
+        told = without_process(text(summed, accept))
+        assert told == without_process(of_library(whole, accept))
+
+
+class Beat:
+    """Counts how often the loop turns."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self._next()
+
+    def _next(self) -> None:
+        self.turns += 1
+        self._handle = asyncio.get_running_loop().call_soon(self._next)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+
+async def scraped(metrics: Metrics, method: str = "GET") -> tuple[list[bytes], list[int]]:
+    """The pieces of an answer, and how often the loop had turned when each was there."""
+
+    async def ready() -> bool:
+        return True
+
+    beat = Beat()
+    wire, call = HttpRequest(method, "/metrics"), Call(peer="", started=time.monotonic())
+    answer = await Admin(metrics.scrape, ready, History()).respond(wire, call)
+    pieces, turns = [bytes(part) for part in answer.body], [beat.turns]
+    if answer.rest is not None:
+        while (body := await answer.rest.next()) is not None:
+            pieces += map(bytes, body)
+            turns.append(beat.turns)
+        await answer.rest.close()
+    beat.stop()
+    return pieces, turns
+
+
+async def test_whoever_waits_has_a_turn_between_two_pieces_of_a_scrape() -> None:
+    """However many routes there are: no piece is longer than another."""
+    made: list[int] = []
+
+    class Watched(Metrics):
+        """Tells how much was made of it."""
+
+        def text(self) -> bytes:
+            raise AssertionError("it is never made at once")
+
+    metrics = Watched()
+    metrics.registry.register(Told(Family("gauge", "rows", "", ("n",), counting(made, 20_000))))
+    before = made.copy()
+    pieces, turns = await scraped(metrics)
+    assert before == []
+    assert len(made) == 20_000
+    assert len(pieces) > 5
+    assert max(map(len, pieces)) < 70_000, "a piece is bounded"
+    assert all(later > earlier for earlier, later in pairwise(turns))
+    families = list(text_string_to_metric_families(b"".join(pieces).decode()))
+    assert len(next(each for each in families if each.name == "rows").samples) == 20_000
+
+
+def counting(made: list[int], rows: int) -> Iterator[Row]:
+    for number in range(rows):
+        made.append(number)
+        yield (str(number),), number
+
+
+async def test_the_more_routes_the_more_turns_a_scrape_takes() -> None:
+    """Of 10,000 routes it is 1500."""
+    pieces, turns = await scraped(busy(1000))
+    assert len(turns) > 150
+    assert turns[-1] >= len(turns) - 1
+    assert max(map(len, pieces)) < 70_000
+
+
+async def test_what_is_asked_by_head_has_its_length() -> None:
+    pieces, turns = await scraped(busy(300), "HEAD")
+    assert len(turns) == 1, "it has no rest"
+    assert len(pieces) > 2
+    assert turns[0] >= len(pieces) - 2
+
+
+async def test_a_short_answer_is_whole() -> None:
+    pieces, turns = await scraped(busy(1))
+    assert (len(pieces), len(turns)) == (1, 1)
+
+
+def test_a_queue_that_nobody_waited_in_has_no_times() -> None:
+    metrics = Metrics()
+    for backend in ("idle", "busy"):
+        metrics.traffic.of(backend)
+    metrics.traffic.of("busy").waited.add(0.1)
+    _, body = text(metrics.registry, "")
+    told = {line.partition("{")[2] for line in body.splitlines() if "queue_seconds_count{" in line}
+    assert told == {'backend="busy"} 1.0'}

@@ -1,0 +1,139 @@
+"""How a supervisor hears the metrics of its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.core import Metric
+
+from infergate.config.schema import Config
+from infergate.core.call import Call
+from infergate.observe.family import in_pieces
+from infergate.observe.metrics import Metrics
+from infergate.runtime.history import History
+from infergate.runtime.workers.messages import Tell
+from infergate.runtime.workers.supervisor import Supervisor
+
+ROUTES = 500
+
+
+class Site:
+    """A supervisor whose workers are played."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.supervisor = Supervisor(Config.default().model_copy(update={"workers": 2}), History())
+        self.workers = [Metrics(), Metrics()]
+        self.telling: dict[int, Iterator[list[Metric]]] = {}
+        self.asked: list[int] = []
+        self.silent_after: int | None = None
+        """Worker 1 answers so many questions more."""
+        for place in self.supervisor._places:
+            place.worker, place.serves = place.number, True  # type: ignore[assignment]
+        serving = [(place, place.number) for place in self.supervisor._places]
+        monkeypatch.setattr(self.supervisor, "_serving", lambda: serving)
+        monkeypatch.setattr(self.supervisor, "_ask", self.ask)
+
+    async def ask(self, worker: int, question: Tell, seconds: float) -> Any:
+        await asyncio.sleep(0)
+        self.asked.append(worker)
+        if worker == 1 and self.silent_after is not None:
+            if self.silent_after == 0:
+                return None
+            self.silent_after -= 1
+        if question.begin:
+            self.telling[worker] = in_pieces(self.workers[worker].registry.collect())
+        return pickle.loads(pickle.dumps(next(self.telling[worker], [])))
+
+    def count(self, worker: int, route: str = "m") -> None:
+        call = Call(peer="", started=0.0)
+        call.route = route
+        self.workers[worker].record(call, 0.1)
+
+    async def scraped(self, route: str = "m") -> float:
+        """How many requests of ``route`` the metrics tell."""
+        told = await self.supervisor._scrape("")
+        lines = b"".join(told.pieces).decode().splitlines()
+        counts = [
+            float(line.rpartition(" ")[2])
+            for line in lines
+            if line.startswith("infergate_requests_total") and f'route="{route}"' in line
+        ]
+        return sum(counts)
+
+
+@pytest.fixture
+async def site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    made = Site(monkeypatch)
+    yield made
+    for place in made.supervisor._places:
+        place.worker, place.serves = None, False
+    monkeypatch.undo()
+    await made.supervisor.stop(0)
+
+
+async def test_what_workers_tell_in_pieces_is_added_up(site: Site) -> None:
+    for number in range(ROUTES):
+        for worker in (0, 1):
+            site.count(worker, f"r{number}")
+    assert [await site.scraped(f"r{number}") for number in (0, ROUTES - 1)] == [2, 2]
+    assert site.asked.count(0) > 10, "there were several pieces"
+
+
+async def test_a_worker_that_falls_silent_counts_as_it_last_did(site: Site) -> None:
+    for worker in (0, 1):
+        for number in range(ROUTES):
+            site.count(worker, f"r{number}")
+        site.count(worker)
+    assert await site.scraped() == 2
+    for worker in (0, 1):
+        site.count(worker)
+        site.count(worker, "r0")
+    site.silent_after = 2
+    assert await site.scraped() == 3
+    assert await site.scraped("r0") == 3, "of what it told in part nothing is taken"
+    site.silent_after = None
+    assert await site.scraped() == 4
+
+
+async def test_who_asks_while_others_do_is_told_what_they_are(site: Site) -> None:
+    for worker in (0, 1):
+        site.count(worker)
+    await site.scraped()
+    once = len(site.asked)
+    first = asyncio.create_task(site.scraped())
+    others = [asyncio.create_task(site.scraped()) for _ in range(5)]
+    await asyncio.sleep(0)
+    first.cancel()  # and goes: the others are told all the same
+    assert await asyncio.gather(*others) == [2] * 5
+    assert len(site.asked) == 2 * once
+
+
+async def test_others_have_their_turns_while_metrics_are_added_up(site: Site) -> None:
+    for number in range(ROUTES):
+        for worker in (0, 1):
+            site.count(worker, f"r{number}")
+    await site.supervisor._hear()
+    pieces = sum(len(place.told) for place in site.supervisor._places)
+    turns = 0
+    adding = asyncio.create_task(site.supervisor._summed())
+    while not adding.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert pieces > 10
+    assert turns > 10
+
+
+async def test_what_a_worker_counted_before_it_ended_counts_on(site: Site) -> None:
+    for worker in (0, 1):
+        site.count(worker, "*")
+    assert await site.scraped("*") == 2
+    site.count(1, "gone")
+    assert await site.scraped("gone") == 1
+    site.supervisor._bury(site.supervisor._places[1])
+    site.workers[1] = Metrics()
+    assert await site.scraped("*") == 2
+    assert await site.scraped("gone") == 0, "the configuration has no such route"
