@@ -14,6 +14,9 @@ from infergate.observe.repeated import Repeated
 
 _OTHERS: Final[dict[str, Event]] = {"asyncio": BUG, "opentelemetry": TRACES_NOT_SENT}
 """Events of libraries' lines, by the first part of their loggers' names."""
+_QUIET: Final = ("watchfiles",)
+"""Libraries whose lines are told from warnings on. This one tells of each change of a file; where
+the log itself lies in a folder that is watched, each line would be the reason for the next."""
 
 
 def _event(record: logging.LogRecord) -> tuple[str, str]:
@@ -75,4 +78,6 @@ def begin(form: str) -> logging.Handler:
     handler.setFormatter(FORMATTERS[form]())
     handler.addFilter(Repeated())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
     return handler

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import watchfiles
 
+from infergate.observe.log_lines import begin
 from infergate.runtime import watch as module
 from infergate.runtime.watch import _folders, watch
 
@@ -99,3 +101,25 @@ def test_the_folders_on_the_way_through_links(tmp_path: Path) -> None:
     found = {each.resolve() for each in _folders([tmp_path / "config/routes.yaml"])}
     assert found == {tmp_path / name for name in ("config", "config/..1", "elsewhere")}
     assert _folders([tmp_path / "no/such"]) == {}
+
+
+async def test_a_log_beside_the_watched_file_does_not_feed_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)  # as infergate's lines are
+    library = logging.getLogger("watchfiles")
+    before = library.level
+    begin("text")
+    try:
+        looks = Looks()
+        async with asyncio.timeout(20):
+            task = await watching(tmp_path / "a", lambda: 0.01, looks)
+            for number in range(3):
+                seen, looks.count = looks.count, 0
+                while not looks.count:  # it may not be watched yet
+                    (tmp_path / "log").write_text(f"{number} {seen}")
+                    await asyncio.sleep(0.02)
+            await ended(task)
+    finally:
+        library.setLevel(before)
+    assert [each.message for each in caplog.records if "watchfiles" in each.name] == []
