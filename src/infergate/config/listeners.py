@@ -134,9 +134,9 @@ class AdminListener(Section):
     )
     hosts: tuple[HostName, ...] = Field(
         default=(),
-        description="Names by which browsers may open the console, besides IP addresses, localhost "
-        "and names that are no public domain's: any other may be an attacker's, who has it point "
-        "here (DNS rebinding).",
+        description="Names by which the console and /config are shown, besides IP addresses, "
+        "localhost and names that are no public domain's: any other may be an attacker's, who has "
+        "it point here (DNS rebinding). /metrics and probes are answered by any name.",
     )
 
 

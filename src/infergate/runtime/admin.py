@@ -31,6 +31,8 @@ _STATUSES: Final = {
 }
 _CONSOLE: Final = "/console"
 _PATHS: Final = ("/metrics", "/healthz", "/readyz", "/config")
+_SHOWING: Final = frozenset({"/", "/config"})
+"""What tells of the configuration. A scrape or a probe comes by whatever name its caller has."""
 _audit = logging.getLogger("infergate.audit")
 
 
@@ -60,7 +62,7 @@ class Admin:
     ) -> None:
         """``over`` is told which limit a request met. ``console`` makes what answers below
         ``/console``, when it is first asked for: an idle process has no use for it. ``hosts`` are
-        names by which browsers may ask for a reload."""
+        names that may be asked for besides those that are nobody's in public."""
         self._scrape: Final = scrape
         self._ready: Final = ready
         self._history: Final = history
@@ -84,6 +86,11 @@ class Admin:
         return await self._read(wire)
 
     async def _read(self, wire: HttpRequest) -> HttpResponse:
+        if wire.path in _SHOWING and (name := visitors.unknown_host(wire.headers, self._hosts)):
+            wrong = (
+                f"'{name}' is no name of this listener: see listeners.admin.hosts, or ask by IP\n"
+            )
+            return HttpResponse(403, _TEXT, [wrong.encode("utf-8", "backslashreplace")])
         match wire.path:
             case "/metrics":
                 told = await self._scrape(wire.headers.get("accept", ""))

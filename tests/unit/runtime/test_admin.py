@@ -11,7 +11,7 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.wire import HttpRequest
 from infergate.observe.metrics import Metrics
-from infergate.runtime.admin import Admin
+from infergate.runtime.admin import Admin, Below
 from infergate.runtime.history import History, Outcome
 
 
@@ -152,3 +152,43 @@ async def test_a_reload_that_may_not_be_asked_for(
     served = admin(history=again.history, reload=reload)
     assert (await told(served, "/reload", method, headers))[0] == status
     assert again.why == []
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(
+    ("path", "host", "status"),
+    [
+        ("/config", "evil.example:9090", 403),
+        ("/", "evil.example", 403),
+        ("/config", "ops.example:9090", 200),
+        ("/config", "10.0.0.7:9090", 200),
+        ("/config", "localhost:9090", 200),
+        ("/config", "infergate.prod.svc.cluster.local:9090", 200),
+        ("/config", "", 200),
+        ("/metrics", "evil.example", 200),
+        ("/healthz", "evil.example", 200),
+        ("/readyz", "evil.example", 200),
+    ],
+)
+async def test_a_public_name_is_shown_no_configuration(
+    path: str, host: str, status: int, method: str
+) -> None:
+    history = History()
+    served = Admin(Metrics().scrape, _always, history, hosts=("ops.example",))
+    answered, body = await told(served, path, method, {"host": host} if host else {})
+    assert answered == status
+    assert (b"listeners.admin.hosts" in body) == (status == 403)
+
+
+@pytest.mark.parametrize("page", [{"accept": "text/html"}, {}])
+async def test_nor_is_the_console(page: dict[str, str]) -> None:
+    served = Admin(Metrics().scrape, _always, History(), console=_no_console)
+    assert (await told(served, "/", headers={"host": "evil.example", **page}))[0] == 403
+
+
+async def _always() -> bool:
+    return True
+
+
+def _no_console() -> Below:
+    raise AssertionError
