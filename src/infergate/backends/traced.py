@@ -73,6 +73,7 @@ class TracedUpstream(Generic[Req, Resp]):
                 async for answer in answers:
                     if asking is not None:
                         asking.answered(self._headers.status(answer))
+                        asking.received()
                     yield answer
         except GeneratorExit:  # no more of it is wanted, which is no failure
             raise

@@ -38,6 +38,10 @@ class Asking(Protocol):
         """With this status of HTTP or gRPC; of a stream, its latest."""
         ...
 
+    def received(self) -> None:
+        """One more message of a stream."""
+        ...
+
     def end(self, error: BaseException | None = None) -> None:
         """It is over, by ``error`` if there is one."""
         ...
@@ -58,6 +62,11 @@ class Tracing(Protocol):
     def ask(self, traceparent: str, backend: str, endpoint: str) -> Asking | None:
         """A server is asked, for the request that ``traceparent``, as ``begin`` has set it, tells
         of. None: its trace is not sampled."""
+        ...
+
+    def answer(self, call: Call) -> None:
+        """One more answer of a stream's request is there to be sent; ``call.messages`` were before
+        it."""
         ...
 
     def end(self, call: Call) -> None:

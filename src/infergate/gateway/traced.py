@@ -5,12 +5,13 @@ Each class here stands for another one where tracing is on, does the same, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 from infergate.codecs.base import Forwarding, Parsed
 from infergate.core.call import Call
-from infergate.core.messages import Answer
+from infergate.core.messages import Answer, InferRequest, InferResponse
 from infergate.core.tracing import Tracing
 from infergate.gateway.bound import Bound
 from infergate.gateway.frontend import Exchanging, Forward, Translate
@@ -29,7 +30,7 @@ HELPER: Final = "helper"
 
 
 class TracedGateway(Gateway):
-    """Tells how long it takes to find a route."""
+    """Tells how long it takes to find a route, and of each answer of a stream."""
 
     def __init__(self, *arguments: Any, tracing: Tracing, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -39,6 +40,15 @@ class TracedGateway(Gateway):
         """See Gateway."""
         with self._tracing.step(ROUTE):
             return super().bind(model, version, call)
+
+    async def stream(
+        self, request: InferRequest, bound: Bound, call: Call
+    ) -> AsyncGenerator[InferResponse, None]:
+        """See Gateway."""
+        async with aclosing(super().stream(request, bound, call)) as answers:
+            async for answer in answers:
+                self._tracing.answer(call)
+                yield answer
 
 
 class TracedGuardedGateway(TracedGateway, GuardedGateway):

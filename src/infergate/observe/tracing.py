@@ -45,6 +45,11 @@ from infergate.core.tracing import TRACEPARENT, Asking
 _NAME: Final = "infergate"
 _LONGEST: Final = 256
 """Characters of a client's text."""
+_MOST_MESSAGES: Final = 64
+"""Of one stream that are events; a stream of tokens may have thousands. The first ones, for the SDK
+would keep the last: how long the first took is what is looked for."""
+_MESSAGE: Final = "rpc.message"
+"""Such an event, in OpenTelemetry's conventions, as are its attributes."""
 _LAST: Final = 5.0
 """Seconds that the last spans have to be sent."""
 _NOTHING: Final = Context()
@@ -125,6 +130,11 @@ class OpenTelemetry:
             self._tracer.start_span(f"upstream {backend}", within, SpanKind.CLIENT, attributes)
         )
 
+    def answer(self, call: Call) -> None:
+        """See Tracing."""
+        if isinstance(call.trace, _Trace) and call.messages is not None:
+            _tell_message(call.trace.span, "SENT", call.messages + 1)
+
     def end(self, call: Call) -> None:
         """See Tracing."""
         trace = call.trace
@@ -147,6 +157,12 @@ class OpenTelemetry:
         ending.join(_LAST)
 
 
+def _tell_message(span: Span, kind: str, number: int) -> None:
+    """``kind`` is SENT or RECEIVED, ``number`` from 1 on."""
+    if number <= _MOST_MESSAGES and span.is_recording():
+        span.add_event(_MESSAGE, {"rpc.message.type": kind, "rpc.message.id": number})
+
+
 @contextmanager
 def _step(span: Span) -> Iterator[None]:
     try:
@@ -161,11 +177,12 @@ def _step(span: Span) -> Iterator[None]:
 class _Asking:
     """Implements :class:`infergate.core.tracing.Asking`."""
 
-    __slots__ = ("_span", "_status")
+    __slots__ = ("_received", "_span", "_status")
 
     def __init__(self, span: Span) -> None:
         self._span: Final = span
         self._status: int | None = None
+        self._received = 0
 
     @property
     def traceparent(self) -> str:
@@ -175,6 +192,11 @@ class _Asking:
     def answered(self, status: int) -> None:
         """See Asking."""
         self._status = status
+
+    def received(self) -> None:
+        """See Asking."""
+        self._received += 1
+        _tell_message(self._span, "RECEIVED", self._received)
 
     def end(self, error: BaseException | None = None) -> None:
         """See Asking."""

@@ -214,6 +214,68 @@ async def test_each_request_of_a_stream_is_a_span(spans: Spans, engine: str) -> 
         assert {"parse", "route"} <= {each.name for each in spans.below(id_of(request))}
 
 
+def events(span: ReadableSpan) -> list[tuple[str, object, object]]:
+    return [
+        (each.name, told["rpc.message.type"], told["rpc.message.id"])
+        for each in span.events
+        if (told := each.attributes or {})
+    ]
+
+
+async def repeated(gateway: Running, protocol: str, times: int, **headers: str) -> int:
+    """How many answers a stream gets that wants so many."""
+    numbers = (
+        tensor_of("IN", Datatype.INT32, np.arange(times, dtype=np.int32)),
+        tensor_of("DELAY", Datatype.UINT32, np.zeros(times, np.uint32)),
+    )
+    call = Call(peer="test", started=time.monotonic(), headers={**HEADERS, **headers})
+    async with client(gateway, protocol, "repeat") as asking:
+        answers: AsyncGenerator[Any, None] = asking.stream(
+            InferRequest("repeat", inputs=numbers), call
+        )
+        async with aclosing(answers):
+            return len([each async for each in answers])
+
+
+@pytest.mark.parametrize("protocol", ["v2-rest", "v2-grpc"])
+@pytest.mark.parametrize("engine", ["own", "compat"])
+async def test_each_answer_of_a_stream_is_an_event(
+    spans: Spans, engine: str, protocol: str
+) -> None:
+    async with AsyncExitStack() as stack:
+        other = await stack.enter_async_context(running(behind(engine=engine)))
+        port = other.listeners["grpc"].address.port
+        server = {
+            "protocol": "v2-grpc",
+            "profile": "triton",
+            "endpoints": (f"grpc://127.0.0.1:{port}",),
+        }
+        routes = ({"model": "*", "backend": "server"},)
+        front = {"listeners": LISTENERS, "backends": {"server": server}, "routes": routes}
+        gateway = await stack.enter_async_context(running({**front, "engine": engine}))
+        assert await repeated(gateway, protocol, 3) == 3
+        request = await request_of(spans, "stream_infer")
+        assert events(request) == [("rpc.message", "SENT", number) for number in (1, 2, 3)]
+        asked = [each for each in spans.below(id_of(request)) if each.name == "upstream server"]
+        received = [each for asking in asked for each in events(asking)]
+        assert received[:3] == [("rpc.message", "RECEIVED", number) for number in (1, 2, 3)]
+        assert len(received) <= 4, "and what ends it"
+        spans.exporter.clear()
+        assert await repeated(gateway, protocol, 200) == 200
+        request = await request_of(spans, "stream_infer")
+        assert [number for _, _, number in events(request)] == list(range(1, 65))
+        assert request.attributes is not None
+        assert request.attributes["infergate.messages"] in {200, 201}
+
+
+async def test_what_is_no_stream_has_no_such_events(spans: Spans) -> None:
+    async with running(behind()) as gateway:
+        for protocol in ("v2-rest", "v2-grpc"):
+            spans.exporter.clear()
+            await infer(gateway, protocol, "identity")
+            assert events(await request_of(spans, "infer")) == []
+
+
 async def test_a_request_without_a_trace_begins_one(spans: Spans) -> None:
     async with running(behind()) as gateway:
         await infer(gateway, "v2-rest", "identity", traceparent="00-nonsense-01")
