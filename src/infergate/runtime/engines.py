@@ -122,7 +122,7 @@ def _uvloops() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def _compat() -> Engine:
     from infergate.transport.grpc_client import GrpcUpstream
     from infergate.transport.grpc_server import FIXED, GrpcServer
-    from infergate.transport.http_client import AiohttpUpstream
+    from infergate.transport.http_aiohttp_client import AiohttpUpstream
     from infergate.transport.http_server import AiohttpServer
 
     beside = functools.partial(bound, listen=False)

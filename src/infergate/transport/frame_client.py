@@ -19,7 +19,7 @@ from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport import http_head
 from infergate.transport.base import Dropping, Endpoint, HttpStreamUpstream
 from infergate.transport.frames import PREFIX, Frames, prefix
-from infergate.transport.http_client import AiohttpUpstream
+from infergate.transport.h1_client import H1Upstream
 from infergate.transport.pool import Pool, Pooled, Pools
 
 _HTTP: Final = PREFIX.unpack(b"HTTP")[0]
@@ -112,7 +112,7 @@ class EitherUpstream:
     def __init__(
         self,
         limits: Limits,
-        http: Callable[[Limits, ClientTls | None], HttpStreamUpstream] = AiohttpUpstream,
+        http: Callable[[Limits, ClientTls | None], HttpStreamUpstream] = H1Upstream,
         tls: ClientTls | None = None,
     ) -> None:
         """``http`` makes what speaks HTTP, also by ``tls``."""

@@ -2,8 +2,8 @@
 
 *Strategy.* See ``http_client`` and ``h1.answer``. Bytes are received into a scratch that all
 connections of a client share. The body of a plain answer, if it is not here with its head, goes on
-into memory of its own size, where the kernel puts it. What is not plain goes to aiohttp's parser as
-it came, and is what that makes of it.
+into memory of its own size, where the kernel puts it. What is not plain goes to a lenient reader as
+it came, and is what that makes of it; so do streams.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpResponse
 from infergate.transport.base import Endpoint
 from infergate.transport.h1.answer import PlainHead, PlainHeads
-from infergate.transport.http_client import AiohttpUpstream
+from infergate.transport.h1.lenient import LenientReader
+from infergate.transport.http_client import Http1Upstream
 from infergate.transport.http_exchange import Exchange
 from infergate.transport.pool import Pool
 from infergate.transport.rooms import room
@@ -34,7 +35,7 @@ class H1Exchange(Exchange, asyncio.BufferedProtocol):
     def __init__(
         self, scratch: memoryview, limits: Limits, endpoint: Endpoint, pool: Pool[Any]
     ) -> None:
-        super().__init__(limits, endpoint, pool)
+        super().__init__(LenientReader, limits, endpoint, pool)
         self._scratch: Final = scratch
         self._heads: Final = PlainHeads()
         self._plain: PlainHead | None = None  # the answer that is coming
@@ -62,7 +63,7 @@ class H1Exchange(Exchange, asyncio.BufferedProtocol):
             self._transport.abort()
             return
         plain = None
-        if self._parser is None:
+        if self._reader is None:
             plain = self._heads.read(data, self._method)
         if plain is None or plain.length > self._limits.body:
             super().data_received(data)
@@ -84,9 +85,9 @@ class H1Exchange(Exchange, asyncio.BufferedProtocol):
         self._complete(response, keep=plain.keep and self._received == plain.length)
 
 
-class H1Upstream(AiohttpUpstream):
-    """An :data:`~infergate.transport.base.HttpUpstream`. Streams are left to aiohttp's parser."""
+class H1Upstream(Http1Upstream):
+    """An :data:`~infergate.transport.base.HttpUpstream`."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         scratch = np.empty(_SCRATCH, np.uint8).data
-        super().__init__(limits, tls, functools.partial(H1Exchange, scratch))
+        super().__init__(limits, tls, functools.partial(H1Exchange, scratch), LenientReader)

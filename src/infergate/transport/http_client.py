@@ -1,4 +1,4 @@
-"""A pooled HTTP/1.1 client: asyncio's sockets, aiohttp's parser.
+"""A pooled HTTP/1.1 client, whatever reads the answers.
 
 *Strategy.* See ``pool``.
 
@@ -10,6 +10,7 @@ backend was just closing goes out once more, on a fresh connection. A POST never
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
@@ -20,25 +21,23 @@ from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.base import Endpoint
 from infergate.transport.http_events import EventExchange
-from infergate.transport.http_exchange import AiohttpExchange, Exchange
+from infergate.transport.http_exchange import Exchange, Read
 from infergate.transport.pool import Make, Pools, StaleError
 
 _SAFE: Final = frozenset({"GET", "HEAD"})
 
 
-class AiohttpUpstream:
+class Http1Upstream:
     """An :data:`~infergate.transport.base.HttpUpstream`."""
 
     def __init__(
-        self,
-        limits: Limits,
-        tls: ClientTls | None = None,
-        make: Make[Exchange] = AiohttpExchange,
+        self, limits: Limits, tls: ClientTls | None, make: Make[Exchange], read: Read
     ) -> None:
-        """``make`` makes a connection for whole answers; ``tls``: see ``Pools``."""
+        """``make`` makes a connection for whole answers, ``read`` reads those that may be streams;
+        ``tls``: see ``Pools``."""
         self._limits: Final = limits
         self._pools: Final = Pools(limits, make, tls)
-        self._streams: Final = Pools(limits, EventExchange, tls)
+        self._streams: Final = Pools(limits, functools.partial(EventExchange, read), tls)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
         """Send and wait for the whole answer. See :class:`~infergate.transport.base.Upstream`."""

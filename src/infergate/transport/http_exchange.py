@@ -1,13 +1,13 @@
 """One connection to an HTTP/1.1 backend.
 
-*Strategy.* See ``pool``. Like ``http_connection``, over aiohttp's parser. A parser is made for each
-exchange, so nothing of one answer can leak into the next.
+*Strategy.* See ``pool``. A reader is made for each exchange, so nothing of one answer can leak into
+the next.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
 from infergate import __version__
 from infergate.core.errors import garbage
@@ -16,28 +16,48 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, size
 from infergate.transport import http_head
 from infergate.transport.base import Endpoint
-from infergate.transport.http_parser import (
-    NOT_HTTP,
-    HttpResponseParser,
-    RawResponseMessage,
-    StreamReader,
-    response_parser,
-)
 from infergate.transport.pool import Pool, Pooled
+
+
+class AnswerReader(Protocol):
+    """Reads the answer to one request, and passes over those of 1xx before it. ``status`` is 0, and
+    nothing else means anything, until its head is here. ``whole``: so is its body; ``keep``: the
+    connection may then carry another exchange, for nothing came behind it."""
+
+    status: int
+    headers: Mapping[str, str]
+    whole: bool
+    keep: bool
+
+    def feed(self, data: bytes) -> None:
+        """``data`` came. Raises ValueError where that is no HTTP."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more will come, which is the end of a body that has no other. Raises ValueError
+        where something is missing."""
+        ...
+
+    def take(self) -> bytes:
+        """What came of the body since this was asked before."""
+        ...
+
+
+Read = Callable[[str], AnswerReader]
+"""Makes a reader of the answer to a request of that method."""
 
 
 class Exchange(Pooled):
     """See the module. How bytes are received is the matter of those derived from it."""
 
-    def __init__(self, limits: Limits, endpoint: Endpoint, pool: Pool[Any]) -> None:
+    def __init__(self, read: Read, limits: Limits, endpoint: Endpoint, pool: Pool[Any]) -> None:
         super().__init__(limits, endpoint, pool)
         self._lines: Final = (
             f"host: {endpoint.authority}\r\nuser-agent: infergate/{__version__}\r\n"
         )
+        self._read: Final = read
         self._method = ""
-        self._parser: HttpResponseParser | None = None
-        self._message: RawResponseMessage | None = None
-        self._payload: StreamReader | None = None
+        self._reader: AnswerReader | None = None
         self._parts: list[Buffer] = []
         self._received = 0
 
@@ -50,8 +70,7 @@ class Exchange(Pooled):
             wire.method, target, wire.headers, size(wire.body), self._lines
         )
         self._method = wire.method
-        self._parser = None
-        self._message = self._payload = None
+        self._reader = None
         self._parts = []
         self._received = 0
         return await self._exchange(http_head.gathered(head, wire.body), deadline)
@@ -64,38 +83,34 @@ class Exchange(Pooled):
             self._transport.abort()
             return
         self._answered = True
-        if self._parser is None:
-            self._parser = response_parser(self._loop, self._method)
+        if self._reader is None:
+            self._reader = self._read(self._method)
+        reader = self._reader
+        has_begun = reader.status
         try:
-            messages, _, _ = self._parser.feed_data(data)
-        except NOT_HTTP as error:
+            reader.feed(data)
+        except ValueError as error:
             self._fail(garbage("the backend's answer is not valid HTTP", self._said(error)))
             return
-        for message, payload in messages:
-            if self._message is not None:
-                break  # a second answer: seen and dropped below
-            if message.code >= 200:
-                self._message, self._payload = message, payload
-                if not self._fits(message.headers.get("content-length")):
-                    return
-        if self._message is None or not self._gather():
+        if not reader.status:
             return
-        assert self._payload is not None
-        if self._payload.is_eof():
-            self._finish(more=bool(messages) and messages[-1][0] is not self._message)
+        if not (has_begun or reader.whole or self._fits(reader.headers.get("content-length"))):
+            return
+        if self._gather(reader) and reader.whole:
+            self._finish(reader)
 
     def _cut(self, exc: BaseException | None) -> None:
-        if exc is not None or self._message is None or self._payload is None:
+        reader = self._reader
+        if exc is not None or reader is None or not reader.status:
             super()._cut(exc)
             return
-        assert self._parser is not None
         try:
-            self._parser.feed_eof()  # the end of a body without a length
-        except NOT_HTTP:
-            super()._cut(exc)
+            reader.end()
+        except ValueError as error:
+            super()._cut(error)
             return
-        if self._gather():
-            self._finish(more=True)
+        if self._gather(reader):
+            self._finish(reader)
 
     # ---- the answer
 
@@ -105,10 +120,9 @@ class Exchange(Pooled):
             return False
         return True
 
-    def _gather(self) -> bool:
-        """Take what the parser has of the body. False where that ended the exchange."""
-        assert self._payload is not None
-        chunk = self._payload.read_nowait()
+    def _gather(self, reader: AnswerReader) -> bool:
+        """Take what there is of the body. False where that ended the exchange."""
+        chunk = reader.take()
         if chunk:
             self._received += len(chunk)
             self._parts.append(chunk)
@@ -117,15 +131,7 @@ class Exchange(Pooled):
                 return False
         return True
 
-    def _finish(self, *, more: bool) -> None:
-        """``more``: something came after the answer, or may have."""
-        message = self._message
-        assert message is not None
-        headers = http_head.lowered(message.headers.items())
-        parts, self._parts = self._parts, []  # an idle connection holds no answer
-        response = HttpResponse(message.code, headers, parts)
-        self._complete(response, keep=not (more or message.should_close))
-
-
-class AiohttpExchange(Exchange, asyncio.Protocol):
-    """Receives what the loop has read."""
+    def _finish(self, reader: AnswerReader) -> None:
+        self._reader = None  # an idle connection holds no answer
+        parts, self._parts = self._parts, []
+        self._complete(HttpResponse(reader.status, reader.headers, parts), keep=reader.keep)

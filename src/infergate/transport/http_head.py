@@ -15,6 +15,7 @@ from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpResponse
 
+SWITCHING_PROTOCOLS: Final = 101
 BAD_REQUEST: Final = 400
 TIMED_OUT: Final = 408
 URI_TOO_LONG: Final = 414

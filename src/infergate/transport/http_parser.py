@@ -8,6 +8,7 @@ answers as leniently as aiohttp's client does.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from aiohttp.http import (
@@ -21,17 +22,17 @@ from aiohttp.http import (
 from aiohttp.streams import StreamReader
 
 from infergate.core.limits import KIB, Limits
+from infergate.core.wire import NO_HEADERS
+from infergate.transport import http_head
 
 __all__ = [
     "HTTP_1_0",
     "NOT_HTTP",
+    "AiohttpReader",
     "HttpRequestParser",
-    "HttpResponseParser",
     "RawRequestMessage",
-    "RawResponseMessage",
     "StreamReader",
     "request_parser",
-    "response_parser",
 ]
 
 HTTP_1_0: Final = HttpVersion10
@@ -73,16 +74,60 @@ def request_parser(loop: asyncio.AbstractEventLoop, limits: Limits) -> HttpReque
     )
 
 
-def response_parser(loop: asyncio.AbstractEventLoop, method: str) -> HttpResponseParser:
-    """A parser of the answer to one request of ``method``."""
-    return HttpResponseParser(
-        _FLOW,
-        loop,
-        _BUFFER,
-        max_line_size=_ANSWER_HEADERS,
-        max_field_size=_ANSWER_HEADERS,
-        max_headers=_ANSWER_HEADER_COUNT,
-        response_with_body=method != "HEAD",
-        read_until_eof=True,
-        auto_decompress=False,
-    )
+class AiohttpReader:
+    """An :class:`~infergate.transport.http_exchange.AnswerReader`."""
+
+    __slots__ = ("_message", "_parser", "_payload", "headers", "keep", "status", "whole")
+
+    def __init__(self, method: str) -> None:
+        self._parser: Final = HttpResponseParser(
+            _FLOW,
+            asyncio.get_running_loop(),
+            _BUFFER,
+            max_line_size=_ANSWER_HEADERS,
+            max_field_size=_ANSWER_HEADERS,
+            max_headers=_ANSWER_HEADER_COUNT,
+            response_with_body=method != "HEAD",
+            read_until_eof=True,
+            auto_decompress=False,
+        )
+        self._message: RawResponseMessage | None = None
+        self._payload: StreamReader | None = None
+        self.status = 0
+        self.headers: Mapping[str, str] = NO_HEADERS
+        self.whole = self.keep = False
+
+    def feed(self, data: bytes) -> None:
+        """``data`` came. Raises ValueError where that is no HTTP."""
+        try:
+            messages, _, _ = self._parser.feed_data(data)
+        except HttpProcessingError as error:
+            raise ValueError(str(error)) from error
+        for message, payload in messages:
+            if self._message is not None:
+                self.keep = False  # a second answer
+                break
+            if message.code == http_head.SWITCHING_PROTOCOLS:
+                raise ValueError("the backend changes to what nobody asked for")
+            if message.code >= 200:
+                self._message, self._payload = message, payload
+                self.status = message.code
+                self.headers = http_head.lowered(message.headers.items())
+                self.keep = not message.should_close
+        self._see()
+
+    def end(self) -> None:
+        """Nothing more will come. Raises ValueError where something is missing."""
+        try:
+            self._parser.feed_eof()
+        except HttpProcessingError as error:
+            raise ValueError(str(error)) from error
+        self.keep = False
+        self._see()
+
+    def take(self) -> bytes:
+        """What came of the body since."""
+        return b"" if self._payload is None else self._payload.read_nowait()
+
+    def _see(self) -> None:
+        self.whole = self._payload is not None and self._payload.is_eof()

@@ -24,7 +24,7 @@ from transport_kit import (
 from infergate.core.limits import Limits
 from infergate.transport.base import RpcUpstream
 from infergate.transport.guard import Admission
-from infergate.transport.http_client import AiohttpUpstream
+from infergate.transport.http_client import Http1Upstream
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ async def quick(serve_http: HttpServe) -> HttpSite:
 
 
 @pytest.fixture
-async def http_upstream(engine: Engine) -> AsyncIterator[AiohttpUpstream]:
+async def http_upstream(engine: Engine) -> AsyncIterator[Http1Upstream]:
     upstream = engine.http_upstream(QUICK)
     yield upstream
     await upstream.close()

@@ -22,7 +22,7 @@ from infergate.transport.frame_client import EitherUpstream
 from infergate.transport.grpc_client import GrpcUpstream
 from infergate.transport.h1_client import H1Upstream
 from infergate.transport.h2_client import H2Upstream
-from infergate.transport.http_client import AiohttpUpstream
+from infergate.transport.http_aiohttp_client import AiohttpUpstream
 from infergate.transport.turns import Turns
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

@@ -8,19 +8,28 @@ import socket
 import struct
 
 import pytest
-from transport_kit import LIMITS, QUICK, HttpServe, HttpSite, fake_backend, read_request, until
+from transport_kit import (
+    LIMITS,
+    QUICK,
+    Engine,
+    HttpServe,
+    HttpSite,
+    fake_backend,
+    read_request,
+    until,
+)
 
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.wire import HttpRequest, joined
 from infergate.transport.base import Endpoint
-from infergate.transport.http_client import AiohttpUpstream
+from infergate.transport.http_client import Http1Upstream
 
 POST = HttpRequest("POST", "/x", body=(b"hello",))
 GET = HttpRequest("GET", "/x")
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-async def kind_of(upstream: AiohttpUpstream, endpoint: Endpoint, wire: HttpRequest = POST) -> Kind:
+async def kind_of(upstream: Http1Upstream, endpoint: Endpoint, wire: HttpRequest = POST) -> Kind:
     """The error of an exchange, which names no address to clients."""
     with pytest.raises(GatewayError) as caught:
         await upstream.exchange(wire, endpoint, 5)
@@ -30,7 +39,7 @@ async def kind_of(upstream: AiohttpUpstream, endpoint: Endpoint, wire: HttpReque
     return caught.value.kind
 
 
-async def test_what_is_sent(http_upstream: AiohttpUpstream) -> None:
+async def test_what_is_sent(http_upstream: Http1Upstream) -> None:
     seen: list[bytes] = []
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -59,7 +68,7 @@ async def test_what_is_sent(http_upstream: AiohttpUpstream) -> None:
     assert b"content-length: 0\r\n" in seen[2]
 
 
-async def test_connections_are_used_again(site: HttpSite, http_upstream: AiohttpUpstream) -> None:
+async def test_connections_are_used_again(site: HttpSite, http_upstream: Http1Upstream) -> None:
     for _ in range(20):
         answer = await http_upstream.exchange(POST, site.endpoint, 5)
         assert joined(answer.body) == b"POST hello"
@@ -72,7 +81,7 @@ async def test_connections_are_used_again(site: HttpSite, http_upstream: Aiohttp
 
 
 async def test_idle_connections_are_closed(
-    site: HttpSite, http_upstream: AiohttpUpstream, monkeypatch: pytest.MonkeyPatch
+    site: HttpSite, http_upstream: Http1Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("infergate.transport.pool._IDLE", 0.05)
     await asyncio.gather(*(http_upstream.exchange(POST, site.endpoint, 5) for _ in range(3)))
@@ -80,32 +89,32 @@ async def test_idle_connections_are_closed(
     assert joined((await http_upstream.exchange(POST, site.endpoint, 5)).body) == b"POST hello"
 
 
-async def test_head(site: HttpSite, http_upstream: AiohttpUpstream) -> None:
+async def test_head(site: HttpSite, http_upstream: Http1Upstream) -> None:
     answer = await http_upstream.exchange(HttpRequest("HEAD", "/"), site.endpoint, 5)
     assert (answer.status, answer.headers["content-length"], list(answer.body)) == (200, "5", [])
     await http_upstream.exchange(POST, site.endpoint, 5)
     assert len(site.server._connections) == 1
 
 
-async def test_refused(http_upstream: AiohttpUpstream, unused_tcp_port: int) -> None:
+async def test_refused(http_upstream: Http1Upstream, unused_tcp_port: int) -> None:
     endpoint = Endpoint("127.0.0.1", unused_tcp_port)
     assert await kind_of(http_upstream, endpoint) is Kind.CONNECT
 
 
-async def test_an_unknown_name(http_upstream: AiohttpUpstream) -> None:
+async def test_an_unknown_name(http_upstream: Http1Upstream) -> None:
     assert await kind_of(http_upstream, Endpoint("no-such-host.invalid", 80)) in {
         Kind.CONNECT,
         Kind.TIMEOUT,
     }
 
 
-async def test_tls_to_a_server_without(http_upstream: AiohttpUpstream, site: HttpSite) -> None:
+async def test_tls_to_a_server_without(http_upstream: Http1Upstream, site: HttpSite) -> None:
     endpoint = dataclasses.replace(site.endpoint, tls=True)
     assert await kind_of(http_upstream, endpoint) is Kind.CONNECT
     await site.good()
 
 
-async def test_a_handshake_that_never_ends(http_upstream: AiohttpUpstream) -> None:
+async def test_a_handshake_that_never_ends(http_upstream: Http1Upstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -118,7 +127,7 @@ async def test_a_handshake_that_never_ends(http_upstream: AiohttpUpstream) -> No
 
 
 async def test_silence_is_a_timeout_and_closes_the_connection(
-    http_upstream: AiohttpUpstream,
+    http_upstream: Http1Upstream,
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -131,7 +140,7 @@ async def test_silence_is_a_timeout_and_closes_the_connection(
 
 
 async def test_cancelling_closes_the_connection(
-    site: HttpSite, http_upstream: AiohttpUpstream
+    site: HttpSite, http_upstream: Http1Upstream
 ) -> None:
     wire = HttpRequest("POST", "/wait")
     asking = asyncio.ensure_future(http_upstream.exchange(wire, site.endpoint, 5))
@@ -161,7 +170,7 @@ async def test_cancelling_closes_the_connection(
         b"\0\0\0\4\0\0\0\0\0",
     ],
 )
-async def test_what_is_no_answer(http_upstream: AiohttpUpstream, answer: bytes) -> None:
+async def test_what_is_no_answer(http_upstream: Http1Upstream, answer: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(answer)
@@ -173,7 +182,7 @@ async def test_what_is_no_answer(http_upstream: AiohttpUpstream, answer: bytes) 
 
 
 async def test_reset_inside_a_body_that_ends_with_the_connection(
-    http_upstream: AiohttpUpstream,
+    http_upstream: Http1Upstream,
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -198,7 +207,7 @@ async def test_reset_inside_a_body_that_ends_with_the_connection(
     ],
 )
 async def test_when_a_connection_is_used_again(
-    http_upstream: AiohttpUpstream, answer: bytes, again: bool
+    http_upstream: Http1Upstream, answer: bytes, again: bool
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -212,7 +221,7 @@ async def test_when_a_connection_is_used_again(
         assert fake.connections == (1 if again else 2)
 
 
-async def test_a_body_that_ends_with_the_connection(http_upstream: AiohttpUpstream) -> None:
+async def test_a_body_that_ends_with_the_connection(http_upstream: Http1Upstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\nall of it")
@@ -222,7 +231,7 @@ async def test_a_body_that_ends_with_the_connection(http_upstream: AiohttpUpstre
         assert joined(got.body) == b"all of it"
 
 
-async def test_bytes_nobody_asked_for_end_the_connection(http_upstream: AiohttpUpstream) -> None:
+async def test_bytes_nobody_asked_for_end_the_connection(http_upstream: Http1Upstream) -> None:
     more = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -243,7 +252,7 @@ async def test_bytes_nobody_asked_for_end_the_connection(http_upstream: AiohttpU
 
 @pytest.mark.parametrize("wire", [GET, POST])
 async def test_only_get_is_sent_again_when_an_idle_connection_closes(
-    http_upstream: AiohttpUpstream, wire: HttpRequest
+    http_upstream: Http1Upstream, wire: HttpRequest
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -262,7 +271,7 @@ async def test_only_get_is_sent_again_when_an_idle_connection_closes(
 
 @pytest.mark.parametrize("over", [0, 1])
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_answer_size(http_upstream: AiohttpUpstream, over: int, chunked: bool) -> None:
+async def test_answer_size(http_upstream: Http1Upstream, over: int, chunked: bool) -> None:
     size = QUICK.body + over
     head = b"Content-Length: %d\r\n\r\n" % size
     tail = b""
@@ -281,7 +290,7 @@ async def test_answer_size(http_upstream: AiohttpUpstream, over: int, chunked: b
             assert len(joined(got.body)) == size
 
 
-async def test_an_answer_before_the_request_was_read(http_upstream: AiohttpUpstream) -> None:
+async def test_an_answer_before_the_request_was_read(http_upstream: Http1Upstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
@@ -294,9 +303,7 @@ async def test_an_answer_before_the_request_was_read(http_upstream: AiohttpUpstr
         assert got.status == 413
 
 
-async def test_a_path_that_http_cannot_carry(
-    http_upstream: AiohttpUpstream, site: HttpSite
-) -> None:
+async def test_a_path_that_http_cannot_carry(http_upstream: Http1Upstream, site: HttpSite) -> None:
     for wire in (HttpRequest("GET", "/a b"), HttpRequest("GET", "/", headers={"x": "a\nb"})):
         with pytest.raises(GatewayError) as caught:
             await http_upstream.exchange(wire, site.endpoint, 5)
@@ -304,9 +311,9 @@ async def test_a_path_that_http_cannot_carry(
     assert not site.app.wires
 
 
-async def test_close_ends_what_is_under_way(serve_http: HttpServe) -> None:
+async def test_close_ends_what_is_under_way(serve_http: HttpServe, engine: Engine) -> None:
     site = await serve_http(LIMITS)
-    upstream = AiohttpUpstream(LIMITS)
+    upstream = engine.http_upstream(LIMITS)
     asking = asyncio.ensure_future(
         upstream.exchange(HttpRequest("POST", "/wait"), site.endpoint, 5)
     )

@@ -28,7 +28,6 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, joined
 from infergate.transport.frame_client import EitherUpstream
 from infergate.transport.guard import Admission
-from infergate.transport.http_client import AiohttpUpstream
 from infergate.transport.turns import Turns
 
 POST = HttpRequest("POST", "/x", body=(b"hello",))
@@ -215,7 +214,7 @@ async def test_a_stream_that_does_not_end_is_cut_when_the_grace_is_over(engine: 
 # ---- the client ---------------------------------------------------------------------------------
 
 
-async def events(body: bytes, head: bytes = CHUNKED, limits: Limits = LIMITS) -> list[bytes]:
+async def events(engine: Engine, body: bytes, head: bytes, limits: Limits) -> list[bytes]:
     """What comes of a backend that answers with ``body`` and closes."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -223,7 +222,7 @@ async def events(body: bytes, head: bytes = CHUNKED, limits: Limits = LIMITS) ->
         writer.write(head + body)
         await writer.drain()
 
-    upstream = AiohttpUpstream(limits)
+    upstream = engine.http_upstream(limits)
     found = []
     try:
         async with (
@@ -273,11 +272,11 @@ END = b"0\r\n\r\n"
         (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 2000, [b"too_large"]),
     ],
 )
-async def test_what_comes(head: bytes, body: bytes, found: list[bytes]) -> None:
-    assert await events(body, head, dataclasses.replace(LIMITS, json=100)) == found
+async def test_what_comes(engine: Engine, head: bytes, body: bytes, found: list[bytes]) -> None:
+    assert await events(engine, body, head, dataclasses.replace(LIMITS, json=100)) == found
 
 
-async def test_an_event_is_given_when_it_is_there() -> None:
+async def test_an_event_is_given_when_it_is_there(engine: Engine) -> None:
     more, gone = asyncio.Event(), asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -288,7 +287,7 @@ async def test_an_event_is_given_when_it_is_there() -> None:
         assert await reader.read() == b""
         gone.set()
 
-    upstream = AiohttpUpstream(LIMITS)
+    upstream = engine.http_upstream(LIMITS)
     async with fake_backend(script) as fake, asyncio.timeout(10):
         endpoint = dataclasses.replace(fake.endpoint, path="/base")
         wire = dataclasses.replace(POST, query="q=1")
@@ -302,7 +301,7 @@ async def test_an_event_is_given_when_it_is_there() -> None:
     await upstream.close()
 
 
-async def test_a_stream_is_read_no_further_than_it_is_pulled() -> None:
+async def test_a_stream_is_read_no_further_than_it_is_pulled(engine: Engine) -> None:
     written = 0
     piece = chunk(b"data: " + b"x" * 1000 + b"\n\n")
 
@@ -315,7 +314,7 @@ async def test_a_stream_is_read_no_further_than_it_is_pulled() -> None:
             await writer.drain()
             written += 1
 
-    upstream = AiohttpUpstream(dataclasses.replace(LIMITS, json=10_000))
+    upstream = engine.http_upstream(dataclasses.replace(LIMITS, json=10_000))
     async with (
         fake_backend(script) as fake,
         aclosing(upstream.stream(POST, fake.endpoint, None)) as answers,
@@ -331,8 +330,8 @@ async def test_a_stream_is_read_no_further_than_it_is_pulled() -> None:
     await upstream.close()
 
 
-async def test_who_is_not_there_is_told_apart() -> None:
-    upstream = AiohttpUpstream(LIMITS)
+async def test_who_is_not_there_is_told_apart(engine: Engine) -> None:
+    upstream = engine.http_upstream(LIMITS)
     async with fake_backend(lambda *_: asyncio.sleep(0)) as fake:
         pass
     with pytest.raises(GatewayError) as caught:
@@ -341,8 +340,8 @@ async def test_who_is_not_there_is_told_apart() -> None:
     await upstream.close()
 
 
-async def test_a_request_that_http_cannot_carry() -> None:
-    upstream = AiohttpUpstream(LIMITS)
+async def test_a_request_that_http_cannot_carry(engine: Engine) -> None:
+    upstream = engine.http_upstream(LIMITS)
     async with fake_backend(lambda *_: asyncio.sleep(0)) as fake:
         wire = dataclasses.replace(POST, headers={"x": "a\r\nb"})
         with pytest.raises(GatewayError) as caught:

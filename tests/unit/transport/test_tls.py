@@ -20,8 +20,8 @@ from infergate.core.wire import HttpRequest, RpcRequest, joined
 from infergate.transport import tls
 from infergate.transport.base import Endpoint, RpcUpstream
 from infergate.transport.grpc_client import GrpcUpstream
+from infergate.transport.h1_client import H1Upstream
 from infergate.transport.h2_client import H2Upstream
-from infergate.transport.http_client import AiohttpUpstream
 
 FILES = Path(__file__).parents[2] / "data" / "tls"
 AUTHORITY, STRANGER = FILES / "authority.pem", FILES / "stranger.pem"
@@ -82,7 +82,7 @@ async def grpcs(name: str) -> AsyncIterator[Endpoint]:
 
 @asynccontextmanager
 async def ask_https() -> AsyncIterator[Ask]:
-    upstream = AiohttpUpstream(LIMITS)
+    upstream = H1Upstream(LIMITS)
 
     async def ask(endpoint: Endpoint) -> bytes:
         answer = await upstream.exchange(HttpRequest("POST", "/", body=(b"x",)), endpoint, 10)

@@ -19,7 +19,7 @@ from transport_kit import LIMITS, QUICK, Engine, HttpEcho, Peer
 from infergate.core.wire import HttpRequest, joined
 from infergate.transport.base import Address, Endpoint
 from infergate.transport.guard import Admission
-from infergate.transport.http_client import AiohttpUpstream
+from infergate.transport.h1_client import H1Upstream
 from infergate.transport.http_server import AiohttpServer
 from infergate.transport.listener import Listener
 from infergate.transport.unix_socket import SocketFile
@@ -58,7 +58,7 @@ async def test_http_over_a_unix_socket(server: Listener, path: Path) -> None:
 
 
 async def test_the_client_over_a_unix_socket(server: Listener, path: Path) -> None:
-    upstream = AiohttpUpstream(QUICK)
+    upstream = H1Upstream(QUICK)
     wire = HttpRequest("POST", "/x", body=[b"hi"])
     for _ in range(2):
         answer = await upstream.exchange(wire, Endpoint(unix=str(path), path="/base"), 5)

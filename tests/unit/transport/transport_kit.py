@@ -29,7 +29,8 @@ from infergate.transport.h1_client import H1Upstream
 from infergate.transport.h1_server import H1Server
 from infergate.transport.h2_client import H2Upstream
 from infergate.transport.h2_server import H2Server
-from infergate.transport.http_client import AiohttpUpstream
+from infergate.transport.http_aiohttp_client import AiohttpUpstream
+from infergate.transport.http_client import Http1Upstream
 from infergate.transport.http_server import AiohttpServer
 from infergate.transport.listener import Listener
 
@@ -350,7 +351,7 @@ class Engine:
     server: ServeGrpc
     upstream: AskGrpc
     http: ServeHttp
-    http_upstream: type[AiohttpUpstream]
+    http_upstream: Callable[[Limits], Http1Upstream]
 
     def __str__(self) -> str:
         return self.name

@@ -1,0 +1,64 @@
+"""What a gateway loads before it serves: a library that serves nobody costs CPU at every start, and
+memory as long as it runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+START = """
+import asyncio, os, sys
+from pathlib import Path
+
+import infergate.cli
+from infergate.config.files import Files
+from infergate.config.load import load
+import infergate.runtime.serve
+from infergate.runtime.assemble import assemble
+from infergate.runtime.engines import engine
+from infergate.runtime.history import History
+
+config = load(Path(sys.argv[1]), os.environ, Files())
+
+async def serve():
+    running = assemble(config, history=History(None, ""))
+    await running.start()
+    await running.stop(0)
+
+with asyncio.Runner(loop_factory=engine(config.engine).new_loop) as runner:
+    runner.run(serve())
+print(*{name.partition(".")[0] for name in sys.modules})
+"""
+CONFIG = """
+listeners:
+  http: {address: "127.0.0.1:0"}
+  grpc: {address: "127.0.0.1:0"}
+backends:
+  translated: {protocol: v2-rest, endpoints: ["http://127.0.0.1:9"]}
+  forwarded: {protocol: v2-grpc, endpoints: ["grpc://127.0.0.1:9"]}
+routes:
+  - {model: a, backend: translated}
+  - {model: b, backend: forwarded}
+"""
+NEEDLESS = {
+    "aiohttp",
+    "grpc",
+    "jwt",
+    "cryptography",
+    "redis",
+    "rich",
+    "opentelemetry",
+    "watchfiles",
+}
+
+
+def test_what_serves_nobody_is_not_loaded(tmp_path: Path) -> None:
+    file = tmp_path / "routes.yaml"
+    file.write_text(CONFIG)
+    argv = [sys.executable, "-c", START, str(file)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert {"infergate", "numpy", "httptools"} <= loaded
+    assert not NEEDLESS & loaded
