@@ -25,7 +25,9 @@ _HEAD: Final = """\
 `infergate --config routes.yaml` serves what this file says; `--check` only tells what it says.
 A mistake is told with its line, its path and the nearest right name, and all mistakes at once:
 
-    routes.yaml:12: backends.trt.endpoint: unknown key 'endpoint'; did you mean 'endpoints'?
+```text
+routes.yaml:12: backends.trt.endpoint: unknown key 'endpoint'; did you mean 'endpoints'?
+```
 
 Editors that know JSON schemas complete and check the file with
 [routes.schema.json](routes.schema.json).

@@ -1,0 +1,68 @@
+"""What a page has in fences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from markdown_it import MarkdownIt
+
+COMMANDS: Final = "sh"
+_NAMED: Final = re.compile(r"(?:#|//|--) ([\w./-]+\.\w+)(?:[:,;] .*)?")
+_NEEDS: Final = re.compile(r"<!-- needs: ([\w, -]+) -->")
+
+
+@dataclass(frozen=True)
+class Block:
+    """``line`` is that of its first line in the page. ``needs`` is what it cannot be run without;
+    ``prints`` what the page says that it prints, None: nothing is said."""
+
+    language: str
+    text: str
+    line: int
+    needs: frozenset[str] = frozenset()
+    prints: str | None = None
+
+    @property
+    def file(self) -> str | None:
+        """The file that it is."""
+        if self.language in {COMMANDS, "text"}:
+            return None
+        found = _NAMED.fullmatch(self.text.partition("\n")[0].rstrip())
+        return found[1] if found else None
+
+    @property
+    def is_run(self) -> bool:
+        return self.language == COMMANDS or (self.language == "python" and self.file is None)
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """In order; a text that says what the block before it prints is part of that."""
+    found: list[Block] = []
+    end = -1
+    for block, last in _fences(page.read_text()):
+        is_right_after = found and block.line - 1 <= end + 2  # its fence, an empty line between
+        if block.language == "text" and is_right_after and found[-1].is_run:
+            found[-1] = replace(found[-1], prints=block.text)
+        else:
+            found.append(block)
+        end = last
+    return found
+
+
+def _fences(text: str) -> Iterator[tuple[Block, int]]:
+    """Each block with the last line of its fence."""
+    needs: frozenset[str] = frozenset()
+    for token in MarkdownIt().parse(text):
+        if token.type in {"fence", "code_block"}:
+            assert token.map is not None
+            first, after = token.map
+            language = (token.info.split() or [""])[0] if token.type == "fence" else ""
+            yield Block(language, token.content, first + 2, needs), after
+        if token.type == "html_block" and (told := _NEEDS.fullmatch(token.content.strip())):
+            needs = frozenset(re.split(r"[, ]+", told[1].strip()))
+        elif token.nesting >= 0:
+            needs = frozenset()

@@ -1,0 +1,131 @@
+"""What a page's script calls between its commands: ``python -m pages.inside listens PID``, and
+``… printed SAID WANTED``, two files. Both wait for it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+_PATIENCE: Final = 60.0
+_PRINTED: Final = 5.0
+"""Seconds until what was printed is in its file: of a server that goes on, a moment after it
+listens."""
+_POLL: Final = 0.05
+_SETTLED: Final = {True: 2, False: 10}
+"""Polls without another socket after which a server has opened all it will, by whether it has said
+so. It is not asked: its log and its metrics would tell of that."""
+_BANNER: Final = re.compile(rb"^infergate \S+ serves ", re.MULTILINE)
+_LISTEN: Final = "0A"
+_ACCEPTS: Final = 0x10000
+_ANY: Final = "…"
+
+
+def wait_listening(pid: int) -> None:
+    """Until the process ``pid``, or one below it, is ready, or listens on all that it will; or has
+    ended, as what is no server does."""
+    deadline = time.monotonic() + _PATIENCE
+    seen: set[int] = set()
+    same = 0
+    while time.monotonic() < deadline:
+        if not _is_alive(pid):
+            return
+        family = _family(pid)
+        held = {inode for each in family for inode in _sockets_of(each)} & _listening()
+        same = same + 1 if held == seen else 0
+        seen = held
+        if held and same >= _SETTLED[any(map(_said_so, family))]:
+            return
+        time.sleep(_POLL)
+    sys.exit(f"process {pid} does not listen")
+
+
+def wait_printed(said: Path, wanted: str) -> None:
+    """Until ``said`` holds ``wanted``."""
+    deadline = time.monotonic() + _PRINTED
+    while not printed(said.read_text(errors="replace"), wanted):
+        if time.monotonic() > deadline:
+            sys.exit(f"\n*** is not what the page says:\n{wanted}")
+        time.sleep(_POLL)
+
+
+def printed(said: str, wanted: str) -> bool:
+    """Whether that is what was said, from the first line to the last; spaces at the ends of lines
+    and empty lines at both ends do not count."""
+    lines = [line.rstrip() for line in wanted.strip("\n").splitlines()]
+    pattern = "".join(
+        r"(?:.*\n)*?"
+        if line.strip() == _ANY
+        else ".*".join(map(re.escape, line.split(_ANY))) + r"\n"
+        for line in lines
+    )
+    trimmed = "".join(f"{line.rstrip()}\n" for line in said.strip("\n").splitlines())
+    return re.fullmatch(pattern, trimmed) is not None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return _status(pid)[0] != "Z"
+    except OSError:
+        return False
+
+
+def _status(pid: int) -> Sequence[str]:
+    """State, parent and so on: what follows the name, which may have spaces in it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _family(pid: int) -> set[int]:
+    """It and all below it."""
+    parents = {}
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(each.name)] = int(_status(int(each.name))[1])
+        except OSError:
+            continue
+    family = {pid}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family
+
+
+def _sockets_of(pid: int) -> Iterator[int]:
+    try:
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            if found := re.fullmatch(r"socket:\[(\d+)\]", str(each.readlink())):
+                yield int(found[1])
+    except OSError:  # it has ended
+        return
+
+
+def _listening() -> set[int]:
+    """The inodes of sockets that do."""
+    tables = [row for name in ("tcp", "tcp6") for row in _rows(name)]
+    found = {int(row[9]) for row in tables if row[3] == _LISTEN}
+    return found | {int(row[6]) for row in _rows("unix") if int(row[3], 16) & _ACCEPTS}
+
+
+def _rows(table: str) -> list[list[str]]:
+    file = Path("/proc/net") / table
+    return [row.split() for row in file.read_text().splitlines()[1:]] if file.exists() else []
+
+
+def _said_so(pid: int) -> bool:
+    """Whether infergate's banner is in the file that it writes to."""
+    try:
+        said = Path(f"/proc/{pid}/fd/1").resolve()
+        return said.is_file() and _BANNER.search(said.read_bytes()) is not None
+    except OSError:
+        return False
+
+
+_CALLS: Final[dict[str, Callable[..., None]]] = {
+    "listens": lambda pid: wait_listening(int(pid)),
+    "printed": lambda said, wanted: wait_printed(Path(said), Path(wanted).read_text()),
+}
+
+if __name__ == "__main__":
+    _CALLS[sys.argv[1]](*sys.argv[2:])

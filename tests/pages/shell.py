@@ -1,0 +1,135 @@
+"""A page's commands, run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pages.blocks import COMMANDS, Block
+from peers.support.installed import PROJECT
+
+COPIED: Final = ("config", "deploy")
+_SECONDS: Final = 240
+_SERVER: Final = re.compile(r"(?<![&|>\\])&[ \t]*(?:#.*)?$")
+_HERE: Final = re.compile(r"(?<!<)<<(?!<)-?\s*(['\"]?)(\w+)\1")
+_MAKE: Final = f"""\
+#!/bin/bash
+# Whether there are such targets, and no more: tests cannot run tests.
+exec {shutil.which("make")} --no-print-directory -n -C {PROJECT} "${{@:-help}}" > /dev/null
+"""
+_TAIL: Final = 40
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a page's commands ended: ``line`` is the page's line of the last block that began, 0:
+    none; ``said`` the last lines of what each block printed."""
+
+    code: int
+    line: int
+    said: str
+
+
+def run(blocks: Sequence[Block], folder: Path, argv: Sequence[str] = ()) -> Ended:
+    """Run ``blocks`` in ``folder``, which is empty, by the shell that ``argv`` and it begin."""
+    for name in COPIED:
+        shutil.copytree(PROJECT / name, folder / name)
+    kept = folder / ".page"
+    (kept / "bin").mkdir(parents=True)
+    _program(kept / "bin" / "make", _MAKE)
+    script = kept / "script.sh"
+    script.write_text("\n".join(_script(blocks, kept)))
+    with (kept / "said").open("wb") as said:
+        process = subprocess.Popen(
+            [*argv, shutil.which("bash") or "bash", str(script)],
+            cwd=folder,
+            env=_environment(folder, kept / "bin"),
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        code = process.wait(_SECONDS)
+    except subprocess.TimeoutExpired:
+        code = -1
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # servers and all
+        process.wait()
+    return _ended(code, kept)
+
+
+def _ended(code: int, kept: Path) -> Ended:
+    outputs = sorted(kept.glob("*.said"), key=lambda file: int(file.stem))
+    said = [(kept / "said").read_text(errors="replace")]
+    for file in outputs:
+        lines = file.read_text(errors="replace").splitlines()[-_TAIL:]
+        said += [f"--- printed by the block of line {file.stem}:", *lines]
+    return Ended(code, int(outputs[-1].stem) if outputs else 0, "\n".join(said))
+
+
+def _environment(folder: Path, programs: Path) -> dict[str, str]:
+    """As little of this process's as will do: no proxies, no settings of tests."""
+    path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return {
+        "PATH": os.pathsep.join(path),
+        "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+        "HOME": str(folder),
+        "TMPDIR": str(folder / ".page"),
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def _program(file: Path, text: str) -> None:
+    file.write_text(text)
+    file.chmod(0o755)
+
+
+def _script(blocks: Sequence[Block], kept: Path) -> Iterator[str]:
+    yield "set -eu"
+    inside = f"{sys.executable} -m pages.inside"
+    for block in blocks:
+        if block.file is not None:
+            yield _copy(block.text, kept / f"{block.line}.file", block.file)
+        if not block.is_run:
+            continue
+        said = kept / f"{block.line}.said"
+        yield f"exec > {said} 2>&1"
+        if block.language == COMMANDS:
+            yield from with_waits(block.text, f"{inside} listens $!")
+        else:
+            program = kept / f"{block.line}.py"
+            program.write_text(block.text)
+            yield f"{sys.executable} {program}"
+        if block.prints is not None:
+            wanted = kept / f"{block.line}.wanted"
+            wanted.write_text(block.prints)
+            yield f"{inside} printed {said} {wanted}"
+
+
+def _copy(text: str, kept: Path, name: str) -> str:
+    kept.write_text(text)
+    return f"mkdir -p $(dirname {name}) && cp {kept} {name}"
+
+
+def with_waits(commands: str, wait: str) -> Iterator[str]:
+    """The lines of ``commands``, with ``wait`` after each that leaves something running."""
+    until = None
+    for line in commands.splitlines():
+        yield line
+        if until is not None:
+            until = None if line.strip() == until else until
+        elif here := _HERE.search(line):
+            until = here[2]
+        elif _SERVER.search(line):
+            yield wait

@@ -1,0 +1,189 @@
+"""Every command of every page is run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pages.alone import is_possible
+from pages.blocks import COMMANDS, Block, blocks_of
+from pages.inside import printed
+from pages.shell import run, with_waits
+from peers.support.installed import PROJECT
+
+PAGES = sorted(
+    [
+        *PROJECT.glob("*.md"),
+        *PROJECT.glob("docs/*.md"),
+        *PROJECT.glob("deploy/**/*.md"),
+    ]
+)
+HERE_AND_NOW = ("README.md", "docs/tutorial.md")
+"""Those that ``make test`` runs, because they are what a newcomer does."""
+LANGUAGES = {COMMANDS, "text", "yaml", "json", "python"}
+TOOLS = {
+    "docker", "gpu", "helm", "kubectl", "minutes", "network", "systemctl", "triton", "trtserver",
+}  # fmt: skip
+"""What a block may need."""
+MAY = frozenset(os.environ.get("INFERGATE_PAGES_MAY", "").replace(",", " ").split())
+ALONE = (sys.executable, "-m", "pages.alone")
+PATHS = re.compile(r"(?<![\w./~-])(?:bench|config|deploy|docs|fbs|proto|src|tests)/[\w./-]*\w")
+WAIT = "wait"
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(PROJECT))
+
+
+def may_run(block: Block) -> bool:
+    return block.needs <= MAY
+
+
+def is_left_out(block: Block) -> bool:
+    return block.is_run and not may_run(block)
+
+
+RUN = [
+    pytest.param(page, marks=[] if name_of(page) in HERE_AND_NOW else pytest.mark.peers)
+    for page in PAGES
+    if any(block.is_run and may_run(block) for block in blocks_of(page))
+]
+LEFT_OUT = [page for page in PAGES if any(map(is_left_out, blocks_of(page)))]
+
+
+@pytest.mark.parametrize("page", RUN, ids=name_of)
+def test_commands_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    blocks = [block for block in blocks_of(page) if may_run(block)]
+    if not MAY and not is_possible():
+        pytest.skip("needs a network of its own: root, or user namespaces")
+    ended = run(blocks, tmp_path, () if MAY else ALONE)
+    assert ended.code == 0, f"{name_of(page)}:{ended.line}: exit code {ended.code}\n{ended.said}"
+
+
+@pytest.mark.parametrize("page", LEFT_OUT, ids=name_of)
+def test_commands_that_are_left_out_could_be_run(page: Path) -> None:
+    left_out = [block for block in blocks_of(page) if is_left_out(block)]
+    for block in left_out:
+        assert block.needs <= TOOLS, (block.line, "has a need that is not known")
+        if block.language == COMMANDS:
+            bash = [shutil.which("bash") or "bash", "-n"]
+            told = subprocess.run(
+                bash, input=block.text, capture_output=True, text=True, check=False
+            )
+            assert told.returncode == 0, (block.line, told.stderr)
+        for path in PATHS.findall(block.text):
+            assert (PROJECT / path).exists(), (block.line, path)
+    needs = sorted({need for block in left_out for need in block.needs - MAY})
+    lines = ", ".join(str(block.line) for block in left_out)
+    pytest.skip(f"{name_of(page)}: not run, lines {lines}: needs {', '.join(needs)}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_blocks_are_what_they_say(page: Path) -> None:
+    for block in blocks_of(page):
+        where = f"{name_of(page)}:{block.line}"
+        assert block.language in LANGUAGES, f"{where}: {block.language or 'no'} language"
+        if block.language == COMMANDS:
+            assert not block.text.startswith("$ "), f"{where}: without the prompt"
+        if block.language in {"yaml", "json"}:
+            yaml.safe_load(block.text)
+
+
+# ---- that these tests can fail
+
+PAGE = """
+```yaml
+# a/b.yaml
+a: 1
+```
+
+- <!-- needs: docker, network -->
+  ```sh
+  docker run it
+  ```
+
+```sh
+cat a/b.yaml
+```
+
+```text
+…
+a: 1
+```
+
+```python
+print(2)
+```
+```text
+3
+```
+
+Something.
+
+```text
+alone
+```
+"""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    file = tmp_path / "page.md"
+    file.write_text(PAGE)
+    return file
+
+
+def test_a_page_is_read(page: Path) -> None:
+    named, needy, cat, program, alone = blocks_of(page)
+    assert (named.file, named.text.splitlines()[1]) == ("a/b.yaml", "a: 1")
+    assert (needy.text, needy.needs) == ("docker run it\n", {"docker", "network"})
+    assert (cat.text, cat.prints, cat.needs) == ("cat a/b.yaml\n", "…\na: 1\n", frozenset())
+    assert PAGE.splitlines()[cat.line - 1] == "cat a/b.yaml"
+    assert (program.is_run, program.prints) == (True, "3\n")
+    assert (alone.language, alone.is_run) == ("text", False)
+
+
+def test_what_is_printed_is_compared(page: Path, tmp_path: Path) -> None:
+    named, _, cat, program, _ = blocks_of(page)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    ended = run([named, cat, program], folder)
+    assert ended.code
+    assert ended.line == program.line
+    assert "2\n\n*** is not what the page says:\n3" in ended.said
+
+
+def test_a_command_that_fails_ends_the_page(tmp_path: Path) -> None:
+    ended = run([Block(COMMANDS, "false\n", 7), Block(COMMANDS, "true\n", 9)], tmp_path)
+    assert (ended.code, ended.line) == (1, 7)
+
+
+def test_make_knows_its_targets(tmp_path: Path) -> None:
+    assert run([Block(COMMANDS, "make\nmake test ARGS=1\nmake nothing\n", 1)], tmp_path).code == 2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fits"),
+    [
+        ("one\ntwo", True), ("…", True), ("one\n…", True), ("o…e\ntw…", True), ("…\ntwo\n…", True),
+        ("one", False), ("two\none", False), ("o…x\ntwo", False), ("one two", False),
+    ],
+)  # fmt: skip
+def test_what_is_left_open_is_anything(wanted: str, fits: bool) -> None:
+    assert printed("one  \ntwo\n", wanted) is fits
+
+
+def test_servers_are_waited_for() -> None:
+    commands = "serve &\nserve \\\n  it &  # by\na && b\nx 2>&1\ncat <<'E' &\nserve &\nE\n"
+    lines = list(with_waits(commands, WAIT))
+    assert lines == [
+        "serve &", WAIT, "serve \\", "  it &  # by", WAIT, "a && b", "x 2>&1", "cat <<'E' &",
+        "serve &", "E",
+    ]  # fmt: skip
