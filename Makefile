@@ -15,10 +15,11 @@ BASE ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 SOURCES := pyproject.toml $(shell find src -name '*.egg-info' -prune -o -type f ! -name '*.pyc' -print)
-CODE := src tests bench proto fbs deploy
+PAGES := $(wildcard *.md) $(shell find docs config deploy -type f ! -path '*/__pycache__/*')
+CODE := src tests bench proto fbs deploy docs/mkdocs
 BRANCH_FLOOR := 95
 
-.PHONY: help run test test-peers compiled lint format types bench bench-check soak docs-config fidelity proto fbs lock dist clean distclean
+.PHONY: help run test test-peers compiled lint format types bench bench-check soak docs docs-config fidelity proto fbs lock dist clean distclean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +59,13 @@ bench-check: .venv/tested  ## whether a change makes requests dearer than at BAS
 soak: .venv/tested  ## every kind of client for 10 minutes, some broken: does anything leak? (ARGS="--help")
 	@$(BIN)/python -m bench.soak $(ARGS)
 
+docs: site/index.html  ## make the site of docs/, in site/; a warning is an error
+
+site/index.html: .venv/documented Makefile $(PAGES)
+	@said=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -f docs/mkdocs/mkdocs.yml 2>&1) || \
+	    { echo "$$said" >&2; rm -rf site; exit 1; }
+	@echo "the site is in site/index.html"
+
 docs-config: .venv/installed  ## write docs/configuration.md and the JSON schema
 	@$(BIN)/python -m infergate.config.reference docs
 
@@ -95,7 +103,7 @@ dist: .venv/released  ## wheel, source and list of contents (SBOM) into dist/, t
 	@rm -rf build; ls -l dist
 
 clean:  ## remove what building and testing leave behind
-	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	@rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	@find . -path ./.venv -prune -o -path ./.peers -prune -o \
 	    \( -name __pycache__ -o -name '*.egg-info' \) -type d -print0 | xargs -0 rm -rf
 
@@ -123,6 +131,10 @@ distclean: clean  ## also remove .venv and the installed peers
 	@echo "installing infergate and what its tests need into .venv …" >&2
 	@rm -rf build; $(PIP) '.[test]'; rm -rf build
 	@touch .venv/installed $@
+
+.venv/documented: .venv/installed
+	@$(PIP) '.[docs]'; rm -rf build
+	@touch $@
 
 .venv/released: .venv/installed
 	@$(PIP) '.[release]'; rm -rf build

@@ -10,8 +10,9 @@
   is anything, a line ``…`` any number of lines.
 - A line that ends in ``&`` starts a server: what follows waits until it listens. All are ended with
   the page.
-- ``<!-- needs: docker -->`` before a block: it is run only where INFERGATE_PAGES_MAY names that;
-  otherwise its syntax and the paths that it names are checked. It may need more than one thing.
+- ``<!-- needs: docker -->`` before a block: it is run only where INFERGATE_PAGES_MAY names that, or
+  a program such as kubectl is installed; otherwise its syntax and the paths that it names are
+  checked. It may need more than one thing (``test_pages.py`` lists them).
 - ``make`` tells only whether there is such a target.
 
 *Why nothing is rewritten.* A page is run in a network namespace, where all ports are free and
