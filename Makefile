@@ -66,8 +66,9 @@ site/index.html: .venv/documented Makefile $(PAGES)
 	    { echo "$$said" >&2; rm -rf site; exit 1; }
 	@echo "the site is in site/index.html"
 
-docs-config: .venv/installed  ## write docs/configuration.md and the JSON schema
+docs-config: .venv/installed  ## write docs/configuration.md, the JSON schema, and the tables of docs/cli.md
 	@$(BIN)/python -m infergate.config.reference docs
+	@$(BIN)/python -m infergate.cli.reference docs
 
 fidelity: .venv/installed  ## write docs/fidelity.md from what is found
 	@$(BIN)/infergate matrix --page > docs/fidelity.md.new

@@ -4,15 +4,47 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from infergate import __version__
 from infergate.access.keys import parse_name
 from infergate.cli.asking import parse_admin
 from infergate.config.fields import MOST_WORKERS
+
+SERVE: Final = "serve"
+MATRIX: Final = "matrix"
+KEY: Final = "key"
+TELLING: Final = ("routes", "backends", "health")
+"""They ask a gateway that runs."""
+
+COMMANDS: Final[Mapping[str, str]] = {
+    SERVE: "serve what the configuration says, or the demo; the same as leaving the command out",
+    MATRIX: "a table of what is exact, converted and refused from each protocol to each, found by "
+    "trying, here and now",
+    KEY: "a new API key, and its hash for the configuration",
+    "routes": "of a running gateway: each route with its backend, requests, errors and times",
+    "backends": "of a running gateway: the same by backend, and each endpoint's health",
+    "health": "of a running gateway: whether it is ready, its listeners and endpoints",
+}
+"""What each does."""
+_ADMIN: Final = "http://127.0.0.1:8002"
+
+SIGNALS: Final[Mapping[str, str]] = {
+    "SIGTERM, SIGINT": "stop: readiness fails, open requests finish, then the process ends; a "
+    "second one ends it at once",
+    "SIGHUP": "read the configuration again; a bad one leaves the old serving",
+}
+EXITS: Final[Mapping[int, str]] = {
+    0: "stopped cleanly, or done; of --check: nothing is wrong",
+    2: "the configuration or the command line is wrong",
+    1: "anything else: an address that is taken, a gateway that cannot be asked, or that health "
+    "finds not ready, a matrix that found something wrong",
+}
+"""The exit codes."""
 
 _DESCRIPTION: Final = """\
 A translating gateway for model inference: clients speak one protocol, the servers behind
@@ -21,7 +53,7 @@ another, and requests find their server by the model's name.
 Without a configuration the embedded demo models are served on 127.0.0.1: HTTP on 8000,
 gRPC on 8001, metrics and health on 8002."""
 
-_EPILOG: Final = """\
+_EXAMPLES: Final = """\
 examples:
   infergate                                serve the demo models, and be told what to try
   infergate --config routes.yaml           serve what routes.yaml says
@@ -33,25 +65,7 @@ examples:
   infergate health --admin http://127.0.0.1:8002
                                            how a running gateway is; also: routes, backends
 
-signals:
-  SIGTERM, SIGINT   stop: readiness fails, open requests finish, then the process ends
-  SIGHUP            read the configuration again; a bad one leaves the old serving
-
-exit codes:
-  0   stopped cleanly, or --check found nothing wrong
-  2   the configuration or the command line is wrong
-  1   anything else, such as an address that is taken, or a gateway that health finds not ready
-
-The keys of routes.yaml are listed in docs/configuration.md."""
-
-
-SERVE: Final = "serve"
-MATRIX: Final = "matrix"
-KEY: Final = "key"
-TELLING: Final = ("routes", "backends", "health")
-"""They ask a gateway that runs."""
-_COMMANDS: Final = (SERVE, MATRIX, KEY, *TELLING)
-_ADMIN: Final = "http://127.0.0.1:8002"
+The keys of routes.yaml are listed in docs/configuration.md, all of this in docs/cli.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,92 +86,80 @@ class Arguments:
     json: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. ``told`` are the rest of what argparse takes."""
+
+    flag: str
+    commands: tuple[str, ...]
+    """That it belongs to."""
+    help: str
+    told: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Of its value among those that argparse has read."""
+        return self.flag[2:].replace("-", "_")
+
+    @property
+    def values(self) -> Sequence[str]:
+        """What may stand behind it, as people are told; none: nothing."""
+        if "choices" in self.told:
+            return tuple(self.told["choices"])
+        return str(self.told["metavar"]).split("|") if "metavar" in self.told else ()
+
+
 def parse(argv: Sequence[str]) -> Arguments:
     """``argv`` without the program's name. Raises SystemExit as argparse does."""
     parser = _parser()
     given = parser.parse_args(argv)
-    if given.command not in _COMMANDS:  # not argparse's choices: they hide a misspelt --option
-        parser.error(f"unknown command '{given.command}'; there are: {', '.join(_COMMANDS)}")
-    if given.command == MATRIX and (given.config or given.check):
-        parser.error("matrix takes no configuration: it makes its own")
-    if given.command == KEY and (given.config or given.check):
-        parser.error("key takes no configuration: what it prints goes there")
-    if given.command != KEY and given.name is not None:
-        parser.error("--name is for key")
-    if given.command != MATRIX and given.page:
-        parser.error("--page is for matrix")
-    if given.command in TELLING and (given.config or given.check):
-        parser.error(f"{given.command} takes no configuration: it asks the gateway at --admin")
-    if given.command not in TELLING and (given.admin is not None or given.json):
-        option = "--json" if given.admin is None else "--admin"
-        parser.error(f"{option} is for {', '.join(TELLING)}")
-    return Arguments(
-        given.command,
-        given.config,
-        given.check,
-        given.workers,
-        given.log_format,
-        given.page,
-        given.name,
-        given.admin or _ADMIN,
-        given.json,
-    )
+    if given.command not in COMMANDS:  # not argparse's choices: they hide a misspelt --option
+        parser.error(f"unknown command '{given.command}'; there are: {', '.join(COMMANDS)}")
+    for option in OPTIONS:
+        if given.command not in option.commands and getattr(given, option.name):
+            parser.error(_misplaced(option, given.command))
+    values = {option.name: getattr(given, option.name) for option in OPTIONS}
+    return Arguments(given.command, **values | {"admin": given.admin or _ADMIN})
+
+
+def _misplaced(option: Option, command: str) -> str:
+    if option.flag not in {"--config", "--check"}:
+        return f"{option.flag} is for {', '.join(option.commands)}"
+    reasons = {MATRIX: "it makes its own", KEY: "what it prints goes there"}
+    reason = reasons.get(command, "it asks the gateway at --admin")
+    return f"{command} takes no configuration: {reason}"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="infergate",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
+        usage="infergate [command] [options]",
+        description=f"{_DESCRIPTION}\n\n{_listed('commands', COMMANDS)}",
+        epilog="\n\n".join((_listed("signals", SIGNALS), _listed("exit codes", EXITS), _EXAMPLES)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "command",
-        nargs="?",
-        default=SERVE,
-        metavar="|".join(_COMMANDS),
-        help="serve (the same as leaving it out); matrix: a table of what is exact, converted "
-        "and refused from each protocol to each, found by trying; key: a new API key and its hash; "
-        "routes, backends, health: what a running gateway does",
-    )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="the routes.yaml to serve (default: the demo)"
-    )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="validate the configuration, print what would be served, and exit",
-    )
-    parser.add_argument(
-        "--workers",
-        type=_workers,
-        metavar="N|auto",
-        help="processes that serve, on the same ports, whatever the configuration says (default: "
-        "its workers, 1; auto: as many as processors)",
-    )
-    parser.add_argument(
-        "--log-format",
-        choices=["text", "json"],
-        help="how the log is written, whatever the configuration says",
-    )
-    parser.add_argument(
-        "--page", action="store_true", help="matrix: write it as docs/fidelity.md has it"
-    )
-    parser.add_argument(
-        "--name", type=_name, help="key: whose it is (default: client), as rules will call it"
-    )
-    parser.add_argument(
-        "--admin",
-        type=_admin,
-        metavar="URL",
-        help=f"routes, backends, health: the gateway's admin listener (default: {_ADMIN})",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="routes, backends, health: for programs"
-    )
+    parser.add_argument("command", nargs="?", default=SERVE, help=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"infergate {__version__}")
+    groups: dict[tuple[str, ...], Any] = {}
+    for option in OPTIONS:
+        if option.commands not in groups:
+            title = f"options of {', '.join(option.commands)}"
+            groups[option.commands] = parser.add_argument_group(title)
+        groups[option.commands].add_argument(option.flag, help=option.help, **option.told)
     return parser
+
+
+def _listed(title: str, rows: Mapping[Any, str]) -> str:
+    """``rows`` in two columns, in lines for a terminal."""
+    width = max(len(str(name)) for name in rows) + 4
+    lines = [
+        textwrap.fill(
+            meaning, 88, initial_indent=f"  {name}".ljust(width), subsequent_indent=" " * width
+        )
+        for name, meaning in rows.items()
+    ]
+    return "\n".join([f"{title}:", *lines])
 
 
 def _name(text: str) -> str:
@@ -182,3 +184,48 @@ def _workers(text: str) -> int:
             f"'{text}' is neither a number from 1 to {MOST_WORKERS} nor 'auto'"
         )
     return int(text)
+
+
+_SWITCH: Final = {"action": "store_true"}
+OPTIONS: Final[Sequence[Option]] = (
+    Option(
+        "--config",
+        (SERVE,),
+        "the routes.yaml to serve (default: the demo)",
+        {"type": Path, "metavar": "FILE"},
+    ),
+    Option(
+        "--check",
+        (SERVE,),
+        "validate the configuration, print what would be served, and exit",
+        _SWITCH,
+    ),
+    Option(
+        "--workers",
+        (SERVE,),
+        "processes that serve, on the same ports, whatever the configuration says (default: its "
+        "workers, 1; auto: as many as processors)",
+        {"type": _workers, "metavar": "N|auto"},
+    ),
+    Option(
+        "--log-format",
+        (SERVE,),
+        "how the log is written, whatever the configuration says",
+        {"choices": ("text", "json")},
+    ),
+    Option("--page", (MATRIX,), "write it as docs/fidelity.md has it", _SWITCH),
+    Option(
+        "--name",
+        (KEY,),
+        "whose key it is (default: client), as rules will call it",
+        {"type": _name, "metavar": "NAME"},
+    ),
+    Option(
+        "--admin",
+        TELLING,
+        f"the gateway's admin listener (default: {_ADMIN})",
+        {"type": _admin, "metavar": "URL"},
+    ),
+    Option("--json", TELLING, "print it for programs", _SWITCH),
+)
+"""All but --version and --help. None is an option of two groups of commands."""

@@ -1,0 +1,55 @@
+"""docs/cli.md tells of every command, option, exit code and signal, as the parser has them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from infergate.cli import main, reference
+from infergate.cli.arguments import COMMANDS, OPTIONS, Option
+
+PAGE = (Path(__file__).parents[3] / "docs" / reference.PAGE).read_text(encoding="utf-8")
+
+
+def test_the_page_is_what_is_made() -> None:
+    assert reference.filled(PAGE) == PAGE, "run: python -m infergate.cli.reference"
+
+
+def test_the_page_has_every_part_once() -> None:
+    assert sorted(re.findall("<!-- made: (.*) -->", PAGE)) == sorted(reference.PARTS)
+    assert PAGE.count("<!-- /made -->") == len(reference.PARTS)
+
+
+def test_what_stands_between_the_marks_is_made_anew_and_nothing_else() -> None:
+    page = "by hand\n<!-- made: exits -->\nold\n<!-- /made -->\nby hand, too\n"
+    made = reference.filled(page)
+    assert made.startswith("by hand\n<!-- made: exits -->\n\n| Exit code | When |\n")
+    assert made.endswith("|\n\n<!-- /made -->\nby hand, too\n")
+    assert "old" not in made
+
+
+def test_help_tells_what_the_page_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    for command, meaning in COMMANDS.items():
+        assert f"{command} {meaning}" in told
+    for option in OPTIONS:
+        assert f"| `{option.flag}`" in PAGE
+        assert option.flag in told
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.flag)
+def test_an_option_of_another_command_is_a_mistake(
+    option: Option, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = {"--workers": "2", "--name": "a", "--config": "x"}.get(option.flag)
+    for command in COMMANDS.keys() - set(option.commands):
+        value = value or next(iter(option.values), None)
+        with pytest.raises(SystemExit) as caught:
+            main([command, option.flag, *([value] if value else [])])
+        assert caught.value.code == 2
+        told = capsys.readouterr().err
+        assert f"{option.flag} is for" in told or "takes no configuration" in told
