@@ -1,0 +1,75 @@
+"""docs/errors.md tells each outcome, its code in every protocol, and what backends' become."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from infergate.codecs.graphpipe import errors as graphpipe
+from infergate.codecs.protos import statuses as grpc_backends
+from infergate.codecs.trtis import statuses as legacy
+from infergate.codecs.v2_grpc import errors as v2_grpc
+from infergate.codecs.v2_rest import errors as v2_rest
+from infergate.core.errors import Kind
+from infergate.runtime.console.explanations import explained
+
+PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
+GRPC = {code.value[0]: f"`{code.name}`" for code in grpc.StatusCode}
+OTHERS = {
+    Kind.BAD_REQUEST: ["other 4xx"],
+    Kind.BACKEND_ERROR: ["other 5xx"],
+    Kind.BACKEND_GARBAGE: ["any other than 200"],
+}
+"""Of the statuses of HTTP that have no row of their own."""
+
+
+def rows(heading: str) -> dict[str, list[str]]:
+    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    lines = re.findall(r"^\| `(\w+)` \|(.*)\|$", section, re.MULTILINE)
+    return {kind: [cell.strip() for cell in cells.split("|")] for kind, cells in lines}
+
+
+def test_every_outcome_has_its_row() -> None:
+    assert list(rows("Outcomes")) == [kind.value for kind in Kind]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_an_outcome_is_what_the_code_makes_of_it(kind: Kind) -> None:
+    rest, other = v2_rest.STATUS[kind], graphpipe.STATUS[kind]
+    told = explained(kind.value)
+    assert rows("Outcomes")[kind.value] == [
+        str(rest) if rest == other else f"{rest}; GraphPipe {other}",
+        GRPC[v2_grpc.CODES[kind]],
+        f"`{legacy.CODE[kind]}`",
+        told["meaning"],
+        told["advice"],
+    ]
+
+
+def _by_kind(kinds: Mapping[Any, Kind], kind: Kind) -> list[Any]:
+    return [code for code, its in kinds.items() if its is kind]
+
+
+def test_what_backends_errors_become() -> None:
+    assert v2_rest.KIND == graphpipe.KIND
+    expected = {}
+    for kind in Kind:
+        statuses = [*map(str, _by_kind(v2_rest.KIND, kind)), *OTHERS.get(kind, [])]
+        codes = [GRPC[code] for code in _by_kind(grpc_backends.KINDS, kind)]
+        words = [f"`{code}`" for code in _by_kind(legacy.KINDS, kind)]
+        if statuses or codes or words:
+            expected[kind.value] = [", ".join(cell) for cell in (statuses, codes, words)]
+    assert rows("What a backend's error becomes") == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(418, Kind.BAD_REQUEST), (599, Kind.BACKEND_ERROR), (302, Kind.BACKEND_GARBAGE)],
+)
+def test_other_statuses(status: int, kind: Kind) -> None:
+    assert v2_rest.kind_of(status) is graphpipe.kind_of(status) is kind
