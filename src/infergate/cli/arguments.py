@@ -13,7 +13,6 @@ from typing import Any, Final
 from infergate import __version__
 from infergate.access.keys import parse_name
 from infergate.cli.asking import parse_admin
-from infergate.config.fields import MOST_WORKERS
 
 SERVE: Final = "serve"
 MATRIX: Final = "matrix"
@@ -177,6 +176,8 @@ def _admin(text: str) -> str:
 
 
 def _workers(text: str) -> int:
+    from infergate.config.fields import MOST_WORKERS  # noqa: PLC0415 - only who serves needs it
+
     if text == "auto":
         return min(len(os.sched_getaffinity(0)), MOST_WORKERS)
     if not (text.isascii() and text.isdecimal() and 0 < int(text) <= MOST_WORKERS):

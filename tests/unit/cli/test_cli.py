@@ -212,3 +212,13 @@ def test_python_m_infergate() -> None:
         [sys.executable, "-m", "infergate", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"infergate {__version__}\n"
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["key"], ["health", "--admin", "127.0.0.1:1"]])
+def test_who_does_not_serve_does_not_wait_for_what_serves(argv: list[str]) -> None:
+    asked = "import sys, infergate.cli as c\ntry: c.main(sys.argv[1:])\nexcept SystemExit: pass\n"
+    asked += "print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", asked, *argv], capture_output=True, text=True, check=True
+    )
+    assert not {"pydantic", "numpy", "asyncio"} & set(done.stderr.splitlines()[-1].split())

@@ -1,0 +1,57 @@
+"""``infergate serve``, and what ``--check`` tells."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+
+from infergate.cli.arguments import Arguments
+from infergate.cli.summary import summary
+from infergate.config.check import ONE_WORKER
+from infergate.config.files import Files
+from infergate.config.load import load
+from infergate.config.mistakes import ConfigError, Mistake
+from infergate.config.schema import Config
+
+_STOPPED, _FAILED, _WRONG = 0, 1, 2
+
+
+def serve(arguments: Arguments) -> int:
+    """Serve, or only check, what ``arguments`` say. Returns the process's exit code."""
+    try:
+        if arguments.check:
+            print(summary(_configuration(arguments, Files())), end="")
+            return _STOPPED
+        return _serve(arguments)
+    except ConfigError as error:
+        for mistake in error.mistakes:
+            print(mistake, file=sys.stderr)
+        return _WRONG
+
+
+def _configuration(arguments: Arguments, files: Files) -> Config:
+    """What the file says, or the embedded demo, under what the command line says. Raises
+    ConfigError."""
+    source = arguments.config
+    config = Config.default() if source is None else load(source, os.environ, files)
+    if arguments.log_format is not None:
+        log = config.log.model_copy(update={"format": arguments.log_format})
+        config = config.model_copy(update={"log": log})
+    if arguments.workers is not None:
+        config = config.model_copy(update={"workers": arguments.workers})
+        if config.workers > 1 and config.control.shared_memory:
+            raise ConfigError([Mistake("--workers", 0, "control.shared_memory", ONE_WORKER)])
+    return config
+
+
+def _serve(arguments: Arguments) -> int:
+    from infergate.runtime.serve import serve as run  # noqa: PLC0415 - --check needs no server
+
+    try:
+        return run(functools.partial(_configuration, arguments), arguments.config)
+    except OSError as error:
+        print(f"infergate: {error}", file=sys.stderr)
+        return _FAILED
+    except KeyboardInterrupt:
+        return _STOPPED
