@@ -53,7 +53,8 @@ _PLAIN: Final = {".md", ".txt", ".svg", ""}
 
 
 def on_config(config: Any) -> Any:
-    """Put all decisions where the navigation says so."""
+    """Put all decisions where the navigation says so; name headings as GitHub does."""
+    config.mdx_configs["toc"]["slugify"] = _anchor
     for entry in config.nav:
         if _DECISIONS in entry:
             found = sorted(Path(config.docs_dir).glob(entry[_DECISIONS]))
@@ -93,6 +94,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     parts = _FENCE.split(markdown)  # text, fence, text, …
     parts[::2] = [_LINK.sub(anew, _GLUED.sub(r"\1\n", text)) for text in parts[::2]]
     return "".join(parts)
+
+
+def _anchor(heading: str, _separator: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> None:

@@ -1,5 +1,5 @@
 """What a page's script calls between its commands: ``python -m pages.inside listens PID``, and
-``… printed SAID WANTED``, two files. Both wait for it."""
+``… printed SAID WANTED SECONDS``, two files and how long to wait for it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Final
 
 _PATIENCE: Final = 60.0
-_PRINTED: Final = 5.0
-"""Seconds until what was printed is in its file: of a server that goes on, a moment after it
-listens."""
 _POLL: Final = 0.05
 _SETTLED: Final = {True: 2, False: 10}
 """Polls without another socket after which a server has opened all it will, by whether it has said
@@ -43,9 +40,9 @@ def wait_listening(pid: int) -> None:
     sys.exit(f"process {pid} does not listen")
 
 
-def wait_printed(said: Path, wanted: str) -> None:
+def wait_printed(said: Path, wanted: str, seconds: float) -> None:
     """Until ``said`` holds ``wanted``."""
-    deadline = time.monotonic() + _PRINTED
+    deadline = time.monotonic() + seconds
     while not printed(said.read_text(errors="replace"), wanted):
         if time.monotonic() > deadline:
             sys.exit(f"\n*** is not what the page says:\n{wanted}")
@@ -124,7 +121,9 @@ def _said_so(pid: int) -> bool:
 
 _CALLS: Final[dict[str, Callable[..., None]]] = {
     "listens": lambda pid: wait_listening(int(pid)),
-    "printed": lambda said, wanted: wait_printed(Path(said), Path(wanted).read_text()),
+    "printed": lambda said, wanted, seconds: wait_printed(
+        Path(said), Path(wanted).read_text(), float(seconds)
+    ),
 }
 
 if __name__ == "__main__":

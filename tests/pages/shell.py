@@ -27,6 +27,8 @@ _MAKE: Final = f"""\
 exec {shutil.which("make")} --no-print-directory -n -C {PROJECT} "${{@:-help}}" > /dev/null
 """
 _TAIL: Final = 40
+_LATE: Final = 5
+"""Seconds in which a server that listens has printed that it does."""
 
 
 @dataclass(frozen=True)
@@ -104,17 +106,19 @@ def _script(blocks: Sequence[Block], kept: Path) -> Iterator[str]:
         if not block.is_run:
             continue
         said = kept / f"{block.line}.said"
+        lines = list(with_waits(block.text, f"{inside} listens $!"))
+        waits = len(lines) > len(block.text.splitlines())
         yield f"exec > {said} 2>&1"
         if block.language == COMMANDS:
-            yield from with_waits(block.text, f"{inside} listens $!")
+            yield from lines
         else:
             program = kept / f"{block.line}.py"
             program.write_text(block.text)
-            yield f"{sys.executable} {program}"
+            yield f"{sys.executable} - < {program}"
         if block.prints is not None:
             wanted = kept / f"{block.line}.wanted"
             wanted.write_text(block.prints)
-            yield f"{inside} printed {said} {wanted}"
+            yield f"{inside} printed {said} {wanted} {_LATE if waits else 0}"
 
 
 def _copy(text: str, kept: Path, name: str) -> str:
