@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from peers.support import installed, libpython
+from peers.support.forked import Forked, forked
 from peers.support.process import Launch, PortTakenError, free_ports, started
 
 _SERVE = """
@@ -44,6 +45,44 @@ def _ended(pid: int) -> bool:
     except FileNotFoundError:
         return True
     return state == "Z"
+
+
+def become(folder: Path, *arguments: str, **env: str) -> Forked | None:
+    argv = [sys.executable, "-m", "infergate", *arguments]
+    with (folder / "log").open("wb") as log:
+        return forked(argv, {**os.environ, **env}, folder, log)
+
+
+def test_what_is_forked_has_its_own_arguments_folder_environment_and_log(tmp_path: Path) -> None:
+    (tmp_path / "routes.yaml").write_text(
+        "backends: {a: {protocol: builtin}}\nroutes: [{model: x, backend: '${NAME}'}]"
+    )
+    checked = become(tmp_path, "--config", "routes.yaml", "--check", NAME="nowhere")
+    assert checked is not None
+    assert os.getsid(checked.pid) == checked.pid
+    assert checked.wait(100) == 2
+    assert checked.poll() == 2
+    assert "nowhere" in (tmp_path / "log").read_text()
+    told = become(tmp_path, "--version")
+    assert told is not None
+    assert told.wait(100) == 0
+    assert (tmp_path / "log").read_text().startswith("infergate ")
+
+
+def test_what_is_forked_ends_by_signals(tmp_path: Path) -> None:
+    (tmp_path / "routes.yaml").write_text("drain: {delay: 100s}")
+    killed = become(tmp_path, "--config", "routes.yaml")
+    assert killed is not None
+    assert killed.poll() is None
+    killed.kill()
+    assert killed.wait(100) == -9
+    killed.terminate()  # it is no more
+    assert gone(killed.pid)
+
+
+def test_an_environment_that_is_read_at_the_beginning_wants_a_start(tmp_path: Path) -> None:
+    assert become(tmp_path, "--version", PYTHONWARNINGS="error") is None
+    assert become(tmp_path, "--version", LD_PRELOAD="x.so") is None
 
 
 def test_it_serves_and_then_is_gone_with_its_children() -> None:

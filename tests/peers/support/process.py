@@ -4,6 +4,8 @@
 *Rule 2.* Ports are chosen here, so another process may take one in between: a server that dies
 because of that is started again on others.
 *Rule 3.* The server runs in its own process group and in a temporary folder; both go.
+
+Gateways are not started but forked, see ``forked``.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from peers.support.forked import Forked, forked
 
 _POLL_SECONDS = 0.05
 _STOP_SECONDS = 10.0
@@ -91,7 +95,7 @@ def started(prepare: Callable[[Path], Launch], *, seconds: float = 100.0) -> Ite
 def _process(launch: Launch, folder: Path, seconds: float) -> Iterator[Running]:
     log = folder / "server.log"
     with log.open("wb") as out:
-        process = subprocess.Popen(
+        process = forked(launch.argv, launch.env, folder, out) or subprocess.Popen(
             launch.argv,
             env=dict(launch.env),
             cwd=folder,
@@ -114,7 +118,7 @@ def _die_with_parent() -> None:
 
 
 def _wait_ready(
-    launch: Launch, process: subprocess.Popen[bytes], log: Path, seconds: float
+    launch: Launch, process: subprocess.Popen[bytes] | Forked, log: Path, seconds: float
 ) -> None:
     deadline = time.monotonic() + seconds
     while not _is_ready(launch):
@@ -148,7 +152,7 @@ def _answers(port: int, path: str) -> bool:
         connection.close()
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes] | Forked) -> None:
     """Terminate, wait, then kill what is left of the process group."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()

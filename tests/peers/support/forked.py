@@ -1,0 +1,113 @@
+"""Gateways that are forked from one that has its modules already; see ``template``.
+
+``INFERGATE_FORKED=no`` has each started by itself, as users do. Those are, too, that want an
+environment which an interpreter or the C library reads when it begins, and those that a test starts
+without :func:`peers.support.process.started`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+from peers.support.template import LONGEST
+
+_WANTED = os.environ.get("INFERGATE_FORKED", "yes") != "no"
+_READ_AT_THE_BEGINNING = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OPENBLAS_", "OMP_")
+
+
+class Forked:
+    """Like the ``subprocess.Popen`` of a gateway."""
+
+    def __init__(self, template: _Template, pid: int) -> None:
+        self.pid = pid
+        self._template = template
+        self._end = os.pidfd_open(pid)
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        return self._seen(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code. Raises ``subprocess.TimeoutExpired``."""
+        code = self._seen(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("infergate", timeout or 0)
+        return code
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        if self._code is None:
+            signal.pidfd_send_signal(self._end, number)
+
+    def _seen(self, timeout: float | None) -> int | None:
+        if self._code is None and select.select([self._end], [], [], timeout)[0]:
+            self._code = self._template.ask({"ended": self.pid})
+            os.close(self._end)
+        return self._code
+
+
+class _Template:
+    """The process that is forked, of this one."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._turn = threading.Lock()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, Path(__file__).with_name("template.py"), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for those that ask
+            )
+        atexit.register(self.close)
+
+    def ask(self, message: Mapping[str, object], *descriptors: int) -> int:
+        data = json.dumps(message).encode()
+        assert len(data) < LONGEST
+        with self._turn:
+            socket.send_fds(self._control, [data], descriptors)
+            return int(self._control.recv(LONGEST))
+
+    def close(self) -> None:
+        self._control.close()
+        self._process.wait()
+
+
+_template = cache(_Template)
+
+
+def forked(
+    argv: Sequence[str], env: Mapping[str, str], folder: Path, log: BinaryIO
+) -> Forked | None:
+    """``argv``, if it is a gateway that can be had so; else None."""
+    if not _WANTED or list(argv[:3]) != [sys.executable, "-m", "infergate"]:
+        return None
+    if _begins_with(env) != _begins_with(os.environ):
+        return None
+    asked = {"arguments": list(argv[3:]), "env": dict(env), "folder": str(folder)}
+    template = _template()
+    return Forked(template, template.ask(asked, log.fileno()))
+
+
+def _begins_with(env: Mapping[str, str]) -> dict[str, str]:
+    return {key: env[key] for key in env if key.startswith(_READ_AT_THE_BEGINNING)}

@@ -1,0 +1,86 @@
+"""A process that has loaded infergate and becomes one, by a fork, as often as it is asked.
+
+Most of a gateway's start is loading modules, the same ones each time; a run of tests starts some
+hundred gateways. What is forked here reads its configuration, opens its sockets and ends as any
+other; only its modules are there already. See ``forked``, which asks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+LONGEST = 1 << 17
+"""Bytes of a message."""
+
+
+def _load() -> None:
+    """All that ``engine: own`` takes, and nothing that begins a thread of its own."""
+    import infergate.cli  # noqa: PLC0415
+    import infergate.runtime.serve  # noqa: PLC0415
+    from infergate.codecs.registry import plugins  # noqa: PLC0415
+    from infergate.config.schema import Config  # noqa: PLC0415
+    from infergate.runtime.engines import engine  # noqa: PLC0415
+
+    assert infergate.cli.main
+    plugins()
+    engine("own")
+    Config.default()
+    gc.collect()
+
+
+def _become(asked: dict[str, Any], log: int) -> None:
+    """What a process is that was started: a session, folder, environment and log of its own."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    os.chdir(asked["folder"])
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.closerange(3, 1 << 16)
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    time.tzset()
+    sys.argv[:] = ["infergate", *asked["arguments"]]
+    sys.path[0] = asked["folder"]
+
+
+def main() -> int:
+    """Answer what comes: what to become, or whose exit code is wanted."""
+    sys.path[0] = ""  # this file's folder is no place for modules
+    control = socket.socket(fileno=int(sys.argv[1]))
+    _load()
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, LONGEST, 1)
+        if not message:
+            return 0
+        asked = json.loads(message)
+        if "ended" in asked:
+            told = os.waitstatus_to_exitcode(os.waitpid(asked["ended"], 0)[1])
+        else:
+            begun, has_begun = os.pipe()
+            told = os.fork()
+            if not told:
+                _become(asked, *descriptors)
+                break
+            os.close(has_begun)
+            os.read(begun, 1)  # nothing: the child has closed all that it was born with
+            os.close(begun)
+            os.close(*descriptors)
+        control.send(str(told).encode())
+    control.detach()
+    from infergate.cli import main as infergate  # noqa: PLC0415
+
+    return infergate()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
