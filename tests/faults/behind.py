@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 import grpc
+import pytest
 
-from e2e.running import Infergate, started_infergate
+from e2e.running import ENGINE, Infergate, started_infergate
 from faults import h2
 from faults.payloads import document, tensor
 from faults.peer import (
@@ -24,8 +25,9 @@ from faults.peer import (
     scripted,
 )
 from faults.rpc import Status, call, channel, good_answer, infer_message
-from faults.watch import MIB, counted, until, well
+from faults.watch import MIB, counted, rises, until, well
 
+REQUESTS = "infergate_requests_total"
 TIMEOUT = 1.0
 BODY = 8 * MIB
 CONFIG = """
@@ -88,8 +90,13 @@ class Site:
         return call(self.channel, infer_message(model))
 
     def good(self, model: str) -> None:
-        assert self.ask_rest(model).status == 200
-        assert self.ask_grpc(model).code is grpc.StatusCode.OK
+        with self.serves(model, 2):
+            assert self.ask_rest(model).status == 200
+            assert self.ask_grpc(model).code is grpc.StatusCode.OK
+
+    def serves(self, model: str, times: int = 1) -> AbstractContextManager[None]:
+        """In the block ``model`` is served so often, as the metric tells."""
+        return rises(self.gateway, REQUESTS, by=times, route=model, outcome="ok")
 
     def restored(self) -> None:
         """Both serve again, where a test left them as they were."""
@@ -128,9 +135,12 @@ class Site:
 
 
 def good_rpc(connection: Connection, backend: Backend) -> None:
+    """Answers every call well, and notes it."""
     server = h2.Server(connection)
     while True:
-        server.send(h2.answer(server.call(), good_answer()))
+        stream = server.call()
+        backend.requests.append(stream)
+        server.send(h2.answer(stream, good_answer()))
 
 
 @contextmanager
@@ -187,6 +197,35 @@ def fails_over_grpc(site: Site, model: str, kind: str, script: Script) -> None:
     site.rpc.use(good_rpc)
     until(lambda: site.ask_rest(model).status == 200, "it is connected again")
     site.good(model)
+
+
+Faults = Mapping[str, tuple[str, Script]]
+"""What a backend does, by name, and how requests then end."""
+
+
+def over_http(faults: Faults) -> Callable[..., None]:
+    """The test of all ``faults`` over HTTP, forwarded and translated."""
+
+    @pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
+    @pytest.mark.parametrize("fault", faults)
+    def test_over_http(site: Site, model: str, fault: str) -> None:
+        fails_over_http(site, model, *faults[fault])
+
+    return test_over_http
+
+
+def over_grpc(faults: Faults, own: Mapping[str, str] | None = None) -> Callable[..., None]:
+    """The same over gRPC. ``own`` says how those end that infergate's own engine tells apart
+    better."""
+    better = own if own and ENGINE == "own" else {}
+
+    @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
+    @pytest.mark.parametrize("fault", faults)
+    def test_over_grpc(site: Site, model: str, fault: str) -> None:
+        kind, script = faults[fault]
+        fails_over_grpc(site, model, better.get(fault, kind), script)
+
+    return test_over_grpc
 
 
 # ---- over HTTP

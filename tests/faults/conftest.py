@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from e2e.running import ENGINE
 from faults.behind import Site, started_site
 from faults.tight import Tight, good, started_tight
-from faults.watch import unharmed
+from faults.watch import done, unharmed
+
+_DOC = (Path(__file__).parents[2] / "docs" / "faults.md").read_text(encoding="utf-8")
+APART = dict(re.findall(r"^\| `(faults/[^`]+)` \| (.+) \|$", _DOC, re.MULTILINE))
+"""The tests that cannot be held to all four, and why, as docs/faults.md tells."""
+
+
+@pytest.fixture(autouse=True)
+def watched(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each fault is tried while others are served and memory and descriptors are watched, or
+    docs/faults.md says why not."""
+    begun = done.begun
+    yield
+    file = f"faults/{request.path.name}"
+    if APART.keys().isdisjoint((file, f"{file}::{request.function.__name__}")):
+        assert done.open or done.begun > begun, "nobody watches: see faults.watch.unharmed"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def counts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In each file some metric is looked at."""
+    metrics = done.metrics
+    yield
+    if f"faults/{request.path.name}" not in APART:
+        assert done.metrics > metrics, "no metric is looked at: see faults.watch.rises"
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ them; all in this process."""
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import socket
 import time
 from collections import Counter
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faults.watch import SECONDS
+from faults.watch import MIB, SECONDS, descriptors, done, growing_at_most, sample
 from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend
 from infergate.config.schema import Config
@@ -116,6 +118,7 @@ class Load:
     failed: Counter[str] = field(default_factory=Counter)
     slowest: float = 0.0
     _stop: bool = False
+    _over: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def ask(self, **headers: str) -> None:
         """One inference. Raises GatewayError."""
@@ -128,6 +131,28 @@ class Load:
         request = InferRequest("simple", inputs=inputs)
         answer = await gateway.infer(request, gateway.bind("simple", "", call), call)
         assert isinstance(answer, InferResponse)
+
+    async def _others(self) -> None:
+        """Who asks for what needs no endpoint is served, whatever happens to those."""
+        gateway = self.gateway.gateway
+        inputs = (tensor_of("INPUT0", Datatype.INT32, np.zeros(1, np.int32)),)
+        while not self._over.is_set():
+            call = Call(peer="test", started=time.monotonic())
+            request = InferRequest("identity", inputs=inputs)
+            answer = await gateway.infer(request, gateway.bind("identity", "", call), call)
+            assert isinstance(answer, InferResponse)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), 0.1)
+
+    @asynccontextmanager
+    async def beside_others(self) -> AsyncIterator[None]:
+        """Another client asks all the time, and is served."""
+        asking = asyncio.ensure_future(self._others())
+        try:
+            yield
+        finally:
+            self._over.set()
+            await asking
 
     async def keep_asking(self) -> None:
         while not self._stop:
@@ -160,7 +185,7 @@ class Load:
         remote: Any = self.backend
         return list(remote.figures())
 
-    async def figure(self, name: str, place: int) -> float:
+    async def figure(self, name: str, place: int, **labels: str) -> float:
         """A metric of an endpoint, as a scrape reads it."""
         admin = self.gateway.listeners["admin"].address
         reader, writer = await asyncio.open_connection(admin.host, admin.port)
@@ -168,9 +193,8 @@ class Load:
         text = (await reader.read()).decode()
         writer.close()
         url = self.figures()[place].endpoint
-        rows = [line for line in text.splitlines() if line.startswith(name) and f'"{url}"' in line]
-        assert rows, text
-        return sum(float(row.rpartition(" ")[2]) for row in rows)
+        assert f'{name}{{backend="b",endpoint="{url}"' in text, text
+        return sample(text, name, endpoint=url, **labels)
 
 
 @asynccontextmanager
@@ -189,16 +213,40 @@ async def gateway(
                 "grpc": None,
                 "admin": {"address": "127.0.0.1:0"},
             },
-            "backends": {"b": {"protocol": protocol, "endpoints": tuple(endpoints), **described}},
-            "routes": ({"model": "*", "backend": "b"},),
+            "backends": {
+                "b": {"protocol": protocol, "endpoints": tuple(endpoints), **described},
+                "ours": {"protocol": "builtin"},
+            },
+            "routes": ({"model": "identity", "backend": "ours"}, {"model": "*", "backend": "b"}),
         }
     )
-    running = assemble(config)
-    await running.start()
-    try:
-        yield Load(running, running.gateway.backends[0])
-    finally:
-        await running.stop(5)
+    async with as_before(engine):
+        running = assemble(config)
+        await running.start()
+        try:
+            load = Load(running, running.gateway.backends[0])
+            async with load.beside_others():
+                yield load
+        finally:
+            await running.stop(5)
+
+
+GRPC_KEEPS = 8
+"""Descriptors of two pollers that the gRPC library keeps for a while."""
+
+
+@asynccontextmanager
+async def as_before(engine: str, grows: int = 64 * MIB) -> AsyncIterator[None]:
+    """What is opened and begun in the block, in this process, is closed and over soon after it, and
+    it never takes more than ``grows`` bytes of memory."""
+    held = descriptors(os.getpid()) + (GRPC_KEEPS if engine == "compat" else 0)
+    tasks = len(asyncio.all_tasks())
+    with done.watching(), growing_at_most(os.getpid(), grows):
+        yield
+    await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
+    if engine == "compat":
+        gc.collect()  # calls that were cancelled hold their channel until then
+    await until(lambda: descriptors(os.getpid()) <= held, f"descriptors are back to {held}")
 
 
 async def until(met: Callable[[], bool], what: str) -> None:

@@ -27,7 +27,8 @@ def test_headers_of_the_connection_stay_there(site: Site) -> None:
     )
     site.rest.use(answers(http_answer(GOOD_BODY, headers=own)))
     for model in ("rest.fwd", "rest.tr"):
-        told = site.ask_rest(model)
+        with site.serves(model):
+            told = site.ask_rest(model)
         assert told.status == 200
         assert set(told.headers) <= {
             "server", "date", "content-type", "content-length", "endpoint-load-metrics",
@@ -55,7 +56,8 @@ def test_metadata_of_the_connection_stays_there(site: Site) -> None:
     end = ends(("grpc-status", "0"), ("x-end", "1"))
     site.rpc.use(sends(lambda stream: h2.headers(stream, own), some(MESSAGE), end))
     for model in ("grpc.fwd", "grpc.tr"):
-        told, called = site.channel.unary_unary(INFER).with_call(infer_message(model))
+        with site.serves(model):
+            told, called = site.channel.unary_unary(INFER).with_call(infer_message(model))
         assert told
         metadata = {**dict(called.initial_metadata()), **dict(called.trailing_metadata())}
         assert not {"server", "set-cookie", "x-own", "x-end"} & set(metadata)

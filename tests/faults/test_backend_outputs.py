@@ -8,11 +8,11 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from faults import h2
-from faults.behind import END, Site, answers, good_rpc, sends, some
+from faults.behind import END, REQUESTS, Site, answers, good_rpc, sends, some
 from faults.payloads import document, tensor
 from faults.peer import GOOD_BODY, Script, good_http, http_answer
 from faults.rpc import call, good_answer, infer_message
-from faults.watch import until
+from faults.watch import rises, until
 
 
 def _changed(**members: object) -> bytes:
@@ -43,13 +43,15 @@ def test_outputs_that_do_not_fit(site: Site, wrong: str) -> None:
 def test_a_forwarded_answer_is_the_backends_word(site: Site) -> None:
     """Its tensors are not read, as if there were no gateway."""
     site.rest.use(answers(WRONG_OUTPUTS["too few elements"]))
-    told = json.loads(site.ask_rest("rest.fwd").body)
+    with site.serves("rest.fwd"):
+        told = json.loads(site.ask_rest("rest.fwd").body)
     assert (told["model_name"], told["outputs"][0]["shape"]) == ("rest.fwd", [2])
     site.rest.use(good_http)
 
 
 def test_an_output_that_was_asked_for_is_missing(site: Site) -> None:
-    told = site.ask_rest("rest.tr", document(tensor(), outputs=[{"name": "OTHER"}]))
+    with rises(site.gateway, REQUESTS, route="rest.tr", outcome="backend_garbage"):
+        told = site.ask_rest("rest.tr", document(tensor(), outputs=[{"name": "OTHER"}]))
     assert told.status == 502
     assert "OTHER" in told.error
 
@@ -88,7 +90,8 @@ def test_another_models_name(site: Site, model: str) -> None:
     """The client hears the name that it asked for."""
     told = json.loads(GOOD_BODY) | {"model_name": "another"}
     site.rest.use(answers(http_answer(json.dumps(told).encode())))
-    answer = site.ask_rest(model)
+    with site.serves(model):
+        answer = site.ask_rest(model)
     assert answer.status == 200
     assert json.loads(answer.body)["model_name"] == model
     site.rest.use(good_http)
@@ -99,7 +102,8 @@ def test_another_models_name_over_grpc(site: Site, model: str) -> None:
     named = pb.ModelInferResponse.FromString(good_answer())
     named.model_name = "another"
     site.rpc.use(sends(h2.headers, some(h2.message(named.SerializeToString())), END))
-    answer = call(site.channel, infer_message(model))
+    with site.serves(model):
+        answer = call(site.channel, infer_message(model))
     assert pb.ModelInferResponse.FromString(answer.message).model_name == model
 
 
@@ -109,7 +113,8 @@ def test_more_outputs_than_were_asked_for(site: Site) -> None:
     told["outputs"].append({**told["outputs"][0], "name": "MORE"})
     site.rest.use(answers(http_answer(json.dumps(told).encode())))
     asked = document(tensor(), outputs=[{"name": "OUTPUT0"}])
-    answer = site.ask_rest("rest.tr", asked)
+    with site.serves("rest.tr"):
+        answer = site.ask_rest("rest.tr", asked)
     assert answer.status == 200, answer
     assert [each["name"] for each in json.loads(answer.body)["outputs"]] == ["OUTPUT0", "MORE"]
     site.rest.use(good_http)

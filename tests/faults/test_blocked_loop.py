@@ -27,6 +27,7 @@ from infergate.config.schema import Config
 from infergate.runtime.assemble import assemble
 from infergate.runtime.engines import engine
 
+HELD_UP = "infergate_loop_held_up_seconds_total"
 BLOCKED = 1.6
 """Seconds: more than any limit of the gateway, for all of whose timers the time has come then."""
 
@@ -126,7 +127,7 @@ def gateway(tight: Tight) -> Iterator[Tight]:
 def test_who_came_meanwhile_is_served(gateway: Tight) -> None:
     people = PEOPLE if ENGINE == "compat" else PEOPLE | CALLS
     late = metric(gateway, "infergate_requests_total", outcome="timeout")
-    with rises(gateway, "infergate_loop_held_up_seconds_total", by=BLOCKED / 2):
+    with rises(gateway, HELD_UP, by=BLOCKED / 2):
         there = [each(gateway) for each in people.values()]
         with channel(gateway.grpc) as made:
             assert call(made, message()).code is grpc.StatusCode.OK
@@ -188,7 +189,7 @@ def in_this_process(name: str) -> Iterator[tuple[Tight, str]]:
         at = {key: str(each.address) for key, each in running.listeners.items()}
         raw = at.pop("graphpipe[0]")
         port = blocking.sockets[0].getsockname()[1]
-        told.set_result((Tight(**at, pid=0, log=Path(), raw=raw), f"127.0.0.1:{port}"))
+        told.set_result((Tight(**at, pid=os.getpid(), log=Path(), raw=raw), f"127.0.0.1:{port}"))
         await over.wait()
         blocking.close()
         await running.stop(0)
@@ -206,16 +207,19 @@ def in_this_process(name: str) -> Iterator[tuple[Tight, str]]:
 @pytest.mark.parametrize("name", ["own", "compat"])
 def test_who_came_while_another_was_read_is_served(name: str) -> None:
     with in_this_process(name) as (gateway, blocking):
-        there = [
-            each(gateway) for each in (PEOPLE if name == "compat" else PEOPLE | CALLS).values()
-        ]
-        Blocks.begun.clear()
-        for each in there:
-            next(each)
-        with Client(blocking) as client:
-            client.send(b"x")
-            assert Blocks.begun.wait(SECONDS)
+        good(gateway)
+        good_call(gateway)
+        held_up = rises(gateway, HELD_UP, by=BLOCKED / 2)
+        with unharmed(gateway, lambda: None), held_up:  # nobody is served while it is blocked
+            people = (PEOPLE if name == "compat" else PEOPLE | CALLS).values()
+            there = [each(gateway) for each in people]
+            Blocks.begun.clear()
             for each in there:
                 next(each)
-            for each in there:
-                assert next(each, "served") == "served"
+            with Client(blocking) as client:
+                client.send(b"x")
+                assert Blocks.begun.wait(SECONDS)
+                for each in there:
+                    next(each)
+                for each in there:
+                    assert next(each, "served") == "served"

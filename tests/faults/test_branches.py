@@ -3,7 +3,6 @@ nobody, headers and shares choose; over HTTP and gRPC."""
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,11 +11,11 @@ import grpc
 import pytest
 
 from e2e.running import Infergate, started_infergate
-from faults import h2
+from faults.behind import good_rpc
 from faults.payloads import document, tensor
 from faults.peer import Backend, Connection, good_http, http_answer, post, scripted
-from faults.rpc import call, channel, good_answer, infer_message
-from faults.watch import alive, complaints, counted, descriptors_come_back, until
+from faults.rpc import call, channel, infer_message
+from faults.watch import counted, descriptors_come_back, metric, unharmed, until, well
 
 CONFIG = """
 backends:
@@ -24,6 +23,7 @@ backends:
   canary: {{protocol: v2-grpc, profile: infergate, endpoints: ["grpc://{canary}"]}}
   mirror: {{protocol: v2-rest, profile: infergate, endpoints: ["http://{mirror}"]}}
   nobody: {{protocol: v2-grpc, profile: infergate, endpoints: ["grpc://{nobody}"]}}
+  ours: {{protocol: builtin}}
 routes:
   - {{model: chosen, headers: {{x-canary: "yes"}}, backend: canary}}
   - {{model: chosen, backend: steady}}
@@ -34,16 +34,9 @@ routes:
   - {{model: away, backend: nobody, fallback: steady}}
   - {{model: copied, backend: steady, mirror: {{backend: mirror, max_requests: 3}}, timeout: 10s}}
   - {{model: alone, backend: nobody}}
+  - {{model: identity, backend: ours}}
 readiness: lenient
 """
-
-
-def good_rpc(connection: Connection, backend: Backend) -> None:
-    server = h2.Server(connection)
-    while True:
-        stream = server.call()
-        backend.requests.append(stream)
-        server.send(h2.answer(stream, good_answer()))
 
 
 @dataclass(frozen=True)
@@ -66,10 +59,14 @@ class Site:
     def asked(self) -> tuple[int, int]:
         return len(self.steady.requests), len(self.canary.requests)
 
-    def metric(self, name: str, labels: str) -> float:
-        wanted = rf"^infergate_{name}{{{labels}}} (\S+)$"
-        found = re.search(wanted, self.gateway.metrics(), re.MULTILINE)
-        return float(found[1]) if found else 0.0
+    def others(self) -> None:
+        asked = document(tensor(), tensor(name="INPUT1"))
+        assert post(self.gateway.http, "/v2/models/identity/infer", asked).status == 200
+
+    def mirrored(self, outcome: str) -> float:
+        """How many copies ended so."""
+        name = "infergate_mirrored_requests_total"
+        return metric(self.gateway, name, route="copied", outcome=outcome)
 
 
 @pytest.fixture(scope="module")
@@ -88,16 +85,20 @@ def site() -> Iterator[Site]:
             nobody=f"127.0.0.1:{unused.getsockname()[1]}",
         )
         with started_infergate(config) as gateway, channel(gateway.grpc) as made:
-            yield Site(gateway, made, steady, canary, mirror)
-            assert alive(gateway)
-            assert complaints(gateway) == ""
-            assert counted(gateway, outcome="internal") == 0
+            site = Site(gateway, made, steady, canary, mirror)
+            site.ask("chosen", {"x-canary": "yes"})
+            site.ask("chosen")
+            with unharmed(gateway, site.others, opens=len(("to the mirror", "more to steady"))):
+                yield site
+            well(gateway)
 
 
 def test_a_header_or_metadata_chooses(site: Site) -> None:
     steady, canary = site.asked()
+    chosen = counted(site.gateway, route="chosen", backend="canary", outcome="ok")
     site.ask("chosen", {"x-canary": "yes"})
     assert site.asked() == (steady, canary + 2)
+    assert counted(site.gateway, route="chosen", backend="canary", outcome="ok") == chosen + 2
     site.ask("chosen", {"x-canary": "no"})
     site.ask("chosen")
     assert site.asked() == (steady + 4, canary + 2)
@@ -120,7 +121,7 @@ def test_a_share_of_users_sees_the_canary_over_every_protocol(site: Site) -> Non
 def test_a_backend_that_is_away_has_a_fallback(site: Site) -> None:
     for _ in range(3):
         site.ask("away")
-    assert site.metric("fallbacks_total", 'route="away"') == 6
+    assert metric(site.gateway, "infergate_fallbacks_total", route="away") == 6
     assert counted(site.gateway, route="away", backend="steady", outcome="ok") == 6
     told = post(site.gateway.http, "/v2/models/alone/infer", document(tensor()))
     assert told.status == 502
@@ -137,16 +138,16 @@ def test_a_mirror_that_hangs_slows_nobody_and_holds_little(site: Site) -> None:
         for _ in range(20):
             site.ask("copied")
         until(lambda: len(site.mirror.requests) == 3, "three copies hang")
-        assert site.metric("mirrored_requests_total", 'outcome="dropped",route="copied"') == 37
+        assert site.mirrored("dropped") == 37
         assert counted(site.gateway, route="copied", backend="steady", outcome="ok") == 40
         site.mirror.use(good_http)  # those that hang are cut
         until(
-            lambda: site.metric("mirrored_requests_total", 'outcome="failed",route="copied"') == 3,
+            lambda: site.mirrored("failed") == 3,
             "they have failed, and nobody was told",
         )
         site.ask("copied")
     until(
-        lambda: site.metric("mirrored_requests_total", 'outcome="ok",route="copied"') == 2,
+        lambda: site.mirrored("ok") == 2,
         "it is sent copies again",
     )
 
@@ -158,12 +159,10 @@ def test_a_mirror_that_talks_nonsense_is_not_heard(site: Site) -> None:
             connection.write(http_answer(b"<html>"))
 
     site.mirror.use(nonsense)
-    before = site.metric("mirrored_requests_total", 'outcome="failed",route="copied"')
+    before = site.mirrored("failed")
     site.ask("copied")
     until(
-        lambda: (
-            site.metric("mirrored_requests_total", 'outcome="failed",route="copied"') == before + 2
-        ),
+        lambda: site.mirrored("failed") == before + 2,
         "nonsense is a failure",
     )
     site.mirror.use(good_http)

@@ -9,20 +9,20 @@ from faults import frames, h2
 from faults.h2 import PREFACE
 from faults.peer import Client, post
 from faults.tight import CHUNKED, GOOD, LIVE, Tight, head
-from faults.watch import counted, rises
+from faults.watch import counted, refused_by, rises
 
 HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(193)
 """What a client that speaks TLS says first."""
-REFUSED = "infergate_refused_connections_total"
+REFUSED, REQUESTS = "infergate_refused_connections_total", "infergate_requests_total"
 
 
-def test_what_could_be_smuggled_behind_a_refused_request_is_not_served(tight: Tight) -> None:
-    before = counted(tight, outcome="ok")
-    with Client(tight.http) as client:
-        client.send(head("Transfer-Encoding: chunked") + b"0\r\n\r\n" + head() + GOOD)
+def test_what_could_be_smuggled_behind_a_refused_request_is_not_served(gateway: Tight) -> None:
+    before = counted(gateway, operation="server_live")
+    with rises(gateway, REQUESTS, outcome="bad_request"), Client(gateway.http) as client:
+        client.send(head("Transfer-Encoding: chunked") + b"0\r\n\r\n" + LIVE)
         assert client.answer().status == 400
         assert client.rest() == b""
-    assert counted(tight, outcome="ok") == before
+    assert counted(gateway, operation="server_live") == before
 
 
 _BROKEN = {
@@ -96,19 +96,19 @@ def test_tls_where_none_is_spoken(gateway: Tight, listener: str) -> None:
 
 def test_http_on_a_raw_socket(gateway: Tight) -> None:
     """``GET `` is a length of half a gigabyte."""
-    with Client(gateway.raw) as client:
+    with refused_by(gateway, "body"), Client(gateway.raw) as client:
         client.send(LIVE)
         assert "the limit is" in frames.error_in(client)
 
 
 def test_http_2_on_a_raw_socket(gateway: Tight) -> None:
-    with Client(gateway.raw) as client:
+    with refused_by(gateway, "body"), Client(gateway.raw) as client:
         client.send(PREFACE + h2.frame(h2.SETTINGS, 0, 0))
         assert "the limit is" in frames.error_in(client)
 
 
 def test_frames_on_the_http_port(gateway: Tight) -> None:
-    with Client(gateway.http) as client:
+    with rises(gateway, REQUESTS, outcome="bad_request"), Client(gateway.http) as client:
         client.send(frames.GOOD)
         assert client.answer().status == 400
     assert post(gateway.http, "/graphpipe/identity", frames.GOOD[4:]).status == 200

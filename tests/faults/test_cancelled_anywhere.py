@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from faults.load import STREAM, built, streamed
-from faults.replicas import QUIET, Replica, replicas, until
+from faults.replicas import QUIET, Replica, as_before, replicas, until
+from faults.watch import sample
 from infergate.config.schema import Config
 from infergate.core.call import Call
 from infergate.core.limits import DEFAULT_LIMITS
@@ -116,9 +117,7 @@ class Site:
 
     def counted(self) -> float:
         """All requests that have ended."""
-        lines = self.metrics.text().decode().splitlines()
-        found = [each for each in lines if each.startswith("infergate_requests_total{")]
-        return sum(float(each.rpartition(" ")[2]) for each in found)
+        return sample(self.metrics.text().decode(), "infergate_requests_total")
 
     def under_way(self) -> int:
         """Requests at endpoints, and those that wait for a place."""
@@ -167,12 +166,13 @@ async def started_site(
             }
         )
         metrics = Metrics()
-        running = assemble(config, company=Company(metrics))
-        await running.start()
-        try:
-            yield Site(running, metrics, frontend)
-        finally:
-            await running.stop(1)
+        async with as_before(engine):
+            running = assemble(config, company=Company(metrics))
+            await running.start()
+            try:
+                yield Site(running, metrics, frontend)
+            finally:
+                await running.stop(1)
 
 
 @asynccontextmanager
@@ -233,6 +233,7 @@ async def test_the_first_request(frontend: str, carrier: str) -> None:
                 assert await another == "ok", "others are served"
                 await until(lambda n=tasks: len(asyncio.all_tasks()) <= n, "no task is left")  # type: ignore[misc]
                 await until(lambda each=site: each.under_way() == 0, "nothing is under way")  # type: ignore[misc]
+                assert 1 <= site.counted() <= 2, "each that had begun is counted, once"
             await until(lambda: all(each.connections() == 0 for each in servers), "all are closed")
             if outcome is False:
                 return

@@ -7,8 +7,9 @@ import pytest
 from e2e.running import ENGINE
 from faults.peer import Client
 from faults.tight import BODY, CHUNKED, GOOD, Tight, head
-from faults.watch import MIB, counted, growing_at_most, refused_by
+from faults.watch import MIB, counted, growing_at_most, refused_by, rises
 
+REQUESTS = "infergate_requests_total"
 BEGUN = head("Transfer-Encoding: chunked", length=None)
 _CHUNKS = {
     "a size that is none": b"xyz\r\n",
@@ -41,7 +42,7 @@ def test_an_extension_that_never_ends(gateway: Tight) -> None:
 
 def test_extensions_and_trailers_are_ignored(gateway: Tight) -> None:
     whole = b'%x;a=b;c="d"\r\n%b\r\n0\r\nX-Trailer: y\r\n\r\n' % (len(GOOD), GOOD)
-    with Client(gateway.http) as client:
+    with rises(gateway, REQUESTS, outcome="ok"), Client(gateway.http) as client:
         client.send(BEGUN + whole)
         assert client.answer().status == 200
 
@@ -53,7 +54,8 @@ MANY = [300_000, pytest.param(2_000_000, marks=pytest.mark.peers)]
 @pytest.mark.parametrize("count", MANY)
 def test_very_many_of_one_byte_cost_no_memory(gateway: Tight, count: int) -> None:
     some = b"1\r\n \r\n" * 100_000
-    with growing_at_most(gateway.pid, 24 * MIB), Client(gateway.http) as client:
+    little, served = growing_at_most(gateway.pid, 24 * MIB), rises(gateway, REQUESTS, outcome="ok")
+    with served, little, Client(gateway.http) as client:
         client.send(BEGUN)
         for _ in range(count // 100_000):
             client.send(some)

@@ -1,5 +1,5 @@
 """Clients that reset the connection, close it or end their half, wherever they are in a request:
-nothing of them stays."""
+nothing of them stays. (Those who leave while they are served: test_deadlines_and_cancellation.)"""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from faults import frames
 from faults.peer import Client
 from faults.tight import CHUNKED, GOOD, Tight, good, good_frame, head
+from faults.watch import lets_go
 
 _PLACES = {
     "in the line": b"POST /v2",
@@ -21,7 +22,7 @@ _PLACES = {
 
 @pytest.mark.parametrize("place", _PLACES)
 def test_a_reset(gateway: Tight, place: str) -> None:
-    with Client(gateway.http) as client:
+    with lets_go(gateway, "http"), Client(gateway.http) as client:
         client.send(_PLACES[place])
         good(gateway)
         client.reset()
@@ -30,7 +31,7 @@ def test_a_reset(gateway: Tight, place: str) -> None:
 @pytest.mark.parametrize("place", [p for p in _PLACES if p != "after the request"])
 def test_a_half_close(gateway: Tight, place: str) -> None:
     """An end of file is a client that left: TCP cannot tell the two apart."""
-    with Client(gateway.http) as client:
+    with lets_go(gateway, "http"), Client(gateway.http) as client:
         client.send(_PLACES[place])
         client.socket.shutdown(1)
         assert client.rest() == b""
@@ -41,7 +42,7 @@ def test_a_half_close(gateway: Tight, place: str) -> None:
 )
 @pytest.mark.parametrize("how", ["close", "half", "reset"])
 def test_a_raw_socket(gateway: Tight, sent: bytes, how: str) -> None:
-    with Client(gateway.raw) as client:
+    with lets_go(gateway, "graphpipe[0]"), Client(gateway.raw) as client:
         client.send(sent)
         if how == "reset":
             client.reset()

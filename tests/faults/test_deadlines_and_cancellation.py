@@ -20,7 +20,7 @@ from e2e.running import Infergate, started_infergate
 from faults.payloads import document, tensor
 from faults.peer import Backend, Client, Connection, good_http, post, scripted
 from faults.rpc import INFER, RpcBackend, Status, call, channel, infer_message, rpc_backend
-from faults.watch import SECONDS, alive, complaints, counted, until
+from faults.watch import SECONDS, at_rest, counted, rises, unharmed, until, well
 from peers.support.triton import Triton
 
 LONG = 60.0
@@ -45,6 +45,9 @@ readiness: lenient
 """
 
 
+REQUESTS = "infergate_requests_total"
+
+
 def silent_http(connection: Connection, backend: Backend) -> None:
     """Notes the request, and when the gateway gives it up."""
     connection.request()
@@ -65,9 +68,12 @@ def running() -> Iterator[tuple[Site, RpcBackend]]:
     with scripted(silent_http) as rest, rpc_backend() as rpc:
         config = CONFIG.format(grpc=rpc.address, rest=rest.address)
         with started_infergate(config) as gateway, channel(gateway.grpc) as made:
-            yield Site(gateway, rest, made), rpc
-            assert alive(gateway)
-            assert complaints(gateway) == ""
+            site = Site(gateway, rest, made)
+            for model in ("short", "long", "plain"):
+                assert call(made, infer_message(model), timeout=LONG).code is grpc.StatusCode.OK
+            with unharmed(gateway, lambda: others(site), opens=len(("to the shop",))):
+                yield site, rpc
+            well(gateway)
 
 
 @pytest.fixture
@@ -90,8 +96,17 @@ def rpc(running: tuple[Site, RpcBackend]) -> Iterator[RpcBackend]:
 
 
 def others(site: Site) -> None:
+    served(site.gateway)
+
+
+def served(gateway: Infergate) -> None:
     body = document(tensor(), tensor(name="INPUT1"))
-    assert post(site.gateway.http, "/v2/models/identity/infer", body).status == 200
+    assert post(gateway.http, "/v2/models/identity/infer", body).status == 200
+
+
+def given_up(gateway: Infergate) -> float:
+    """Requests whose time was over, and those whose client said so first."""
+    return sum(counted(gateway, outcome=each) for each in ("timeout", "cancelled"))
 
 
 # ---- deadlines -------------------------------------------------------------------------------
@@ -103,6 +118,7 @@ def test_a_clients_shorter_deadline_travels_and_ends_the_call(
 ) -> None:
     rpc.answer = rpc.wait
     before = counted(site.gateway, route=model, outcome="ok")
+    gone = given_up(site.gateway)
     status = call(site.channel, infer_message(model), timeout=1.0)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert rpc.cancelled.wait(SECONDS)
@@ -110,6 +126,7 @@ def test_a_clients_shorter_deadline_travels_and_ends_the_call(
     assert remaining is not None
     assert 0 < remaining <= 1.0 * ROUNDED
     assert counted(site.gateway, route=model, outcome="ok") == before
+    until(lambda: given_up(site.gateway) == gone + 1, "counted")
     others(site)
 
 
@@ -120,8 +137,10 @@ def test_a_routes_timeout_stands_for_the_backends(
     site: Site, rpc: RpcBackend, model: str, least: float, most: float
 ) -> None:
     """``plain`` has none of its own; nobody else sets a shorter one."""
+    before = counted(site.gateway, route=model, outcome="ok")
     assert call(site.channel, infer_message(model), timeout=LONG).code is grpc.StatusCode.OK
     assert post(site.gateway.http, f"/v2/models/{model}/infer", document(tensor())).status == 200
+    assert counted(site.gateway, route=model, outcome="ok") == before + 2
     assert len(rpc.remaining) == 2
     for remaining in rpc.remaining:
         assert remaining is not None
@@ -195,6 +214,7 @@ def test_a_client_that_leaves_closes_the_connection_to_an_http_backend(
     site: Site, model: str, frontend: str
 ) -> None:
     site.rest.requests.clear()
+    before = counted(site.gateway, route=model, outcome="cancelled")
     if frontend == "http":
         client = Client(site.gateway.http)
         client.send(http_request(model))
@@ -206,7 +226,8 @@ def test_a_client_that_leaves_closes_the_connection_to_an_http_backend(
     others(site)
     leave()
     until(lambda: site.rest.requests == ["asked", "gone"], "it is given up")
-    until(lambda: "infergate_in_flight_requests 0.0" in site.gateway.metrics(), "none in flight")
+    until(lambda: at_rest(site.gateway), "none in flight")
+    assert counted(site.gateway, route=model, outcome="cancelled") == before + 1
 
 
 def test_a_hundred_are_served_beside_one_that_waits(site: Site, rpc: RpcBackend) -> None:
@@ -225,8 +246,10 @@ def test_a_hundred_are_served_beside_one_that_waits(site: Site, rpc: RpcBackend)
             return post(site.gateway.http, path, document(tensor())).status == 200
         return call(site.channel, infer_message(model)).code is grpc.StatusCode.OK
 
+    before = counted(site.gateway, outcome="ok", backend="depot")
     with ThreadPoolExecutor(10) as clients:
         assert all(clients.map(ask, range(100)))
+    assert counted(site.gateway, outcome="ok", backend="depot") == before + 50
     assert not slow.done()
     rpc.release.set()
     assert slow.result(SECONDS)
@@ -238,7 +261,9 @@ def test_a_hundred_are_served_beside_one_that_waits(site: Site, rpc: RpcBackend)
 TRITON = """
 backends:
   grpc: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}
+  ours: {{protocol: builtin}}
 routes:
+  - {{model: identity, backend: ours}}
   - {{model: grpc.short, backend: grpc, timeout: 500ms, rewrite: {{model: slow}}}}
   - {{model: '/grpc\\.(.+)/', backend: grpc, rewrite: {{model: '\\1'}}}}
 """
@@ -247,9 +272,11 @@ routes:
 @pytest.fixture(scope="module")
 def before_triton(triton: Triton) -> Iterator[Infergate]:
     with started_infergate(TRITON.format(grpc=triton.grpc)) as gateway:
-        yield gateway
-        assert alive(gateway)
-        assert complaints(gateway) == ""
+        with channel(gateway.grpc) as made:
+            assert call(made, slow_message("grpc.slow", 0)).code is grpc.StatusCode.OK
+        with unharmed(gateway, lambda: served(gateway)):
+            yield gateway
+        well(gateway)
 
 
 def slow_message(model: str, seconds: float) -> bytes:
@@ -286,16 +313,18 @@ def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
 
 
 def test_triton_a_clients_deadline_cancels_there(before_triton: Infergate, triton: Triton) -> None:
-    before = cancelled(triton)
+    before, gone = cancelled(triton), given_up(before_triton)
     with channel(before_triton.grpc) as made:
         status = call(made, slow_message("grpc.slow", LONG), timeout=1.0)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
     until(lambda: cancelled(triton) == before + 1, "Triton has seen it cancelled")
+    until(lambda: given_up(before_triton) == gone + 1, "counted")
 
 
 def test_triton_a_routes_timeout_cancels_there(before_triton: Infergate, triton: Triton) -> None:
     before = cancelled(triton)
-    with channel(before_triton.grpc) as made:
+    timeout = rises(before_triton, REQUESTS, outcome="timeout")
+    with timeout, channel(before_triton.grpc) as made:
         status = call(made, slow_message("grpc.short", LONG), timeout=LONG)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
     until(lambda: cancelled(triton) == before + 1, "Triton has seen it cancelled")
@@ -309,6 +338,7 @@ def test_triton_a_client_that_leaves_cancels_there(
     before = cancelled(triton)
     model = "grpc.slow"
     with (
+        rises(before_triton, REQUESTS, outcome="cancelled"),
         channel(before_triton.grpc) as made,
         channel(triton.grpc) as direct,
         Client(before_triton.http) as client,

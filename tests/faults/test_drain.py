@@ -1,4 +1,6 @@
-"""SIGTERM while streams are open, and a second one."""
+"""SIGTERM while streams are open, and a second one. The process ends, so what every fault is held
+to is looked at before: others are served as long as anybody is let in, memory is bounded, and when
+the last stream has ended no stream and no descriptor is left of any."""
 
 from __future__ import annotations
 
@@ -19,7 +21,16 @@ from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.frames import GOOD, error_in
 from faults.load import STREAM, Connection, streamed, told
 from faults.peer import Client
-from faults.watch import alive, complaints, until
+from faults.watch import (
+    MIB,
+    alive,
+    complaints,
+    descriptors,
+    done,
+    growing_at_most,
+    sample,
+    until,
+)
 from infergate.codecs.protos import SCHEMA
 from infergate.core.wire import HttpRequest, joined
 from peers.support.process import free_ports
@@ -80,47 +91,69 @@ def logged(gateway: Infergate, text: str) -> bool:
     return text in gateway.log.read_text()
 
 
+def scraped(scraping: Client, name: str) -> float:
+    """On a connection from before: the admin listener ends last, but lets nobody in any more."""
+    scraping.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    return sample(scraping.answer().body.decode(), name)
+
+
 @pytest.mark.parametrize("engine", ["own", "compat"])
 async def test_every_message_of_fifty_streams_arrives(engine: str) -> None:
-    with started_site(engine, "300ms", "20s") as site, Client(site.frames) as raw:
-        async with asyncio.timeout(60), grpc.aio.insecure_channel(site.gateway.grpc) as channel:
-            assert await statuses(site, channel) == [200, 200, 200, 1, 1]
-            idle, kept = Connection(site.gateway.http), Connection(site.gateway.http)
-            live = HttpRequest("GET", "/v2/health/live")
-            for each in (idle, kept):
-                assert (await each.ask(live)).status == 200
-            calls = [channel.stream_stream(STREAM)() for _ in range(STREAMS)]
-            for call in calls:  # two requests each, the second of which may still be unread
-                await call.write(streamed("repeat", 40, 25))
-                await call.write(streamed("repeat", 2, 1))
-            await asyncio.gather(*(told(call, 1) for call in calls))
-            body = json.dumps({"IN": list(range(40)), "DELAY": [25] * 40}).encode()
-            events = asyncio.create_task(
-                kept.ask(HttpRequest("POST", "/v2/models/repeat/generate_stream", body=[body]))
-            )
-            raw.send(GOOD[:6])
-            site.terminate()
-            await asyncio.to_thread(until, lambda: logged(site.gateway, "draining"), "it begins")
-            refused = await statuses(site, channel)
-            assert refused == [400, 400, 503, 2, 0], "not ready, but served while it waits"
-            # Then the idle connection is closed, and nobody new is let in.
-            assert await idle.ended()
-            await idle.close()
-            with pytest.raises(ConnectionRefusedError):
-                await Connection(site.gateway.http).ask(live)
-            raw.send(GOOD[6:])
-            assert error_in(raw) == ""
-            assert raw.rest() == b""
-            every = await asyncio.gather(*(told(call) for call in calls))
-            assert [sorted(each) for each in every] == [
-                sorted([*range(40), 0, 1])[1:] for _ in calls
-            ]
-            for call in calls:
-                assert await call.code() is grpc.StatusCode.OK
-            told_by_http = bytes(joined((await events).body)).count(b"data: ")
-            assert told_by_http == 40
-            await kept.close()
+    with (
+        started_site(engine, "300ms", "20s") as site,
+        Client(site.frames) as raw,
+        Client(site.gateway.admin) as scraping,
+        done.watching(),
+    ):
+        assert scraped(scraping, "infergate_open_streams") == 0
+        held = descriptors(site.gateway.pid)
+        with growing_at_most(site.gateway.pid, 64 * MIB):
+            async with asyncio.timeout(60):
+                await drained(site, raw, scraping)
+            until(lambda: scraped(scraping, "infergate_open_streams") == 0, "all streams ended")
+            assert scraped(scraping, "infergate_draining") == 1
+            until(lambda: descriptors(site.gateway.pid) <= held, "their descriptors are closed")
+        raw.send(GOOD[6:])
+        assert error_in(raw) == ""
+        assert raw.rest() == b""
         site.ended()
+
+
+async def drained(site: Site, raw: Client, scraping: Client) -> None:
+    """All that was asked over HTTP and gRPC is answered; what ``raw`` asks for is not there yet."""
+    async with grpc.aio.insecure_channel(site.gateway.grpc) as channel:
+        assert await statuses(site, channel) == [200, 200, 200, 1, 1]
+        idle, kept = Connection(site.gateway.http), Connection(site.gateway.http)
+        live = HttpRequest("GET", "/v2/health/live")
+        for each in (idle, kept):
+            assert (await each.ask(live)).status == 200
+        calls = [channel.stream_stream(STREAM)() for _ in range(STREAMS)]
+        for call in calls:  # two requests each, the second of which may still be unread
+            await call.write(streamed("repeat", 40, 25))
+            await call.write(streamed("repeat", 2, 1))
+        await asyncio.gather(*(told(call, 1) for call in calls))
+        assert scraped(scraping, "infergate_open_streams") == STREAMS
+        body = json.dumps({"IN": list(range(40)), "DELAY": [25] * 40}).encode()
+        events = asyncio.create_task(
+            kept.ask(HttpRequest("POST", "/v2/models/repeat/generate_stream", body=[body]))
+        )
+        raw.send(GOOD[:6])
+        site.terminate()
+        await asyncio.to_thread(until, lambda: logged(site.gateway, "draining"), "it begins")
+        refused = await statuses(site, channel)
+        assert refused == [400, 400, 503, 2, 0], "not ready, but served while it waits"
+        # Then the idle connection is closed, and nobody new is let in.
+        assert await idle.ended()
+        await idle.close()
+        with pytest.raises(ConnectionRefusedError):
+            await Connection(site.gateway.http).ask(live)
+        every = await asyncio.gather(*(told(call) for call in calls))
+        assert [sorted(each) for each in every] == [sorted([*range(40), 0, 1])[1:] for _ in calls]
+        for call in calls:
+            assert await call.code() is grpc.StatusCode.OK
+        told_by_http = bytes(joined((await events).body)).count(b"data: ")
+        assert told_by_http == 40
+        await kept.close()
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])

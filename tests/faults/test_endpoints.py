@@ -4,12 +4,13 @@ engines, on real sockets."""
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from pathlib import Path
 
 import pytest
 
 from faults.replicas import Names, gateway, replicas, until
+from faults.watch import SECONDS, descriptors
 from infergate.backends.base import Watched
 from infergate.core.errors import GatewayError, Kind
 
@@ -18,10 +19,6 @@ FIVE = 5
 """Requests that one that ends may still decline, before it is let alone."""
 WAYS = [("http", "own"), ("http", "compat"), ("grpc", "own"), ("grpc", "compat")]
 ways = pytest.mark.parametrize(("carrier", "engine"), WAYS)
-
-
-def descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 @ways
@@ -44,6 +41,7 @@ async def test_one_of_three_is_killed_and_comes_back(carrier: str, engine: str) 
                 assert (asked.down, asked.available) == (1, 0)
                 await load.more(60)
                 assert load.figures()[0].failed == asked.failed, "nobody is sent there"
+                assert await load.figure("infergate_endpoint_addresses", 0, state="down") == 1
                 await three[0].start()
                 await until(lambda: load.figures()[0].available == 1, "it is up again")
                 await until(lambda: load.figures()[0].ok > asked.ok + 10, "it is asked again")
@@ -78,7 +76,6 @@ async def test_without_checks_failures_alone_tell(carrier: str, engine: str) -> 
 async def test_one_that_flaps_breaks_only_what_is_under_way(carrier: str, engine: str) -> None:
     async with replicas(LOCAL, LOCAL, LOCAL) as three:
         urls = [each.url(carrier) for each in three]
-        held = descriptors()
         async with gateway(carrier, engine, urls) as load:
             async with load.callers(4):
                 for _ in range(4):
@@ -88,10 +85,13 @@ async def test_one_that_flaps_breaks_only_what_is_under_way(carrier: str, engine
                     await three[1].start()
                 await until(lambda: load.figures()[1].available == 1, "it is up in the end")
                 await load.more(20)
-            assert sum(load.failed.values()) <= 4 * (4 + FIVE)
-            assert load.figures()[0].ejections == load.figures()[2].ejections == 0
+            failed = sum(load.failed.values())
+            assert failed <= 4 * (4 + FIVE)
+            told = await load.figure("infergate_endpoint_requests_total", 1, outcome="failed")
+            assert told >= failed
+            for place in (0, 2):
+                assert await load.figure("infergate_endpoint_ejections_total", place) == 0
         await until(lambda: all(each.connections() == 0 for each in three), "nothing stays open")
-        await until(lambda: descriptors() <= held, "descriptors are back")
 
 
 @ways
@@ -102,6 +102,9 @@ async def test_the_slow_one_of_three_is_asked_less(carrier: str, engine: str) ->
         async with gateway(carrier, engine, urls) as load:
             async with load.callers(8):
                 await load.more(150)
+                async with asyncio.timeout(SECONDS):
+                    while await load.figure("infergate_endpoint_active_requests", 2) < 1:
+                        await load.more(1)
             fast, other, slow = (each.ok for each in load.figures())
             assert slow < 0.2 * (fast + other)
             assert not load.failed
@@ -117,7 +120,10 @@ async def test_all_down_is_told_at_once_and_over_at_once(carrier: str, engine: s
             for each in two:
                 await each.kill()
             await until(lambda: all(each.down for each in load.figures()), "all are down")
-            held = descriptors()
+            for place in (0, 1):
+                told = await load.figure("infergate_endpoint_addresses", place, state="down")
+                assert told == 1
+            held = descriptors(os.getpid())
             for _ in range(10):
                 began = time.monotonic()
                 with pytest.raises(GatewayError) as caught:
@@ -125,7 +131,7 @@ async def test_all_down_is_told_at_once_and_over_at_once(carrier: str, engine: s
                 assert caught.value.kind is Kind.CONNECT
                 assert caught.value.public == "backend 'b': the backend could not be reached"
                 assert time.monotonic() - began < 2.0
-            assert descriptors() <= held + 2
+            assert descriptors(os.getpid()) <= held + 2
             await asyncio.sleep(0.5)  # what readiness remembers
             assert not await ready()
             await two[1].start()
@@ -140,6 +146,7 @@ async def test_a_lone_endpoint_costs_nothing() -> None:
         remote = load.gateway.gateway.backends[0]
         assert isinstance(remote, Watched)
         assert remote.ready is None, "a lone endpoint is not asked until somebody wants to know"
+        assert await load.figure("infergate_endpoint_checks_total", 0) == 0
         assert await load.gateway.gateway.readiness.ready()
         assert not [t for t in asyncio.all_tasks() if "watching" in repr(t.get_coro())]
 
@@ -216,3 +223,4 @@ async def test_a_pod_that_leaves_finishes_what_it_has(
             assert not slow.done()
             await slow
             await until(lambda: pods[0].connections() == 0, "then it is let go")
+            assert await load.figure("infergate_endpoint_requests_total", 0, outcome="ok") == 3

@@ -156,7 +156,14 @@ def test_many_more_at_once_than_may_be(site: Site) -> None:
     def ask(number: int) -> int:
         return site.http(GOOD if number % 2 else LARGE).status
 
+    limits = ("in_flight", "in_flight_bytes")
+    before = sum(_refused(site, limit) for limit in limits)
     with ThreadPoolExecutor(16) as crowd:
-        told = set(crowd.map(ask, range(100)))
-    assert told <= {200, 503}
+        told = list(crowd.map(ask, range(100)))
+    assert set(told) <= {200, 503}
     assert 200 in told
+    assert sum(_refused(site, limit) for limit in limits) == before + told.count(503)
+
+
+def _refused(site: Site, limit: str) -> float:
+    return metric(site.gateway, "infergate_refused_requests_total", limit=limit)

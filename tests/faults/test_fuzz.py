@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 from e2e.running import Infergate, started_infergate
 from faults.peer import Client, post
 from faults.rpc import INFER, call, channel
-from faults.watch import alive, complaints, counted
+from faults.watch import counted, unharmed, well
 from searching import examples
 
 CONFIG = """
@@ -47,12 +47,20 @@ class Site:
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with started_infergate(CONFIG) as gateway, channel(gateway.grpc) as made:
-        yield Site(gateway, made)
-        assert alive(gateway)
-        assert complaints(gateway) == ""
-        assert counted(gateway, outcome="internal") == 0
-        assert http_answer(gateway, *GOOD[0]) == 200
         assert call(made, MESSAGES[0]).code is grpc.StatusCode.OK
+        with unharmed(gateway, lambda: http_answer(gateway, *GOOD[0]) == 200):
+            yield Site(gateway, made)
+        well(gateway)
+        assert call(made, MESSAGES[0]).code is grpc.StatusCode.OK
+
+
+@pytest.fixture(autouse=True)
+def all_counted(site: Site) -> Iterator[None]:
+    """Somebody's mistakes are counted as such, and none as ours."""
+    before = counted(site.gateway, outcome="bad_request")
+    yield
+    assert counted(site.gateway, outcome="bad_request") > before
+    assert counted(site.gateway, outcome="internal") == 0
 
 
 def _inputs(datatype: str, shape: list[int], data: object) -> list[dict[str, object]]:

@@ -15,9 +15,10 @@ from faults.peer import Client
 from faults.rpc import INFER
 from faults.test_broken_requests import HELLO
 from faults.tight import Tight, good_call, message
-from faults.watch import counted, rises, unharmed
+from faults.watch import counted, lets_go, rises, unharmed
 
-REFUSED = "infergate_refused_connections_total"
+REFUSED, REQUESTS = "infergate_refused_connections_total", "infergate_requests_total"
+LIVE = INFER.replace("ModelInfer", "ServerLive")
 
 
 @pytest.fixture
@@ -36,6 +37,13 @@ def told(gateway: Tight, reason: str) -> contextlib.AbstractContextManager[None]
     if ENGINE == "compat":
         return contextlib.nullcontext()
     return rises(gateway, REFUSED, listener="grpc", reason=reason)
+
+
+def served(gateway: Tight) -> contextlib.AbstractContextManager[None]:
+    """grpcio may refuse it, and tells nobody."""
+    if ENGINE == "compat":
+        return lets_go(gateway, "grpc")
+    return rises(gateway, REQUESTS, operation="server_live", protocol="v2-grpc", outcome="ok")
 
 
 _HELLO = h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0)
@@ -65,11 +73,11 @@ def test_what_is_not_grpc_ends_the_connection(gateway: Tight, wire: str) -> None
 )
 def test_a_bad_timeout(gateway: Tight, value: str) -> None:
     """Answered, well or not, and soon: what cannot be read sets no deadline."""
-    asked = h2.asking(INFER, ("grpc-timeout", value))
-    with Client(gateway.grpc) as client:
+    asked = h2.asking(LIVE, ("grpc-timeout", value))
+    with served(gateway), Client(gateway.grpc) as client:
         hello(client)
         client.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, asked))
-        client.send(h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(message())))
+        client.send(h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(b"")))
         for frame in h2.frames(client.exactly):
             if frame.kind == h2.RST_STREAM or (frame.stream == 1 and frame.flags & h2.END_STREAM):
                 break
@@ -94,7 +102,7 @@ _STREAM = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.asking(INFER))
 @pytest.mark.parametrize("stage", ["headers", "half a message", "whole"])
 def test_a_reset(gateway: Tight, stage: str) -> None:
     whole = h2.message(message(1000))
-    with Client(gateway.grpc) as client:
+    with lets_go(gateway, "grpc"), Client(gateway.grpc) as client:
         hello(client)
         client.send(_STREAM)
         if stage != "headers":
@@ -109,7 +117,7 @@ def test_a_reset(gateway: Tight, stage: str) -> None:
 )
 def test_what_is_no_one_message(gateway: Tight, data: bytes) -> None:
     before = counted(gateway, outcome="bad_request")
-    with Client(gateway.grpc) as client:
+    with lets_go(gateway, "grpc"), Client(gateway.grpc) as client:
         hello(client)
         client.send(_STREAM + h2.frame(h2.DATA, h2.END_STREAM, 1, data))
         for frame in h2.frames(client.exactly):
@@ -130,6 +138,6 @@ def test_what_grpcio_leaves_unanswered_is_given_up_with_its_connection(
     """grpcio takes a message that ends too early for a call cancelled at once and sends no status,
     nor always for a flag that there is not; clients that keep to gRPC never send either. All that
     it holds is a stream of its own connection."""
-    with Client(gateway.grpc) as client:
+    with lets_go(gateway, "grpc"), Client(gateway.grpc) as client:
         hello(client)
         client.send(_STREAM + h2.frame(h2.DATA, h2.END_STREAM, 1, data))

@@ -16,10 +16,11 @@ from faults.peer import Client
 from faults.rpc import INFER, channel
 from faults.tight import HEADERS, Tight, message
 from faults.tight import good_call as good
-from faults.watch import SECONDS, descriptors, rises, unharmed, until
+from faults.watch import SECONDS, descriptors, refused_by, rises, unharmed, until
 
 PRIORITY, PUSH_PROMISE = 2, 5
-REFUSED = "infergate_refused_connections_total"
+REFUSED, LIMITED = "infergate_refused_connections_total", "infergate_refused_requests_total"
+REQUESTS = "infergate_requests_total"
 CANCEL = b"\0\0\0\x08"
 PROTOCOL_ERROR, FLOW_CONTROL, STREAM_CLOSED, FRAME_SIZE, COMPRESSION, CALM = 1, 3, 5, 6, 9, 11
 STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
@@ -140,25 +141,32 @@ def ends(client: Client) -> Iterator[int]:
             yield each.stream
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        opened(1) + h2.frame(h2.DATA, 0, 1, bytes(200_000)) * 6,
-        opened(1) + window(1, 0),
-        opened(1) + window(1, 2**31 - 1),
-        opened(1) + opened(1),
+BAD, TOO_LARGE, NO_CALL = "bad_request", "too_large", ""
+BROKEN: dict[str, tuple[bytes, str]] = {
+    "DATA beyond the window": (opened(1) + h2.frame(h2.DATA, 0, 1, bytes(200_000)) * 6, BAD),
+    "window by nothing": (opened(1) + window(1, 0), NO_CALL),
+    "window overflows": (opened(1) + window(1, 2**31 - 1), NO_CALL),
+    "headers twice": (opened(1) + opened(1), NO_CALL),
+    "fields": (
         h2.frame(h2.HEADERS, 4, 1, h2.asking(INFER, *(("n", str(n)) for n in range(60)))),
-        h2.frame(h2.HEADERS, 4, 1, h2.asking(INFER, ("n", "x" * 2 * HEADERS))),
-        h2.frame(h2.HEADERS, 5, 1, h2.asking(INFER, ("content-length", "3"))),
-        opened(1) + h2.frame(h2.DATA, 1, 1, b"\0\0\0\0\x09abc"),
-        opened(1) + h2.frame(h2.DATA, 0, 1, b"\0\xff\xff\xff\xff"),
-    ],
-    ids=["DATA beyond the window", "window by nothing", "window overflows", "headers twice",
-         "fields", "metadata", "length", "cut", "4 GiB announced"],
-)  # fmt: skip
-def test_attacks_that_end_a_stream(gateway: Tight, said: bytes) -> None:
+        TOO_LARGE,
+    ),
+    "metadata": (
+        h2.frame(h2.HEADERS, 4, 1, h2.asking(INFER, ("n", "x" * 2 * HEADERS))), TOO_LARGE,
+    ),
+    "length": (h2.frame(h2.HEADERS, 5, 1, h2.asking(INFER, ("content-length", "3"))), NO_CALL),
+    "cut": (opened(1) + h2.frame(h2.DATA, 1, 1, b"\0\0\0\0\x09abc"), BAD),
+    "4 GiB announced": (opened(1) + h2.frame(h2.DATA, 0, 1, b"\0\xff\xff\xff\xff"), TOO_LARGE),
+}  # fmt: skip
+"""And how a call ends that was one."""
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_attacks_that_end_a_stream(gateway: Tight, fault: str) -> None:
     """The connection goes on."""
-    with Client(gateway.grpc) as client:
+    said, outcome = BROKEN[fault]
+    told = rises(gateway, REQUESTS, by=bool(outcome), protocol="v2-grpc", outcome=outcome)
+    with told, Client(gateway.grpc) as client:
         client.send(_HELLO + said)
         ended = ends(client)
         assert next(ended) == 1
@@ -173,7 +181,7 @@ def test_attacks_that_end_a_stream(gateway: Tight, said: bytes) -> None:
     ids=["preface", "settings", "headers", "continuation"],
 )
 def test_headers_that_never_end(gateway: Tight, said: bytes) -> None:
-    with Client(gateway.grpc) as client:
+    with refused_by(gateway, "header_time"), Client(gateway.grpc) as client:
         began = time.monotonic()
         client.send(said)
         good(gateway)
@@ -184,7 +192,7 @@ def test_headers_that_never_end(gateway: Tight, said: bytes) -> None:
 def test_headers_that_drip(gateway: Tight) -> None:
     """A CONTINUATION every now and then, a byte at a time."""
     more = itertools.cycle(h2.frame(9, 0, 1, b"\0"))
-    with Client(gateway.grpc) as client:
+    with refused_by(gateway, "header_time"), Client(gateway.grpc) as client:
         client.send(_HELLO + opened(1, flags=0))
         began = time.monotonic()
         client.socket.settimeout(0.05)
@@ -203,14 +211,16 @@ def test_headers_that_drip(gateway: Tight) -> None:
 def test_messages_that_never_end(gateway: Tight, method: str, part: bytes) -> None:
     """A hundred of them, each a little: all are given up, the connection is not. A stream that
     says nothing at all may stay."""
-    with Client(gateway.grpc) as client:
+    many = 100 if part or method == INFER else 0
+    limited = rises(gateway, LIMITED, by=many, limit="idle_body_time")
+    with limited, Client(gateway.grpc) as client:
         client.send(_HELLO)
         for number in range(1, 200, 2):
             client.send(opened(number, method))
             if part:
                 client.send(h2.frame(h2.DATA, 0, number, part))
         good(gateway)
-        if part or method == INFER:
+        if many:
             ended, left = ends(client), set(range(1, 200, 2))
             while left:
                 left.discard(next(ended))
@@ -222,7 +232,8 @@ def test_clients_that_vanish_without_a_word(gateway: Tight) -> None:
     """Twenty connections with fifty streams each: with the last of them there would be room for no
     stream of anybody, were they kept."""
     before = descriptors(gateway.pid)
-    with contextlib.ExitStack() as stack:
+    closed = rises(gateway, "infergate_idle_connections_closed_total", by=20, listener="grpc")
+    with closed, contextlib.ExitStack() as stack:
         for _ in range(20):
             client = stack.enter_context(Client(gateway.grpc))
             client.send(_HELLO + b"".join(opened(number, STREAM) for number in range(1, 100, 2)))
@@ -239,7 +250,8 @@ def told_on_a_stream(gateway: Tight) -> list[bytes]:
 def test_a_reader_of_one_byte(gateway: Tight) -> None:
     """It is served as slowly as it reads, nobody else is, and each byte is worth one frame."""
     whole = h2.message(message(200))
-    with Client(gateway.grpc) as client:
+    served = rises(gateway, REQUESTS, protocol="v2-grpc", outcome="ok")
+    with served, Client(gateway.grpc) as client:
         client.send(h2.PREFACE + settings((4, 1)) + opened(1))
         client.send(h2.frame(h2.DATA, h2.END_STREAM, 1, whole))
         got = 0
@@ -259,7 +271,8 @@ def test_a_reader_of_one_byte(gateway: Tight) -> None:
 def test_readers_that_stop(gateway: Tight, first: int) -> None:
     """A hundred answers of 128 KiB that nobody takes: given up, by streams or by the connection."""
     whole = h2.message(message(64 * 1024))
-    with Client(gateway.grpc) as client:
+    slow = rises(gateway, REFUSED, listener="grpc", reason="slow_reader")
+    with slow, Client(gateway.grpc) as client:
         client.send(h2.PREFACE + settings((4, first)))
         if first > 1:
             client.send(window(0, 2**30))

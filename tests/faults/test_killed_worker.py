@@ -29,6 +29,7 @@ from e2e.several import (
     value,
     workers,
 )
+from faults.watch import MIB, at_rest, descriptors, done, growing_at_most, metric
 
 CRASHING = """
 import os, sys
@@ -116,28 +117,42 @@ class Load:
 
 
 async def test_others_never_notice_and_another_takes_its_place(crashing: Path) -> None:
+    """Of the processes the supervisor's memory and descriptors are watched, and the descriptors of
+    the worker that takes the other's place."""
     with several() as running:
-        load = Load(running)
-        await load.begin()
-        killed, other = workers(running)
-        counted = requests(running)
-        assert 0 < counted <= sum(each.answers for each in load.over_http) + CONNECTIONS
-        kill(killed)
-        await load.more(20)
-        tallies = (*load.over_http, *load.over_grpc)
-        losers = [each for each in tallies if each.told]
-        assert abs(len(losers) - CONNECTIONS) <= 1, tallies  # half of all, as they were spread,
-        assert max(len(each.told) for each in load.over_http) == 1, tallies  # and only once
-        await asyncio.to_thread(until, lambda: is_ready(running), "another worker serves")
-        assert other in workers(running)
-        assert value(running, "infergate_workers") == 2
-        assert value(running, "infergate_worker_restarts_total") == 1
-        await load.end()
-        assert requests(running) > counted  # what the killed one had told is not forgotten
-        assert [each for each in tallies if each.told] == losers
+        mine, theirs = descriptors(running.pid), max(map(descriptors, workers(running)))
+        with done.watching(), growing_at_most(running.pid, 64 * MIB):
+            other = await one_is_killed(running)
+        until(lambda: descriptors(running.pid) <= mine, "descriptors of the supervisor are back")
+        (new,) = {*workers(running)} - {other}
+        until(lambda: descriptors(new) <= theirs, "the new worker has no more than the old ones")
+        until(lambda: at_rest(running), "nothing is under way")
 
         await crash_again_and_again(running, crashing)
         await orphan(running)
+
+
+async def one_is_killed(running: Infergate) -> int:
+    """Under load, and another has taken its place. The worker that stayed."""
+    load = Load(running)
+    await load.begin()
+    killed, other = workers(running)
+    counted = requests(running)
+    assert 0 < counted <= sum(each.answers for each in load.over_http) + CONNECTIONS
+    kill(killed)
+    await load.more(20)
+    tallies = (*load.over_http, *load.over_grpc)
+    losers = [each for each in tallies if each.told]
+    assert abs(len(losers) - CONNECTIONS) <= 1, tallies  # half of all, as they were spread,
+    assert max(len(each.told) for each in load.over_http) == 1, tallies  # and only once
+    await asyncio.to_thread(until, lambda: is_ready(running), "another worker serves")
+    assert other in workers(running)
+    assert value(running, "infergate_workers") == 2
+    assert metric(running, "infergate_worker_restarts_total") == 1
+    await load.end()
+    assert requests(running) > counted  # what the killed one had told is not forgotten
+    assert [each for each in tallies if each.told] == losers
+    return other
 
 
 async def crash_again_and_again(running: Infergate, crashing: Path) -> None:

@@ -47,6 +47,8 @@ routes:
 limits: {body: 1MiB}
 """
 MIB = 1 << 20
+REFUSED: list[str] = []
+"""What was refused as INVALID_ARG over HTTP."""
 STREAM = f"/{SERVICE}/StreamInfer"
 
 
@@ -56,7 +58,10 @@ def running() -> Iterator[tuple[Infergate, Four]]:
         four = Four(gateway.http, made)
         assert four.ask("trtis-http", "simple").code == "SUCCESS"
         assert four.ask("trtis-grpc", "simple").code == "SUCCESS"
+        REFUSED.clear()
         yield gateway, four
+        told = counted(gateway, outcome="bad_request", protocol="trtis-http")
+        assert told >= len(REFUSED), "each is counted"
         well(gateway)
 
 
@@ -93,6 +98,8 @@ def refused(
     """INVALID_ARG over HTTP, with an NV-InferResponse that tells the id alone, and no body."""
     answer = old_post(gateway.http, more.get("model", "simple"), header, body)
     told = told_over_http(answer)
+    if told.code == "INVALID_ARG":
+        REFUSED.append(header)
     assert (told.code, told.words) == (more.get("code", "INVALID_ARG"), words)
     assert re.fullmatch(r"(id: \d+)?", answer.headers["nv-inferresponse"])
     assert answer.headers["content-type"] == "application/octet-stream"

@@ -49,7 +49,7 @@ from faults.legacy import (
 from faults.payloads import document, tensor
 from faults.peer import Backend, Client, Connection, post, scripted
 from faults.rpc import channel
-from faults.watch import alive, complaints, counted, descriptors_come_back, unharmed, until
+from faults.watch import counted, descriptors_come_back, unharmed, until, well
 from legacy.running import LegacyServer, started_legacy
 from peers.support.process import free_ports
 
@@ -142,14 +142,6 @@ def site() -> Iterator[Site]:
                 site.serves("http.m")
                 site.serves("grpc.m")
             well(gateway)
-
-
-def well(gateway: Infergate) -> None:
-    assert alive(gateway)
-    assert complaints(gateway) == ""
-    assert counted(gateway, outcome="internal") == 0
-    until(lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(), "nothing in flight")
-    assert "infergate_in_flight_bytes 0.0" in gateway.metrics()
 
 
 # ---- inferences over HTTP --------------------------------------------------------------------
@@ -477,11 +469,18 @@ class Pair:
                 works(self.clients, protocol, model)
 
 
+CROWD = 9
+"""Connections to the two servers of as many as ask at once."""
+
+
 @contextlib.contextmanager
 def before(http: str, rpc: str) -> Iterator[tuple[Infergate, Four]]:
     config = CONFIG.format(http=http, grpc=rpc, timeout="5s")
     with started_infergate(config) as gateway, channel(gateway.grpc) as made:
-        yield gateway, Four(gateway.http, made)
+        clients = Four(gateway.http, made)
+        works(clients, "trtis-grpc", "simple")
+        with unharmed(gateway, lambda: works(clients, "trtis-http", "simple"), opens=CROWD):
+            yield gateway, clients
         well(gateway)
 
 

@@ -12,13 +12,18 @@ from faults import frames
 from faults.peer import Client
 from faults.rpc import call, channel
 from faults.tight import BODY, COUNT, GOOD, HEADERS, PATH, Tight, frame, good_frame, head, message
-from faults.watch import MIB, counted, growing_at_most, refused_by
+from faults.watch import MIB, counted, growing_at_most, refused_by, rises
 
 over_or_not = pytest.mark.parametrize("over", [0, 1])
 
 
-def refused(gateway: Tight, over: int, limit: str) -> contextlib.AbstractContextManager[None]:
-    return refused_by(gateway, limit) if over else contextlib.nullcontext()
+def refused(
+    gateway: Tight, over: int, limit: str, under: str = "ok"
+) -> contextlib.AbstractContextManager[None]:
+    """What is over is counted as refused by that limit, what is not ends as ``under`` says."""
+    if over:
+        return refused_by(gateway, limit)
+    return rises(gateway, "infergate_requests_total", outcome=under)
 
 
 # ---- HTTP
@@ -54,7 +59,7 @@ def test_the_bytes_of_headers(gateway: Tight, over: int) -> None:
 def test_the_length_of_the_target(gateway: Tight, over: int) -> None:
     """Found too long, or not found."""
     path = "/" + "x" * (HEADERS - 1 + over)
-    with refused(gateway, over, "headers"), Client(gateway.http) as client:
+    with refused(gateway, over, "headers", "not_found"), Client(gateway.http) as client:
         client.send(head(path=path) + GOOD)
         assert client.answer().status == (414 if over else 404)
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,19 @@ import pytest
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.frames import GOOD, error_in
 from faults.peer import Client, post
-from faults.watch import complaints, descriptors, descriptors_come_back, open_files, until
+from faults.watch import (
+    complaints,
+    descriptors,
+    descriptors_come_back,
+    metric,
+    open_files,
+    rises,
+    unharmed,
+    until,
+)
 from peers.support.process import Launch, free_ports, started
 
+RELOADS = "infergate_config_reloads_total"
 CONFIG = """
 drain: {delay: 0s, timeout: 10s}
 reload: {watch: false, post: true}
@@ -86,17 +96,21 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 @pytest.fixture
 def site(shared: Site) -> Iterator[Site]:
-    """With the first configuration."""
-    yield shared
-    shared.file.write_text(shared.first)
-    assert shared.reload()[0] == 200
+    """With the first configuration. Whatever becomes of it, another client is served."""
+    with unharmed(shared.gateway, lambda: shared.infer("identity") == 200):
+        yield shared
+        shared.file.write_text(shared.first)
+        assert shared.reload()[0] == 200
 
 
-def told(gateway: Infergate, name: str) -> float:
-    """What the metric infergate_config_... tells."""
-    start = f"infergate_config_{name} "
-    (line,) = (line for line in gateway.metrics().splitlines() if line.startswith(start))
-    return float(line.removeprefix(start))
+def failing(site: Site) -> AbstractContextManager[None]:
+    """A reload in the block is told to have failed."""
+    return rises(site.gateway, RELOADS, result="failed")
+
+
+def taken(site: Site, count: int = 1) -> AbstractContextManager[None]:
+    """So many reloads in the block are told to have worked."""
+    return rises(site.gateway, RELOADS, by=count, result="ok")
 
 
 def complaints_but_of_reloads(gateway: Infergate) -> str:
@@ -107,21 +121,20 @@ def complaints_but_of_reloads(gateway: Infergate) -> str:
 def test_a_bad_file_leaves_the_old_one_serving(site: Site) -> None:
     with descriptors_come_back(site.gateway.pid), Client(site.gateway.http) as client:
         before = site.page()
-        failed = told(site.gateway, 'reloads_total{result="failed"}')
         site.file.write_text(site.first + "nonsense: 1\n")
-        status, page = site.reload()
+        with failing(site):
+            status, page = site.reload()
         assert (status, page["number"], page["sha256"]) == (500, before["number"], before["sha256"])
         assert not page["last_reload"]["ok"]
         assert "unknown key 'nonsense'" in page["last_reload"]["error"]
         assert "unknown key 'nonsense'" in site.gateway.log.read_text()
-        assert told(site.gateway, 'reloads_total{result="failed"}') == failed + 1
-        assert told(site.gateway, "last_reload_successful") == 0
+        assert metric(site.gateway, "infergate_config_last_reload_successful") == 0
         assert f'sha256="{page["sha256"]}"' in site.gateway.metrics()
         assert site.infer("identity") == 200
         # Mended, it is taken, and the connection from before is served by it.
         site.file.write_text(site.first.replace('model: "identity"', 'model: "id*"'))
         assert site.reload()[0] == 200
-        assert told(site.gateway, "last_reload_successful") == 1
+        assert metric(site.gateway, "infergate_config_last_reload_successful") == 1
         client.send(
             b"POST /v2/models/idle/infer HTTP/1.1\r\nHost: x\r\n"
             b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
@@ -138,7 +151,8 @@ def test_an_address_that_is_taken(site: Site) -> None:
     - {{address: "127.0.0.1:{free}", model: identity}}
     - {{address: "127.0.0.1:{port}", model: identity}}"""
         site.file.write_text(site.listening(more))
-        status, page = site.reload()
+        with failing(site):
+            status, page = site.reload()
         assert status == 500
         assert f"graphpipe[1]: cannot listen on 127.0.0.1:{port}" in page["last_reload"]["error"]
         assert site.infer("identity") == 200
@@ -148,6 +162,12 @@ def test_an_address_that_is_taken(site: Site) -> None:
 
 def test_listeners_come_and_go(site: Site) -> None:
     before = descriptors(site.gateway.pid)
+    with taken(site, 3):
+        come_and_go(site)
+    until(lambda: descriptors(site.gateway.pid) <= before, f"descriptors are back to {before}")
+
+
+def come_and_go(site: Site) -> None:
     raw, other, grpc = free_ports(3)
     frames = f'{{address: "127.0.0.1:{raw}", model: identity, framing: size-prefixed}}'
     more = f'{{address: "127.0.0.1:{other}", model: identity}}'
@@ -173,7 +193,6 @@ def test_listeners_come_and_go(site: Site) -> None:
         assert client.rest() == b""
     with socket.create_connection(("127.0.0.1", grpc)):
         pass
-    until(lambda: descriptors(site.gateway.pid) <= before, f"descriptors are back to {before}")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +211,8 @@ def test_what_cannot_be_changed_is_refused(site: Site, old: str, new: str, told:
         told = told or "listeners.grpc: limits.body cannot be changed while infergate listens on"
     assert old in site.first
     site.file.write_text(site.first.replace(old, new))
-    status, page = site.reload()
+    with failing(site) if told else taken(site):
+        status, page = site.reload()
     if told:
         assert (status, told in page["last_reload"]["error"]) == (500, True), page
         assert site.infer("identity") == 200
@@ -211,7 +231,8 @@ def test_what_listens_in_one_form_cannot_in_another(site: Site) -> None:
     site.file.write_text(
         site.file.read_text().replace("model: id", "framing: size-prefixed, model: id", 1)
     )
-    status, page = site.reload()
+    with failing(site):
+        status, page = site.reload()
     assert status == 500
     assert "the protocol cannot be changed" in page["last_reload"]["error"]
 
@@ -219,7 +240,7 @@ def test_what_listens_in_one_form_cannot_in_another(site: Site) -> None:
 def test_signals_and_files_that_change() -> None:
     with started_site("own", CONFIG.replace("watch: false", "watch: true, quiet: 50ms")) as site:
         until(lambda: any("inotify" in each for each in open_files(site.gateway.pid)), "watched")
-        with descriptors_come_back(site.gateway.pid):
+        with unharmed(site.gateway, lambda: site.infer("identity") == 200), taken(site, 4):
             check_signals_and_files(site)
 
 
@@ -271,9 +292,11 @@ def test_a_configmap(tmp_path: Path) -> None:
     with started_file(tmp_path / "routes.yaml", ports) as gateway:
         site = Site(gateway, tmp_path / "routes.yaml", text)
         assert site.infer("other") == 404
-        for number in (2, 3):
-            swap(f"..2026_0{number}", text.replace('"identity"', f'"other{number}"'))
-            until(lambda n=number: site.page()["number"] == n, "the swap is seen")  # type: ignore[misc]
+        live = lambda: get(gateway.http, "/v2/health/live")[0] == 200  # noqa: E731
+        with unharmed(gateway, live), taken(site, 2):
+            for number in (2, 3):
+                swap(f"..2026_0{number}", text.replace('"identity"', f'"other{number}"'))
+                until(lambda n=number: site.page()["number"] == n, "the swap is seen")  # type: ignore[misc]
         assert site.page()["last_reload"]["why"] == "a file changed"
         answer = post(gateway.http, "/v2/models/other3/infer", BODY)
         assert "unknown model 'other3'" in answer.error

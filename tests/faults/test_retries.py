@@ -4,7 +4,6 @@ by both engines; every fault has two endpoints of its own."""
 
 from __future__ import annotations
 
-import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults import h2
+from faults.behind import good_rpc
 from faults.payloads import document, tensor
 from faults.peer import (
     GOOD_BODY,
@@ -30,7 +30,7 @@ from faults.peer import (
     scripted,
 )
 from faults.rpc import call, channel, good_answer, infer_message
-from faults.watch import alive, complaints, counted, descriptors_come_back, until
+from faults.watch import counted, descriptors_come_back, metric, unharmed, until, well
 
 FAULTS = ("refused", "broken", "declined", "silent", "outage", "slow", "full")
 PROTOCOLS = {"rest": ("v2-rest", "http"), "grpc": ("v2-grpc", "grpc")}
@@ -48,14 +48,6 @@ ROUTES = {
 ALONE = "health: {checks: never}, outliers: {consecutive_errors: 0}"
 """Else endpoints would be let alone that are to fail."""
 MANY = 12
-
-
-def good_rpc(connection: Connection, backend: Backend) -> None:
-    server = h2.Server(connection)
-    while True:
-        stream = server.call()
-        backend.requests.append(stream)
-        server.send(h2.answer(stream, good_answer()))
 
 
 GOOD: dict[str, Script] = {"rest": good_http, "grpc": good_rpc}
@@ -97,11 +89,21 @@ class Site:
         assert post(self.gateway.http, "/v2/models/identity/infer", asked).status == 200
 
     def metric(self, name: str, **labels: str) -> float:
-        told = ",".join(f'{key}="{value}"' for key, value in labels.items())
-        found = re.search(
-            rf"^infergate_{name}{{{told}}} (\S+)$", self.gateway.metrics(), re.MULTILINE
-        )
-        return float(found[1]) if found else 0.0
+        return metric(self.gateway, f"infergate_{name}", **labels)
+
+    def connected(self) -> None:
+        """To each of the endpoints."""
+        for name in self.good:
+            fault, kind = name.split("-")
+            backends = [self.good[name], *([] if fault == "refused" else [self.faulty[name]])]
+            until(
+                lambda n=(kind, fault, "plain"), b=backends: (  # type: ignore[misc]
+                    self.ask(*n).is_good and all(each.connections for each in b)
+                ),
+                "it is connected",
+            )
+            for each in backends:
+                each.requests.clear()
 
     def retries(self, kind: str, fault: str, reason: str) -> float:
         return self.metric("retries_total", backend=f"{fault}-{kind}", reason=reason)
@@ -144,10 +146,11 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
                 addresses[name] = (first, good[name].address)
         gateway = stack.enter_context(started_infergate(_config(addresses), engine=request.param))
         made = stack.enter_context(channel(gateway.grpc))
-        yield Site(gateway, made, faulty, good, request.param)
-        assert alive(gateway)
-        assert complaints(gateway) == ""
-        assert counted(gateway, outcome="internal") == 0
+        site = Site(gateway, made, faulty, good, request.param)
+        site.connected()
+        with unharmed(gateway, site.others):
+            yield site
+        well(gateway)
 
 
 both = pytest.mark.parametrize("kind", PROTOCOLS)
@@ -250,6 +253,7 @@ def test_what_is_declined_is_asked_of_another_only_where_that_is_safe(
 
 def test_a_call_that_the_server_did_not_look_at_was_not_sent(site: Site) -> None:
     """REFUSED_STREAM and a GOAWAY before the call say so (RFC 9113, 8.7)."""
+    before = site.retries("grpc", "silent", "not_sent")
     if site.engine == "compat":
         pytest.skip("grpcio does not tell")
 
@@ -269,6 +273,7 @@ def test_a_call_that_the_server_did_not_look_at_was_not_sent(site: Site) -> None
         ),
         "the faulty endpoint was asked, and nobody noticed",
     )
+    assert site.retries("grpc", "silent", "not_sent") > before
     faulty.use(good_rpc)
 
 
@@ -333,8 +338,10 @@ def test_a_stream_is_asked_for_again_before_its_first_answer_only(site: Site) ->
             come.set()
         return answers, error, sum(len(each.requests) for each in backends)
 
+    before = site.retries("grpc", "broken", "broken")
     answers, error, tries = streamed(breaks_at_once)
     assert (answers, tries) == (0, 3)
+    assert site.retries("grpc", "broken", "broken") == before + 2
     assert "broke off" in error or "closed the connection" in error
     answers, error, tries = streamed(breaks_after_one)
     assert (answers, tries) == (1, 1)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.running import ENGINE, Infergate
@@ -22,6 +23,31 @@ KEEPS = {"own": 24, "compat": 64}[ENGINE] * MIB
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _PAUSE = 0.1
 """Seconds between two requests of who is there as well."""
+
+
+@dataclass
+class Done:
+    """What tests have done so far, by which conftest sees what each of them has."""
+
+    begun: int = 0
+    """How often something was to be as before."""
+    open: int = 0
+    """How many of those times are not over."""
+    metrics: int = 0
+    """How often a metric was asked for."""
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """What the block does is held to what every fault is held to."""
+        self.begun += 1
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+
+
+done = Done()
 
 
 def until(met: Callable[[], bool], what: str) -> None:
@@ -110,8 +136,14 @@ def alive(gateway: Infergate) -> bool:
 
 def metric(gateway: Infergate, name: str, **labels: str) -> float:
     """The sum of those samples of a metric that have these labels; 0 where there is none."""
+    return sample(gateway.metrics(), name, **labels)
+
+
+def sample(scrape: str, name: str, **labels: str) -> float:
+    """The same of what a scrape has read."""
+    done.metrics += 1
     total = 0.0
-    for line in gateway.metrics().splitlines():
+    for line in scrape.splitlines():
         if line.startswith((f"{name} ", f"{name}{{")):
             labelled, _, value = line.removeprefix(name).rpartition(" ")
             told = dict(_LABEL.findall(labelled))
@@ -139,6 +171,16 @@ def rises(gateway: Infergate, name: str, by: float = 1, **labels: str) -> Iterat
 def refused_by(gateway: Infergate, limit: str) -> contextlib.AbstractContextManager[None]:
     """A request is refused in the block because of a limit, by its name in docs/limits.md."""
     return rises(gateway, "infergate_refused_requests_total", limit=limit)
+
+
+@contextmanager
+def lets_go(gateway: Infergate, listener: str) -> Iterator[None]:
+    """Clients in the block leave, and soon after it are not counted as connected. They asked for
+    nothing, so that no request is. (The gRPC library does not count its connections.)"""
+    name = "infergate_open_connections"
+    before = metric(gateway, name, listener=listener)
+    yield
+    until(lambda: metric(gateway, name, listener=listener) <= before, "they are let go")
 
 
 @contextmanager
@@ -170,13 +212,18 @@ def at_rest(gateway: Infergate) -> bool:
 
 @contextmanager
 def unharmed(
-    gateway: Infergate, good: Callable[[], object], grows: int = 64 * MIB, keeps: int = KEEPS
+    gateway: Infergate,
+    good: Callable[[], object],
+    grows: int = 64 * MIB,
+    keeps: int = KEEPS,
+    opens: int = 0,
 ) -> Iterator[None]:
     """A fault in the block is nobody else's. All the while another client is served. The process
     never holds ``grows`` bytes more memory than before; soon afterwards it has ``keeps`` more at
-    most, no more descriptors than before, and nothing under way."""
-    held, memory = descriptors(gateway.pid), resident(gateway.pid)
-    with growing_at_most(gateway.pid, grows), others_served(good):
+    most, no more descriptors than before and ``opens`` (connections to backends, which stay), and
+    nothing under way."""
+    held, memory = descriptors(gateway.pid) + opens, resident(gateway.pid)
+    with done.watching(), growing_at_most(gateway.pid, grows), others_served(good):
         yield
     until(lambda: descriptors(gateway.pid) <= held, f"descriptors are back to {held}")
     until(lambda: at_rest(gateway), "nothing is under way")

@@ -15,7 +15,7 @@ def test_each_fault_names_tests_that_there_are() -> None:
     for path, name in NAMED.findall(DOC):
         file = file if path == "…" else path
         source = (TESTS / file).read_text(encoding="utf-8")
-        assert not name or re.search(rf"^(async )?def {name}\(", source, re.MULTILINE), (file, name)
+        assert not name or re.search(rf"^((async )?def {name}\(|{name} = )", source, re.MULTILINE)
         count += 1
     assert count > 100
 
@@ -27,5 +27,5 @@ def test_each_file_of_faults_is_named() -> None:
 
 def test_each_row_names_a_test() -> None:
     rows = [row for row in DOC.splitlines() if row.startswith("| ") and "---" not in row]
-    told = [row for row in rows if not row.startswith("| Fault |")]
+    told = [row for row in rows if not row.startswith(("| Fault |", "| Test |"))]
     assert all(NAMED.search(row) or "| the same |" in row or "make soak" in row for row in told)

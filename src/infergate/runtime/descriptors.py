@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import resource
 from pathlib import Path
@@ -47,8 +48,13 @@ def for_clients(wanted: int) -> int:
 
 
 def in_use() -> int:
-    """Descriptors that are open now."""
-    return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # of which one is for looking
+    """Descriptors that are open now; where none is left to look with, as many as may be."""
+    try:
+        return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # of which one is for looking
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 class Complaints:
