@@ -3,26 +3,24 @@ asks."""
 
 from __future__ import annotations
 
-import pytest
-
-from e2e.running import ENGINE
 from faults import h2
 from faults.behind import (
     CHUNKED,
     HEAD,
     MESSAGE,
+    Faults,
     Site,
-    fails_over_grpc,
-    fails_over_http,
+    over_grpc,
+    over_http,
     says,
     sends,
     some,
 )
-from faults.peer import GOOD_BODY, Backend, Connection, Script, good_http, http_answer
+from faults.peer import GOOD_BODY, Backend, Connection, good_http, http_answer
 from faults.watch import until
 
 HALF = http_answer(GOOD_BODY)[:-9]
-HTTP: dict[str, tuple[str, Script]] = {
+HTTP: Faults = {
     "closed before an answer": ("backend_garbage", says()),
     "reset before an answer": ("backend_garbage", says(then=Connection.reset)),
     "closed in the status line": ("backend_garbage", says(b"HTTP/1.1 2")),
@@ -31,7 +29,7 @@ HTTP: dict[str, tuple[str, Script]] = {
     "closed in a chunk": ("backend_garbage", says(CHUNKED + b"5\r\nab")),
 }  # fmt: skip
 
-RPC: dict[str, tuple[str, Script]] = {
+RPC: Faults = {
     "closed before an answer": ("backend_garbage", sends(wait=False)),
     "closed after the headers": ("backend_garbage", sends(h2.headers, wait=False)),
     "closed in a message": ("backend_garbage", sends(h2.headers, some(MESSAGE[:9]), wait=False)),
@@ -45,18 +43,8 @@ RPC: dict[str, tuple[str, Script]] = {
 OWN = {"GOAWAY": "connect"}
 """What infergate's own engine tells apart better: the calls it leaves out were not looked at."""
 
-
-@pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
-@pytest.mark.parametrize("fault", HTTP)
-def test_over_http(site: Site, model: str, fault: str) -> None:
-    fails_over_http(site, model, *HTTP[fault])
-
-
-@pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
-@pytest.mark.parametrize("fault", RPC)
-def test_over_grpc(site: Site, model: str, fault: str) -> None:
-    kind, script = RPC[fault]
-    fails_over_grpc(site, model, OWN.get(fault, kind) if ENGINE == "own" else kind, script)
+test_over_http = over_http(HTTP)
+test_over_grpc = over_grpc(RPC, OWN)
 
 
 def test_a_connection_that_grew_stale_is_not_used(site: Site) -> None:
@@ -70,6 +58,7 @@ def test_a_connection_that_grew_stale_is_not_used(site: Site) -> None:
     site.rest.use(once)
     for _ in range(3):
         before = site.rest.requests.count("gone")
-        assert site.ask_rest("rest.fwd").status == 200
+        with site.serves("rest.fwd"):
+            assert site.ask_rest("rest.fwd").status == 200
         until(lambda n=before: site.rest.requests.count("gone") > n, "the gateway lets go")  # type: ignore[misc]
     site.rest.use(good_http)

@@ -3,17 +3,15 @@ are."""
 
 from __future__ import annotations
 
-import pytest
-
 from faults import h2
-from faults.behind import Site, answers, ends, fails_over_grpc, fails_over_http, sends
+from faults.behind import Faults, answers, ends, over_grpc, over_http, sends
 from faults.peer import Script, http_answer
 
 TRACEBACK = (
     b'Traceback (most recent call last):\n  File "/srv/x.py", line 3\nValueError: it broke\n'
 )
 
-HTTP: dict[str, tuple[str, Script]] = {
+HTTP: Faults = {
     "an error under 200": ("backend_error", answers(http_answer(b'{"error":"it broke"}'))),
     "500": ("backend_error", answers(http_answer(b'{"error":"it broke"}', "500 X"))),
     "500 with a traceback": ("backend_error", answers(http_answer(TRACEBACK, "500 X"))),
@@ -29,7 +27,7 @@ def _status(code: int, words: str) -> Script:
     return sends(h2.headers, ends(("grpc-status", str(code)), ("grpc-message", words)))
 
 
-RPC: dict[str, tuple[str, Script]] = {
+RPC: Faults = {
     "INTERNAL": ("backend_error", _status(13, "it broke")),
     "UNKNOWN": ("backend_error", _status(2, "it broke")),
     "a status that is none": ("backend_error", _status(99, "it broke")),
@@ -39,14 +37,5 @@ RPC: dict[str, tuple[str, Script]] = {
     "UNIMPLEMENTED": ("unsupported", _status(12, "no such method")),
 }  # fmt: skip
 
-
-@pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
-@pytest.mark.parametrize("fault", HTTP)
-def test_over_http(site: Site, model: str, fault: str) -> None:
-    fails_over_http(site, model, *HTTP[fault])
-
-
-@pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
-@pytest.mark.parametrize("fault", RPC)
-def test_over_grpc(site: Site, model: str, fault: str) -> None:
-    fails_over_grpc(site, model, *RPC[fault])
+test_over_http = over_http(HTTP)
+test_over_grpc = over_grpc(RPC)

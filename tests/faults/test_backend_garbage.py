@@ -3,26 +3,24 @@ so, and what follows an answer is never read as the next one."""
 
 from __future__ import annotations
 
-import pytest
-
-from e2e.running import ENGINE
 from faults import h2
 from faults.behind import (
     END,
     HEAD,
     MESSAGE,
+    Faults,
     Site,
     answers,
     ends,
-    fails_over_grpc,
-    fails_over_http,
+    over_grpc,
+    over_http,
     says,
     sends,
     some,
 )
 from faults.peer import GOOD_BODY, Connection, Script, good_http, http_answer
 
-HTTP: dict[str, tuple[str, Script]] = {
+HTTP: Faults = {
     "a length too short": (
         "backend_garbage",
         says(HEAD + b"Content-Length: 20\r\n\r\n" + GOOD_BODY, then=Connection.gone),
@@ -62,7 +60,7 @@ def _only(status: int, kind: str) -> Script:
     )
 
 
-RPC: dict[str, tuple[str, Script]] = {
+RPC: Faults = {
     "no grpc-status": ("backend_garbage", sends(h2.headers, some(MESSAGE), ends(("x", "y")))),
     "a grpc-status that is none": (
         "backend_garbage", sends(h2.headers, some(MESSAGE), ends(("grpc-status", "fine"))),
@@ -84,18 +82,8 @@ RPC: dict[str, tuple[str, Script]] = {
 OWN = {"two messages": "backend_garbage", "bytes after the message": "backend_garbage"}
 """What infergate's own engine tells apart better: what is too much is seen when it comes."""
 
-
-@pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
-@pytest.mark.parametrize("fault", HTTP)
-def test_over_http(site: Site, model: str, fault: str) -> None:
-    fails_over_http(site, model, *HTTP[fault])
-
-
-@pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
-@pytest.mark.parametrize("fault", RPC)
-def test_over_grpc(site: Site, model: str, fault: str) -> None:
-    kind, script = RPC[fault]
-    fails_over_grpc(site, model, OWN.get(fault, kind) if ENGINE == "own" else kind, script)
+test_over_http = over_http(HTTP)
+test_over_grpc = over_grpc(RPC, OWN)
 
 
 def test_bytes_after_the_answer_end_the_connection(site: Site) -> None:

@@ -6,17 +6,17 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
-    BeforeValidator,
     Field,
     InstanceOf,
     PlainSerializer,
-    ValidationInfo,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -24,8 +24,8 @@ from pydantic_core import PydanticCustomError
 from infergate.access import rules
 from infergate.access.keys import Key, parse_file, parse_hash, parse_name
 from infergate.config.fields import (
-    FOLDER,
     Duration,
+    FilePath,
     Name,
     Pattern,
     Positive,
@@ -91,24 +91,20 @@ def _parse_redis(value: Any) -> str:
     return text
 
 
-def _in_folder(value: Any, info: ValidationInfo) -> FilePath:
-    folder: FilePath = (info.context or {}).get(FOLDER, FilePath())
-    try:
-        path = folder / parse_text(value)
-    except ValueError as error:
-        raise PydanticCustomError("mistake", "{text}", {"text": str(error)}) from None
+def _readable(value: Any, read: ValidatorFunctionWrapHandler) -> Path:
+    path: Path = read(value)
     try:
         with path.open("rb"):
             return path
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "no such path"
+    except OSError as error:
+        why = error.strerror or "no such path"
         raise PydanticCustomError(
             "mistake", "the file '{path}' cannot be read: {why}", {"path": str(value), "why": why}
         ) from None
 
 
-def _key_file(value: Any, info: ValidationInfo) -> FilePath:
-    path = _in_folder(value, info)
+def _with_keys(value: Any, read: ValidatorFunctionWrapHandler) -> Path:
+    path: Path = read(value)
     try:
         parse_file(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -137,18 +133,8 @@ KeyHash = Annotated[
     PlainSerializer(bytes.hex),
     WithJsonSchema({"type": "string", "format": "SHA-256 in hexadecimal"}),
 ]
-KeyFile = Annotated[
-    InstanceOf[FilePath],
-    BeforeValidator(_key_file),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "format": "path"}),
-]
-File = Annotated[
-    InstanceOf[FilePath],
-    BeforeValidator(_in_folder),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "format": "path"}),
-]
+File = Annotated[FilePath, WrapValidator(_readable)]
+KeyFile = Annotated[File, WrapValidator(_with_keys)]
 WebUrl = Annotated[
     InstanceOf[Url],
     read_by(parse_url),
