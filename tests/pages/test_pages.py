@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from infergate.config.access import AccessConfig
+from infergate.config.load import parse
 from pages.alone import is_possible
 from pages.blocks import COMMANDS, Block, blocks_of
 from pages.inside import printed
@@ -90,13 +93,36 @@ def test_commands_that_are_left_out_could_be_run(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_are_what_they_say(page: Path) -> None:
+    """A part of a configuration has no mistake, either."""
     for block in blocks_of(page):
         where = f"{name_of(page)}:{block.line}"
         assert block.language in LANGUAGES, f"{where}: {block.language or 'no'} language"
         if block.language == COMMANDS:
             assert not block.text.startswith("$ "), f"{where}: without the prompt"
-        if block.language in {"yaml", "json"}:
-            yaml.safe_load(block.text)
+        if block.language == "json":
+            json.loads(block.text)
+        if block.language == "yaml" and block.file is None:
+            parse(made_whole(block.text), where, {})
+
+
+IDENTITIES = {
+    "keys": [{"name": "ci", "sha256": "0" * 64}, {"name": "batch", "sha256": "1" * 64}],
+    "jwt": {
+        "corporate": {"issuer": "https://idp", "audiences": ["us"], "jwks_url": "https://idp/keys"}
+    },
+    "rules": [{"who": ["*", "anonymous"]}],
+}
+
+
+def made_whole(part: str) -> str:
+    """A part of a routes.yaml with what it lacks for being one: a section of ``access`` gets that,
+    and who is named there."""
+    given = yaml.safe_load(part)
+    if given.keys() <= AccessConfig.model_fields.keys():
+        given = {"access": {**IDENTITIES, **given}}
+    given.setdefault("backends", {"demo": {"protocol": "builtin"}})
+    given.setdefault("routes", [{"model": "*", "backend": next(iter(given["backends"]))}])
+    return yaml.safe_dump(given)
 
 
 # ---- that these tests can fail
