@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,10 +66,21 @@ def run(blocks: Sequence[Block], folder: Path, argv: Sequence[str] = ()) -> Ende
     except subprocess.TimeoutExpired:
         code = -1
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # servers and all
+        _end(process.pid)
         process.wait()
     return _ended(code, kept)
+
+
+def _end(group: int) -> None:
+    """End all processes of a page: twice told so, infergate does not drain; what it has in
+    /dev/shm is then gone, too."""
+    with contextlib.suppress(ProcessLookupError):
+        for number, seconds in ((signal.SIGTERM, 0.2), (signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+            os.killpg(group, number)
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                time.sleep(0.02)
+                os.killpg(group, 0)  # until there is none
 
 
 def _ended(code: int, kept: Path) -> Ended:
