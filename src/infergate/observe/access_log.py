@@ -161,12 +161,12 @@ def _as_json(fields: Fields) -> str:
     try:
         return orjson.dumps(fields)[1:-1].decode()
     except TypeError:
-        told = {k: _printable(v) if isinstance(v, str) else v for k, v in fields.items()}
+        told = {k: printable(v) if isinstance(v, str) else v for k, v in fields.items()}
         return orjson.dumps(told)[1:-1].decode()
 
 
-def _printable(text: str) -> str:
-    """A lone surrogate is no JSON, and a line is not to be lost for one."""
+def printable(text: str) -> str:
+    """``text`` as JSON: a lone surrogate is none, and nothing is to be lost for one."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -182,7 +182,7 @@ def _as_text(fields: Fields) -> str:
 
 
 def _quoted(text: str) -> str:
-    return orjson.dumps(_printable(text)).decode()
+    return orjson.dumps(printable(text)).decode()
 
 
 _is_plain: Final = re.compile(r"[!#-<>-\[\]-~]+").fullmatch

@@ -16,7 +16,6 @@ from prometheus_client.registry import Collector
 from infergate.core.call import Call
 from infergate.core.times import OWN, REQUEST, Times
 from infergate.observe.family import Family, Labels, times
-from infergate.observe.histograms import OWN_BOUNDS, REQUEST_BOUNDS
 from infergate.observe.names import Names
 
 _LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
@@ -160,7 +159,7 @@ class Counted(Collector):
             "routing, translating): neither a body's way in nor the backend, in seconds. Not of "
             "streams.",
             ((labels, series.own, series.exemplars.get("own")) for labels, series in there),
-            OWN_BOUNDS,
+            OWN,
         )
         yield Family(
             "counter",
@@ -196,7 +195,7 @@ def _histogram(
     name: str,
     documentation: str,
     told: Iterable[tuple[Labels, Times, Mapping[int, Exemplar] | None]],
-    bounds: tuple[str, ...] = REQUEST_BOUNDS,
+    bounds: tuple[float, ...] = REQUEST,
 ) -> Family:
     rows = ((labels, times(each, exemplars)) for labels, each, exemplars in told)
     return Family("histogram", name, documentation, _LABELS, rows, unit="seconds", bounds=bounds)

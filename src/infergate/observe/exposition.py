@@ -8,6 +8,7 @@ wanted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -108,7 +109,8 @@ def _line(family: Family) -> Callable[[Row], str]:
 
 def _lines(family: Family, *, exemplars: bool) -> Callable[[Row], str]:
     """What writes a row of a histogram."""
-    name, names, bounds = family.name, family.labels, family.bounds
+    name, names = family.name, family.labels
+    bounds = list(map(_go, (*family.bounds, math.inf)))
     order = _in_order(names)
     before = [place for place in order if names[place] < _LE]
     after = order[len(before) :]

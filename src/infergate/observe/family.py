@@ -8,6 +8,7 @@ read, and go to another process in pieces: so nobody is kept waiting for all of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, islice
 from typing import Any, Final, NamedTuple
@@ -20,6 +21,7 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
 
 from infergate.core.times import Times
 
@@ -59,10 +61,10 @@ class Family(Metric):
         rows: Iterable[Row],
         *,
         unit: str = "",
-        bounds: tuple[str, ...] = (),
+        bounds: tuple[float, ...] = (),
     ) -> None:
-        """``kind`` is ``counter``, ``gauge`` or ``histogram``, which has ``bounds``, the infinite
-        one too. ``labels`` are their names, ``rows`` have their values."""
+        """``kind`` is ``counter``, ``gauge`` or ``histogram``, which has ``bounds``, but for
+        the infinite one. ``labels`` are their names, ``rows`` have their values."""
         self._samples: list[Sample] | None = None
         super().__init__(name, documentation, kind, unit)
         self.labels: Final = labels
@@ -92,7 +94,8 @@ class Family(Metric):
         return samples
 
     def _buckets(self, told: Histogram) -> list[tuple[Any, ...]]:
-        counts = zip(self.bounds, map(float, accumulate(told.counts)), strict=True)
+        bounds = map(floatToGoString, (*self.bounds, math.inf))
+        counts = zip(bounds, map(float, accumulate(told.counts)), strict=True)
         return [
             (*bucket, told.exemplars[place]) if place in told.exemplars else bucket
             for place, bucket in enumerate(counts)

@@ -9,7 +9,7 @@ from typing import Final
 import orjson
 
 from infergate.core.vocabulary import BUG, TRACES_NOT_SENT, Event
-from infergate.observe.access_log import iso
+from infergate.observe.access_log import iso, printable
 from infergate.observe.repeated import Repeated
 
 _OTHERS: Final[dict[str, Event]] = {"asyncio": BUG, "opentelemetry": TRACES_NOT_SENT}
@@ -59,13 +59,8 @@ class JsonLines(logging.Formatter):
         }
         if advice:
             line["advice"] = advice
-        # a lone surrogate is no JSON, and a line is not to be lost for one
-        told = {k: _printable(v) if isinstance(v, str) else v for k, v in line.items()}
+        told = {k: printable(v) if isinstance(v, str) else v for k, v in line.items()}
         return orjson.dumps(told).decode()
-
-
-def _printable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 FORMATTERS: Final[dict[str, type[logging.Formatter]]] = {"json": JsonLines, "text": TextLines}

@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 
 from infergate.core.figures import PlaceFigures
 from infergate.core.tally import RouteTally, Tally
+from infergate.core.times import REQUEST
 from infergate.observe.family import Family, times
-from infergate.observe.histograms import REQUEST_BOUNDS
 from infergate.observe.names import Names
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class Traffic(Collector):
                 if any(tally.waited.counts)
             ),
             unit="seconds",
-            bounds=REQUEST_BOUNDS,
+            bounds=REQUEST,
         )
         yield Family(
             "counter",

@@ -64,7 +64,7 @@ def families(draw: st.DrawFn) -> Family:
     rows: list[Row] = draw(st.lists(st.tuples(st.tuples(*[labels] * len(names)), values)))
     unit = draw(st.sampled_from(["", "seconds"]))
     says = draw(labels)
-    return Family(kind, "things", says, names, rows, unit=unit, bounds=("0.1", "2.5", "+Inf"))
+    return Family(kind, "things", says, names, rows, unit=unit, bounds=(0.1, 2.5))
 
 
 class Told:

@@ -122,7 +122,7 @@ def test_the_latest_exemplar_is_told() -> None:
     for at, trace in ((5.0, "a"), (9.0, "b"), (7.0, "c")):
         told = Histogram((1, 0), 0.1, {0: Exemplar({"trace_id": trace}, 0.1, at)})
         rows = (each for each in [((), told)])
-        family = Family("histogram", "took_seconds", "Took.", (), rows, bounds=("1.0", "+Inf"))
+        family = Family("histogram", "took_seconds", "Took.", (), rows, bounds=(1.0,))
         for piece in in_pieces([family]):
             summed.add(pickle.loads(pickle.dumps(piece)))
     registry = CollectorRegistry(auto_describe=False)

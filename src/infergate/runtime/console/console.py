@@ -20,6 +20,7 @@ from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import MIB
 from infergate.core.vocabulary import AUDIT, telling
 from infergate.core.wire import HttpRequest, HttpResponse, joined, size
+from infergate.observe.access_log import printable
 from infergate.runtime.console import plan, state
 from infergate.runtime.console.page import HEADERS, INDEX, page
 from infergate.runtime.console.view import View
@@ -218,7 +219,7 @@ def _dumped(told: Mapping[str, Any]) -> bytes:
 
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+        return printable(value)
     if isinstance(value, Mapping):
         return {_printable(key): _printable(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
