@@ -112,8 +112,12 @@ class AiohttpReader:
             if message.code >= 200:
                 self._message, self._payload = message, payload
                 self.status = message.code
-                self.headers = http_head.lowered(message.headers.items())
+                # The parser knows a name with blanks behind it, too.
+                items = message.headers.items()
+                self.headers = http_head.lowered((name.rstrip(" "), value) for name, value in items)
                 self.keep = not message.should_close
+            elif not payload.is_eof() or payload.read_nowait():
+                raise ValueError("an answer of 1xx has a body")
         self._see()
 
     def end(self) -> None:

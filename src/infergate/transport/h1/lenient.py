@@ -70,16 +70,19 @@ class LenientReader:
         try:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._parser = None
             self.keep = False
             if not self.whole:
                 raise ValueError(str(error.__context__ or error)) from error
         if self.whole:
             self._parser = None  # they know each other
         elif self._idle > _LONGEST_REST:
+            self._parser = None
             raise ValueError("a head or a trailer without end")
 
     def end(self) -> None:
         """Nothing more will come. Raises ValueError where something is missing."""
+        self._parser = None
         self.keep = False
         if not self.whole and not self._ends_with_it:
             raise ValueError("the body is not whole")
@@ -106,7 +109,7 @@ class LenientReader:
             raise ValueError("the head is too large")
         if b"\0" in value:
             raise ValueError("a header holds a zero")
-        found.on_header(name, value)
+        found.on_header(name.rstrip(b" "), value)  # the parser knows it with blanks behind it, too
 
     def on_headers_complete(self) -> None:
         """A head is here."""
@@ -114,12 +117,12 @@ class LenientReader:
         if found is None or parser is None:
             return
         status = parser.get_status_code()
-        self._idle = 0
         if status < 200:
             self._found = Found()
             if status == http_head.SWITCHING_PROTOCOLS:
                 raise ValueError("the backend changes to what nobody asked for")
             return
+        self._idle = 0
         self._found = None
         self.headers = headers = found.headers
         self.status = status
@@ -131,9 +134,11 @@ class LenientReader:
         self._ends_with_it = coding != "chunked" and "content-length" not in headers
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
+        """A piece of a body."""
         if self.whole:
             return  # of a second one
+        if not self.status:
+            raise ValueError("an answer of 1xx has a body")
         self._idle = 0
         self._parts.append(data)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, cast
 
@@ -129,6 +132,7 @@ _LINES = st.sampled_from(
         b"HTTP/1.1 204 No Content",
         b"HTTP/1.1 304 Not Modified",
         b"HTTP/1.1 100 Continue",
+        b"HTTP/1.1 103 Early Hints",
         b"HTTP/1.1 101 Switching Protocols",
         b"HTTP/2.0 200 OK",
         b"ICY 200 OK",
@@ -142,6 +146,8 @@ _FIELDS = st.sampled_from(
         b"Content-Length: 51",
         b"Content-Length: 5x",
         b"Content-Length:",
+        b"Content-Length : 5",
+        b"Transfer-Encoding : chunked",
         b"Transfer-Encoding: chunked",
         b"Transfer-Encoding: gzip",
         b"Connection: close",
@@ -248,6 +254,7 @@ def test_what_is_not_plain(head: bytes) -> None:
         [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", *[b"x" * 50_000] * 30],
         [b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 257 + b"\r\n"],
         [b"HTTP/1.1 200 OK\r\nA: b\0\r\n\r\n"],
+        [b"HTTP/1.1 100 Continue\r\n\r\n" * 2000] * 30,
         [b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"],
     ],
 )
@@ -275,3 +282,52 @@ def test_a_body_of_any_length_is_given_as_it_comes() -> None:
     assert (reader.whole, reader.keep) == (True, True)
     reader.feed(b"H")
     assert not reader.keep
+
+
+BOTH: list[Make[Exchange]] = [_own, AiohttpExchange]
+
+
+@pytest.mark.parametrize("make", BOTH)
+@pytest.mark.parametrize(
+    ("line", "cut"), [(b"Content-Length : 5", b"abc"), (b"Transfer-Encoding : chunked", b"5\r\nab")]
+)
+def test_a_blank_behind_a_name_hides_no_length(
+    make: Make[Exchange], line: bytes, cut: bytes
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\n" + line + b"\r\n\r\n"
+    ((kind, _),) = cast("Any", answers(make, [head + cut]))
+    assert kind is Kind.BACKEND_GARBAGE
+
+
+@pytest.mark.parametrize("make", BOTH)
+@pytest.mark.parametrize(
+    "line", [b"HTTP/1.1 103 Hints", b"HTTP/1.1 199 Wait", b"HTTP/1.1 099 What"]
+)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Content-Length: 3\r\n\r\nxyz",
+        b"Transfer-Encoding: chunked\r\n\r\n3\r\nxyz\r\n0\r\n\r\n",
+    ],
+)
+def test_only_the_answer_has_a_body(make: Make[Exchange], line: bytes, body: bytes) -> None:
+    ((kind, _),) = cast("Any", answers(make, [line + b"\r\n" + body + OK + b"abcde"]))
+    assert kind is Kind.BACKEND_GARBAGE
+
+
+@pytest.mark.parametrize("line", [b"A: b", b"A: b\0", b"Content-Length: 9"])
+def test_a_reader_that_is_done_goes_without_the_collector(line: bytes) -> None:
+    class Seen(LenientReader):
+        """Has room for a weak reference."""
+
+    gc.disable()
+    try:
+        reader = Seen("POST")
+        with suppress(ValueError):
+            reader.feed(b"HTTP/1.1 200 OK\r\n" + line + b"\r\n\r\nabc")
+            reader.end()
+        seen = weakref.ref(reader)
+        del reader
+        assert seen() is None
+    finally:
+        gc.enable()
