@@ -4,6 +4,7 @@ served, and nothing stays."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from faults.watch import (
     SECONDS,
     counted,
     growing_at_most,
+    refused_by,
     unharmed,
     until,
     well,
@@ -182,10 +184,33 @@ def test_a_header_twice(gateway: Infergate) -> None:
         is_bare(client.answer())
 
 
-def test_a_header_over_the_limit(gateway: Infergate) -> None:
-    with growing_at_most(gateway.pid, 16 * MIB):
-        answer = old_post(gateway.http, "simple", f"{SIMPLE} #{'x' * 40_000}", NUMBERS)
-    assert answer.status in {400, 431}
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_header_over_the_limit(gateway: Infergate, over: int) -> None:
+    """As large as the API's clients need it, on their listener; pipelined, too."""
+    lines = ["Host: x", f"Content-Length: {len(NUMBERS)}", f"NV-InferRequest: {SIMPLE} #"]
+    room = 64 * 1024 - sum(len(line) + len("\r\n") for line in lines)
+    head = "\r\n".join(["POST /api/infer/simple HTTP/1.1", *lines]) + "x" * (room + over)
+    limited = refused_by(gateway, "headers") if over else contextlib.nullcontext()
+    with limited, growing_at_most(gateway.pid, 16 * MIB), Client(gateway.http) as client:
+        client.send((f"{head}\r\n\r\n".encode() + NUMBERS) * 2)
+        if over:
+            assert client.answer().status == 431
+        else:
+            for _ in range(2):
+                assert told_over_http(client.answer()).code == "SUCCESS"
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_elsewhere_headers_are_small(gateway: Infergate, rpc: grpc.Channel, over: int) -> None:
+    """16 KiB: at the admin listener, and of metadata, which gRPC counts with 32 bytes a field."""
+    line = "A: " + "x" * (16 * 1024 - len("Host: x\r\nA: \r\n") + over)
+    limited = refused_by(gateway, "headers") if over else contextlib.nullcontext()
+    with limited, Client(gateway.admin) as client:
+        client.send(f"GET /healthz HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n".encode())
+        assert client.answer().status == (431 if over else 200)
+    metadata = [("x-much", "x" * (17_000 if over else 15_000))]
+    told = call(rpc, old_message("simple"), OLD_INFER, metadata=metadata)
+    assert told.code.name == ("RESOURCE_EXHAUSTED" if over else "OK")
 
 
 # ---- NV-InferRequest that asks for what cannot be --------------------------------------------

@@ -90,7 +90,7 @@ def _limits(config: Config) -> Iterator[Sequence[str]]:
     defaults = type(config.limits)().model_dump(mode="json", by_alias=True)
     for name, value in given.items():
         if value != defaults[name]:
-            yield name, str(value), f"(default {defaults[name]})"
+            yield name, str(value), f"(default {defaults[name] or 'by listener'})"
 
 
 def _aligned(rows: list[Sequence[str]]) -> str:

@@ -315,3 +315,6 @@ class CodecPlugin:
     framed: bool = False
     """HTTP: its requests and answers may do without path and headers, so that size-prefixed frames
     carry them as well."""
+    headers: int = 0
+    """Bytes of headers that its requests need, where they hold more than words about a body: what a
+    listener that takes them allows unless the configuration says otherwise."""

@@ -12,7 +12,7 @@ from infergate.config.tls import ListenerTls
 from infergate.config.values import Url
 from infergate.core.certificates import ClientTls, ServerTls
 from infergate.core.datatypes import BY_NAME as DATATYPES
-from infergate.core.limits import Limits
+from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.routing.table import Rewrite, Route, RouteTable, Target
 from infergate.transport.base import Address, Endpoint
@@ -50,9 +50,13 @@ def _route(route: schema.RouteConfig) -> Route:
     )
 
 
-def limits(config: schema.Config) -> Limits:
-    """The limits that codecs and transports keep."""
-    return Limits(**dict(config.limits.model_dump(by_alias=True)))
+def limits(config: schema.Config, headers: int = 0) -> Limits:
+    """The limits that codecs and transports keep. ``headers`` is what the protocols of a listener
+    need of that limit, which they have where ``config`` says nothing of it."""
+    told: dict[str, Any] = config.limits.model_dump(by_alias=True)
+    if told["headers"] is None:
+        told["headers"] = max(headers, DEFAULT_LIMITS.headers)
+    return Limits(**told)
 
 
 def addresses(config: schema.Config) -> dict[str, Address]:

@@ -352,8 +352,10 @@ class LimitsConfig(Section):
         description="JSON up to this is read and written by the process that serves, longer by one "
         "of its `helpers`.",
     )
-    headers: PositiveSize = Field(
-        default=DEFAULT_LIMITS.headers, description="All header lines or metadata of one request."
+    headers: PositiveSize | None = Field(
+        default=None,
+        description="All header lines or metadata of one request. Left out: 16KiB, and 64KiB on "
+        "`listeners.http`, where NV-InferRequest of the legacy API is one of them.",
     )
     header_count: Positive = Field(
         default=DEFAULT_LIMITS.header_count, description="Header lines of one request."

@@ -21,7 +21,8 @@ class Limits:
     """JSON that the serving process reads and writes itself; longer is done by another, for it
     holds the interpreter 2 to 90 ms a MiB."""
     headers: int = 16 * KIB
-    """All header lines or metadata of one request (Caddy, h11: 16 KiB)."""
+    """All header lines or metadata of one request (Caddy, h11: 16 KiB). More where a listener's
+    protocols need it (``CodecPlugin.headers``)."""
     header_count: int = 100
     """Header lines of one request (Envoy 100, HAProxy 101)."""
     tensors: int = 1024

@@ -264,25 +264,27 @@ def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
     chosen, tls = engine(config.engine), compiled.server_tls(config)
     listening: dict[str, Listening] = {}
 
-    def listen(
+    def listen(  # noqa: PLR0913 - what a listener is
         name: str,
         address: Address,
         app: Any,
         serve: Callable[[Address, Any, Limits, Admission, Door], Server],
         form: Mapping[str, object],
         *protocols: str,
+        limits: Limits = limits,
     ) -> None:
         # Not admitted with the rest: a full gateway must still tell that it is full.
         admission = Admission(limits) if name == ADMIN else shared.admission
         door = shared.doors.of(name, limits, tls.get(name), protocols)
         make = functools.partial(serve, address, app, limits, admission, door)
         form = {"mode": address.mode, "TLS": name in tls, **form}
-        listening[name] = Listening(address, app, make, door, form)
+        listening[name] = Listening(address, app, make, door, limits, form)
 
     if "http" in addresses:
         frontends = _frontends(Carrier.HTTP, config, serving)
         http = HttpDispatch(frontends, record, name_call)
-        listen("http", addresses["http"], http, chosen.serve_http, _HTTP, _HTTP_1)
+        most = compiled.limits(config, max(p.headers for p in plugins().values()))
+        listen("http", addresses["http"], http, chosen.serve_http, _HTTP, _HTTP_1, limits=most)
     for name, bound in compiled.bound_listeners(config).items():
         codec = plugins()[bound.protocol].make(bound.options)
         app = HttpDispatch({"": serving.frontend(codec)}, record, name_call)

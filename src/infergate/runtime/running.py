@@ -48,12 +48,14 @@ class NotTaken(Exception):  # noqa: N818 - it is what became of a configuration
 @dataclass(frozen=True, slots=True)
 class Listening:
     """What is to listen at ``address``. ``make`` makes its server, which serves ``app`` behind
-    ``door``; ``form`` is what a server cannot change, under the names that the operator knows."""
+    ``door`` within ``limits``; ``form`` is what a server cannot change, under the names that the
+    operator knows."""
 
     address: Address
     app: Any
     make: Callable[[], Server]
     door: Door
+    limits: Limits
     form: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -305,7 +307,7 @@ class Running:
         calls = {call for each in before.values() for call in each.server.calls()}
         calls -= self._busy | parts.gateway.readiness.watchers
         for each in served.values():
-            each.server.serve(each.wanted.app, parts.limits)
+            each.server.serve(each.wanted.app, each.wanted.limits)
             each.door.become(each.wanted.door)
         parts.gateway.take_over()
         parts.begin()

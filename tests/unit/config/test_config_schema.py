@@ -28,8 +28,22 @@ WHOLE = Path(__file__).parents[2] / "config" / "good" / "everything.yaml"
 def test_the_limits_are_all_there_with_their_defaults() -> None:
     config = Config.default()
     assert compiled.limits(config) == DEFAULT_LIMITS
+    assert compiled.limits(config, headers=1000) == DEFAULT_LIMITS
+    more = compiled.limits(config, headers=100_000)
+    assert more == dataclasses.replace(DEFAULT_LIMITS, headers=100_000)
     names = [field.name for field in dataclasses.fields(Limits)]
     assert keys_at(("limits",)) == names
+
+
+@pytest.mark.parametrize("needs", [0, 64 * 1024])
+def test_a_limit_that_is_told_is_obeyed_whatever_a_protocol_needs(needs: int) -> None:
+    told = parse(
+        "limits: {headers: 20KiB}\nbackends: {d: {protocol: builtin}}\n"
+        "routes: [{model: a, backend: d}]\n",
+        "f",
+        {},
+    )
+    assert compiled.limits(told, needs).headers == 20 * 1024
 
 
 def test_the_demo() -> None:

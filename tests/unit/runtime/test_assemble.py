@@ -12,6 +12,7 @@ from infergate.config.schema import Config
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import KIB
 from infergate.core.messages import InferRequest
 from infergate.core.tensor import tensor_of
 from infergate.runtime.assemble import assemble
@@ -92,3 +93,33 @@ async def test_metrics_know_the_names_and_limits_of_the_configuration_that_serve
     finally:
         await running.stop(0)
     assert b"infergate_draining 1.0" in metrics.text()
+
+
+@pytest.mark.parametrize(
+    ("limits", "http", "others"),
+    [({}, 64 * KIB, 16 * KIB), ({"headers": "20KiB"}, 20 * KIB, 20 * KIB)],
+)
+def test_headers_may_be_as_large_as_a_protocol_of_the_listener_needs(
+    limits: dict[str, str], http: int, others: int
+) -> None:
+    anywhere = {"address": "127.0.0.1:0"}
+    config = Config.model_validate(
+        {
+            "log": {"access": False},
+            "helpers": 0,
+            "listeners": {
+                **dict.fromkeys(("http", "grpc", "admin"), anywhere),
+                "graphpipe": ({**anywhere, "model": "m"},),
+            },
+            "backends": {"demo": {"protocol": "builtin"}},
+            "routes": ({"model": "*", "backend": "demo"},),
+            "limits": limits,
+        }
+    )
+    (parts,) = assemble(config).parts
+    assert {name: each.limits.headers for name, each in parts.listening.items()} == {
+        "http": http,
+        "grpc": others,
+        "admin": others,
+        "graphpipe[0]": others,
+    }

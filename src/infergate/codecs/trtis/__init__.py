@@ -7,8 +7,16 @@ from typing import Final
 from infergate.codecs.base import Carrier, CodecPlugin
 from infergate.codecs.trtis import grpc_codec, http_codec
 from infergate.codecs.trtis.messages import SERVICE
+from infergate.core.limits import KIB
 
-HTTP: Final = CodecPlugin("trtis-http", Carrier.HTTP, ("api",), http_codec.make, shares_memory=True)
+HTTP: Final = CodecPlugin(
+    "trtis-http",
+    Carrier.HTTP,
+    ("api",),
+    http_codec.make,
+    shares_memory=True,
+    headers=64 * KIB,  # NV-InferRequest has a line for each tensor
+)
 GRPC: Final = CodecPlugin(
     "trtis-grpc", Carrier.GRPC, (SERVICE,), grpc_codec.make, shares_memory=True
 )
