@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from defined import named_tests
+
 TESTS = Path(__file__).parents[1]
 DOC = (TESTS.parent / "docs" / "faults.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`((?:unit|e2e|faults|peers)/[\w/]+\.py|…)(?:::(\w+))?`")
@@ -14,8 +16,7 @@ def test_each_fault_names_tests_that_there_are() -> None:
     file, count = "", 0
     for path, name in NAMED.findall(DOC):
         file = file if path == "…" else path
-        source = (TESTS / file).read_text(encoding="utf-8")
-        assert not name or re.search(rf"^((async )?def {name}\(|{name} = )", source, re.MULTILINE)
+        assert not name or name in named_tests(TESTS / file), (file, name)
         count += 1
     assert count > 100
 

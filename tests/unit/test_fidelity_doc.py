@@ -1,11 +1,11 @@
 """docs/fidelity-*.md: every row names tests, and every test and vector it names is there."""
 
-import ast
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
+
+from defined import named_tests
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`((?:tests|vectors)/[^`]+)`")
@@ -22,13 +22,6 @@ PAGES = sorted((ROOT / "docs").glob("fidelity-*.md"))
 ROWS = [row for page in PAGES for row in rows_of(page)]
 
 
-@cache
-def defined_in(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text())
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return {node.name for node in ast.walk(tree) if isinstance(node, functions)}
-
-
 @pytest.mark.parametrize(("what", "held_by"), ROWS, ids=[what for what, _ in ROWS])
 def test_what_holds_a_row_is_there(what: str, held_by: str) -> None:
     named = NAMED.findall(held_by)
@@ -40,7 +33,7 @@ def test_what_holds_a_row_is_there(what: str, held_by: str) -> None:
             assert (ROOT / "tests" / path / "case.json").is_file(), name
         else:
             assert test.startswith("test_"), name
-            assert test in defined_in(ROOT / path), name
+            assert test in named_tests(ROOT / path), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
