@@ -9,6 +9,7 @@ wanted.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -24,6 +25,8 @@ from infergate.observe.family import Family, Histogram, Labels, Row
 _PIECE: Final = 1 << 16
 """Characters: less than half a millisecond's work."""
 _OPENMETRICS: Final = "application/openmetrics-text"
+_VERSION: Final = re.compile(r"version=[^;]*")
+_OUR_VERSION: Final = "version=1.0.0"
 _END: Final = b"# EOF\n"
 _PLAIN: Final = 1_000_000
 """From there on Go writes numbers with an exponent."""
@@ -42,10 +45,14 @@ class Exposition(NamedTuple):
 
 def exposition(metrics: Collector, accept: str = "") -> Exposition:
     """``metrics`` in the form that the header ``accept`` asks for."""
-    _, content_type = choose_encoder(accept)
+    try:
+        _, content_type = choose_encoder(accept)
+    except TypeError:  # what stands for a version in it is none
+        _, content_type = choose_encoder("")
     for other in ("dots", "values"):  # our names are those of old, and need none of these
         content_type = content_type.replace(f"escaping={other}", "escaping=underscores")
     if content_type.startswith(_OPENMETRICS):
+        content_type = _VERSION.sub(_OUR_VERSION, content_type)  # it names what was asked for
         return Exposition(content_type, _pieces(metrics, openmetrics, _END.decode()))
     return Exposition(content_type, _pieces(metrics, generate_latest))
 

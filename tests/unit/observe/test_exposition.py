@@ -136,6 +136,17 @@ def test_who_asks_for_other_names_is_told_that_they_are_plain(kind: str, escapin
     assert "infergate_requests_total{" in body
 
 
+@pytest.mark.parametrize("version", ["x", "1.x", "2.0.0", "1.0.0.\xe9", ""])
+@pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
+def test_a_version_that_nobody_writes_is_not_promised(kind: str, version: str) -> None:
+    content_type, body = text(Metrics().registry, f"{kind};version={version}")
+    is_open = content_type.startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    assert is_open == body.endswith("# EOF\n")
+    assert is_open or content_type.startswith(
+        ("text/plain; version=0.0.4;", "text/plain; version=1.0.0;")
+    )
+
+
 @pytest.mark.parametrize("accept", FORMS)
 def test_what_comes_in_pieces_from_another_process_is_the_same(accept: str) -> None:
     registry = CollectorRegistry()
