@@ -33,7 +33,7 @@ test: lint .venv/tested  ## lint, types, tests with a real Triton, branch covera
 	    --cov --cov-report= -p branch_floor --branch-floor=$(BRANCH_FLOOR)
 
 test-peers: .venv/tested  ## the tests that need MLServer, KServe, Envoy and others (large downloads), and whole searches
-	@INFERGATE_SEARCH=whole $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "peers or hypothesis"
+	@INFERGATE_SEARCH=whole INFERGATE_FORKED=no $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "peers or hypothesis"
 
 # For all processes that test, while mypy has the other processor. What is wrong the tests will tell.
 compiled: .venv/tested

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import socket
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from e2e.running import started_infergate
 from peers.support import installed, libpython
 from peers.support.forked import Forked, forked
 from peers.support.process import Launch, PortTakenError, free_ports, started
@@ -83,6 +86,42 @@ def test_what_is_forked_ends_by_signals(tmp_path: Path) -> None:
 def test_an_environment_that_is_read_at_the_beginning_wants_a_start(tmp_path: Path) -> None:
     assert become(tmp_path, "--version", PYTHONWARNINGS="error") is None
     assert become(tmp_path, "--version", LD_PRELOAD="x.so") is None
+
+
+def test_so_does_one_that_a_test_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "1")
+    assert become(tmp_path, "--version") is None
+
+
+def test_what_is_forked_gives_ids_of_its_own() -> None:
+    config = "backends: {a: {protocol: builtin}}\nroutes: [{model: x, backend: a}]"
+    ids = set()
+    for _ in range(2):
+        with (
+            started_infergate(config) as running,
+            socket.create_connection(running.http.split(":")) as client,
+        ):
+            client.sendall(b"GET /v2/models/y HTTP/1.0\r\n\r\n")
+            told = client.makefile("rb").read().lower()
+        ids.add(told.partition(b"x-request-id: ")[2].partition(b"\r\n")[0])
+    assert b"" not in ids
+    assert len(ids) == 2
+
+
+def test_its_end_is_seen_by_who_has_many_descriptors(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    try:
+        with ExitStack() as many:
+            for _ in range(1024):
+                many.enter_context(Path(os.devnull).open())
+            told = become(tmp_path, "--version")
+            assert told is not None
+            assert told.wait(100) == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_it_serves_and_then_is_gone_with_its_children() -> None:

@@ -2,7 +2,7 @@
 
 ``INFERGATE_FORKED=no`` has each started by itself, as users do. Those are, too, that want an
 environment which an interpreter or the C library reads when it begins, and those that a test starts
-without :func:`peers.support.process.started`.
+without :func:`peers.support.process.started`. Those that are forked have one seed of ``hash()``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from typing import BinaryIO
 from peers.support.template import LONGEST
 
 _WANTED = os.environ.get("INFERGATE_FORKED", "yes") != "no"
-_READ_AT_THE_BEGINNING = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OPENBLAS_", "OMP_")
+_ENVIRONMENT = dict(os.environ)
+"""Before any test changes it."""
+_READ_AT_THE_BEGINNING = (
+    "PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OPENSSL_", "OPENBLAS_", "OMP_",
+    "PROTOCOL_BUFFERS_",
+)  # fmt: skip
 
 
 class Forked:
@@ -60,10 +65,15 @@ class Forked:
             signal.pidfd_send_signal(self._end, number)
 
     def _seen(self, timeout: float | None) -> int | None:
-        if self._code is None and select.select([self._end], [], [], timeout)[0]:
+        if self._code is None and self._is_over(timeout):
             self._code = self._template.ask({"ended": self.pid})
             os.close(self._end)
         return self._code
+
+    def _is_over(self, timeout: float | None) -> bool:
+        poll = select.poll()  # select knows no descriptor above 1023
+        poll.register(self._end, select.POLLIN)
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
 
 
 class _Template:
@@ -75,8 +85,10 @@ class _Template:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, Path(__file__).with_name("template.py"), str(theirs.fileno())],
+                env=_ENVIRONMENT,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # a terminal's would not keep back what is not flushed
                 start_new_session=True,  # Ctrl-C is for those that ask
             )
         atexit.register(self.close)
@@ -102,7 +114,7 @@ def forked(
     """``argv``, if it is a gateway that can be had so; else None."""
     if not _WANTED or list(argv[:3]) != [sys.executable, "-m", "infergate"]:
         return None
-    if _begins_with(env) != _begins_with(os.environ):
+    if _begins_with(env) != _begins_with(_ENVIRONMENT):
         return None
     asked = {"arguments": list(argv[3:]), "env": dict(env), "folder": str(folder)}
     template = _template()
