@@ -50,12 +50,18 @@ def _ended(pid: int) -> bool:
     return state == "Z"
 
 
+forks = pytest.mark.skipif(
+    os.environ.get("INFERGATE_FORKED") == "no", reason="each is started by itself"
+)
+
+
 def become(folder: Path, *arguments: str, **env: str) -> Forked | None:
     argv = [sys.executable, "-m", "infergate", *arguments]
     with (folder / "log").open("wb") as log:
         return forked(argv, {**os.environ, **env}, folder, log)
 
 
+@forks
 def test_what_is_forked_has_its_own_arguments_folder_environment_and_log(tmp_path: Path) -> None:
     (tmp_path / "routes.yaml").write_text(
         "backends: {a: {protocol: builtin}}\nroutes: [{model: x, backend: '${NAME}'}]"
@@ -72,6 +78,7 @@ def test_what_is_forked_has_its_own_arguments_folder_environment_and_log(tmp_pat
     assert (tmp_path / "log").read_text().startswith("infergate ")
 
 
+@forks
 def test_what_is_forked_ends_by_signals(tmp_path: Path) -> None:
     (tmp_path / "routes.yaml").write_text("drain: {delay: 100s}")
     killed = become(tmp_path, "--config", "routes.yaml")
@@ -110,6 +117,7 @@ def test_what_is_forked_gives_ids_of_its_own() -> None:
     assert len(ids) == 2
 
 
+@forks
 def test_its_end_is_seen_by_who_has_many_descriptors(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
