@@ -81,6 +81,9 @@ _CHANGE: Final = 30.0
 """Seconds that it has to prepare a configuration."""
 _ANSWER: Final = 1.0
 """Seconds that it has to say how it is."""
+_HEARING: Final = 5.0
+"""Seconds that a scrape waits for what workers tell, piece after piece: half of what Prometheus
+waits for all of it."""
 _READY: Final = ANSWER_TIME + _ANSWER
 """Seconds that it has to say whether it can serve, for which it may ask its backends."""
 _TRY: Final = 75.0
@@ -313,12 +316,15 @@ class Supervisor:
             return None
 
     async def _scrape(self, accept: str) -> Exposition:
-        """See Company. Who asks while others do is told what they are."""
+        """See Company. Who asks while others do is told what they are; what comes too late for
+        them, the next is told."""
         hearing = self._hearing
         if hearing is None:
             hearing = self._hearing = asyncio.create_task(self._hear())
             hearing.add_done_callback(self._heard)
-        await asyncio.shield(hearing)
+        heard, _ = await asyncio.wait({hearing}, timeout=_HEARING)
+        for each in heard:
+            each.result()
         return exposition(await self._summed(), accept)
 
     async def _hear(self) -> None:

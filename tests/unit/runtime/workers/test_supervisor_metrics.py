@@ -29,6 +29,9 @@ class Site:
         self.workers = [Metrics(), Metrics()]
         self.telling: dict[int, Iterator[list[Metric]]] = {}
         self.asked: list[int] = []
+        self.answers = asyncio.Event()
+        """Worker 1 does."""
+        self.answers.set()
         self.silent_after: int | None = None
         """Worker 1 answers so many questions more."""
         for place in self.supervisor._places:
@@ -39,6 +42,8 @@ class Site:
 
     async def ask(self, worker: int, question: Tell, seconds: float) -> Any:
         await asyncio.sleep(0)
+        if worker == 1:
+            await self.answers.wait()
         self.asked.append(worker)
         if worker == 1 and self.silent_after is not None:
             if self.silent_after == 0:
@@ -110,6 +115,26 @@ async def test_who_asks_while_others_do_is_told_what_they_are(site: Site) -> Non
     first.cancel()  # and goes: the others are told all the same
     assert await asyncio.gather(*others) == [2] * 5
     assert len(site.asked) == 2 * once
+
+
+async def test_a_worker_that_tells_slowly_holds_up_no_scrape(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for worker in (0, 1):
+        site.count(worker)
+    assert await site.scraped() == 2
+    for worker in (0, 1):
+        site.count(worker)
+    monkeypatch.setattr("infergate.runtime.workers.supervisor._HEARING", 0.5)
+    site.answers.clear()
+    async with asyncio.timeout(100):
+        assert await site.scraped() == 3
+    hearing = site.supervisor._hearing
+    assert hearing is not None
+    site.answers.set()
+    await hearing  # it goes on
+    assert site.supervisor._places[1].told
+    assert await site.scraped() == 4
 
 
 async def test_others_have_their_turns_while_metrics_are_added_up(site: Site) -> None:
