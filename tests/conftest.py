@@ -5,6 +5,8 @@ Each is installed before the first test, outside any test's timeout, and started
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -83,8 +85,12 @@ def _is_counted(item: pytest.Item) -> bool:
     """Whether what it takes counts as covered: what examples that somebody chose take does, of the
     part that they are about; what a search comes upon may be otherwise the next time. A test that
     goes the same ways thousands of times is itself marked ``no_cover``."""
-    of_a_part = item.path.relative_to(_TESTS).parts[0] in {"unit", "vectors"}
-    return of_a_part and item.get_closest_marker("hypothesis") is None
+    return _is_of_a_part(item.path) and item.get_closest_marker("hypothesis") is None
+
+
+@functools.cache
+def _is_of_a_part(file: Path) -> bool:
+    return file.relative_to(_TESTS).parts[0] in {"unit", "vectors"}
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -99,6 +105,18 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
     finally:
         sys.settrace(trace)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end, some hundred thousand objects: the collector of cycles
+    has no need to look at them, neither while they are made nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

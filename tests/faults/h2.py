@@ -5,6 +5,7 @@ References: RFC 9113 (frames), RFC 7541 6.2.2 (literal header fields without ind
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -45,6 +46,7 @@ def fields(*pairs: tuple[str, str]) -> bytes:
     return b"".join(b"\0" + _text(name.encode()) + _text(value.encode()) for name, value in pairs)
 
 
+@functools.cache  # floods are made of the same one
 def asking(method: str, *more: tuple[str, str]) -> bytes:
     """The header block of a gRPC call."""
     return fields(
