@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from e2e.running import Infergate, started_infergate
+from faults import h2
 from faults.peer import Client
 from faults.watch import (
     alive,
@@ -102,21 +103,37 @@ def turned_away(address: str) -> None:
         assert not one_more.rest().startswith(b"HTTP")
 
 
-def test_too_many_connections() -> None:
-    """Of infergate's own engine: the gRPC library does not count its connections."""
+@pytest.mark.parametrize(("engine", "http", "calls"), [("own", 2, 1), ("compat", 3, 3)])
+def test_too_many_connections(engine: str, http: int, calls: int) -> None:
+    """Of three. The gRPC library counts its own apart, and tells nobody of them."""
     config = CONFIG + "limits: {connections: 3}\n"
-    with started_infergate(config, engine="own") as gateway, ExitStack() as stack:
-        clients = [stack.enter_context(Client(gateway.http)) for _ in range(2)]
+    with started_infergate(config, engine=engine) as gateway, ExitStack() as stack:
+        clients = [stack.enter_context(Client(gateway.http)) for _ in range(http)]
         assert all(map(is_served, clients))
         with unharmed(gateway, lambda: is_served(clients[0])):
-            with Client(gateway.grpc) as held:
-                assert held.exactly(9), "settings"
-                for listener in ("http", "grpc"):
-                    with rises(gateway, REFUSED, listener=listener, reason="connections"):
-                        turned_away(getattr(gateway, listener))
+            with ExitStack() as beside:
+                for _ in range(calls):
+                    held = beside.enter_context(Client(gateway.grpc))
+                    held.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
+                    assert held.exactly(9), "settings"
+                with rises(gateway, REFUSED, listener="http", reason="connections"):
+                    turned_away(gateway.http)
+                told = engine == "own"
+                with rises(gateway, REFUSED, by=told, listener="grpc", reason="connections"):
+                    turned_away(gateway.grpc)
                 assert is_served(clients[1]), "who is let in is served, and the admin tells"
-                assert metric(gateway, OPEN, listener="http") == 2
+                assert metric(gateway, OPEN, listener="http") == http
             until(lambda: metric(gateway, OPEN, listener="grpc") == 0, "there is room again")
-            with Client(gateway.http) as again:
-                assert is_served(again)
+            until(lambda: is_greeted(gateway.grpc), "over gRPC, too")
+            if engine == "own":  # the same room
+                with Client(gateway.http) as again:
+                    assert is_served(again)
         assert complaints(gateway) == ""
+
+
+def is_greeted(address: str) -> bool:
+    """A new client over HTTP/2 is told settings."""
+    with suppress(ConnectionError), Client(address) as client:
+        client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
+        return client.some() != b""
+    return False

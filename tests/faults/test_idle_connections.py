@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import pytest
 
 from e2e.running import ENGINE
-from faults import frames
+from faults import frames, h2
 from faults.peer import Client
 from faults.tight import GOOD, Tight, head
-from faults.watch import rises
+from faults.watch import lets_go, rises
 
 IDLE = "infergate_idle_connections_closed_total"
 
@@ -39,12 +41,24 @@ def test_one_to_the_admin_listener(gateway: Tight) -> None:
         assert client.rest() == b""
 
 
-@pytest.mark.skipif(ENGINE == "compat", reason="grpcio waits for a greeting as long as it likes")
-def test_one_that_does_not_greet_over_grpc(gateway: Tight) -> None:
+# ---- gRPC, whose library tells nobody
+
+
+def told(gateway: Tight, name: str, **labels: str) -> AbstractContextManager[None]:
+    return rises(gateway, name, **labels) if ENGINE == "own" else lets_go(gateway, "grpc")
+
+
+@pytest.mark.parametrize("greeting", [b"", h2.PREFACE[:9], h2.PREFACE], ids=["no", "half", "bare"])
+def test_one_that_does_not_greet_over_grpc(gateway: Tight, greeting: bytes) -> None:
     """It is asked for a greeting, which is HTTP/2's head."""
-    limit = {"limit": "header_time"}
-    with (
-        rises(gateway, "infergate_refused_requests_total", **limit),
-        Client(gateway.grpc) as client,
-    ):
+    refused = told(gateway, "infergate_refused_requests_total", limit="header_time")
+    with refused, Client(gateway.grpc) as client:
+        client.send(greeting)
+        client.rest()
+
+
+def test_one_that_vanishes_over_grpc(gateway: Tight) -> None:
+    """It is asked whether it is still there, and does not answer."""
+    with told(gateway, IDLE, listener="grpc"), Client(gateway.grpc) as client:
+        client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
         client.rest()

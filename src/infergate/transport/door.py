@@ -115,6 +115,11 @@ class Door:
         self._most, self._refused, self.over = other._most, other._refused, other.over
 
     @property
+    def most(self) -> int:
+        """How many connections there may be."""
+        return self._most
+
+    @property
     def connections(self) -> int:
         """See ListenerFigures."""
         return self.open

@@ -47,7 +47,15 @@ log = logging.getLogger(__name__)
 _ROOM: Final = 64 * KIB
 """A message is a tensor's bytes and a few fields around them."""
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
-FIXED: Final = ("body", "headers", "streams")
+FIXED: Final = (
+    "body",
+    "headers",
+    "streams",
+    "header_time",
+    "idle_body_time",
+    "keepalive_time",
+    "connections",
+)
 """Limits that a server of the library keeps as long as it listens."""
 _LAST_WORDS: Final = 1.0
 """Seconds that clients have to be told how their calls ended."""
@@ -70,9 +78,11 @@ class GrpcServer:
         admission: Admission,
         door: Door | None = None,
     ) -> None:
-        """Of ``door`` TLS is kept; connections are the library's."""
+        """Of ``door`` TLS is kept and how many may come in; connections are the library's, which
+        tells nobody of them."""
         self._wanted = address
         self._certificates = None if door is None else door.certificates
+        self._most = limits.connections if door is None else min(door.most, limits.connections)
         self._address = address
         self._limits = limits
         self._methods = _Methods(app, admission, grpc_tls.reader(self._certificates))
@@ -90,7 +100,7 @@ class GrpcServer:
         if bind is not None:
             beside = self._beside = await bind(address)
             address = replace(address, port=beside.port)
-        server = grpc.aio.server(options=_options(self._limits, shared=bind is not None))
+        server = grpc.aio.server(options=self._options(shared=bind is not None))
         server.add_generic_rpc_handlers((self._methods,))
         self._server = server
         try:
@@ -99,6 +109,30 @@ class GrpcServer:
             await self.stop(0)
             raise await _why_not(address, str(error)) from error
         self._address = replace(address, port=port)
+
+    def _options(self, *, shared: bool) -> list[tuple[str, int]]:
+        limits = self._limits
+        return [
+            # Two servers on one port share its calls at random: only those that mean to.
+            ("grpc.so_reuseport", int(shared)),
+            ("grpc.max_receive_message_length", limits.body + _ROOM),
+            ("grpc.max_send_message_length", limits.body + _ROOM),
+            # Between the two grpc refuses at random, so there is no between.
+            ("grpc.max_metadata_size", limits.headers),
+            ("grpc.absolute_max_metadata_size", limits.headers),
+            ("grpc.max_concurrent_streams", limits.streams),
+            ("grpc.max_allowed_incoming_connections", self._most),
+            # Until TLS is spoken, and a client has said what it wants of HTTP/2.
+            ("grpc.server_handshake_timeout_ms", _milliseconds(limits.header_time)),
+            # Who says nothing for long is asked, and let go if there is no answer to that. (With
+            # the library's own option for it, keepalive_timeout, nobody is.)
+            ("grpc.keepalive_time_ms", _milliseconds(limits.keepalive_time)),
+            ("grpc.http2.ping_timeout_ms", _milliseconds(limits.idle_body_time)),
+            ("grpc.http2.min_ping_interval_without_data_ms", _PING_EVERY),
+            # Without this the interval for a client that has no call open would be two hours, and
+            # no such client would be asked.
+            ("grpc.keepalive_permit_without_calls", 1),
+        ]
 
     async def start(self) -> None:
         """See Server."""
@@ -145,20 +179,8 @@ async def _why_not(address: Address, told: str) -> OSError:
     return OSError(f"{told}: {address}")
 
 
-def _options(limits: Limits, *, shared: bool) -> list[tuple[str, int]]:
-    return [
-        # Two servers on one port share its calls at random: only those that mean to.
-        ("grpc.so_reuseport", int(shared)),
-        ("grpc.max_receive_message_length", limits.body + _ROOM),
-        ("grpc.max_send_message_length", limits.body + _ROOM),
-        # Between the two grpc refuses at random, so there is no between.
-        ("grpc.max_metadata_size", limits.headers),
-        ("grpc.absolute_max_metadata_size", limits.headers),
-        ("grpc.max_concurrent_streams", limits.streams),
-        ("grpc.http2.min_ping_interval_without_data_ms", _PING_EVERY),
-        # Without this the interval for a client that has no call open would be two hours.
-        ("grpc.keepalive_permit_without_calls", 1),
-    ]
+def _milliseconds(seconds: float) -> int:
+    return min(max(1, round(seconds * 1000)), 2**31 - 1)
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
