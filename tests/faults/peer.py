@@ -98,8 +98,16 @@ class Client:
         first, *lines = self.until(b"\r\n\r\n").decode().rstrip().split("\r\n")
         pairs = (line.split(": ", 1) for line in lines)
         headers = {name.lower(): value for name, value in pairs}
-        body = self.exactly(int(headers.get("content-length", 0)))
+        if headers.get("transfer-encoding") == "chunked":
+            body = b"".join(iter(self._chunk, b""))
+        else:
+            body = self.exactly(int(headers.get("content-length", 0)))
         return Answer(int(first.split()[1]), headers, body)
+
+    def _chunk(self) -> bytes:
+        """The next one of a body; the last has nothing."""
+        size = int(self.until(b"\r\n"), 16)
+        return self.exactly(size + 2)[:-2]
 
 
 def post(address: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
