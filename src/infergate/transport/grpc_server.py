@@ -37,6 +37,7 @@ from infergate.core.vocabulary import BUG
 from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse, joined
 from infergate.transport import grpc_metadata, grpc_tls
 from infergate.transport.base import Address, Bind, Bound, Conversation, RpcApp, StreamHandler
+from infergate.transport.binding import bound
 from infergate.transport.door import Door
 from infergate.transport.grpc_conversation import held
 from infergate.transport.grpc_stream import until
@@ -165,12 +166,10 @@ class GrpcServer:
 
 
 async def _why_not(address: Address, told: str) -> OSError:
-    """Why ``address`` cannot be bound: asyncio is asked to, which says what the system said. Where
-    it can, as when the port has just become free, that is as grpcio ``told``."""
+    """Why ``address`` cannot be bound: what the system says to who tries. Where it can, as when the
+    port has just become free, that is as grpcio ``told``."""
     try:
-        probe = await asyncio.get_running_loop().create_server(
-            asyncio.Protocol, address.host, address.port, start_serving=False
-        )
+        probe = await bound(address)
     except OSError as error:
         if error.errno is None or isinstance(error, socket.gaierror):
             return error
