@@ -268,7 +268,7 @@ def test_a_route_bounds_the_wait_for_each_answer(gateway: Infergate) -> None:
 
 
 def test_a_clients_deadline_bounds_the_stream(gateway: Infergate) -> None:
-    with streaming(gateway, stream_timeout=0.5) as stream:
+    with streaming(gateway, stream_timeout=2) as stream:  # in which it has begun on any machine
         stream.repeat(100, delay=100)
         results = iter(stream.next, None)
         with pytest.raises(InferenceServerException) as caught:
