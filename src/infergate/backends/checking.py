@@ -52,7 +52,7 @@ class Checking:
         try:
             kind = await self._asked(lease, self._codec.build_request(_QUESTION, GENERIC), deadline)
             if kind in _OTHERWISE and isinstance(self._codec, Rephrasing):
-                wire = self._codec.rephrase(_QUESTION)
+                wire = self._codec.rephrase(_QUESTION, kind)
                 if wire is not None:
                     kind = await self._asked(lease, wire, deadline)
         finally:

@@ -190,8 +190,10 @@ class RemoteBackend(Generic[Req, Resp]):
         try:
             return self._read(await self._answer(operation, wire, call), operation)
         except GatewayError as error:
-            otherwise = self._rephrasing(operation)
-            if otherwise is None or error.kind not in _NOT_UNDERSTOOD:
+            if error.kind not in _NOT_UNDERSTOOD:
+                raise
+            otherwise = self._rephrasing(operation, error.kind)
+            if otherwise is None:
                 raise
             return await self._ask_otherwise(operation, otherwise, error, call)
 
@@ -426,6 +428,6 @@ def _queue(server: Server, tally: Tally) -> Queue | None:
     return Queue(server.name, server.max_requests, server.max_queue, tally)
 
 
-def _rephrasing(codec: Codec[Req, Resp]) -> Callable[[Operation], Req | None]:
+def _rephrasing(codec: Codec[Req, Resp]) -> Callable[[Operation, Kind], Req | None]:
     """Another way that ``codec`` has to ask something."""
-    return codec.rephrase if isinstance(codec, Rephrasing) else lambda _: None
+    return codec.rephrase if isinstance(codec, Rephrasing) else lambda _operation, _told: None

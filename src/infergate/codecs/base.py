@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.messages import Answer, InferRequest, InferResponse, ModelMetadata, Operation
 from infergate.core.records import record
@@ -242,9 +242,10 @@ class Textual(Protocol[Req_contra]):
 class Rephrasing(Protocol[Req_co]):
     """What a codec has besides some of whose servers must be asked in another way."""
 
-    def rephrase(self, operation: Operation) -> Req_co | None:
+    def rephrase(self, operation: Operation, told: Kind) -> Req_co | None:
         """Another way to ask a backend ``operation``, for servers that make nothing of
-        ``build_request``'s; its answer is for ``parse_response`` too. None: there is none."""
+        ``build_request``'s, as they ``told``; its answer is for ``parse_response`` too. None: there
+        is none."""
         ...
 
 

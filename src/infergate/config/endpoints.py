@@ -111,7 +111,8 @@ class OutlierConfig(Section):
 
 class HealthConfig(Section):
     """How the servers are asked whether they are ready, in the backend's own protocol: V2's and the
-    legacy API's readiness, GraphPipe's metadata."""
+    legacy API's readiness, GraphPipe's metadata; where a server has none such, by gRPC's health
+    service or a GET."""
 
     checks: Literal["auto", "always", "never"] = Field(
         default="auto",

@@ -124,6 +124,37 @@ async def test_a_graphpipe_server_that_drops_the_question_is_asked_by_get() -> N
     assert [wire.method for wire in upstream.asked] == ["POST", "GET"]
 
 
+@pytest.mark.parametrize(
+    ("told", "well"),
+    [
+        (rpc(0, b"\x08\x01"), True),  # SERVING
+        (rpc(0, b"\x08\x02"), False),  # NOT_SERVING
+        (rpc(0, b""), False),  # UNKNOWN
+        (rpc(14, b""), False),
+        (rpc(12, b""), True),  # it has no question at all
+    ],
+)
+async def test_a_grpc_server_without_the_question_is_asked_for_its_health(
+    told: Answer, well: bool
+) -> None:
+    def answer(wire: RpcRequest) -> Any:
+        return told(wire) if wire.method.startswith("/grpc.health.v1.") else rpc(12, b"")(wire)
+
+    found, upstream = await check("v2-grpc", answer)
+    assert found is well
+    assert [wire.method for wire in upstream.asked] == [
+        "/inference.GRPCInferenceService/ServerReady",
+        "/grpc.health.v1.Health/Check",
+    ]
+    assert bytes(upstream.asked[1].message[0]) == b"", "all of it is asked for"
+
+
+@pytest.mark.parametrize("code", [7, 13, 14])
+async def test_health_is_not_asked_where_readiness_was_understood(code: int) -> None:
+    _, upstream = await check("v2-grpc", rpc(code, b""))
+    assert len(upstream.asked) == 1
+
+
 async def test_both_ways_to_ask_have_one_time_together() -> None:
     class Slow(Upstream):
         async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:

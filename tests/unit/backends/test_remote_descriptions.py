@@ -387,7 +387,7 @@ class Rephrased(FakeCodec):
         self.second: Answer | GatewayError = MODEL
         self.asks_again = 0
 
-    def rephrase(self, operation: Operation) -> RpcRequest | None:
+    def rephrase(self, operation: Operation, told: Kind) -> RpcRequest | None:
         if isinstance(operation, InferRequest):
             return None
         return RpcRequest("again")

@@ -126,7 +126,7 @@ class GraphPipe:
         del profile
         return backend.build_request(operation, model)
 
-    def rephrase(self, operation: Operation) -> HttpRequest | None:
+    def rephrase(self, operation: Operation, told: Kind) -> HttpRequest | None:  # noqa: ARG002
         """A GET for all but inferences."""
         return None if isinstance(operation, InferRequest) else backend.by_get()
 

@@ -46,7 +46,7 @@ from infergate.codecs.v2_grpc.known import (
     Requests,
     Responses,
 )
-from infergate.codecs.v2_grpc.methods import BY_PATH, INFER, OPERATIONS, STREAM, method_of
+from infergate.codecs.v2_grpc.methods import BY_PATH, HEALTH, INFER, OPERATIONS, STREAM, method_of
 from infergate.codecs.v2_grpc.tensors import explain
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
@@ -57,6 +57,7 @@ from infergate.core.messages import (
     InferResponse,
     ModelMetadata,
     Operation,
+    ServerReadyRequest,
 )
 from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
@@ -196,6 +197,11 @@ class V2Grpc:
             return RpcRequest(method.path, (message.SerializeToString(deterministic=True),))
         except ValueError as error:
             raise bad_request(f"V2 gRPC: {explain(error)}") from None
+
+    def rephrase(self, operation: Operation, told: Kind) -> RpcRequest | None:
+        """The health service of gRPC itself, where the protocol's question is not implemented."""
+        asks = isinstance(operation, ServerReadyRequest) and told is Kind.UNSUPPORTED
+        return RpcRequest(HEALTH, (b"",)) if asks else None
 
     def parse_response(
         self,

@@ -56,6 +56,9 @@ from infergate.core.messages import (
 )
 
 SERVICE: Final = "inference.GRPCInferenceService"
+HEALTH: Final = "/grpc.health.v1.Health/Check"
+"""What a server may have that has no ServerReady: an empty message asks for all of it."""
+_SERVING: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +111,10 @@ METHODS: Final = (
         operation=ServerReadyRequest,
         answer=Health,
         request=pb.ServerReadyRequest,
-        response=pb.ServerReadyResponse,
+        response=pb.HealthCheckResponse,  # whose SERVING is written as ``ready`` is; see HEALTH
         read_request=lambda _: ServerReadyRequest(),
         write_request=lambda _: pb.ServerReadyRequest(),
-        read_response=lambda message: Health(message.ready),
+        read_response=lambda message: Health(message.status == _SERVING),
         write_response=lambda answer: pb.ServerReadyResponse(ready=answer.ok),
     ),
     Method(

@@ -135,10 +135,10 @@ def test_every_other_question_is_one_for_metadata() -> None:
         wire = built(operation)
         assert (wire.method, wire.path) == ("POST", "")
         assert verified(bytes(joined(wire.body)), "Request") == {"req_type": 2, "req": {}}
-        other = CODEC.rephrase(operation)
+        other = CODEC.rephrase(operation, Kind.BACKEND_GARBAGE)
         assert other is not None
         assert (other.method, other.path, list(other.body)) == ("GET", "", [])
-    assert CODEC.rephrase(inference()) is None
+    assert CODEC.rephrase(inference(), Kind.BACKEND_GARBAGE) is None
 
 
 @pytest.mark.parametrize(
