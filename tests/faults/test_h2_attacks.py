@@ -4,6 +4,7 @@ it should, others are served meanwhile, and what it took comes back."""
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import socket
 import time
@@ -226,6 +227,40 @@ def test_messages_that_never_end(gateway: Tight, method: str, part: bytes) -> No
                 left.discard(next(ended))
             client.send(opened(201) + h2.frame(h2.DATA, h2.END_STREAM, 201, _WHOLE))
             assert 201 in ended
+
+
+@pytest.mark.parametrize("method", [INFER, STREAM])
+def test_messages_that_drip(gateway: Tight, method: str) -> None:
+    """Never a pause as long as the limit, and yet below what a body has to keep up."""
+    drip = h2.frame(h2.DATA, 0, 1, b"x")
+    with refused_by(gateway, "idle_body_time"), Client(gateway.grpc) as client:
+        client.send(_HELLO + opened(1, method) + h2.frame(h2.DATA, 0, 1, b"\0\0\x10\0\0"))
+        client.socket.settimeout(0.1)  # the drip itself
+        ended, came = False, b""
+        began = time.monotonic()
+        while not ended and time.monotonic() - began < SECONDS:
+            client.send(drip)
+            with contextlib.suppress(TimeoutError):
+                came += client.some()
+            ended = b"grpc-status" in came or any(
+                each.stream == 1 and each.kind == h2.RST_STREAM for each in whole_frames(came)
+            )
+        assert ended
+        good(gateway)
+
+
+def whole_frames(came: bytes) -> Iterator[h2.Frame]:
+    """Those of ``came`` that are here."""
+    read = io.BytesIO(came)
+
+    def exactly(count: int) -> bytes:
+        found = read.read(count)
+        if len(found) < count:
+            raise EOFError
+        return found
+
+    with contextlib.suppress(EOFError):
+        yield from h2.frames(exactly)
 
 
 def test_clients_that_vanish_without_a_word(gateway: Tight) -> None:

@@ -251,6 +251,18 @@ def test_requests_that_are_refused(found: Asked, status: int, code: int) -> None
     assert (found.status, found.refusal[0]) == (status, code)
 
 
+@pytest.mark.parametrize("over", [0, 1])
+def test_metadata_up_to_its_limits(over: int) -> None:
+    """Its bytes, of which each field has 32 more (RFC 9113, 6.5.2), and its number."""
+    pseudo = {":method": "POST", ":scheme": "http", ":path": "/a/b"}
+    plain = {"content-type": "application/grpc", "te": "trailers", "c": "d" * 9}
+    size = sum(len(name) + len(value) + 32 for name, value in (pseudo | plain).items())
+    for limit, most in {"headers": size, "header_count": len(plain)}.items():
+        found = asked(("c", "d" * 9), limits=Limits(**{limit: most - over}))  # type: ignore[arg-type]
+        assert found.limit == (limit if over else "")
+        assert (found.refusal is not None) is bool(over)
+
+
 @pytest.mark.parametrize("more", ["", "+proto", ";x"])
 def test_kinds_of_content(more: str) -> None:
     assert asked(**{"content-type": f"application/grpc{more}"}).refusal is None

@@ -1,0 +1,65 @@
+"""How many connections each listener lets in: the admin listener has its own, and all others
+together no more than the system has files for."""
+
+from __future__ import annotations
+
+import logging
+import resource
+
+import pytest
+
+from infergate.core.limits import Limits
+from infergate.observe.metrics import Metrics
+from infergate.runtime import descriptors
+from infergate.runtime.doors import ADMIN_CONNECTIONS, Doors
+from infergate.runtime.running import ADMIN
+from infergate.transport.door import Door
+
+
+def let_in(door: Door) -> int:
+    """How many come before one is turned away."""
+    count = 0
+    while count < 1000 and door.enter("a client"):
+        count += 1
+    return count
+
+
+def refused(metrics: Metrics, listener: str) -> float:
+    name = "infergate_refused_connections_total"
+    labels = {"listener": listener, "reason": "connections"}
+    return metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def test_the_admin_listener_has_connections_of_its_own() -> None:
+    metrics = Metrics()
+    doors = Doors(metrics)
+    limits = Limits(connections=3)
+    http, grpc, admin = (doors.of(name, limits, None, ()) for name in ("http", "grpc", ADMIN))
+    assert (let_in(http), let_in(grpc)) == (3, 0), "one limit for all of them"
+    assert let_in(admin) == ADMIN_CONNECTIONS == 64
+    assert [refused(metrics, each) for each in ("http", "grpc", ADMIN)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("files", "most"), [(100, 75), (10, 7), (1, 1), (1000, 500)])
+def test_no_more_are_let_in_than_there_are_files_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, files: int, most: int
+) -> None:
+    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (files, files))
+    doors = Doors(Metrics())
+    with caplog.at_level(logging.WARNING):
+        http, grpc = (doors.of(name, Limits(connections=500), None, ()) for name in ("a", "b"))
+    assert (let_in(http), let_in(grpc)) == (most, 0)
+    told = [each.getMessage() for each in caplog.records if "limits.connections" in each.msg]
+    assert told == (
+        [f"limits.connections: {most} instead of 500, as the system lets open few files"]
+        if most < 500
+        else []
+    )
+
+
+def test_where_files_have_no_limit_connections_have_the_one_that_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: unlimited)
+    assert let_in(Doors(Metrics()).of("a", Limits(connections=5), None, ())) == 5
