@@ -14,7 +14,7 @@ from typing import Final
 from infergate.core.limits import Limits
 
 _NEVER: Final = math.inf
-_MINIMUM_RATE: Final = 500
+MINIMUM_RATE: Final = 500
 """Bytes a second that a body must keep up on the whole (Apache RequestReadTimeout: 500)."""
 
 
@@ -28,7 +28,7 @@ def body_due(limits: Limits, since: float, received: int, now: float) -> float:
     """When more must have come of a body that began ``since`` and of which ``received`` bytes are
     here: after a pause, and on the whole. All times on one clock."""
     idle = limits.idle_body_time
-    return min(now + idle, since + idle + received / _MINIMUM_RATE)
+    return min(now + idle, since + idle + received / MINIMUM_RATE)
 
 
 class Timer:

@@ -19,7 +19,7 @@ from infergate.gateway import regions, streaming
 from infergate.observe.metrics import Metrics
 from infergate.routing import latency
 from infergate.runtime import doors
-from infergate.transport import frames, guard, h1_server, rooms
+from infergate.transport import frames, guard, h1_server, rooms, timer
 from infergate.transport.h1 import head
 from infergate.transport.h2 import bounds
 
@@ -58,6 +58,7 @@ def test_bounds_that_are_not_configured() -> None:
         "transport.h1_server.AHEAD": h1_server.AHEAD,
         "transport.h1.head.REMEMBERED": head.REMEMBERED,
         "transport.rooms.MOST": rooms.MOST,
+        "transport.timer.MINIMUM_RATE": timer.MINIMUM_RATE,
         "runtime.doors.ADMIN_CONNECTIONS": doors.ADMIN_CONNECTIONS,
         "transport.guard.MOST_STREAMS": guard.MOST_STREAMS,
         "transport.h2.bounds.STREAM_WINDOW": bounds.STREAM_WINDOW,
