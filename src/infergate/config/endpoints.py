@@ -98,8 +98,8 @@ class OutlierConfig(Section):
     )
     base_ejection_time: PositiveDuration = Field(
         default=30.0,
-        description="For how long the first time; the second twice as long, and so on. A time as "
-        "long as this without being ejected takes one back.",
+        description="For how long the first time; twice as long the second, three times the third. "
+        "A time as long as this without being ejected takes one back.",
     )
     max_ejection_time: PositiveDuration = Field(default=300.0, description="For how long at most.")
     max_ejection_percent: Percent = Field(

@@ -15,6 +15,8 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB
 from infergate.core.messages import InferRequest
 from infergate.core.tensor import tensor_of
+from infergate.core.wire import HttpRequest
+from infergate.observe import access_log
 from infergate.runtime.assemble import assemble
 from infergate.runtime.company import Company
 
@@ -123,3 +125,31 @@ def test_headers_may_be_as_large_as_a_protocol_of_the_listener_needs(
         "admin": others,
         "graphpipe[0]": others,
     }
+
+
+@pytest.mark.parametrize("sampling", [None, {"first": 1, "thereafter": 1}])
+async def test_lines_of_the_access_log_that_are_dropped_are_counted(
+    monkeypatch: pytest.MonkeyPatch, sampling: dict[str, int] | None
+) -> None:
+    monkeypatch.setattr(access_log, "_WAITING", 0)  # as if nobody read them
+    config = Config.model_validate(
+        {
+            "log": {"sampling": sampling},
+            "helpers": 0,
+            "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
+            "backends": {"demo": {"protocol": "builtin"}},
+            "routes": ({"model": "*", "backend": "demo"},),
+        }
+    )
+    company = Company()
+    running = assemble(config, company=company)
+    await running.start()
+    try:
+        (parts,) = running.parts
+        asked = HttpRequest("GET", "/v2/health/live")
+        await parts.listening["http"].app.respond(
+            asked, Call(peer="test", started=time.monotonic())
+        )
+    finally:
+        await running.stop(0)
+    assert b"infergate_access_log_dropped_lines_total 1.0" in company.metrics.text()

@@ -29,6 +29,21 @@ def test_left_out_it_is_as_envoy_has_it() -> None:
     assert balancing.key(config) is None
 
 
+def test_what_is_told_is_what_serves() -> None:
+    config = backend(
+        balance={"policy": "round-robin", "panic_threshold": 50, "slow_start": "3s"},
+        outliers={
+            "consecutive_errors": 7,
+            "base_ejection_time": "1s",
+            "max_ejection_time": "9s",
+            "max_ejection_percent": 40,
+        },
+        health={"rise": 4, "fall": 6},
+    )
+    rule = ClusterRule(OutlierRule(7, 1.0, 9.0, 0.4), 3.0, 0.5)
+    assert balancing.balance(config) == Balance("round-robin", False, rule, 4, 6)
+
+
 def test_names_are_looked_up_unless_that_is_off() -> None:
     told = [(site.label, site.resolves) for site in balancing.sites(backend())]
     assert told == [("http://pods", True), ("http://10.0.0.1:8000", False)]
