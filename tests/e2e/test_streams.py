@@ -35,6 +35,7 @@ backends:
   inside: {protocol: builtin}
 routes:
   - {model: quick, backend: inside, timeout: 300ms, rewrite: {model: repeat}}
+  - {model: steady, backend: inside, timeout: 20s, idle_timeout: 300ms, rewrite: {model: repeat}}
   - {model: '*', backend: inside}
 """
 TRITON = """
@@ -45,6 +46,11 @@ routes:
   - {{model: '/triton\\.(.+)/', backend: triton, rewrite: &one {{model: '\\1'}}}}
   - {{model: '/rest\\.(.+)/', backend: rest, rewrite: *one}}
   - {{model: quick, backend: triton, timeout: 300ms, rewrite: {{model: repeat_int32}}}}
+  - model: steady
+    backend: triton
+    timeout: 20s
+    idle_timeout: 300ms
+    rewrite: {{model: repeat_int32}}
   - {{model: repeat, backend: triton, rewrite: {{model: repeat_int32}}}}
   - {{model: simple, backend: triton}}
   - {{model: accumulate, backend: triton}}
@@ -106,7 +112,9 @@ class Streaming:
             raise error
         return result
 
-    def repeat(self, count: int, delay: int = 0, model: str = "repeat", **more: Any) -> None:
+    def repeat(
+        self, count: int, delay: int | list[int] = 0, model: str = "repeat", **more: Any
+    ) -> None:
         inputs = [
             tensor("IN", np.arange(count, dtype=np.int32)),
             tensor("DELAY", np.full(count, delay, np.uint32)),
@@ -265,6 +273,14 @@ def test_a_route_bounds_the_wait_for_each_answer(gateway: Infergate) -> None:
             stream.next()
         stream.repeat(1, model="repeat")
         stream.next()
+
+
+def test_a_route_bounds_the_pause_between_two_answers(gateway: Infergate) -> None:
+    with streaming(gateway) as stream:
+        stream.repeat(2, delay=[600, 4000], model="steady")
+        assert stream.next().as_numpy("OUT").tolist() == [0], "the first may take its time"
+        with pytest.raises(InferenceServerException, match=r"in time|deadline"):
+            stream.next()
 
 
 def test_a_clients_deadline_bounds_the_stream(gateway: Infergate) -> None:
