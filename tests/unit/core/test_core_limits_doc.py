@@ -15,7 +15,7 @@ from infergate.codecs.v2_grpc import descriptions, heads, parts
 from infergate.codecs.v2_rest import document, encodings, tensors
 from infergate.core import classification, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
-from infergate.gateway import regions, streaming
+from infergate.gateway import mirror, regions, streaming
 from infergate.observe.metrics import Metrics
 from infergate.routing import latency
 from infergate.runtime import doors
@@ -58,6 +58,7 @@ def test_bounds_that_are_not_configured() -> None:
         "transport.h1_server.AHEAD": h1_server.AHEAD,
         "transport.h1.head.REMEMBERED": head.REMEMBERED,
         "transport.rooms.MOST": rooms.MOST,
+        "gateway.mirror.MOST_BYTES": mirror.MOST_BYTES,
         "transport.timer.MINIMUM_RATE": timer.MINIMUM_RATE,
         "runtime.doors.ADMIN_CONNECTIONS": doors.ADMIN_CONNECTIONS,
         "transport.guard.MOST_STREAMS": guard.MOST_STREAMS,
