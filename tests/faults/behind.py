@@ -36,8 +36,9 @@ backends:
   depot: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}
   nobody-http: {{protocol: v2-rest, endpoints: ["http://{nobody}"], profile: infergate}}
   nobody-grpc: {{protocol: v2-grpc, endpoints: ["grpc://{nobody}"]}}
-  hole-http: {{protocol: v2-rest, endpoints: ["http://{hole}"], profile: infergate}}
-  hole-grpc: {{protocol: v2-grpc, endpoints: ["grpc://{hole}"]}}
+  hole-http: {{protocol: v2-rest, endpoints: ["http://{hole}"], profile: infergate,
+    connect_time: 500ms}}
+  hole-grpc: {{protocol: v2-grpc, endpoints: ["grpc://{hole}"], connect_time: 500ms}}
   ours: {{protocol: builtin}}
 routes:
   - {{model: rest.fwd, backend: shop, timeout: 1s, rewrite: {{model: m}}}}
@@ -49,7 +50,7 @@ routes:
   - {{model: hole.rest, backend: hole-http}}
   - {{model: hole.grpc, backend: hole-grpc}}
   - {{model: identity, backend: ours}}
-limits: {{body: 8MiB, connect_time: 500ms}}
+limits: {{body: 8MiB, connect_time: 20s}}
 readiness: lenient
 """
 EXPECTED = {

@@ -21,7 +21,7 @@ def test_refused(site: Site, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["rest", "grpc"])
 def test_a_black_hole(site: Site, kind: str) -> None:
-    """Not waited for longer than connecting may take, twice."""
+    """Not waited for longer than connecting to this backend may take, twice."""
     name = {"rest": "hole-http", "grpc": "hole-grpc"}[kind]
     began = time.monotonic()
     site.fails(f"hole.{kind}", name, "connect")

@@ -85,6 +85,10 @@ class BackendConfig(Section):
         description="For one request, and each answer of a stream, where its route says nothing "
         "else.",
     )
+    connect_time: PositiveDuration | None = Field(
+        None,
+        description="Connecting to an endpoint of it; left out: `limits.connect_time`.",
+    )
     tls: BackendTls | None = Field(
         default=None, description="Whom https:// and grpcs:// endpoints trust, and what they show."
     )

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -354,6 +354,8 @@ def _backend(  # noqa: PLR0913 - what all backends share
     plugin = plugins().get(config.protocol)
     if plugin is None:  # the one protocol without a wire
         return shared.builtin(name, config.timeout)
+    if config.connect_time is not None:
+        limits = replace(limits, connect_time=config.connect_time)
     server = RemoteServer(
         name,
         balancing.sites(config),
