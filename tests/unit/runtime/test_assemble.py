@@ -44,6 +44,24 @@ async def test_a_builtin_backends_timeout() -> None:
     assert caught.value.kind is Kind.TIMEOUT
 
 
+@pytest.mark.parametrize(("readiness", "ready"), [("strict", False), ("lenient", True)])
+async def test_one_backend_of_two_that_is_away(readiness: str, ready: bool) -> None:
+    """Readiness is what the word says."""
+    config = Config.model_validate(
+        {
+            "log": {"access": False},
+            "helpers": 0,
+            "backends": {
+                "demo": {"protocol": "builtin"},
+                "away": {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:1",)},
+            },
+            "routes": ({"model": "a", "backend": "away"}, {"model": "*", "backend": "demo"}),
+            "readiness": readiness,
+        }
+    )
+    assert await assemble(config).gateway.readiness.ready() is ready
+
+
 def named(backend: str, most: int) -> Config:
     return Config.model_validate(
         {
