@@ -8,6 +8,7 @@ import http.client
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,13 +66,14 @@ class Site:
     frames: str
     file: Path
     number: Iterator[int]
+    front: str
 
     def write(self) -> None:
         """Another configuration: now and then with other limits, so that all backends are new."""
         number = next(self.number)
         text = self.file.read_text()
         listeners = text[: text.index("drain:")]
-        rest = FRONT.format(
+        rest = self.front.format(
             behind=self.behind, timeout=20 + number % 3, tensors=100 + number % 10 // 5
         )
         self.file.write_text(f"{listeners}drain: {{delay: 0s}}\n# {number}{rest}")
@@ -96,7 +98,12 @@ def behind() -> Iterator[Infergate]:
 
 @pytest.fixture(params=ENGINES)
 def site(request: pytest.FixtureRequest, behind: Infergate) -> Iterator[Site]:
-    engine: str = request.param
+    with started_site(behind, request.param) as site:
+        yield site
+
+
+@contextmanager
+def started_site(behind: Infergate, engine: str, front: str = FRONT) -> Iterator[Site]:
     (frames,) = free_ports(1)
     listeners = (
         LISTENERS
@@ -104,10 +111,10 @@ def site(request: pytest.FixtureRequest, behind: Infergate) -> Iterator[Site]:
   graphpipe: [{{{{address: "127.0.0.1:{frames}", model: identity, framing: size-prefixed}}}}]
 """
     )
-    config = FRONT.format(behind=behind, timeout=30, tensors=100)
+    config = front.format(behind=behind, timeout=30, tensors=100)
     with started_infergate(config, listeners, engine) as gateway:
         file = gateway.log.parent / "routes.yaml"
-        yield Site(gateway, behind, f"127.0.0.1:{frames}", file, itertools.count(1))
+        yield Site(gateway, behind, f"127.0.0.1:{frames}", file, itertools.count(1), front)
 
 
 async def test_fifty_reloads_under_mixed_load(site: Site) -> None:
@@ -118,6 +125,29 @@ async def test_fifty_reloads_under_mixed_load(site: Site) -> None:
     with unharmed(site.gateway, good, opens=OPENS):
         served = await fifty_reloads(site)
     assert counted(site.gateway) == counted(site.gateway, outcome="ok") > served
+
+
+@pytest.mark.peers
+async def test_reloads_of_two_workers_under_mixed_load(behind: Infergate) -> None:
+    """Each is told when both serve the new one; requests find either on the way."""
+    with started_site(behind, "own", f"{FRONT}workers: 2\n") as site:
+        load, gateway = Load(), site.gateway
+        addresses = {"http": gateway.http, "grpc": gateway.grpc, "frames": site.frames}
+
+        def good() -> bool:
+            asked = document(tensor(), tensor(name="INPUT1"))
+            return post(gateway.http, "/v2/models/identity/infer", asked).status == 200
+
+        with unharmed(gateway, good, opens=OPENS):
+            async with asyncio.timeout(120), load.applied(addresses, MODELS, REPEATS):
+                for number in range(20):
+                    site.write()
+                    page = await asyncio.to_thread(site.reload)
+                    assert page["number"] == number + 2
+                    await load.more(8)
+        assert [each.opened for each in load.connections] == [1] * len(load.connections)
+        assert counted(gateway) == counted(gateway, outcome="ok") > 100
+        assert metric(gateway, "infergate_config_reloads_total", result="ok") == 20
 
 
 async def fifty_reloads(site: Site) -> int:
