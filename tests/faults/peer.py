@@ -208,6 +208,11 @@ class Backend:
             thread.join(SECONDS)
             assert not thread.is_alive()
 
+    @property
+    def open(self) -> int:
+        """Connections that neither side has let go of."""
+        return len(self._open)
+
     def accept_from(self, listener: socket.socket) -> None:
         """Serve until the listener is shut."""
         while True:
