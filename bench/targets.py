@@ -134,12 +134,12 @@ def of_workers(bench: Bench) -> str:
 def of_latency(bench: Bench) -> str:
     """What Envoy adds in the same rounds: what a hop costs on that machine, whoever makes it."""
     told = []
-    for name in (of.JSON_LATENCY, of.GRPC_LATENCY):
+    for name, what in ((of.JSON_LATENCY, "the JSON"), (of.GRPC_LATENCY, "the gRPC")):
         result = bench.result(name)
         if result is not None and len(result.others) > 1:
             direct, envoy = result.others
-            told.append(f"{difference(envoy, direct, p50)} ms where it is {name.split(', ')[1]}")
-    return f"At 100 requests/s Envoy adds, p50: {'; '.join(told)}." if told else ""
+            told.append(f"{difference(envoy, direct, p50)} ms to pass {what} on")
+    return f"At 100 requests/s Envoy adds, p50: {', '.join(told)}." if told else ""
 
 
 def cores(runs: Runs) -> list[float]:

@@ -132,5 +132,5 @@ def test_what_envoy_adds_is_told_beside_what_we_add() -> None:
         runs(name, "own" if name == "us" else "", times=[time]) for name, time in times.items()
     )
     told = of_latency(Bench(results=[Result(of.GRPC_LATENCY, contenders)]))
-    assert told == "At 100 requests/s Envoy adds, p50: 0.50 ms where it is V2 gRPC → V2 gRPC."
+    assert told == "At 100 requests/s Envoy adds, p50: 0.50 ms to pass the gRPC on."
     assert of_latency(Bench()) == ""
