@@ -30,7 +30,7 @@ from infergate.backends.headers import HeaderRule
 from infergate.backends.hedging import hedged
 from infergate.backends.queueing import Queue
 from infergate.backends.retrying import Choose, Tries
-from infergate.core.call import Call
+from infergate.core.call import ROUNDING, Call
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.retrying import Hedge
 from infergate.core.sequences import SequenceName
@@ -44,8 +44,6 @@ Resp = TypeVar("Resp")
 
 _SHOWN: Final = 40
 """Characters of a sequence's id in an error."""
-_ROUNDING: Final = 0.05
-"""Seconds by which a wait that used up the whole timeout may look shorter."""
 
 
 class Sending(Generic[Req, Resp]):
@@ -392,7 +390,7 @@ class Sending(Generic[Req, Resp]):
         given = self.allowed(call)
         if call.retry.per_try is not None:
             given = min(given, call.retry.per_try)
-        late = error.kind is Kind.TIMEOUT and seconds >= given - _ROUNDING
+        late = error.kind is Kind.TIMEOUT and seconds >= given - ROUNDING
         return Outcome.FAILED if late else Outcome.UNTOLD
 
     def _return(self, answer: Resp, call: Call) -> None:

@@ -16,6 +16,8 @@ from infergate.core.wire import NO_HEADERS
 
 REQUEST_ID: Final = "x-request-id"
 """The header of a request's id, which goes upstream, and back to the client with an error."""
+ROUNDING: Final = 0.05
+"""Seconds by which a wait that used up the whole time may look shorter: loops round clocks."""
 
 
 class Permit(Protocol):

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from infergate.codecs.base import Codec, Parsed, Streaming
-from infergate.core.call import Call
+from infergate.core.call import ROUNDING, Call
 from infergate.core.errors import GatewayError, Kind, Unauthenticated
 from infergate.core.messages import STREAMED, InferRequest, InferResponse
 from infergate.core.sequences import SequenceName, sequence_of
@@ -229,7 +229,9 @@ def _ends_all(error: GatewayError, call: Call) -> bool:
     left, or its credentials are not, or no more, good."""
     if isinstance(error, Unauthenticated):
         return True
-    return error.kind is Kind.TIMEOUT and call.whole is not None and time.monotonic() >= call.whole
+    if error.kind is not Kind.TIMEOUT or call.whole is None:
+        return False
+    return time.monotonic() >= call.whole - ROUNDING
 
 
 def _sequence(asked: Asked | GatewayError) -> SequenceName | None:
