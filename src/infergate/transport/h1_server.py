@@ -28,11 +28,16 @@ from infergate.transport.h1.reader import Reader
 from infergate.transport.http_served import HttpServed
 from infergate.transport.listener import Listener
 from infergate.transport.served import State
-from infergate.transport.timer import body_due
+from infergate.transport.timer import A_TURN, body_due
+from infergate.transport.waking import Waking
 
 AHEAD: Final = 64 * KIB
 _SCRATCH: Final = 64 * KIB
 """As much of a long body is copied once; the rest of it is received where it stays."""
+PATIENCE: Final = 256 * KIB
+_FAST: Final = 16 * KIB
+"""Where so much of a long body comes at once, the loop is told of the rest when ``PATIENCE`` bytes
+more are there, or all. Who sends little by little is heard each time."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -99,12 +104,13 @@ class Incoming:
 class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
     """See the module."""
 
-    __slots__ = ("_begun", "_reader")
+    __slots__ = ("_begun", "_reader", "_waking")
 
     def __init__(self, host: Listener, reader: Reader) -> None:
         super().__init__(host)
         self._reader: Final = reader
         self._begun = False  # some of a head is here
+        self._waking: Waking | None = None  # once a long body has come
 
     @property
     def _has_begun(self) -> bool:
@@ -126,7 +132,9 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
         elif state is State.BODY:
             reader.wrote(nbytes)
             self._gather()
-            if self._state is State.HEAD:  # refused, but all of it was here
+            if self._state is State.BODY:
+                self._wait_for(reader.missing, nbytes)
+            elif self._state is State.HEAD:  # refused, but all of it was here
                 self._receive()
         elif state is State.BUSY or state is State.FLUSH:
             reader.wrote(nbytes)
@@ -186,9 +194,34 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
         request.call.bytes_in = reader.received
         self._start(request)
 
+    def _wait_for(self, missing: int, came: int) -> None:
+        """Be told of more of a body of which ``missing`` bytes are due, and ``came`` have come."""
+        waking = self._waking
+        if waking is None:
+            if missing < PATIENCE:
+                return
+            waking = self._waking = Waking(self._transport)
+        waking.wait_for(min(missing, PATIENCE) if came >= _FAST and missing else 1)
+
+    def _hear_all(self) -> bool:
+        """Be told of whatever comes; whether this is new."""
+        waking = self._waking
+        if waking is None or waking.least == 1:
+            return False
+        waking.wait_for(1)
+        return True
+
+    def _expire(self) -> None:
+        """What was not told of is looked at before anybody is called late."""
+        if self._state is State.BODY and self._hear_all():
+            self._timer.set(A_TURN)
+        else:
+            super()._expire()
+
     # ---- answering
 
     def _go_on(self, *, received: bool) -> None:
+        self._hear_all()
         if received:
             return  # refused within _receive or _gather, whose caller goes on
         if not self._transport.is_reading():
@@ -197,5 +230,6 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
             self._receive()
 
     def _linger(self) -> None:
+        self._hear_all()
         self._reader.drop()  # there has to be room for what is read and thrown away
         super()._linger()

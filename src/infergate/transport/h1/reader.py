@@ -85,6 +85,11 @@ class Reader:
         self._at = 0
 
     @property
+    def missing(self) -> int:
+        """Bytes of the body that have not come; 0 where its length was not told."""
+        return self._length - self.received if self._chunks is None else 0
+
+    @property
     def waiting(self) -> int:
         """Bytes that are here and were not taken."""
         return len(self._data) - self._at

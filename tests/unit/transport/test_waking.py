@@ -1,0 +1,168 @@
+"""Long bodies are told of when much of them is there; nobody else waits for that, and nobody is
+called late for it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+
+import pytest
+from transport_kit import Engine, HttpServe, Peer, until
+
+from infergate.core.limits import KIB, MIB, Limits
+from infergate.transport import h1_server
+from infergate.transport.timer import MINIMUM_RATE
+from infergate.transport.waking import Waking
+
+LIMITS = Limits(body=64 * MIB)
+QUICK = dataclasses.replace(LIMITS, idle_body_time=0.3)
+BODY = bytes(range(256)) * (8 * KIB)  # 2 MiB
+SMALL = b"POST /s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+
+
+def head(length: int = len(BODY), more: str = "") -> bytes:
+    return f"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n".encode()
+
+
+async def in_pieces(peer: Peer, data: bytes, size: int = 16 * KIB) -> None:
+    for at in range(0, len(data), size):
+        await peer.send(data[at : at + size])
+        await asyncio.sleep(0)
+
+
+async def answered(peer: Peer, body: bytes) -> None:
+    answer = await peer.answer()
+    assert (answer.status, answer.body) == (200, b"POST " + body)
+
+
+async def test_the_loop_is_told_less_often(
+    serve_http: HttpServe, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    updated = h1_server.Connection.buffer_updated
+
+    def counted(self: h1_server.Connection, nbytes: int) -> None:
+        told.append(nbytes)
+        updated(self, nbytes)
+
+    monkeypatch.setattr(h1_server.Connection, "buffer_updated", counted)
+    site = await serve_http(LIMITS)
+    peer = await site.connect()
+    for _ in range(3):
+        told.clear()
+        await peer.send(head())
+        await in_pieces(peer, BODY)
+        await answered(peer, BODY)
+        if engine.name != "own":
+            assert not told
+            continue
+        assert sum(told) == len(head()) + len(BODY)
+        assert len(told) < 3 + len(BODY) // (128 * KIB) < len(BODY) // (16 * KIB)
+    await peer.close()
+
+
+@pytest.mark.parametrize("length", [256 * KIB, 400_001, MIB, 2 * MIB - 1])
+async def test_the_end_of_a_body_is_told_at_once(serve_http: HttpServe, length: int) -> None:
+    site = await serve_http(LIMITS)
+    peer = await site.connect()
+    for rest in (1, 100, 20_000):
+        await peer.send(head(length))
+        await in_pieces(peer, BODY[: length - rest], 64 * KIB)
+        await peer.send(BODY[length - rest : length])
+        await answered(peer, BODY[:length])
+    await peer.close()
+
+
+async def test_short_requests_behind_a_long_body_are_heard(serve_http: HttpServe) -> None:
+    site = await serve_http(LIMITS)
+    peer = await site.connect()
+    await peer.send(head())
+    await in_pieces(peer, BODY + SMALL)
+    await answered(peer, BODY)
+    await answered(peer, b"hi")
+    for piece in (SMALL[:1], SMALL[1:40], SMALL[40:]):
+        await peer.send(piece)
+        await asyncio.sleep(0.01)
+    await answered(peer, b"hi")
+    chunked = b"POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    await peer.send(chunked + b"2\r\nhi\r\n")
+    await peer.send(b"0\r\n\r\n")
+    await answered(peer, b"hi")
+    await peer.close()
+
+
+async def test_a_client_that_becomes_slow_is_not_called_late(serve_http: HttpServe) -> None:
+    site = await serve_http(QUICK)
+    peer = await site.connect()
+    await peer.send(head())
+    await in_pieces(peer, BODY[: len(BODY) // 2])
+    rest = BODY[len(BODY) // 2 :]
+    for at in range(0, 10 * MINIMUM_RATE, MINIMUM_RATE):
+        await peer.send(rest[at : at + MINIMUM_RATE])
+        await asyncio.sleep(0.1)  # ten of these are three times the longest pause
+    await in_pieces(peer, rest[10 * MINIMUM_RATE :])
+    await answered(peer, BODY)
+    await peer.close()
+
+
+async def test_a_client_that_stops_is_called_late(serve_http: HttpServe) -> None:
+    site = await serve_http(QUICK)
+    peer = await site.connect()
+    await peer.send(head())
+    await in_pieces(peer, BODY[:-300_000])
+    answer = await peer.answer()
+    assert (answer.status, answer.headers["connection"]) == (408, "close")
+    assert await peer.ended()
+    await peer.close()
+    await site.good()
+
+
+async def test_a_client_that_goes_away_is_missed_at_once(serve_http: HttpServe) -> None:
+    site = await serve_http(LIMITS)
+    peer = await site.connect()
+    await peer.send(head())
+    await in_pieces(peer, BODY[:-300_000])
+    await until(lambda: site.admission.bytes == len(BODY))
+    await peer.close()
+    await until(lambda: not site.admission.bytes)
+    await site.good()
+
+
+async def test_a_long_request_that_is_refused_leaves_the_connection_in_order(
+    serve_http: HttpServe,
+) -> None:
+    site = await serve_http(dataclasses.replace(LIMITS, in_flight=1))
+    holding = await site.connect()
+    await holding.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+    await site.app.entered.wait()
+    peer = await site.connect()
+    await peer.send(head())
+    await in_pieces(peer, BODY)
+    assert (await peer.answer()).status == 503
+    site.app.release.set()
+    assert (await holding.answer()).status == 200
+    await holding.close()
+    await peer.close()
+    await site.good()
+
+
+async def test_sockets_that_do_not_know_it_are_left_alone() -> None:
+    class Transport(asyncio.Transport):
+        def __init__(self, **told: object) -> None:
+            super().__init__(told)
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.socket() as plain:
+        for told in ({"socket": ours}, {}, {"socket": plain, "ssl_object": object()}):
+            waking = Waking(Transport(**told))
+            waking.wait_for(1000)
+            assert waking.least == 1
+        waking = Waking(Transport(socket=plain))
+        waking.wait_for(1000)
+        assert waking.least == 1000
+        assert plain.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1000
+        waking.wait_for(1)
+        assert plain.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
+    waking.wait_for(1000)  # it is closed
+    assert waking.least == 1
