@@ -453,7 +453,7 @@ class Config(Section):
         "with `control.shared_memory`. `--workers` goes before it.",
     )
     helpers: Annotated[int, Field(ge=0, le=64)] = Field(
-        default=2,
+        default=3,
         description="Processes that read and write long JSON, so that it keeps no other request "
         "waiting; each starts when it is first needed. 0: the serving process does it.",
     )

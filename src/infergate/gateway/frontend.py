@@ -108,11 +108,11 @@ class Translate(Generic[Req, Resp]):
 
     async def parse(self, wire: Req, call: Call) -> Parsed:
         """The whole of what ``wire`` asks for."""
-        how, limits = self._labour.codec.parse_request, self._labour.limits
-        if self._labour.reads_here(wire):
-            parsed = how(wire, limits)
+        labour = self._labour
+        if labour.reads_here(wire):
+            parsed = labour.codec.parse_request(wire, labour.limits)
         else:
-            parsed = await self._labour.aside(call, how, wire, limits)
+            parsed = await labour.aside(call, labour.parse_request, wire)
         return await self._finished(parsed, call) if isinstance(parsed, Unfinished) else parsed
 
     async def _built(self, answer: Answer, parsed: Parsed, call: Call) -> Resp:

@@ -8,6 +8,7 @@ would keep every other request waiting (docs/decisions/0008-long-json-aside.md).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from infergate.codecs.base import Codec, Parsed, Textual, Unfinished
@@ -24,8 +25,9 @@ class Aside(Protocol):
     """Runs functions in other processes."""
 
     async def run(self, deadline: float | None, function: Callable[..., T], *arguments: Any) -> T:
-        """``function(*arguments)`` done before ``deadline``, all of it pickled. Raises
-        GatewayError: the function's own, TIMEOUT, or INTERNAL."""
+        """``function(*arguments)`` done before ``deadline``, all of it pickled; the function, which
+        holds nothing of one request, only now and then. Raises GatewayError: the function's own,
+        TIMEOUT, or INTERNAL."""
         ...
 
 
@@ -37,6 +39,8 @@ class Labour(Generic[Req, Resp]):
         self.limits: Final = limits
         self._aside: Final = aside
         self._text: Final = codec if aside is not None and isinstance(codec, Textual) else None
+        self.parse_request: Final = partial(codec.parse_request, limits=limits)
+        """One object, which is known aside once it was there."""
 
     def reads_here(self, wire: Req) -> bool:
         """Whether ``wire`` is read here. Asked first, so that short messages await nothing."""
@@ -55,4 +59,8 @@ class Labour(Generic[Req, Resp]):
         """``Unfinished.finish``."""
         if self._aside is None or unfinished.text <= self.limits.json_inline:
             return unfinished.finish(model)
-        return await self.aside(call, unfinished.finish, model)
+        return await self.aside(call, _finished, unfinished, model)
+
+
+def _finished(unfinished: Unfinished, model: ModelMetadata) -> Parsed:
+    return unfinished.finish(model)

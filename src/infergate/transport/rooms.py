@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -27,52 +28,95 @@ MOST: Final = 640 * MIB
 IDLE: Final = 30.0
 """Seconds."""
 
-_Memory = npt.NDArray[np.uint8]
+Memory = npt.NDArray[np.uint8]
+
+
+def plain(size: int) -> memoryview:
+    """``size`` bytes of the C library's."""
+    return np.empty(size, np.uint8).data
 
 
 class Rooms:
-    """Gives memory out, and takes it back when nothing refers to it any more."""
+    """Gives memory out, and takes it back when nothing refers to it any more.
 
-    def __init__(self) -> None:
-        self.most = MOST
-        self._kept: list[tuple[float, _Memory]] = []  # and since when
+    What is shorter than ``least`` is from elsewhere: ``below`` gives it out.
+    """
+
+    def __init__(self, least: int = LEAST, most: int = MOST) -> None:
+        self.most = most
+        self.below: Callable[[int], memoryview] = plain
+        self.kept = 0
+        """Bytes that nobody uses."""
+        self._least: Final = least
+        self._unused: list[tuple[float, Memory, int]] = []  # since when, and the bytes it keeps
+        self._due = 0.0  # when the oldest is looked at
 
     def room(self, size: int) -> memoryview:
         """``size`` bytes, whatever is in them. As long as nobody touches them they cost nothing, or
         nothing more."""
-        if size < LEAST:
-            return np.empty(size, np.uint8).data
-        memory = self._fitting(size)
+        if size < self._least:
+            return self.below(size)
+        memory = self._again(size)
+        return self._lent(self._new(size) if memory is None else memory, size)
+
+    def _lent(self, memory: Memory, size: int) -> memoryview:
         view = memory[:size]
         weakref.finalize(view, self._back, memory)
         return view.data
 
-    def _fitting(self, size: int) -> _Memory:
+    def _again(self, size: int) -> Memory | None:
         """Rule 2. The last that came back: the others may never be needed again."""
-        for at in reversed(range(len(self._kept))):
-            if size <= self._kept[at][1].size <= 2 * size:
-                return self._kept.pop(at)[1]
+        for at in reversed(range(len(self._unused))):
+            if size <= self._unused[at][1].size <= 2 * size:
+                _, memory, weight = self._unused.pop(at)
+                self.kept -= weight
+                return memory
+        return None
+
+    def _new(self, size: int) -> Memory:
         return np.empty(size, np.uint8)
 
-    def _back(self, memory: _Memory) -> None:
+    def _weight(self, memory: Memory) -> int:
+        """Bytes of ``memory`` that the system has given."""
+        return memory.size
+
+    def _gone(self, memory: Memory) -> None:
+        """``memory`` is not kept any longer."""
+
+    def _back(self, memory: Memory) -> None:
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return  # nobody would let go of it
-        self._kept.append((time.monotonic(), memory))
+        except RuntimeError:  # nobody would let go of it
+            self._gone(memory)
+            return
+        now, weight = time.monotonic(), self._weight(memory)
+        self._unused.append((now, memory, weight))
+        self.kept += weight
         while self.kept > self.most:
-            del self._kept[0]
-        loop.call_later(IDLE, self.let_go)
+            self._drop()
+        if now >= self._due:  # nobody looks, or the loop that would have is no more
+            self._look_later(loop, now)
+
+    def _drop(self) -> None:
+        _, memory, weight = self._unused.pop(0)
+        self.kept -= weight
+        self._gone(memory)
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop, since: float) -> None:
+        self._due = since + IDLE
+        loop.call_later(max(0.0, self._due - time.monotonic()), self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.let_go()
+        self._due = 0.0
+        if self._unused:
+            self._look_later(loop, self._unused[0][0])
 
     def let_go(self) -> None:
         """Of what nobody has used for long enough."""
         since = time.monotonic() - IDLE
-        self._kept = [each for each in self._kept if each[0] > since]
-
-    @property
-    def kept(self) -> int:
-        """Bytes that nobody uses."""
-        return sum(memory.size for _, memory in self._kept)
+        while self._unused and self._unused[0][0] <= since:
+            self._drop()
 
 
 ROOMS: Final = Rooms()

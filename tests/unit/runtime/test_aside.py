@@ -9,6 +9,8 @@ import os
 import signal
 import sys
 import time
+import zlib
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import MappingProxyType
@@ -25,12 +27,15 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, MIB
 from infergate.core.messages import InferRequest, InferResponse
-from infergate.core.tensor import Tensor
+from infergate.core.tensor import Buffer, Tensor
 from infergate.core.wire import HttpRequest, joined
 from infergate.runtime.aside import Pool
-from infergate.runtime.aside.parcel import Arena, pack, unpack
+from infergate.runtime.aside.mapped import LONG, SPACE
+from infergate.runtime.aside.parcel import pack, unpack
+from infergate.runtime.aside.shared import shared
 from infergate.testing import Vector, load
 from infergate.testing.canonical import text
+from infergate.transport import rooms
 
 CODEC: Any = PLUGIN.make({})
 VECTORS = Path(__file__).parents[2] / "vectors" / "v2-rest"
@@ -51,39 +56,45 @@ def process(pool: Pool) -> Any:
 # ---- parcels
 
 
-@pytest.fixture
-def arena() -> Any:
-    made = Arena.new()
-    yield made
-    made.close()
+def nowhere(_: Buffer) -> None:
+    return None
+
+
+def no_place(*_: int) -> Any:
+    raise AssertionError
 
 
 @given(
     st.lists(
-        st.sampled_from([0, 1, 1000, 16383, 16384, 100_000, 1_000_000]).map(os.urandom)
+        st.sampled_from([0, 1, 1000, LONG - 1, LONG, 100_000, 1_000_000]).map(os.urandom)
         | st.integers()
         | st.text(),
         max_size=6,
     )
 )
 def test_what_is_unpacked_is_what_was_packed(values: list[Any]) -> None:
-    arena = Arena.new()
-    try:
-        pickled, end = pack(values, arena)
-        assert len(pickled) < 150_000
-        assert unpack(bytearray(pickled), arena, bytes) == values
-        again, _ = pack(values, arena, end)  # beside the first
-        assert unpack(again, arena, bytes) == values
-        assert unpack(pickled, arena, bytes) == values
-    finally:
-        arena.close()
+    laid: list[Buffer] = []
+
+    def lay(buffer: Buffer) -> int:
+        laid.append(buffer)
+        return len(laid) - 1
+
+    def take(place: int, size: int) -> Buffer:
+        assert len(laid[place]) == size
+        return laid[place]
+
+    pickled = pack(values, lay)
+    assert len(pickled) < 6 * LONG + 10_000
+    assert all(len(each) >= LONG for each in laid)
+    assert unpack(bytearray(pickled), take) == values
+    assert unpack(pack(values, nowhere), no_place) == values
 
 
-def test_an_error_is_packed_whole(arena: Arena) -> None:
+def test_an_error_is_packed_whole() -> None:
     error = GatewayError(
         Kind.OVERLOADED, "told", origin=Origin.BACKEND, detail="not told", retry_after=1.5
     )
-    found = unpack(pack(error, arena)[0], arena, bytes)
+    found = unpack(pack(error, nowhere), no_place)
     assert type(found) is GatewayError
     assert vars(found) == vars(error)
 
@@ -94,27 +105,20 @@ class _RefusalError(GatewayError):
         self.code = code
 
 
-def test_an_error_of_a_kind_of_its_own_is_packed_whole(arena: Arena) -> None:
-    found = unpack(pack(_RefusalError("INVALID_ARG", "told"), arena)[0], arena, bytes)
+def test_an_error_of_a_kind_of_its_own_is_packed_whole() -> None:
+    found = unpack(pack(_RefusalError("INVALID_ARG", "told"), nowhere), no_place)
     assert type(found) is _RefusalError
     assert (found.code, found.kind, str(found)) == ("INVALID_ARG", Kind.BAD_REQUEST, "told")
 
 
-def test_an_arena_is_closed_once(arena: Arena) -> None:
-    number = arena.fd
-    arena.close()
-    assert os.open(os.devnull, os.O_RDONLY) == number  # it is another's now
-    try:
-        arena.close()
-        assert Path(f"/proc/self/fd/{number}").readlink() == Path(os.devnull)
-    finally:
-        os.close(number)
-
-
-def test_views_and_mappings_are_packed(arena: Arena) -> None:
-    value = {"view": memoryview(b"short"), "mapping": MappingProxyType({"a": 1})}
-    found = unpack(pack(value, arena)[0], arena, bytes)
-    assert found == {"view": b"short", "mapping": {"a": 1}}
+def test_views_and_mappings_are_packed() -> None:
+    value = {
+        "view": memoryview(b"short"),
+        "long": memoryview(bytes(LONG)),
+        "mapping": MappingProxyType({"a": 1}),
+    }
+    found = unpack(pack(value, nowhere), no_place)
+    assert found == {"view": b"short", "long": bytes(LONG), "mapping": {"a": 1}}
     assert type(found["mapping"]) is MappingProxyType
 
 
@@ -132,11 +136,67 @@ async def test_long_buffers_go_there_and_come_back(pool: Pool) -> None:
     assert await pool.run(None, bytes, memoryview(long)[1:-1]) == long[1:-1]
 
 
-async def test_an_arena_does_not_stay_long(pool: Pool) -> None:
-    long = bytes(40 * MIB)
-    assert await pool.run(None, len, long) == len(long)
-    assert os.fstat(process(pool)._arena.fd).st_size == 16 * MIB
-    assert await pool.run(None, bytes, long) == long
+async def test_what_lies_in_shared_memory_is_not_copied_to_go_there(pool: Pool) -> None:
+    first = rooms.room(3 * MIB)
+    assert await pool.run(None, zlib.crc32, first) == zlib.crc32(first)  # a copy
+    body = rooms.room(3 * MIB)
+    assert shared().mapped.place(first) is None
+    assert shared().mapped.place(body) is not None
+    body[:] = sent = os.urandom(len(body))
+    kept = shared().kept
+    assert await pool.run(None, zlib.crc32, body[5:]) == zlib.crc32(sent[5:])
+    assert shared().kept == kept
+
+
+async def test_an_answer_stays_where_it_was_written(pool: Pool) -> None:
+    long = os.urandom(MIB)
+    first = await pool.run(None, bytes, long)
+    assert shared().mapped.place(first) is not None
+    others = [await pool.run(None, bytes, os.urandom(MIB)) for _ in range(5)]
+    assert first == long
+    places = {shared().mapped.place(each) for each in (first, *others)}
+    assert len(places) == 6
+    del others
+    assert shared().mapped.place(await pool.run(None, bytes, long)) in places
+
+
+async def test_an_answer_that_is_longer_than_its_room_comes_all_the_same(pool: Pool) -> None:
+    assert await pool.run(None, bytes, 3 * MIB) == bytes(3 * MIB)  # of which nothing tells before
+    both = await pool.run(None, eval, "[bytes(700_000)] * 2")
+    assert both == [bytes(700_000)] * 2
+    assert [type(each) for each in both] == [memoryview, bytes]
+
+
+async def test_without_room_in_the_file_all_is_sent(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = {"_unused": [], "kept": 0, "_empty": defaultdict(list), "_end": SPACE}
+    for name, value in full.items():
+        monkeypatch.setattr(shared(), name, value)
+    long = os.urandom(MIB)
+    found = await pool.run(None, bytes, long)
+    assert (found, type(found)) == (long, bytes)
+
+
+async def test_what_was_asked_stays_as_long_as_it_is_worked_on(pool: Pool) -> None:
+    await pool.run(None, len, bytes(MIB))
+    body = rooms.room(MIB)
+    place = shared().mapped.place(body)
+    at_work = asyncio.create_task(
+        pool.run(None, eval, "__import__('time').sleep(0.2) or len(body)", {"body": body})
+    )
+    while process(pool)._answer is None:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    at_work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await at_work
+    del at_work, body
+    others = [rooms.room(MIB) for _ in range(4)]
+    assert place is not None
+    assert place not in [shared().mapped.place(each) for each in others]
+    assert await pool.run(None, pow, 2, 5) == 32  # after it
+    others += [rooms.room(MIB) for _ in range(4)]
+    assert place in [shared().mapped.place(each) for each in others]
 
 
 async def test_what_a_function_raises_is_raised_here(pool: Pool) -> None:
@@ -153,6 +213,8 @@ async def test_a_system_without_room_is_told(monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(errno.ENOSPC, "no room")
 
     pool = Pool(1)
+    for name, value in (("_unused", []), ("kept", 0)):  # what is there was had before
+        monkeypatch.setattr(shared(), name, value)
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(GatewayError, match="no room") as caught:

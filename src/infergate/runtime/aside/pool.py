@@ -5,12 +5,14 @@ has died. A process does one job at a time; who finds none free waits in line. A
 callbacks of the pipe, so no task waits for them, and a job whose caller went away ends by itself.
 A process starts whether or not its first caller waits for that: its caller may be in a hurry.
 *Rule 1.* What a caller asked is never done twice: a process that dies takes its job with it.
-*Rule 2.* A place is free again when its answer was taken out of the arena, and not before.
+*Rule 2.* What a process reads or writes in shared memory stays until it has answered, whatever
+became of its caller.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import subprocess
 import sys
@@ -19,12 +21,16 @@ from typing import Any, Final, TypeVar, cast
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB
+from infergate.core.tensor import Buffer
 from infergate.core.vocabulary import BUG
-from infergate.runtime.aside.parcel import HEAD, Arena, pack, unpack
+from infergate.runtime.aside.parcel import HEAD, pack, unpack
+from infergate.runtime.aside.shared import Shared, shared
 
 T = TypeVar("T")
-_KEPT: Final = 16 * MIB
-"""How long an arena may stay between jobs."""
+_LEAST: Final = 1 * MIB
+_TIMES: Final = 4
+"""Room for an answer, by what it is made of: a number of 8 bytes takes up to 25 as text, and one of
+2 bytes of text takes 8. Only what is used of it takes memory; what does not fit is pickled."""
 _LONGEST: Final = 300.0
 """Seconds that a job may take: a hundred times what the worst document of the default size does. A
 process that takes longer hangs, and would keep its place for ever."""
@@ -124,32 +130,58 @@ def _flags() -> list[str]:
 
 
 async def _start() -> _Process:
-    arena = Arena.new()
-    try:
-        _, process = await asyncio.get_running_loop().subprocess_exec(
-            lambda: _Process(arena),
-            sys.executable,
-            *_flags(),
-            "-c",
-            _PROGRAM,
-            str(arena.fd),
-            *sys.path,
-            pass_fds=(arena.fd,),
-            stderr=None,  # this process's own
-        )
-    except BaseException:
-        arena.close()
-        raise
+    memory = shared()
+    fd = memory.mapped.fd
+    _, process = await asyncio.get_running_loop().subprocess_exec(
+        lambda: _Process(memory),
+        sys.executable,
+        *_flags(),
+        "-c",
+        _PROGRAM,
+        str(fd),
+        *sys.path,
+        pass_fds=(fd,),
+        stderr=None,  # this process's own
+    )
     return process
+
+
+@functools.lru_cache
+def _known(function: Callable[..., Any]) -> bytes:
+    """Its pickle. Each is asked for over and over, and holds nothing of one request."""
+    return pack(function, lambda _: None)
+
+
+class _Laid:
+    """A job's long buffers, each where the other process finds it: where it is, or copied."""
+
+    def __init__(self, memory: Shared) -> None:
+        self._memory: Final = memory
+        self.held: Final[list[memoryview]] = []
+        self.size = 0
+
+    def lay(self, buffer: Buffer) -> int | None:
+        """See ``parcel.Lay``. Raises OSError."""
+        self.size += len(buffer)
+        place = self._memory.mapped.place(buffer)
+        if place is None:
+            copy = self._memory.filled(len(buffer))
+            place = self._memory.mapped.place(copy)
+            if place is not None:
+                copy[:] = buffer
+                self.held.append(copy)
+        return place
 
 
 class _Process(asyncio.SubprocessProtocol):
     """A process beside, as this one sees it. ``lost`` is done when it is no more."""
 
-    def __init__(self, arena: Arena) -> None:
-        self._arena: Final = arena
+    def __init__(self, memory: Shared) -> None:
+        self._memory: Final = memory
         self._received: Final = bytearray()
         self._answer: asyncio.Future[Any] | None = None
+        self._held: tuple[Any, ...] = ()  # what lies in shared memory, for as long as it works
+        self._room = memoryview(b"")  # for its answer
         self.lost: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -158,9 +190,19 @@ class _Process(asyncio.SubprocessProtocol):
 
     def send(self, job: Any, taken: Callable[[], None]) -> asyncio.Future[Any]:
         """The answer to ``job``. ``taken`` is called when it is here, or will never be."""
-        pickled, end = pack(job, self._arena)
+        function, arguments = job
+        laid = _Laid(self._memory)
+        known = _known(function)
+        pickled = known + pack(arguments, laid.lay)
+        room = self._memory.room(max(_LEAST, _TIMES * laid.size))
+        place = self._memory.mapped.place(room)
+        if place is None:
+            head = HEAD.pack(len(pickled), len(known), 0, 0, 0)
+        else:
+            head = HEAD.pack(len(pickled), len(known), place, len(room), self._memory.had(place))
+        self._held, self._room = (job, laid.held), room
         jobs = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
-        jobs.write(HEAD.pack(len(pickled), self._arena.size, end) + pickled)
+        jobs.write(head + pickled)
         loop = asyncio.get_running_loop()
         self._answer = loop.create_future()
         self._watch = loop.call_later(_LONGEST, self.kill)
@@ -173,15 +215,17 @@ class _Process(asyncio.SubprocessProtocol):
         received += data
         if len(received) < HEAD.size:
             return
-        length, size, _ = HEAD.unpack_from(received)
+        length, _, place, size, had = HEAD.unpack_from(received)
         if len(received) < HEAD.size + length:
             return
         try:
-            self._arena.follow(size)
-            value, error = unpack(received[HEAD.size :], self._arena, bytes)
+            if size:
+                self._memory.has(place, had)
+            room = self._room
+            value, error = unpack(
+                received[HEAD.size :], lambda at, size: room[at - place : at - place + size]
+            )
             received.clear()
-            if self._arena.size > _KEPT:
-                self._arena.resize(_KEPT)
         except Exception:  # noqa: BLE001 - the process has to go, whatever it was
             _log.exception("an answer of a process beside cannot be read", extra=BUG)
             self.kill()  # whoever waits is told when it is no more
@@ -193,7 +237,6 @@ class _Process(asyncio.SubprocessProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         del exc
-        self._arena.close()
         self.lost.set_result(None)
         if self._answer is not None:
             self._settle(
@@ -209,6 +252,7 @@ class _Process(asyncio.SubprocessProtocol):
         answer, self._answer = self._answer, None
         assert answer is not None
         self._watch.cancel()
+        self._held, self._room = (), memoryview(b"")
         if not answer.done():  # the caller may have gone away
             if error is None:
                 answer.set_result(value)

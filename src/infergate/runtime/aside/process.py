@@ -6,40 +6,86 @@ returned or raised, and what. On both pipes a ``HEAD`` goes before each pickle.
 
 from __future__ import annotations
 
+import functools
 import os
+import pickle
 import signal
 import sys
 import traceback
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import Any, BinaryIO, Final
 
 from infergate.core.errors import GatewayError
-from infergate.runtime.aside.parcel import HEAD, Arena, pack, unpack
+from infergate.core.tensor import Buffer
+from infergate.runtime.aside.mapped import Mapped, whole_pages
+from infergate.runtime.aside.parcel import HEAD, pack, unpack
 from infergate.runtime.memory import keep_freed_memory
+
+_NICE: Final = 5
+"""Whoever asks for little is not to wait for long text: the process that serves goes first."""
+_ALIGNED: Final = 64
+"""Where each buffer begins, so that numpy reads numbers where they are."""
 
 
 def main(fd: int) -> None:
-    """Serve the process that has started this one and shares the arena's file ``fd`` with it."""
+    """Serve the process that has started this one and shares the file ``fd`` with it."""
     # A signal to the whole group is for the process that serves, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.nice(_NICE)
     keep_freed_memory()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed must not be taken for an answer
-    _serve(Arena(fd), sys.stdin.buffer, answers)
+    _serve(Mapped(fd), sys.stdin.buffer, answers)
 
 
-def _serve(arena: Arena, jobs: BinaryIO, answers: BinaryIO) -> None:
+def _serve(mapped: Mapped, jobs: BinaryIO, answers: BinaryIO) -> None:
     """Until ``jobs`` ends: then the process that asks is gone."""
     while head := jobs.read(HEAD.size):
-        length, size, taken = HEAD.unpack(head)
-        arena.follow(size)
-        pickled, end = pack(_outcome(jobs.read(length), arena), arena, taken)
-        answers.write(HEAD.pack(len(pickled), arena.size, end) + pickled)
+        length, known, place, size, had = HEAD.unpack(head)
+        block = _Block(mapped, place, size, had)
+        function = _function(jobs.read(known))
+        pickled = pack(_outcome(function, jobs.read(length - known), mapped), block.lay)
+        answers.write(HEAD.pack(len(pickled), 0, place, size, block.had) + pickled)
         answers.flush()
 
 
-def _outcome(pickled: bytes, arena: Arena) -> tuple[Any, Exception | None]:
-    function, arguments = unpack(pickled, arena, lambda view: view)
+class _Block:
+    """Where the answer's long buffers go: ``size`` bytes from ``place``, of which ``had`` have
+    memory."""
+
+    def __init__(self, mapped: Mapped, place: int, size: int, had: int) -> None:
+        self._mapped = mapped
+        self._place = place
+        self._size = size
+        self._filled = 0
+        self.had = had
+
+    def lay(self, buffer: Buffer) -> int | None:
+        """See ``parcel.Lay``."""
+        begin = -(-self._filled // _ALIGNED) * _ALIGNED
+        end = begin + len(buffer)
+        if end > self._size:
+            return None
+        if end > self.had:
+            had = whole_pages(end)
+            self._mapped.have(self._place + self.had, self._place + had)
+            self.had = had
+        self._filled = end
+        self._mapped.view(self._place + begin, len(buffer))[:] = buffer
+        return self._place + begin
+
+
+@functools.lru_cache
+def _function(pickled: bytes) -> Callable[..., Any]:
+    found: Callable[..., Any] = pickle.loads(pickled)  # noqa: S301 - from the process that serves
+    return found
+
+
+def _outcome(
+    function: Callable[..., Any], pickled: bytes, mapped: Mapped
+) -> tuple[Any, Exception | None]:
+    arguments = unpack(pickled, mapped.view)
     try:
         return function(*arguments), None
     except GatewayError as error:
