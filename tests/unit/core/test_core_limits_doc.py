@@ -19,6 +19,7 @@ from infergate.gateway import mirror, regions, streaming
 from infergate.observe.metrics import Metrics
 from infergate.routing import latency
 from infergate.runtime import doors
+from infergate.runtime.aside import shared
 from infergate.transport import frames, guard, h1_server, rooms, timer
 from infergate.transport.h1 import head
 from infergate.transport.h2 import bounds
@@ -56,8 +57,10 @@ def test_bounds_that_are_not_configured() -> None:
         "codecs.trtis.text.REMEMBERED": text.REMEMBERED,
         "transport.frames.AHEAD": frames.AHEAD,
         "transport.h1_server.AHEAD": h1_server.AHEAD,
+        "transport.h1_server.PATIENCE": h1_server.PATIENCE,
         "transport.h1.head.REMEMBERED": head.REMEMBERED,
         "transport.rooms.MOST": rooms.MOST,
+        "runtime.aside.shared.MOST": shared.MOST,
         "gateway.mirror.MOST_BYTES": mirror.MOST_BYTES,
         "transport.timer.MINIMUM_RATE": timer.MINIMUM_RATE,
         "runtime.doors.ADMIN_CONNECTIONS": doors.ADMIN_CONNECTIONS,
