@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
+from infergate.core.memory import MemoryShare
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
 
 Req = TypeVar("Req")
@@ -22,7 +23,7 @@ class HeaderAccess(Generic[Req, Resp]):
     whether an answer says that its endpoint cannot serve now: HTTP 502, 503 or 504 (Envoy's gateway
     failures), gRPC UNAVAILABLE. 500 and INTERNAL are not among them: they are what servers make of
     a client's bad input too. ``sent`` are a request's, ``with_headers`` is a copy of it with these
-    instead; ``status`` is an answer's code."""
+    instead; ``status`` is an answer's code. ``charge`` says who the answer is counted for."""
 
     add: Callable[[Req, Mapping[str, str]], None]
     read: Callable[[Resp], Mapping[str, str]]
@@ -30,6 +31,7 @@ class HeaderAccess(Generic[Req, Resp]):
     sent: Callable[[Req], Mapping[str, str]]
     with_headers: Callable[[Req, Mapping[str, str]], Req]
     status: Callable[[Resp], int]
+    charge: Callable[[Req, MemoryShare], None]
 
 
 def _add_http(wire: HttpRequest, headers: Mapping[str, str]) -> None:
@@ -64,9 +66,25 @@ def _with_rpc(wire: RpcRequest, headers: Mapping[str, str]) -> RpcRequest:
     return replace(wire, metadata=headers)
 
 
+def _charge(wire: HttpRequest | RpcRequest, memory: MemoryShare) -> None:
+    wire.memory = memory
+
+
 HTTP_HEADERS: Final = HeaderAccess(
-    _add_http, _read_http, _declines_http, attrgetter("headers"), _with_http, attrgetter("status")
+    _add_http,
+    _read_http,
+    _declines_http,
+    attrgetter("headers"),
+    _with_http,
+    attrgetter("status"),
+    _charge,
 )
 RPC_HEADERS: Final = HeaderAccess(
-    _add_rpc, _read_rpc, _declines_rpc, attrgetter("metadata"), _with_rpc, attrgetter("code")
+    _add_rpc,
+    _read_rpc,
+    _declines_rpc,
+    attrgetter("metadata"),
+    _with_rpc,
+    attrgetter("code"),
+    _charge,
 )

@@ -92,7 +92,9 @@ class Sending(Generic[Req, Resp]):
         return self._timeout if call.timeout is None else call.timeout
 
     def forward(self, wire: Req, call: Call) -> None:
-        """Put those of the client's headers that go on on ``wire``."""
+        """Put those of the client's headers that go on on ``wire``, and count its answer for the
+        client's request."""
+        self._headers.charge(wire, call.memory)
         if forwarded := self._forwarded.select(call.headers):
             self._headers.add(wire, forwarded)
 

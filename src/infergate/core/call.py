@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
+from infergate.core.memory import UNLIMITED, MemoryShare
 from infergate.core.messages import ModelMetadata
 from infergate.core.retrying import DEFAULT, RetryPolicy
 from infergate.core.tracing import Trace
@@ -88,6 +89,8 @@ class Call:
     """When it was here whole, on the clock of ``started``; 0.0 where it never was."""
     cut: GatewayError | None = None
     """Why the gateway gives it up while it is under way: it is cancelled, and its client told."""
+    memory: MemoryShare = UNLIMITED
+    """What the request holds of the memory budget; nothing is counted where no transport set it."""
     returned: dict[str, str] = field(default_factory=dict)
     """Headers of the backend's answer that go back to the client."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
+from infergate.core.memory import UNLIMITED, MemoryShare
 from infergate.core.tensor import Buffer
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -25,6 +26,8 @@ class HttpRequest:
     query: str = ""
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     body: Sequence[Buffer] = ()
+    memory: MemoryShare = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
+    """Of a request to a backend: where its response is counted while it is received."""
 
 
 class Rest(Protocol):
@@ -61,6 +64,8 @@ class RpcRequest:
     method: str
     message: Sequence[Buffer] = ()
     metadata: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+    memory: MemoryShare = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
+    """As ``HttpRequest.memory``."""
     found: Any = field(default=None, init=False, repr=False, compare=False)
     """What its codec has found in the message, kept so that it is looked through once. It is nobody
     else's."""

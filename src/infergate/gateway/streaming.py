@@ -23,6 +23,7 @@ from typing import Final
 from infergate.codecs.base import Codec, Parsed, Streaming
 from infergate.core.call import ROUNDING, Call
 from infergate.core.errors import GatewayError, Kind, Unauthenticated
+from infergate.core.memory import UNLIMITED, MemoryShare
 from infergate.core.messages import STREAMED, InferRequest, InferResponse
 from infergate.core.sequences import SequenceName, sequence_of
 from infergate.core.tensor import Buffer
@@ -108,7 +109,7 @@ class Stream:
         await self._frontend.welcome(self._call)
 
     async def ask(
-        self, message: Buffer, refused: GatewayError | None
+        self, message: Buffer, refused: GatewayError | None, memory: MemoryShare = UNLIMITED
     ) -> AsyncGenerator[RpcResponse, None]:
         """See Conversation."""
         call = dataclasses.replace(
@@ -119,6 +120,7 @@ class Stream:
             protocol=self._frontend.codec.name,
             messages=0,
             bytes_in=len(message),
+            memory=memory,
             returned={},
         )
         self._name(call)

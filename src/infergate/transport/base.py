@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
+from infergate.core.memory import MemoryShare
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
 from infergate.transport.accepting import Loads
@@ -165,10 +166,11 @@ class Conversation(Protocol):
         ...
 
     async def ask(
-        self, message: Buffer, refused: GatewayError | None
+        self, message: Buffer, refused: GatewayError | None, memory: MemoryShare
     ) -> AsyncGenerator[RpcResponse, None]:
         """The answers to ``message``, which comes after all that were asked before; where the
-        transport turns it away, the answer that tells what it ``refused`` it for.
+        transport turns it away, the answer that tells what it ``refused`` it for. ``memory`` is the
+        account of this request.
 
         An answer with a code other than 0 ends the stream. It is closed in any case.
         """

@@ -55,6 +55,7 @@ class FrameRequest:
         self.since = 0.0
         self._length = length
         self._share = Share(admission)
+        call.memory = self._share
 
     def admit(self, limits: Limits) -> None:
         """Let it in, or raise GatewayError."""

@@ -84,7 +84,7 @@ async def _read(
             except GatewayError as error:
                 refused = error
             try:
-                answers = await conversation.ask(message, refused)
+                answers = await conversation.ask(message, refused, share)
             except BaseException:
                 share.release()
                 raise

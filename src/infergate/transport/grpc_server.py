@@ -41,7 +41,7 @@ from infergate.transport.binding import bound
 from infergate.transport.door import Door
 from infergate.transport.grpc_conversation import held
 from infergate.transport.grpc_stream import until
-from infergate.transport.guard import Admission, shutting_down
+from infergate.transport.guard import Admission, Share, shutting_down
 
 log = logging.getLogger(__name__)
 
@@ -243,19 +243,19 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _respond(self, method: str, message: bytes, call: Call, context: Any) -> RpcResponse:
         length = call.bytes_in = len(message)
         wire = RpcRequest(method, (message,), call.headers)
+        share = call.memory = Share(self.admission)
         try:
             call.peer_identity = self._identify(context)
-            self.admission.admit(length)
-            try:
-                with self._counted(call):
-                    return await self.app.respond(wire, call)
-            finally:
-                self.admission.release(length)
+            share.take(length)
+            with self._counted(call):
+                return await self.app.respond(wire, call)
         except GatewayError as error:
             return self._refusal(error, method, call)
         except Exception:
             log.exception("answering %s failed", method, extra=BUG)
             return self._refusal(_internal(), method, call)
+        finally:
+            share.release()
 
     async def _answer(self, method: str, message: bytes, context: Any) -> bytes:
         response = await self._respond(method, message, _call_of(context), context)

@@ -50,11 +50,11 @@ class Admission:
     def grow(self, size: int) -> None:
         """Count ``size`` more bytes of an admitted request. Raises OVERLOADED, counts nothing."""
         if self.bytes + size > self._most_bytes:
-            raise _full(f"{self._most_bytes} bytes of requests", "in_flight_bytes")
+            raise _full(f"{self._most_bytes} bytes in memory", "in_flight_bytes")
         self.bytes += size
 
     def release(self, size: int) -> None:
-        """A request that came to ``size`` bytes is done."""
+        """A request that holds ``size`` bytes is done."""
         self.requests -= 1
         self.bytes -= size
 
@@ -70,7 +70,8 @@ class Admission:
 
 
 class Share:
-    """What one request takes of ``admission``. It is given back at most once."""
+    """What one request takes of ``admission``: its body, and what is made of that. It is given back
+    at most once. Implements :class:`infergate.core.memory.MemoryShare`."""
 
     __slots__ = ("_admission", "_bytes", "_taken")
 
@@ -90,10 +91,33 @@ class Share:
         """Whether it was admitted, and is not given back."""
         return self._taken
 
-    def grow(self, size: int) -> None:
-        """It has ``size`` bytes more. Raises OVERLOADED."""
+    def receive(self, size: int) -> None:
+        """``size`` bytes more of its body came. Raises OVERLOADED."""
         self._admission.grow(size)
         self._bytes += size
+
+    def grow(self, size: int) -> None:
+        """See MemoryShare. Of a request that was given back nothing is counted."""
+        if self._taken:
+            if self._bytes == self._admission.bytes:
+                self._admission.bytes += size
+            else:
+                self._admission.grow(size)
+            self._bytes += size
+
+    def shrink(self, size: int) -> None:
+        """See MemoryShare."""
+        if self._taken:
+            self._admission.bytes -= size
+            self._bytes -= size
+
+    def detach(self, size: int) -> Share:
+        """See MemoryShare. The new account is none of a request: it is never released."""
+        other = Share(self._admission)
+        if self._taken:
+            self._bytes -= size
+            other._taken, other._bytes = True, size
+        return other
 
     def release(self) -> None:
         """Give back what was taken, if anything was."""

@@ -86,6 +86,7 @@ class Incoming:
         self._head = head
         self._received: int | None = None
         self._share = Share(admission)
+        call.memory = self._share
 
     def count(self, received: int) -> None:
         """So much of its body is here; the first time, let it in with what its head announced.
@@ -93,7 +94,7 @@ class Incoming:
         if self._received is None:
             self._share.take(self._head.length)
         if self._head.chunked:
-            self._share.grow(received - (self._received or 0))
+            self._share.receive(received - (self._received or 0))
         self._received = received
 
     def release(self) -> None:

@@ -51,6 +51,7 @@ class UnaryCall(Served):
         super().__init__(link, stream, asked)
         self._reader: Final = OneMessage(self._most, asked.encoding)
         self._share: Final = Share(link.host.admission)
+        self.call.memory = self._share
         self._since = self._last = link.loop.time()
         self._received = 0
         self._admitted = False

@@ -69,6 +69,7 @@ class Incoming:
         self._parts: list[Buffer] = []
         self._received = 0
         self._share = Share(admission)
+        call.memory = self._share
 
     def admit(self, message: RawRequestMessage) -> None:
         """Let it in, or raise GatewayError."""
@@ -96,7 +97,7 @@ class Incoming:
             if self._chunked:
                 if self._received > self._limits.body:
                     raise http_head.too_large(self._received, self._limits)
-                self._share.grow(len(chunk))
+                self._share.receive(len(chunk))
             # Large chunks stay as they came; small ones are gathered, lest a body that drips cost
             # an object for each byte.
             if len(chunk) >= _SMALL or not self._parts:

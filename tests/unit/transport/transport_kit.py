@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
+from infergate.core.memory import MemoryShare
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
 from infergate.runtime.engines import AskGrpc, ServeGrpc, ServeHttp
@@ -311,8 +312,9 @@ class Repeating:
             raise GatewayError(Kind.OVERLOADED, "no stream")
 
     async def ask(
-        self, message: Buffer, refused: GatewayError | None
+        self, message: Buffer, refused: GatewayError | None, memory: MemoryShare
     ) -> AsyncGenerator[RpcResponse, None]:
+        del memory
         message = bytes(message)
         if message == b"badly":
             raise ZeroDivisionError("secret")
