@@ -88,8 +88,6 @@ class Server:
     profile: Profile | None = None
     forward_headers: Sequence[str] = ()
     return_headers: Sequence[str] = ()
-    shared_memory: bool = False
-    """It reads regions of shared memory itself."""
     balance: Balance = field(default_factory=Balance)
     watching: Watching = field(default_factory=Watching)
     key: Callable[[Call], str] | None = None
@@ -151,7 +149,6 @@ class RemoteBackend(Generic[Req, Resp]):
         self.infer: Final = self._sending.infer
         """See :class:`~infergate.backends.sending.Sending`."""
         self._rephrasing: Final = _rephrasing(codec)
-        self._shares: Final = server.shared_memory
         self._detection: Final = Detection(server.profile, self._ask_profile)
         self._descriptions: Final = Descriptions(self._ask_description)
 
@@ -185,7 +182,7 @@ class RemoteBackend(Generic[Req, Resp]):
         """Translate ``operation``, exchange it, and read the answer."""
         if self.codec.described and isinstance(operation, InferRequest):
             return await self._infer_described(operation, call)
-        profile = await self.profile(call) if self.codec.profiled else self._known()
+        profile = await self.profile(call)
         wire = self.codec.build_request(operation, profile)
         try:
             return self._read(await self._answer(operation, wire, call), operation)
@@ -352,14 +349,8 @@ class RemoteBackend(Generic[Req, Resp]):
     async def profile(self, call: Call) -> Profile:
         """What kind of server this is: asked for where requests depend on it, else as known."""
         if not self.codec.profiled:
-            return self._known()
-        return self._sharing(await self.kind(call))
-
-    def _known(self) -> Profile:
-        return self._sharing(self._detection.known)
-
-    def _sharing(self, told: Profile) -> Profile:
-        return replace(told, shared_memory=True) if self._shares else told
+            return self._detection.known
+        return await self.kind(call)
 
     async def kind(self, call: Call) -> Profile:
         """See Backend: declared, or asked for; what every server of a protocol does is added."""

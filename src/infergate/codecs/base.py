@@ -98,9 +98,6 @@ class Profile:
     """V2: answers with classes where an output's parameter ``classification`` asks for them."""
     tells_config: bool = False
     """V2: tells a model's configuration, its largest batch for one."""
-    shared_memory: bool = False
-    """It reads regions of shared memory itself, under the names they are registered with here: the
-    operator says so."""
     tells_statistics: bool = False
     """V2: tells what it has counted and measured of a model."""
     traces: bool = False

@@ -198,7 +198,15 @@ def check_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buff
                 f"the data holds {'more' if found > expected else found}"
             )
     elif len(data) != expected * datatype.itemsize:
+        check_size(name, datatype, shape, len(data))
+
+
+def check_size(name: str, datatype: Datatype, shape: tuple[int, ...], size: int) -> None:
+    """Raises BAD_REQUEST where ``size`` bytes are not what ``shape`` of any datatype but BYTES
+    takes."""
+    needed = math.prod(shape) * datatype.itemsize
+    if size != needed:
         raise bad_request(
-            f"tensor '{name}': shape {list(shape)} of {datatype.value} needs "
-            f"{expected * datatype.itemsize} bytes, the data holds {len(data)}"
+            f"tensor '{name}': shape {list(shape)} of {datatype.value} needs {needed} bytes, "
+            f"the data holds {size}"
         )

@@ -46,20 +46,25 @@ class Region:
             self._file = -1
 
     def check(self, place: Place) -> None:
-        """Raises BAD_REQUEST for a place that is not within the region, or no longer in its file,
-        UNSUPPORTED for memory on a GPU."""
+        """As :meth:`check_bounds`; also raises UNSUPPORTED for memory on a GPU."""
         if self._file < 0:
             raise GatewayError(
                 Kind.UNSUPPORTED,
                 f"shared memory region '{place.region}' is on a GPU: only a backend that reads "
                 "regions itself can be given it",
             )
+        self.check_bounds(place)
+
+    def check_bounds(self, place: Place) -> None:
+        """Raises BAD_REQUEST for a place that is not within the region, or no longer in its
+        file."""
         if place.offset + place.size > self.told.size:
             raise bad_request(
                 f"Invalid offset + byte size for shared memory region: '{place.region}': "
                 f"{place.offset} + {place.size} bytes, it has {self.told.size}"
             )
-        if self.told.offset + place.offset + place.size > os.fstat(self._file).st_size:
+        end = self.told.offset + place.offset + place.size
+        if self._file >= 0 and end > os.fstat(self._file).st_size:
             raise _cut(place)
 
     def span(self, place: Place) -> tuple[tuple[int, int], int, int]:

@@ -49,7 +49,7 @@ from infergate.core.messages import (
     SharedMemoryUnregisterRequest,
 )
 from infergate.core.places import Place
-from infergate.core.tensor import Tensor, check_data
+from infergate.core.tensor import Tensor, check_data, check_size
 from infergate.core.vocabulary import REGION_NOT_TOLD
 from infergate.gateway.audit import audited
 from infergate.gateway.regions import Region, check_name, opened
@@ -144,7 +144,7 @@ class SharedMemory:
 
     async def introduce(self, known: Collection[Backend]) -> None:
         """Tell those backends of the regions that are not yet ``known``. One that does not take a
-        region is logged: it may know it by another name of itself."""
+        region is logged."""
         async with self._changing:
             told = [each.told for each in self._regions.values()]
             new = [each for each in self._backends if each not in known]
@@ -254,6 +254,7 @@ class SharedMemory:
         it. ``by_name``: with the regions' names, if it reads them itself. Raises GatewayError."""
         regions = self._used(request)
         if by_name and backend in self._backends:
+            _check_bounds(request, regions)
             yield Loan(request)
             return
         places: dict[str, Place] = {}
@@ -318,6 +319,21 @@ class SharedMemory:
             self._held -= size
 
 
+async def _registered_anew(
+    backend: Backend, asked: SharedMemoryRegisterRequest, call: Call
+) -> None:
+    """A region of that name that the server has already may be of another size, so it is replaced:
+    requests are compared with the size that is known here."""
+    try:
+        await backend.perform(asked, call)
+    except GatewayError as error:
+        if error.kind is not Kind.ALREADY_EXISTS:
+            raise
+        undo = SharedMemoryUnregisterRequest(asked.name, cuda=asked.device is not None)
+        await backend.perform(undo, call)
+        await backend.perform(asked, call)
+
+
 async def _tell_again(backend: Backend, told: Iterable[SharedMemoryRegion]) -> None:
     """One that does not answer is told of no more: the reload, and who registers, wait for this."""
     started = time.monotonic()
@@ -327,14 +343,26 @@ async def _tell_again(backend: Backend, told: Iterable[SharedMemoryRegion]) -> N
         )
         call = Call(peer="", started=started, deadline=started + _PATIENCE)
         try:
-            await backend.perform(asked, call)
+            await _registered_anew(backend, asked, call)
         except GatewayError as error:
-            if error.kind is not Kind.ALREADY_EXISTS:
-                _log.warning(
-                    "shared memory region %r: %s", each.name, error.public, extra=REGION_NOT_TOLD
-                )
+            _log.warning(
+                "shared memory region %r: %s", each.name, error.public, extra=REGION_NOT_TOLD
+            )
             if error.kind in _SILENT:
                 return
+
+
+def _check_bounds(request: InferRequest, regions: Mapping[str, Region]) -> None:
+    """Raises BAD_REQUEST naming the tensor that is not within its region, or whose place is too
+    small or too large for its shape: a server that reads it may crash."""
+    for tensor in request.inputs:
+        if tensor.place is not None:
+            regions[tensor.place.region].check_bounds(tensor.place)
+            if tensor.datatype is not Datatype.BYTES:
+                check_size(tensor.name, tensor.datatype, tensor.shape, tensor.place.size)
+    for output in request.outputs:
+        if output.place is not None:
+            regions[output.place.region].check_bounds(output.place)
 
 
 def _check_apart(places: Mapping[str, Place], regions: Mapping[str, Region]) -> None:

@@ -155,8 +155,7 @@ def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
     else:
         tracing = _tracing(config)
     backends = {
-        name: alike.get(name)
-        or _backend(name, config, limits, shared, tracing, shares=name in shares)
+        name: alike.get(name) or _backend(name, config, limits, shared, tracing)
         for name in config.backends
     }
     gateway = _maker_of_gateways(config, tracing)(
@@ -341,14 +340,12 @@ def _frontends(
     return frontends
 
 
-def _backend(  # noqa: PLR0913 - what all backends share
+def _backend(
     name: str,
     whole: Config,
     limits: Limits,
     shared: _Shared,
     tracing: Tracing | None,
-    *,
-    shares: bool,
 ) -> Backend:
     config = whole.backends[name]
     plugin = plugins().get(config.protocol)
@@ -363,7 +360,6 @@ def _backend(  # noqa: PLR0913 - what all backends share
         PROFILES.get(config.profile),
         config.forward_headers if tracing is None else (*config.forward_headers, TRACEPARENT),
         config.return_headers,
-        shares,
         balancing.balance(config),
         balancing.watching(config),
         balancing.key(config),

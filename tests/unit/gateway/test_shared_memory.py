@@ -572,6 +572,62 @@ async def test_such_a_backend_is_asked_by_name_and_others_by_copy() -> None:
             pass
 
 
+@pytest.mark.parametrize(
+    ("request_", "names"),
+    [
+        (asking(Place("r", SIZE, 1)), "'r'"),
+        (asking(Place("r", 1, SIZE)), "'r'"),
+        (asking(Place("r", 2**64 - 1, 2**64 - 1)), "'r'"),
+        (asking(Place("r", 0, 4), Place("r", SIZE - 3, 4)), "'r'"),
+        (asking(output=Place("r", SIZE - 3, 4)), "'r'"),
+        (asking(Place("gpu", 60, 5)), "'gpu'"),
+        (asking(output=Place("gpu", 65, 0)), "'gpu'"),
+        (
+            InferRequest("m", inputs=(lying(Place("r", SIZE - 4, 4), Datatype.INT32, (16,)),)),
+            "needs 64 bytes",
+        ),
+    ],
+    ids=str,
+)
+async def test_such_a_backend_is_asked_for_nothing_past_the_end(
+    request_: InferRequest, names: str
+) -> None:
+    """A legacy server crashes on it."""
+    sharing = Sharing("a")
+    memory = await on(LIMITS, sharing)
+    await memory.perform(CUDA, call())
+    with pytest.raises(GatewayError, match=names) as caught:
+        async with memory.lent(request_, sharing):
+            pytest.fail("it was lent")
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+async def test_such_a_backend_is_not_asked_for_what_was_cut_off() -> None:
+    sharing = Sharing("a")
+    memory = await on(LIMITS, sharing)
+    os.truncate(FILE, 3)
+    with pytest.raises(GatewayError, match="become shorter"):
+        async with memory.lent(asking(Place("r", 0, 4)), sharing):
+            pytest.fail("it was lent")
+
+
+async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
+    """It may be of another size there than what requests are compared with."""
+
+    class Knowing(Sharing):
+        async def perform(self, operation: Operation, call: Call) -> Answer:
+            known = any(isinstance(each, SharedMemoryUnregisterRequest) for each in self.asked)
+            if isinstance(operation, SharedMemoryRegisterRequest) and not known:
+                self.asked.append(operation)
+                raise GatewayError(Kind.ALREADY_EXISTS, "already in manager")
+            return await super().perform(operation, call)
+
+    memory, new = await on(LIMITS, Sharing("a")), Knowing("b")
+    other = SharedMemory(LIMITS, (new,), on=True, before=memory)
+    await other.introduce(())
+    assert new.asked == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False), REGISTER]
+
+
 async def test_memory_on_a_gpu_is_for_such_a_backend_alone() -> None:
     with pytest.raises(GatewayError, match="GPUs not supported"):
         await (await on()).perform(CUDA, call())

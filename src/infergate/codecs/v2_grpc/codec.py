@@ -307,8 +307,8 @@ class V2Grpc:
     ) -> RpcRequest | None:
         """The metadata stays behind: what goes upstream is for the gateway to add. None where
         classes are asked for and the server is not known to give them, or tensors lie in shared
-        memory that it does not read."""
-        if isinstance(wire, _SharedRequest) and not profile.shared_memory:
+        memory: the gateway compares their places with the regions."""
+        if isinstance(wire, _SharedRequest):
             return None
         asked = self._requests.find(wire)
         if asked and asked.head:

@@ -21,7 +21,8 @@ class Form(enum.Enum):
     TWO_PLACES = "``binary_data_output`` beside listed outputs"
     """Triton does not heed the former."""
     SHARED = "tensors in shared memory"
-    """Servers that do not read it themselves know none of its regions."""
+    """The gateway compares each place with its region first: a server may crash on one past its
+    end."""
     CLASSES = "classes of an output instead of its values"
     """Servers without that extension do not heed it."""
     STREAM = "``stream``: all answers are wanted"
@@ -33,12 +34,11 @@ def is_taken(forms: frozenset[Form], profile: Profile) -> bool:
     if (
         Form.NULL in forms
         or Form.STREAM in forms
+        or Form.SHARED in forms
         or (Form.CLASSES in forms and not profile.classifies)
     ):
         return False
-    if Form.SHARED in forms and not profile.shared_memory:
-        return False
-    return not profile.binary or forms <= {Form.CLASSES, Form.SHARED}
+    return not profile.binary or forms <= {Form.CLASSES}
 
 
 def is_binary_only(datatype: Datatype, data: Buffer) -> bool:
