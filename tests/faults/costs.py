@@ -1,0 +1,210 @@
+"""Messages that are dear for their size, and what each of them may cost: CPU of the event loop,
+memory, and the time of others.
+
+One row of ``WORST`` is one message: ``posted`` over HTTP, ``called`` over gRPC, ``framed`` on a raw
+socket. To hold another to the bounds, add a row.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import struct
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import grpc
+
+from e2e.running import ENGINE, Infergate
+from faults.peer import Client, post
+from faults.rpc import INFER, call, channel
+from peers.support.process import Launch, free_ports, started
+
+MOST_SECONDS = 0.05
+"""CPU of one callback, on a machine that needs ``UNIT`` for ``timed.calibrated``."""
+UNIT = 0.0025
+TRIES = 5
+"""A message is too dear where it is each time: what else the machine does costs time as well."""
+MOST_WAITED = 1.0
+"""Seconds: a good client's p99."""
+ATTACKS = 3
+"""How often each attacker sends a message."""
+CONFIG = """
+engine: {engine}
+listeners:
+  admin: {{address: "127.0.0.1:{0}"}}
+  grpc: {{address: "127.0.0.1:{1}"}}
+  http: {{address: "127.0.0.1:{2}"}}
+  graphpipe:
+    - {{address: "tcp://127.0.0.1:{3}", model: identity, framing: size-prefixed}}
+backends:
+  ours: {{protocol: builtin}}
+  over-v2-rest: {{protocol: v2-rest, endpoints: ["http://127.0.0.1:{2}"], profile: infergate}}
+  over-v2-json: {{protocol: v2-rest, endpoints: ["http://127.0.0.1:{2}"], profile: mlserver}}
+  over-v2-grpc: {{protocol: v2-grpc, endpoints: ["grpc://127.0.0.1:{1}"]}}
+  over-trtis-http: {{protocol: trtis-http, endpoints: ["http://127.0.0.1:{2}"]}}
+  over-trtis-grpc: {{protocol: trtis-grpc, endpoints: ["grpc://127.0.0.1:{1}"]}}
+  over-graphpipe: {{protocol: graphpipe, endpoints: ["tcp://127.0.0.1:{3}"]}}
+models:
+  texts:
+    inputs: [{{name: INPUT0, datatype: BYTES, shape: [-1]}}]
+    outputs: [{{name: OUTPUT0, datatype: BYTES, shape: [-1]}}]
+routes:
+{routes}
+  - {{model: texts, backend: ours, rewrite: {{model: identity}}}}
+  - {{model: "*", backend: ours}}
+reload: {{watch: false}}
+drain: {{delay: 0s}}
+"""
+HOPS = ("v2-rest", "v2-json", "v2-grpc", "trtis-http", "trtis-grpc", "graphpipe")
+"""The models ``fwd.HOP`` and ``tr.HOP`` are ``texts`` (one tensor of BYTES that comes back) of the
+gateway itself, asked over that protocol, so that one message passes by codecs of both sides; the
+latter rename an input, so that nothing is forwarded."""
+
+
+@dataclass(frozen=True)
+class Timed(Infergate):
+    """A gateway that tells what its callbacks cost. ``raw`` is a raw socket of ``identity``."""
+
+    raw: str
+    costs: str
+
+    def costliest(self) -> Cost:
+        """The costliest callback since this was last asked."""
+        with Client(self.costs) as client:
+            told = json.loads(client.rest())
+        return Cost(told["seconds"] * UNIT / max(told["unit"], UNIT), told["what"])
+
+
+class Cost(NamedTuple):
+    """``seconds`` as on a machine that needs ``UNIT``, or has less to do than this one."""
+
+    seconds: float
+    what: str
+
+
+@contextmanager
+def started_timed() -> Iterator[Timed]:
+    def prepare(folder: Path) -> Launch:
+        ports = free_ports(5)
+        file = folder / "routes.yaml"
+        routes = "".join(
+            f"  - {{model: fwd.{hop}, backend: over-{hop}, rewrite: {{model: texts}}}}\n"
+            f"  - {{model: tr.{hop}, backend: over-{hop}, "
+            f"rewrite: {{model: texts, inputs: {{no: none}}}}}}\n"
+            for hop in HOPS
+        )
+        file.write_text(CONFIG.format(*ports, routes=routes, engine=ENGINE))
+        control = str(ports[4])
+        argv = [sys.executable, "-m", "faults.timed", control, "--config", str(file)]
+        return Launch(
+            "infergate",
+            argv,
+            {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            ports,
+            ready="/healthz",
+        )
+
+    with started(prepare) as running:
+        admin, rpc, http, raw, costs = running.addresses
+        yield Timed(http, rpc, admin, running.pid, running.log, raw, costs)
+
+
+def held_to(gateway: Timed, send: Callable[[], object], most: float = MOST_SECONDS) -> None:
+    """No callback of the event loop takes longer for what ``send`` sends."""
+    found: list[Cost] = []
+    for _ in range(TRIES):
+        gateway.costliest()
+        send()
+        found.append(gateway.costliest())
+        if found[-1].seconds <= most:
+            return
+    least = min(found)
+    raise AssertionError(f"{1000 * least.seconds:.0f} ms of CPU in {least.what}")
+
+
+def beside(gateway: Timed, worst: Worst, attackers: int) -> None:
+    """A good client's p99 stays under ``MOST_WAITED`` while so many send ``worst`` again and
+    again."""
+    waited: list[float] = []
+    for _ in range(TRIES):
+        with ThreadPoolExecutor(attackers) as threads:
+            attacks = [
+                threads.submit(lambda: [worst.send(gateway) for _ in range(ATTACKS)])
+                for _ in range(attackers)
+            ]
+            times = [good(gateway)]
+            while not all(each.done() for each in attacks):
+                times.append(good(gateway))
+        for each in attacks:
+            each.result()
+        waited.append(sorted(times)[int(0.99 * len(times))])
+        if waited[-1] < MOST_WAITED:
+            return
+    raise AssertionError(f"a good client waited for {min(waited):.1f} s")
+
+
+# ---- rows ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Worst:
+    """``send`` sends it once, on a connection of its own, and waits for what comes of it."""
+
+    send: Callable[[Timed], object]
+    size: int
+    """Bytes of the message when it is inflated."""
+
+
+def posted(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Worst:
+    """Over HTTP."""
+    encoded = (headers or {}).get("Content-Encoding")
+    size = len(zlib.decompress(body, 47)) if encoded else len(body)
+    return Worst(lambda gateway: post(gateway.http, path, body, headers), size)
+
+
+def zipped(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Worst:
+    """The same with the body compressed."""
+    told = {"Content-Encoding": "gzip", **(headers or {})}
+    return posted(path, gzip.compress(body, 9), told)
+
+
+def called(message: bytes, method: str = INFER, *, gzip: bool = False) -> Worst:
+    """Over gRPC."""
+    compression = grpc.Compression.Gzip if gzip else None
+
+    def send(gateway: Timed) -> None:
+        with channel(gateway.grpc) as made:
+            call(made, message, method, compression=compression)
+
+    return Worst(send, len(message))
+
+
+def framed(message: bytes) -> Worst:
+    """On a raw socket."""
+
+    def send(gateway: Timed) -> None:
+        with Client(gateway.raw) as client:
+            client.send(struct.pack("<I", len(message)) + message)
+            (length,) = struct.unpack("<I", client.exactly(4))
+            client.exactly(length)
+
+    return Worst(send, len(message))
+
+
+def good(gateway: Timed) -> float:
+    """Seconds that a client of small requests waits, on a connection that it has."""
+    began = time.monotonic()
+    asked = json.dumps(
+        {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
+    ).encode()
+    assert post(gateway.http, "/v2/models/identity/infer", asked).status == 200
+    return time.monotonic() - began

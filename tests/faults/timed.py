@@ -1,0 +1,66 @@
+"""``python -m faults.timed PORT ARGUMENT…``: infergate on asyncio's own loop, each callback of which
+is measured. Whoever connects to PORT gets the costliest since the last time, in seconds of CPU, as
+one line of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from infergate.cli import main
+from infergate.runtime import engines
+
+
+class Costliest:
+    """The costliest callback so far: its seconds of CPU, and what it is."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.what = ""
+
+
+worst = Costliest()
+_run = asyncio.Handle._run
+
+
+def _timed(self: Any) -> None:
+    began = time.thread_time()
+    _run(self)
+    spent = time.thread_time() - began
+    if spent > worst.seconds:
+        worst.seconds, worst.what = spent, repr(self)[:500]
+
+
+def calibrated() -> float:
+    """Seconds of CPU that a fixed piece of work takes here and now: the best of several tries."""
+    best = 1.0
+    for _ in range(5):
+        began = time.thread_time()
+        total = 0
+        for each in range(50_000):
+            total += each % 7
+        best = min(best, time.thread_time() - began)
+    return best
+
+
+def answer(listener: socket.socket) -> None:
+    """Tell whoever asks, and begin anew."""
+    while True:
+        asked, _ = listener.accept()
+        with asked:
+            told = {"seconds": worst.seconds, "what": worst.what}
+            worst.seconds = 0.0
+            asked.sendall(json.dumps({**told, "unit": calibrated()}).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    asyncio.Handle._run = _timed  # type: ignore[method-assign]
+    engines._uvloops = lambda: None  # type: ignore[assignment]  # uvloop is C
+    listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+    threading.Thread(target=answer, args=(listening,), daemon=True).start()
+    sys.exit(main(sys.argv[2:]))
