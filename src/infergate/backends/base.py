@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from infergate.codecs.base import Profile
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.figures import EndpointFigures, PlaceFigures
 from infergate.core.messages import Answer, InferRequest, InferResponse, ModelMetadata, Operation
 
@@ -102,13 +102,17 @@ class Bounded(Protocol):
 
 
 def named(error: GatewayError, backend: str) -> GatewayError:
-    """``error`` told with the name of the backend it came about with."""
+    """``error`` told with the name of the backend it came about with. What the gateway has no
+    memory for is not about a backend."""
+    if error.kind is Kind.OVERLOADED and error.origin is Origin.GATEWAY:
+        return error
     return GatewayError(
         error.kind,
         f"backend '{backend}': {error.public}",
         origin=error.origin,
         detail=error.detail,
         retry_after=error.retry_after,
+        limit=error.limit,
     )
 
 

@@ -68,11 +68,16 @@ class Events:
                 if field == b"data":
                     self._data.append(value.removeprefix(b" "))
                     self._size += len(value) + 1
-        if self._size + len(self._begun) > self._most:
+        if self.held > self._most:
             raise GatewayError(
                 Kind.TOO_LARGE, f"an event of the answer is over the limit of {self._most} bytes"
             )
         return None
+
+    @property
+    def held(self) -> int:
+        """Bytes of the event that has begun."""
+        return self._size + len(self._begun)
 
     @property
     def is_between(self) -> bool:

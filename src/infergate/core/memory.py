@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from infergate.core.limits import KIB
+
+SMALL: Final = 64 * KIB
+"""Memory shorter than this is not counted one by one: ``limits.in_flight`` bounds it."""
+
 
 class MemoryShare(Protocol):
     """The account of one request. The transport opens it with the request's body, and closes it

@@ -15,6 +15,7 @@ from typing import Any, Final
 from infergate.core.certificates import ClientTls
 from infergate.core.errors import GatewayError, Kind, garbage
 from infergate.core.limits import Limits
+from infergate.core.memory import SMALL
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport import http_head
 from infergate.transport.base import Dropping, Endpoint, HttpStreamUpstream
@@ -36,7 +37,9 @@ class FrameExchange(Pooled, asyncio.BufferedProtocol):
 
     async def ask(self, wire: HttpRequest, deadline: float) -> HttpResponse:
         """Send the body of ``wire`` and wait for the answer until ``deadline`` (loop time)."""
-        return await self._exchange(http_head.gathered(prefix(wire.body), wire.body), deadline)
+        return await self._exchange(
+            http_head.gathered(prefix(wire.body), wire.body), deadline, wire.memory
+        )
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Where the next bytes go."""
@@ -61,8 +64,9 @@ class FrameExchange(Pooled, asyncio.BufferedProtocol):
         if not length:
             self._fail(garbage("the backend's answer is an empty frame", str(self._endpoint)))
         elif length <= self._limits.body:
-            self._frames.open(length)
-            self._is_open = True
+            if length <= SMALL or self._count(length):
+                self._frames.open(length)
+                self._is_open = True
         elif length == _HTTP:
             self._fail(garbage("the backend speaks HTTP, not frames", str(self._endpoint)))
         else:

@@ -22,6 +22,7 @@ import grpc.aio
 from infergate.core.certificates import ClientTls
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import KIB, Limits
+from infergate.core.memory import SMALL
 from infergate.core.wire import RpcRequest, RpcResponse, joined, size
 from infergate.transport import grpc_metadata, tls
 from infergate.transport.base import Endpoint
@@ -83,6 +84,8 @@ class GrpcUpstream:
             return _told_apart(error, endpoint, late=late, connected=connected)
         if answer is None:  # status OK, but no message or half of one
             raise garbage("the backend's answer holds no message", endpoint.authority)
+        if len(answer) > SMALL:  # the library hands it over whole
+            wire.memory.grow(len(answer))
         return RpcResponse((answer,), metadata=grpc_metadata.read(await call.trailing_metadata()))
 
     async def stream(
@@ -104,7 +107,9 @@ class GrpcUpstream:
                 if isinstance(answer, bytes):
                     head = () if begun else await call.initial_metadata()
                     begun = True
+                    wire.memory.grow(len(answer))
                     yield RpcResponse((answer,), metadata=grpc_metadata.read(head))
+                    wire.memory.shrink(len(answer))
                     continue
                 late = timeout is not None and time.monotonic() - started >= timeout - _EARLY
                 connected = channel.get_state() is _CONNECTED

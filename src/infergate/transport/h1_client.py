@@ -16,6 +16,7 @@ import numpy as np
 
 from infergate.core.certificates import ClientTls
 from infergate.core.limits import KIB, Limits
+from infergate.core.memory import SMALL
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpResponse
 from infergate.transport.base import Endpoint
@@ -73,6 +74,8 @@ class H1Exchange(Exchange, asyncio.BufferedProtocol):
         self._received = here = len(data) - size
         if here >= length:
             self._finish_plain(plain, data[size : size + length])
+            return
+        if length > SMALL and not self._count(length):
             return
         self._plain = plain
         # Not filled (bytearray would be, with zeros): what was only announced costs nothing.

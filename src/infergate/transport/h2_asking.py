@@ -1,25 +1,26 @@
-"""gRPC calls on streams of a connection to a backend, as the client sees them."""
+"""The gRPC client's end of an HTTP/2 connection to a backend, and what its calls have in common."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from infergate import __version__
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import KIB, Limits
+from infergate.core.memory import SMALL
 from infergate.core.tensor import Buffer
-from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse, size
+from infergate.core.wire import RpcRequest, size
 from infergate.transport.base import Endpoint
 from infergate.transport.h2 import calls
 from infergate.transport.h2.calls import Answered
 from infergate.transport.h2.events import Failed, Goaway, Headers, Reset
 from infergate.transport.h2.fields import Fields
 from infergate.transport.h2.frames import Code
-from infergate.transport.h2.messages import Messages, NoMessage, OneMessage, TooLong, prefix
+from infergate.transport.h2.messages import NoMessage, TooLong, prefix
 from infergate.transport.h2.roles import ClientConnection
 from infergate.transport.h2.stream import Stream
 from infergate.transport.h2_link import NOBODY, Link
@@ -218,6 +219,8 @@ class Asked:
         """Sends it. ``deadline``: loop time."""
         loop = link.loop
         self._began: Final = loop.time()
+        self._memory: Final = wire.memory
+        self._counted = 0  # bytes of the answer that are counted there
         left = None if deadline is None else deadline - self._began
         block = link.beginning(wire.method) + calls.rest_of_asking(left, wire.metadata)
         message = wire.message
@@ -244,7 +247,7 @@ class Asked:
         raise NotImplementedError
 
     def _take(self, parts: Sequence[Buffer]) -> None:
-        """Some of them. Raises TooLong, NoMessage."""
+        """Some of them. Raises TooLong, NoMessage, OVERLOADED."""
         raise NotImplementedError
 
     # ---- what happens
@@ -282,6 +285,8 @@ class Asked:
             )
         except NoMessage as error:
             self.fail(garbage("the backend's answer broke off", self._said(error)))
+        except GatewayError as error:
+            self.fail(error)
         else:
             if end:
                 self.fail(garbage("the backend's answer broke off", self._said("no status")))
@@ -380,6 +385,17 @@ class Asked:
         finally:
             self._waiter = None
 
+    def _count(self, size: int) -> None:
+        """That so many bytes of the answer are held. Raises OVERLOADED."""
+        more = size - self._counted
+        if more < 0:
+            self._memory.shrink(-more)
+        elif size <= SMALL:
+            return
+        else:
+            self._memory.grow(more)
+        self._counted = size
+
     def _said(self, what: object) -> str:
         return f"{self._link.endpoint}: {what}"
 
@@ -387,105 +403,3 @@ class Asked:
         """Nobody waits for it any more."""
         if not self._is_over:
             self._finish()
-
-
-class AskedOnce(Asked):
-    """One answer is expected."""
-
-    def __init__(self, link: ClientLink, wire: RpcRequest, deadline: float) -> None:
-        self._reader: OneMessage | None = None
-        super().__init__(link, wire, deadline)
-
-    def _expect(self, answered: Answered) -> None:
-        self._reader = OneMessage(self._link.most, answered.encoding)
-
-    def _take(self, parts: Sequence[Buffer]) -> None:
-        reader = self._reader
-        assert reader is not None
-        known = reader.length
-        reader.add(parts)
-        if known is None and reader.length is not None and reader.message is None:
-            self._link.core.invite(self._stream, reader.length)
-
-    async def answer(self) -> RpcResponse:
-        """Wait for it. Raises Untouched, GatewayError."""
-        try:
-            if not self._is_over:
-                await self._wait()
-        finally:
-            self.close()
-        self._raise()
-        ending = self._ending
-        assert ending is not None
-        assert ending.code is not None
-        if ending.code:
-            return RpcResponse(code=ending.code, details=ending.details, metadata=ending.metadata)
-        message = None if self._reader is None else self._reader.message
-        if message is None:
-            said = self._said("status OK")
-            raise garbage("the backend's answer holds no message", said)
-        return RpcResponse((message,), metadata=ending.metadata)
-
-
-class AskedStream(Asked):
-    """Any number of answers are expected, which are taken as they are asked for."""
-
-    def __init__(self, link: ClientLink, wire: RpcRequest, deadline: float | None) -> None:
-        self._messages: Messages | None = None
-        self._first: Mapping[str, str] = NO_HEADERS
-        self._has_ended = False
-        super().__init__(link, wire, deadline)
-
-    def _expect(self, answered: Answered) -> None:
-        self._messages = Messages(self._link.most, answered.encoding)
-        self._first = answered.metadata
-
-    def _take(self, parts: Sequence[Buffer]) -> None:
-        assert self._messages is not None
-        self._messages.add(parts)
-        self._wake()
-
-    async def next(self) -> RpcResponse | None:
-        """The next one, with the metadata that came before it; the end, where that tells a code or
-        metadata; then None. Raises Untouched, GatewayError."""
-        link = self._link
-        while True:
-            messages = self._messages
-            try:
-                taken = None if messages is None else messages.take()
-                if taken is None and self._is_over and messages and not messages.is_empty:
-                    raise NoMessage("cut short")  # noqa: TRY301
-            except TooLong as error:
-                raise GatewayError(
-                    Kind.TOO_LARGE,
-                    "the backend's answer is too large",
-                    origin=Origin.BACKEND,
-                    detail=self._said(error),
-                ) from None
-            except NoMessage as error:
-                if self._error is None:
-                    said = self._said(error)
-                    raise garbage("the backend's answer broke off", said) from None
-                taken = None
-            if taken is not None:
-                message, length = taken
-                link.core.release(self._stream, length)
-                link.flush_soon()
-                first, self._first = self._first, NO_HEADERS
-                return RpcResponse((message,), metadata=first)
-            if self._is_over:
-                return self._end()
-            if messages is not None and (lacking := messages.lacking) > 0:
-                link.core.invite(self._stream, lacking)
-                link.flush_soon()
-            await self._wait()
-
-    def _end(self) -> RpcResponse | None:
-        self._raise()
-        ending = self._ending
-        assert ending is not None
-        assert ending.code is not None
-        if self._has_ended or not (ending.code or ending.metadata):
-            return None
-        self._has_ended = True
-        return RpcResponse(code=ending.code, details=ending.details, metadata=ending.metadata)

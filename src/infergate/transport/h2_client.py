@@ -23,7 +23,8 @@ from infergate.core.limits import Limits
 from infergate.core.wire import RpcRequest, RpcResponse, size
 from infergate.transport.base import Endpoint
 from infergate.transport.connecting import connected
-from infergate.transport.h2_asking import AskedOnce, AskedStream, ClientLink, Untouched
+from infergate.transport.h2_asking import ClientLink, Untouched
+from infergate.transport.h2_client_calls import AskedOnce, AskedStream
 from infergate.transport.h2_served import ROOM
 from infergate.transport.tls import NO_TLS, Trust
 

@@ -17,6 +17,7 @@ from infergate import __version__
 from infergate.core import events
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import Limits
+from infergate.core.memory import SMALL
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, size
 from infergate.transport import http_head
@@ -52,23 +53,28 @@ class EventExchange(Pooled, asyncio.Protocol):
             wire.method, target, wire.headers, size(wire.body), self._lines
         )
         self._reader = reader = self._read(wire.method)
+        self._share = wire.memory
         for part in http_head.gathered(head, wire.body):
             self._transport.write(part)
-        while True:
-            while (data := self._cut_out()) is not None:
-                yield HttpResponse(reader.status, reader.headers, [data])
-            if self._error is not None:
-                raise self._error
-            if self._is_over:
-                break
-            self._arrived.clear()
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
-            await self._arrived.wait()
-        if self._events is None:
-            yield HttpResponse(reader.status, reader.headers, self._parts)
-        elif not self._events.is_between:
-            raise self._broke_off(None)
+        try:
+            while True:
+                while (data := self._cut_out()) is not None:
+                    self._hold(len(data))
+                    yield HttpResponse(reader.status, reader.headers, [data])
+                if self._error is not None:
+                    raise self._error
+                if self._is_over:
+                    break
+                self._arrived.clear()
+                if not self._transport.is_closing():
+                    self._transport.resume_reading()
+                await self._arrived.wait()
+            if self._events is None:
+                yield HttpResponse(reader.status, reader.headers, self._parts)
+            elif not self._events.is_between:
+                raise self._broke_off(None)
+        finally:
+            self._discount()
 
     # ---- what asyncio tells
 
@@ -119,6 +125,7 @@ class EventExchange(Pooled, asyncio.Protocol):
         chunk = reader.take()
         if self._events is not None:
             self._events.feed(chunk)
+            self._hold(self._events.held)
             if not self._transport.is_closing():
                 self._transport.pause_reading()
             self._arrived.set()
@@ -126,8 +133,9 @@ class EventExchange(Pooled, asyncio.Protocol):
             self._received += len(chunk)
             self._parts.append(chunk)
             if self._received > self._limits.body:
-                self._end(self._too_long("answer", self._limits.body))
+                self._end(self._too_long("answer", "body", self._limits.body))
                 return
+            self._hold(self._received)
         if reader.whole:
             self._end(None)
 
@@ -138,7 +146,7 @@ class EventExchange(Pooled, asyncio.Protocol):
         try:
             return self._events.next()
         except GatewayError as error:
-            self._end(self._too_long("event", self._limits.json))
+            self._end(self._too_long("event", "json", self._limits.json))
             assert self._error is not None
             raise self._error from error
 
@@ -152,10 +160,25 @@ class EventExchange(Pooled, asyncio.Protocol):
     def _broke_off(self, error: BaseException | None) -> GatewayError:
         return garbage("the backend's answer broke off", self._said(error))
 
-    def _too_long(self, what: str, most: int) -> GatewayError:
+    def _hold(self, size: int) -> None:
+        """Count so many bytes of the answer, until the next is pulled."""
+        more = size - self._counted
+        if more < 0:
+            self._share.shrink(-more)
+        elif size <= SMALL:
+            return
+        else:
+            try:
+                self._share.grow(more)
+            except GatewayError as error:
+                self._end(error)
+                return
+        self._counted = size
+
+    def _too_long(self, what: str, limit: str, most: int) -> GatewayError:
         return GatewayError(
             Kind.TOO_LARGE,
-            f"the backend's {what} is over the limit of {most} bytes",
+            f"the backend's {what} is over the limit of {most} bytes (limits.{limit})",
             origin=Origin.BACKEND,
             detail=str(self._endpoint),
         )

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from infergate import __version__
 from infergate.core.errors import garbage
 from infergate.core.limits import Limits
+from infergate.core.memory import SMALL
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, size
 from infergate.transport import http_head
@@ -73,7 +74,7 @@ class Exchange(Pooled):
         self._reader = None
         self._parts = []
         self._received = 0
-        return await self._exchange(http_head.gathered(head, wire.body), deadline)
+        return await self._exchange(http_head.gathered(head, wire.body), deadline, wire.memory)
 
     # ---- what asyncio tells
 
@@ -129,6 +130,8 @@ class Exchange(Pooled):
             if self._received > self._limits.body:
                 self._too_large()
                 return False
+            if self._received > SMALL:
+                return self._count(self._received - self._counted)
         return True
 
     def _finish(self, reader: AnswerReader) -> None:

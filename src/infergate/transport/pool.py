@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 from infergate.core.certificates import ClientTls
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import Limits
+from infergate.core.memory import UNLIMITED, MemoryShare
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpResponse
 from infergate.transport.base import Endpoint
@@ -53,13 +54,19 @@ class Pooled(asyncio.BaseProtocol):
         self._transport: asyncio.Transport
         self._waiter: asyncio.Future[HttpResponse] | None = None
         self._answered = False  # one byte of it is enough
+        self._share: MemoryShare = UNLIMITED  # of whoever waits
+        self._counted = 0  # bytes of the answer that are counted there
         self.idle_since = 0.0
 
-    async def _exchange(self, parts: Sequence[Buffer], deadline: float) -> HttpResponse:
-        """Send ``parts`` and wait for the answer until ``deadline`` (loop time)."""
+    async def _exchange(
+        self, parts: Sequence[Buffer], deadline: float, memory: MemoryShare
+    ) -> HttpResponse:
+        """Send ``parts`` and wait for the answer until ``deadline`` (loop time). It is counted in
+        ``memory``, where it stays if it comes."""
         if not self.usable:
             raise StaleError(str(self._endpoint))
         self._answered = False
+        self._share, self._counted = memory, 0
         waiter: asyncio.Future[HttpResponse] = self._loop.create_future()
         self._waiter = waiter
         for part in parts:
@@ -71,9 +78,26 @@ class Pooled(asyncio.BaseProtocol):
             if self._waiter is waiter:  # else it was answered, and may be another's already
                 self._waiter = None
                 self._transport.abort()
+                self._discount()
             raise
         finally:
             alarm.cancel()
+
+    def _count(self, size: int) -> bool:
+        """Count ``size`` bytes more of the answer. False where they are refused, and so is the
+        answer."""
+        try:
+            self._share.grow(size)
+        except GatewayError as error:
+            self._fail(error)
+            return False
+        self._counted += size
+        return True
+
+    def _discount(self) -> None:
+        """There is no answer."""
+        self._share.shrink(self._counted)
+        self._share, self._counted = UNLIMITED, 0
 
     @property
     def usable(self) -> bool:
@@ -110,6 +134,7 @@ class Pooled(asyncio.BaseProtocol):
         """``response`` is the answer. ``keep``: the connection may carry another exchange."""
         waiter, self._waiter = self._waiter, None
         assert waiter is not None
+        self._share = UNLIMITED  # whose it was counts it as long as it lasts
         if keep and not self._transport.get_write_buffer_size():
             self._pool.released(self)
         else:
@@ -120,6 +145,7 @@ class Pooled(asyncio.BaseProtocol):
     def _fail(self, error: GatewayError) -> None:
         waiter, self._waiter = self._waiter, None
         self._transport.abort()
+        self._discount()
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
 
@@ -127,7 +153,8 @@ class Pooled(asyncio.BaseProtocol):
         self._fail(
             GatewayError(
                 Kind.TOO_LARGE,
-                f"the backend's answer is over the limit of {self._limits.body} bytes",
+                f"the backend's answer is over the limit of {self._limits.body} bytes "
+                "(limits.body)",
                 origin=Origin.BACKEND,
                 detail=str(self._endpoint),
             )

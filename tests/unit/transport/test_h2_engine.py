@@ -20,9 +20,9 @@ from infergate.transport.base import Endpoint
 from infergate.transport.guard import Admission
 from infergate.transport.h2 import bounds, calls, fields, frames
 from infergate.transport.h2.frames import frame
-from infergate.transport.h2_asking import AskedOnce
 from infergate.transport.h2_calls import UnaryCall
 from infergate.transport.h2_client import H2Upstream
+from infergate.transport.h2_client_calls import AskedOnce
 from infergate.transport.h2_server import H2Server
 
 QUICK = dataclasses.replace(

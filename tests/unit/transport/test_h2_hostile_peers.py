@@ -29,7 +29,7 @@ from transport_kit import LOCAL, RPC_LIMITS, RpcEcho, until
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB
 from infergate.core.wire import RpcRequest
-from infergate.transport import h2_asking, h2_calls, h2_client
+from infergate.transport import h2_calls, h2_client, h2_client_calls
 from infergate.transport.base import Endpoint
 from infergate.transport.guard import Admission
 from infergate.transport.h2 import bounds, calls, frames
@@ -339,7 +339,12 @@ async def test_a_server_that_floods_is_left() -> None:
 async def test_calls_leave_nothing_that_has_to_be_collected() -> None:
     """A cycle would keep its messages until the collector happens to run, which may be hundreds of
     calls later: gigabytes, where messages are long."""
-    kinds = (h2_calls.UnaryCall, h2_calls.StreamCall, h2_asking.AskedOnce, h2_asking.AskedStream)
+    kinds = (
+        h2_calls.UnaryCall,
+        h2_calls.StreamCall,
+        h2_client_calls.AskedOnce,
+        h2_client_calls.AskedStream,
+    )
     limits = dataclasses.replace(RPC_LIMITS, body=8 * MIB)
     server = H2Server(LOCAL, RpcEcho(), limits, Admission(limits))
     await server.start()

@@ -1,0 +1,130 @@
+"""gRPC calls on streams of a connection to a backend: with one answer, and with many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from infergate.core.errors import GatewayError, Kind, Origin, garbage
+from infergate.core.tensor import Buffer
+from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse
+from infergate.transport.h2.calls import Answered
+from infergate.transport.h2.messages import Messages, NoMessage, OneMessage, TooLong
+from infergate.transport.h2_asking import Asked, ClientLink
+
+
+class AskedOnce(Asked):
+    """One answer is expected."""
+
+    def __init__(self, link: ClientLink, wire: RpcRequest, deadline: float) -> None:
+        self._reader: OneMessage | None = None
+        super().__init__(link, wire, deadline)
+
+    def _expect(self, answered: Answered) -> None:
+        self._reader = OneMessage(self._link.most, answered.encoding)
+
+    def _take(self, parts: Sequence[Buffer]) -> None:
+        reader = self._reader
+        assert reader is not None
+        known = reader.length
+        reader.add(parts)
+        if known is None and reader.length is not None:
+            self._count(reader.length)
+            if reader.message is None:
+                self._link.core.invite(self._stream, reader.length)
+        if reader.message is not None and len(reader.message) > self._counted:  # was compressed
+            self._count(len(reader.message))
+
+    async def answer(self) -> RpcResponse:
+        """Wait for it. Raises Untouched, GatewayError."""
+        try:
+            try:
+                if not self._is_over:
+                    await self._wait()
+            finally:
+                self.close()
+            self._raise()
+        except BaseException:
+            self._count(0)
+            raise
+        ending = self._ending
+        assert ending is not None
+        assert ending.code is not None
+        if ending.code:
+            return RpcResponse(code=ending.code, details=ending.details, metadata=ending.metadata)
+        message = None if self._reader is None else self._reader.message
+        if message is None:
+            said = self._said("status OK")
+            raise garbage("the backend's answer holds no message", said)
+        return RpcResponse((message,), metadata=ending.metadata)
+
+
+class AskedStream(Asked):
+    """Any number of answers are expected, which are taken as they are asked for."""
+
+    def __init__(self, link: ClientLink, wire: RpcRequest, deadline: float | None) -> None:
+        self._messages: Messages | None = None
+        self._first: Mapping[str, str] = NO_HEADERS
+        self._has_ended = False
+        super().__init__(link, wire, deadline)
+
+    def _expect(self, answered: Answered) -> None:
+        self._messages = Messages(self._link.most, answered.encoding)
+        self._first = answered.metadata
+
+    def _take(self, parts: Sequence[Buffer]) -> None:
+        assert self._messages is not None
+        self._messages.add(parts)
+        self._wake()
+
+    async def next(self) -> RpcResponse | None:
+        """The next one, with the metadata that came before it; the end, where that tells a code or
+        metadata; then None. Raises Untouched, GatewayError."""
+        link = self._link
+        self._count(0)  # the one before is used
+        while True:
+            messages = self._messages
+            try:
+                taken = None if messages is None else messages.take()
+                if taken is None and self._is_over and messages and not messages.is_empty:
+                    raise NoMessage("cut short")  # noqa: TRY301
+            except TooLong as error:
+                raise GatewayError(
+                    Kind.TOO_LARGE,
+                    "the backend's answer is too large",
+                    origin=Origin.BACKEND,
+                    detail=self._said(error),
+                ) from None
+            except NoMessage as error:
+                if self._error is None:
+                    said = self._said(error)
+                    raise garbage("the backend's answer broke off", said) from None
+                taken = None
+            if taken is not None:
+                message, length = taken
+                self._count(len(message))
+                link.core.release(self._stream, length)
+                link.flush_soon()
+                first, self._first = self._first, NO_HEADERS
+                return RpcResponse((message,), metadata=first)
+            if self._is_over:
+                return self._end()
+            if messages is not None and (lacking := messages.lacking) > 0:
+                self._count(messages.held + lacking)
+                link.core.invite(self._stream, lacking)
+                link.flush_soon()
+            await self._wait()
+
+    def close(self) -> None:
+        """See Asked."""
+        self._count(0)
+        super().close()
+
+    def _end(self) -> RpcResponse | None:
+        self._raise()
+        ending = self._ending
+        assert ending is not None
+        assert ending.code is not None
+        if self._has_ended or not (ending.code or ending.metadata):
+            return None
+        self._has_ended = True
+        return RpcResponse(code=ending.code, details=ending.details, metadata=ending.metadata)
