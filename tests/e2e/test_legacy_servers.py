@@ -43,6 +43,7 @@ readiness: lenient
 BACKENDS = ("http", "grpc")
 BAD, MISSING = {"400", "StatusCode.INVALID_ARGUMENT"}, {"404", "StatusCode.NOT_FOUND"}
 LATE, LARGE = {"504", "StatusCode.DEADLINE_EXCEEDED"}, {"413", "StatusCode.RESOURCE_EXHAUSTED"}
+AWAY = {"503", "StatusCode.UNAVAILABLE"}
 LACKING = {"501", "StatusCode.UNIMPLEMENTED"}
 BROKEN = {"500", "StatusCode.INTERNAL"}
 
@@ -387,12 +388,8 @@ def test_model_readiness(any_form: Client, backend: str) -> None:
     assert any_form.is_model_ready(f"{backend}.simple")
     assert any_form.is_model_ready(f"{backend}.simple_nobatch", "1")
     assert not any_form.is_model_ready(f"{backend}.broken")
-    for model, version in (("simple_nobatch", "2"), ("nosuch", "")):
-        if any_form.http:
-            assert not any_form.is_model_ready(f"{backend}.{model}", version)
-            continue
-        with fails(MISSING, "no version 2|unknown model 'nosuch'"):
-            any_form.is_model_ready(f"{backend}.{model}", version)
+    assert not any_form.is_model_ready(f"{backend}.simple_nobatch", "2")
+    assert not any_form.is_model_ready(f"{backend}.nosuch")
 
 
 def test_a_server_that_is_not_ready() -> None:
@@ -435,10 +432,16 @@ def test_unknown_models_and_versions(any_form: Client, backend: str) -> None:
         any_form.infer(f"{backend}.nosuch", simple(any_form))
     with fails(MISSING, "version 99|unknown model"):
         any_form.infer(f"{backend}.simple", simple(any_form), model_version="99")
-    with fails(MISSING, "unknown model"):
-        a = any_form.input("WRONG0", pair()[0], "INT32")
-        b = any_form.input("INPUT1", pair()[0], "INT32")
-        any_form.infer(f"{backend}.broken", [a, b])
+
+
+@both_backends
+def test_a_model_that_is_not_ready(any_form: Client, site: Site, backend: str) -> None:
+    """Which is said before its tensors are looked at."""
+    before = site.inferences()
+    for name in ("WRONG0", "nosuch"):
+        with fails(AWAY, "Request for unknown model: 'broken' has no available versions"):
+            any_form.infer(f"{backend}.broken", [any_form.input(name, pair()[0], "INT32")])
+    assert site.inferences() == before
 
 
 @both_backends

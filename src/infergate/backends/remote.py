@@ -65,6 +65,8 @@ _LASTING: Final = frozenset(
 """Refusals to tell a configuration that the next request would meet too."""
 _UNFITTING: Final = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kind.BACKEND_GARBAGE})
 """What comes of a request that was made, or an answer that was read, by an old description."""
+_OUTDATED: Final = frozenset({Kind.BAD_REQUEST, Kind.NO_BACKEND})
+"""Refusals of a request that an old description may have led to."""
 _NOT_UNDERSTOOD: Final = frozenset(
     {
         Kind.BAD_REQUEST,
@@ -226,7 +228,7 @@ class RemoteBackend(Generic[Req, Resp]):
         try:
             wire = self.codec.build_request(request, profile, model)
         except GatewayError as error:
-            if declared or error.kind is not Kind.BAD_REQUEST:
+            if declared or error.kind not in _OUTDATED:
                 raise
             newer = await self.describe(request.model, request.version, call, newer=True)
             if newer == model:

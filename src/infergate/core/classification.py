@@ -29,14 +29,14 @@ the limits could else ask for an answer far beyond them. Triton has no such boun
 def class_count(output: RequestedOutput) -> int | None:
     """How many classes ``output`` asks for; None if it wants its values.
 
-    Raises BAD_REQUEST where the parameter is no integer greater than 0.
+    Raises BAD_REQUEST where the parameter is no integer that servers have room for.
     """
     count = output.parameters.get(PARAMETER)
     if count is None:
         return None
-    if type(count) is not int or count < 1:
+    if type(count) is not int or not 0 < count < 2**32:
         raise bad_request(
-            f"output '{output.name}': parameter '{PARAMETER}' must be an integer greater than 0"
+            f"output '{output.name}': parameter '{PARAMETER}' must be an integer from 1 to 2^32-1"
         )
     return count
 

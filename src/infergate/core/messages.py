@@ -261,7 +261,8 @@ class ModelMetadata:
     every shape is the batch; 0 means that shapes are the whole; None that it was not told.
     ``decoupled``: whether it gives any number of answers to a request; None: it was not told.
     ``sequence_batching`` is that of Triton's configuration; None where the model was not told to
-    have sequences.
+    have sequences. ``unavailable``: its server says that it cannot be used now. ``schedules``: its
+    legacy server knows the parameters ``priority`` and ``timeout``.
     """
 
     name: str
@@ -274,6 +275,8 @@ class ModelMetadata:
     max_batch_size: int | None = None
     decoupled: bool | None = None
     sequence_batching: Parameters | None = None
+    unavailable: bool = False
+    schedules: bool = False
 
 
 @record

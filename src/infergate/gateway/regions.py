@@ -27,6 +27,8 @@ _KEY: Final = re.compile(r"/?([^/\0]{1,255})")
 _FOREIGN: Final = ("sem.", "triton_python_backend_shm_region_")
 """What is no client's: semaphores, and what Triton shares with its Python models."""
 LONGEST_NAME: Final = 256
+_LARGEST: Final = 2**64 - 1
+_LARGEST_DEVICE: Final = 2**31 - 1
 _SHOWN: Final = 200
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _AT_ONCE: Final = 1 << 30
@@ -122,8 +124,17 @@ def opened(asked: SharedMemoryRegisterRequest) -> Region:
     return region
 
 
-def check_name(name: str) -> None:
-    """Raises BAD_REQUEST for what no region can be called."""
+def check_registration(asked: SharedMemoryRegisterRequest) -> None:
+    """Raises BAD_REQUEST for a name that no region can have, and for numbers that some protocol has
+    no room for."""
+    name = asked.name
+    for what, number, most in (
+        ("offset", asked.offset, _LARGEST),
+        ("byte size", asked.size, _LARGEST),
+        ("device", asked.device or 0, _LARGEST_DEVICE),
+    ):
+        if not 0 <= number <= most:
+            raise bad_request(f"the {what} of a shared memory region must be from 0 to {most}")
     if not name:
         raise bad_request("the name of a shared memory region is empty")
     if len(name) > LONGEST_NAME:

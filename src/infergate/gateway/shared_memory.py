@@ -52,7 +52,7 @@ from infergate.core.places import Place
 from infergate.core.tensor import Tensor, check_data, check_size
 from infergate.core.vocabulary import REGION_NOT_TOLD
 from infergate.gateway.audit import audited
-from infergate.gateway.regions import Region, check_name, opened
+from infergate.gateway.regions import Region, check_registration, opened
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -195,7 +195,7 @@ class SharedMemory:
         ]
 
     async def _register(self, asked: SharedMemoryRegisterRequest, call: Call) -> None:
-        check_name(asked.name)
+        check_registration(asked)
         if asked.device is not None and not self._backends:
             raise GatewayError(
                 Kind.UNSUPPORTED,

@@ -60,6 +60,7 @@ class FakeCodec:
             InferRequest: InferResponse("m"),
         }
         self.refuses: ModelMetadata | None = None
+        self.refusal = Kind.BAD_REQUEST
         self.given: list[Any] = []
         self.asked: list[Operation] = []
 
@@ -70,7 +71,7 @@ class FakeCodec:
         if isinstance(operation, InferRequest):
             self.given.append((profile.name, model))
             if model is not None and model == self.refuses:
-                raise GatewayError(Kind.BAD_REQUEST, "does not fit")
+                raise GatewayError(self.refusal, "does not fit")
         return RpcRequest(type(operation).__name__)
 
     def parse_response(
@@ -219,10 +220,13 @@ async def newer_after(
     return new
 
 
+@pytest.mark.parametrize("kind", [Kind.BAD_REQUEST, Kind.NO_BACKEND])
 async def test_a_request_that_does_not_fit_is_tried_with_a_newer_description(
-    monkeypatch: pytest.MonkeyPatch,
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor is a model unavailable for a minute that its server has made ready."""
     codec = FakeCodec(described=True)
+    codec.refusal = kind
     codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
     made = backend(codec)
     new = await newer_after(codec, made, monkeypatch)

@@ -152,6 +152,7 @@ def exchanges(draw: st.DrawFn) -> Exchange:
         inputs=tuple(map(told, draw(st.permutations(inputs)))),
         outputs=tuple(map(told, draw(st.permutations(outputs)))),
         max_batch_size=0 if batch is None else 4,
+        schedules=True,
     )
     some = draw(st.permutations(outputs))[: draw(st.integers(1, 3))]
     asked = [RequestedOutput(each.name, draw(strategies.parameters())) for each in some]

@@ -358,6 +358,16 @@ async def test_names_that_no_region_has(name: str) -> None:
         await memory.perform(replace(REGISTER, name=name), call())
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"size": 2**64}, {"offset": 2**64}, {"offset": -1}, {"device": 2**31}]
+)
+async def test_numbers_that_no_region_has(wrong: dict[str, int]) -> None:
+    memory = SharedMemory(LIMITS, [Sharing("a")], on=True)
+    with pytest.raises(GatewayError, match=r"must be from 0 to \d+$") as caught:
+        await memory.perform(replace(CUDA, **wrong), call())
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
 # ---- registering and forgetting
 
 

@@ -120,7 +120,7 @@ def _infer(operation: InferRequest, model: ModelMetadata) -> Sequence[Buffer]:
     head = pb.InferRequest(
         model_name=operation.model,
         model_version=version_number(operation.model, operation.version),
-        meta_data=write_request(operation, model),
+        meta_data=write_request(operation, model, schedules=True),  # older servers skip them
     )
     return grpc_infer.message_parts(
         head,

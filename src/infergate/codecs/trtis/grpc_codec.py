@@ -25,6 +25,7 @@ from infergate.codecs.trtis.infer_request import read_request
 from infergate.codecs.trtis.infer_response import write_response
 from infergate.codecs.trtis.methods import BY_PATH, INFER, STREAM_INFER, Method
 from infergate.codecs.trtis.options import Options, read_options
+from infergate.codecs.trtis.status import unknown_is_not_ready
 from infergate.codecs.trtis.statuses import Statuses
 from infergate.core.errors import GatewayError, Kind, retry_headers
 from infergate.core.limits import KIB, Limits
@@ -164,7 +165,10 @@ class TrtisGrpc:
         model: ModelMetadata | None = None,
     ) -> Answer:
         """Raises the backend's error, or BACKEND_GARBAGE."""
-        return grpc_backend.parse_response(wire, operation, limits, model)
+        try:
+            return grpc_backend.parse_response(wire, operation, limits, model)
+        except GatewayError as error:
+            return unknown_is_not_ready(error, operation)
 
 
 def _asked(model: str, version: int) -> InferRequest:

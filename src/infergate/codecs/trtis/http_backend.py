@@ -107,7 +107,7 @@ def _infer(operation: InferRequest, model: ModelMetadata) -> HttpRequest:
     path = model_path(
         "/api/infer", operation.model, version_number(operation.model, operation.version)
     )
-    header = text.line(write_request(operation, model))
+    header = text.line(write_request(operation, model, schedules=model.schedules))
     if len(header) > LONGEST_HEADER:
         raise GatewayError(
             Kind.TOO_LARGE,
@@ -133,8 +133,7 @@ def parse_response(
     if isinstance(operation, InferRequest) and wire.status == 400 and _STATUS not in headers:
         raise GatewayError(
             Kind.BAD_REQUEST,
-            "the legacy server cannot read what was asked; before release 1.12 it knows neither "
-            "priority nor timeout",
+            "the legacy server cannot read what was asked",
             origin=Origin.BACKEND,
         )
     _check(wire, headers)

@@ -23,6 +23,7 @@ from infergate.codecs.trtis.infer_response import write_response
 from infergate.codecs.trtis.messages import SharedMemoryStatus as Regions
 from infergate.codecs.trtis.options import Options, read_options
 from infergate.codecs.trtis.paths import find
+from infergate.codecs.trtis.status import unknown_is_not_ready
 from infergate.codecs.trtis.statuses import Statuses
 from infergate.core.errors import GatewayError, Kind, refusal_headers
 from infergate.core.limits import Limits
@@ -154,7 +155,10 @@ class TrtisHttp:
         model: ModelMetadata | None = None,
     ) -> Answer:
         """Raises the backend's error, or BACKEND_GARBAGE."""
-        return http_backend.parse_response(wire, operation, limits, model)
+        try:
+            return http_backend.parse_response(wire, operation, limits, model)
+        except GatewayError as error:
+            return unknown_is_not_ready(error, operation)
 
 
 @record

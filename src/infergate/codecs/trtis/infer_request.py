@@ -30,9 +30,10 @@ from infergate.codecs.trtis.checks import (
 from infergate.codecs.trtis.messages import InferRequestHeader
 from infergate.codecs.trtis.options import Level
 from infergate.codecs.trtis.parameters import read_id, read_parameters, write_parameters
+from infergate.codecs.trtis.statuses import Refusal
 from infergate.core.classification import PARAMETER, class_count
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import bad_request
+from infergate.core.errors import GatewayError, Kind, Origin, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
 from infergate.core.places import Place
@@ -66,6 +67,9 @@ def read_request(
     check_counts(header, limits)
 
     def finish(metadata: ModelMetadata) -> Parsed:
+        if metadata.unavailable:
+            told = level.unavailable_model(asked.model, asked.version)
+            raise Refusal("UNAVAILABLE", told, Kind.NO_BACKEND)
         check_batch(header, metadata)
         outputs = check_outputs(header, metadata, level)
         inputs = check_inputs(header, metadata, limits)
@@ -109,6 +113,7 @@ def _requested(output: Output) -> RequestedOutput:
 # ---- to backends
 
 _LATEST: Final = -1
+LARGEST_UINT32: Final = 2**32 - 1
 _LARGEST_VERSION: Final = 2**63 - 1
 
 
@@ -139,11 +144,16 @@ def wanted_outputs(
     return [(output, datatype_of("output", known[output.name])) for output in asked]
 
 
-def write_request(operation: InferRequest, model: ModelMetadata) -> Any:
-    """The header of ``operation``; its raw data is that of the inputs in order. Raises BAD_REQUEST
-    for what the header cannot tell or ``model`` contradicts."""
+def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: bool) -> Any:
+    """The header of ``operation``, with priority and timeout where the server ``schedules``; its
+    raw data is that of the inputs in order. Raises NO_BACKEND for a model that is not ready,
+    BAD_REQUEST for what the header cannot tell or ``model`` contradicts."""
+    if model.unavailable:
+        raise GatewayError(
+            Kind.NO_BACKEND, _unavailable(operation.model, operation.version), origin=Origin.BACKEND
+        )
     header = InferRequestHeader(batch_size=batch_size(operation, model))
-    write_parameters(header, operation.id, operation.parameters)
+    write_parameters(header, operation.id, operation.parameters, schedules=schedules)
     known = {told.name: told for told in model.inputs}
     batched = is_batched(model)
     for tensor in operation.inputs:
@@ -174,6 +184,13 @@ def write_request(operation: InferRequest, model: ModelMetadata) -> Any:
     return header
 
 
+def _unavailable(model: str, version: str) -> str:
+    """In the words of the servers that came after."""
+    if version:
+        return f"Request for unknown model: '{model}' version {version} is not at ready state"
+    return f"Request for unknown model: '{model}' has no available versions"
+
+
 def _write_place(memory: Any, place: Place) -> None:
     memory.name, memory.offset, memory.byte_size = place.region, place.offset, place.size
 
@@ -194,4 +211,6 @@ def batch_size(operation: InferRequest, model: ModelMetadata) -> int:
                 f"tensor '{tensor.name}': a batch of {tensor.shape[0]} beside one of {found}"
             )
         found = tensor.shape[0]
+    if found is not None and found > LARGEST_UINT32:
+        raise bad_request(f"a batch of {found} is over {LARGEST_UINT32}, the API's most")
     return 1 if found is None else found

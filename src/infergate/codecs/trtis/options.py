@@ -29,6 +29,12 @@ class Level:
         where = f" version {version}" if version else ""
         return f"Request for unknown model: '{model}'{where} is not found"
 
+    def unavailable_model(self, model: str, version: str) -> str:
+        """What an inference on a model that is not ready is told."""
+        if version or not self.names_versions:
+            return self.unknown_model(model, version)
+        return f"Request for unknown model: '{model}' has no available versions"
+
 
 LEVELS: Final = {
     "1.9": Level(tells_json=False, repeats_outputs=True, names_versions=False),

@@ -8,6 +8,8 @@
 | ``priority``, 0 is none | ``priority`` |
 | ``timeout_microseconds``, 0 is none | ``timeout`` |
 
+Servers before release 1.12 refuse a text header with ``priority`` or ``timeout_microseconds``.
+
 Other parameters have no place in the API and are left out: by V2 servers ignore those they do not
 know.
 """
@@ -29,6 +31,7 @@ _NUMBERS: Final = {
     "priority": ("priority", 32),
     "timeout": ("timeout_microseconds", 64),
 }
+_SCHEDULING: Final = frozenset({"priority", "timeout"})
 _DIGITS: Final = 20
 """Of the greatest uint64."""
 
@@ -50,14 +53,17 @@ def read_parameters(header: Any) -> Parameters:
     return found or NO_PARAMETERS
 
 
-def write_parameters(header: Any, id_: str, parameters: Parameters) -> None:
-    """Put what the header has a place for into it. Raises BAD_REQUEST for what does not fit."""
+def write_parameters(header: Any, id_: str, parameters: Parameters, *, schedules: bool) -> None:
+    """Put what the header has a place for into it; priority and timeout where the server
+    ``schedules``. Raises BAD_REQUEST for what does not fit."""
     number = _number(id_)
     if number is not None and number < 2**64:
         header.id = number
     for name, (field, bits) in _NUMBERS.items():
         if name in parameters:
-            setattr(header, field, _fitting(name, parameters[name], bits))
+            number = _fitting(name, parameters[name], bits)
+            if schedules or name not in _SCHEDULING:
+                setattr(header, field, number)
     for name, flag in _FLAGS.items():
         given = parameters.get(name, False)
         if not isinstance(given, bool):

@@ -10,6 +10,7 @@ size of requests, V2 tells none of that: all are told under size 1.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -50,6 +51,8 @@ _INITIALIZING: Final = 1
 _STATES: Final = {0: "UNKNOWN", 1: "READY", 2: "UNAVAILABLE", 3: "LOADING", 4: "UNLOADING"}
 _NUMBERS: Final = {name: number for number, name in _STATES.items()}
 _ONLY_VERSION: Final = 1
+_RELEASE: Final = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
+_SCHEDULING: Final = (1, 12)
 _LARGEST: Final = 2**63 - 1
 
 # ---- to clients
@@ -205,6 +208,10 @@ def as_asked(message: Any, operation: Operation) -> Answer:
             return _index(status, ready_only=ready_only)
         case ModelMetadataRequest(model, version):
             metadata = _one(status, model, version).metadata
+            ready = version in metadata.versions if version else bool(metadata.versions)
+            metadata = replace(
+                metadata, unavailable=not ready, schedules=_schedules(status.version)
+            )
             config = message.model_status[model].config
             if config.HasField("sequence_batching"):
                 return replace(metadata, sequence_batching=_told(config.sequence_batching, model))
@@ -216,6 +223,21 @@ def as_asked(message: Any, operation: Operation) -> Answer:
             ready = _one(status, model, version).metadata.versions
             return Health(ok=version in ready if version else bool(ready))
     return status
+
+
+def unknown_is_not_ready(error: GatewayError, operation: Operation) -> Health:
+    """What ``error`` means as the answer to ``operation``: a model that the server does not have is
+    not ready. Raises it otherwise."""
+    if error.kind is Kind.NOT_FOUND and isinstance(operation, ModelReadyRequest):
+        return Health(ok=False)
+    raise error
+
+
+def _schedules(version: str) -> bool:
+    """Whether a server of ``version`` knows priorities and timeouts. An older one refuses a header
+    that has any; the version may be empty, for it comes from the server's environment."""
+    numbers = _RELEASE.match(version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _SCHEDULING
 
 
 def _told(config: Any, model: str) -> dict[str, Any]:

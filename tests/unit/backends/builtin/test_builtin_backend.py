@@ -176,7 +176,7 @@ async def test_wrong_inputs_are_named(
         (wanted("OUTPUT0", "OUTPUT0"), "output 'OUTPUT0' is requested twice of model 'simple'"),
         (
             wanted("OUTPUT0", classification=0),
-            "output 'OUTPUT0': parameter 'classification' must be an integer greater than 0",
+            "output 'OUTPUT0': parameter 'classification' must be an integer from 1 to 2^32-1",
         ),
     ],
 )

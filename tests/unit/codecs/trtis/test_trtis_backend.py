@@ -96,10 +96,40 @@ def test_ids_sequences_and_the_rest() -> None:
         "timeout": 7,
         "other": [1],
     }
-    told = header_of(simple(id="9", parameters=parameters))
+    asked = simple(id="9", parameters=parameters)
+    assert header_of(asked).endswith(" correlation_id: 42 id: 9 flags: 3")
+    told = header_of(asked, replace(SIMPLE, schedules=True))
     assert told.endswith("correlation_id: 42 id: 9 flags: 3 priority: 3 timeout_microseconds: 7")
     for id_ in ("", "abc", "-1", "18446744073709551616", "٣", "1" * 5000):
         assert " id: " not in header_of(simple(id=id_))
+
+
+@pytest.mark.parametrize(
+    ("version", "schedules"),
+    [
+        ("1.15.0", True),
+        ("1.12", True),
+        ("2.0.0dev", True),
+        ("1." + "9" * 5000, True),
+        *((version, False) for version in ("1.11.0", "1.9.0", "", "next", "12")),
+    ],
+)
+def test_who_knows_priority_and_timeout(version: str, *, schedules: bool) -> None:
+    status = pb.ServerStatus(version=version)
+    status.model_status["m"].version_status[1].ready_state = 1
+    for plugin, wire in zip((HTTP, GRPC), status_of(status), strict=True):
+        told = plugin.make({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
+        assert (told.schedules, told.unavailable) == (schedules, False)
+
+
+def test_a_model_that_is_not_ready_is_not_asked() -> None:
+    """Whatever its tensors are."""
+    asked = simple(inputs=(values("X", 1),))
+    error = refused(asked, replace(SIMPLE, unavailable=True))
+    assert (error.kind, error.origin) == (Kind.NO_BACKEND, Origin.BACKEND)
+    assert error.public == "Request for unknown model: 'simple' has no available versions"
+    error = refused(replace(asked, version="2"), replace(SIMPLE, unavailable=True))
+    assert error.public.endswith("'simple' version 2 is not at ready state")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +165,7 @@ def test_parameters_that_do_not_fit(parameters: dict[str, Any], told: str) -> No
         (simple(outputs=(RequestedOutput("X"),)), "unexpected inference output 'X' for model"),
         (
             simple(outputs=(RequestedOutput("OUTPUT0", {"classification": 0}),)),
-            "output 'OUTPUT0': parameter 'classification' must be an integer greater than 0",
+            "output 'OUTPUT0': parameter 'classification' must be an integer from 1 to 2^32-1",
         ),
         (simple(version="v2"), "version 'v2' of model 'simple' is not found"),
         (simple(version="9" * 19), "version '9999999999999999999' of model"),
@@ -436,10 +466,10 @@ def test_an_answer_without_status(status: int, kind: Kind) -> None:
     assert error.detail == "<h1>proxy</h1>"
 
 
-def test_a_bare_400_is_what_old_servers_say_of_words_they_do_not_know() -> None:
+def test_a_bare_400_is_what_servers_say_of_a_header_they_cannot_read() -> None:
     error = http_error(400, {"content-type": "text/plain"})
     assert (error.kind, error.origin) == (Kind.BAD_REQUEST, Origin.BACKEND)
-    assert "before release 1.12 it knows neither priority nor timeout" in error.public
+    assert error.public == "the legacy server cannot read what was asked"
 
 
 @pytest.mark.parametrize(
@@ -574,10 +604,14 @@ def asked_of_status(operation: Any) -> list[Any]:
 def test_status_as_what_was_asked() -> None:
     assert asked_of_status(ServerMetadataRequest()) == [ServerMetadata("s", "1.9.0")] * 2
     model = ModelMetadata(
-        "m", inputs=(TensorMetadata("I", "TYPE_INVALID", (1,)),), max_batch_size=0
+        "m",
+        inputs=(TensorMetadata("I", "TYPE_INVALID", (1,)),),
+        max_batch_size=0,
+        unavailable=True,
     )
     assert asked_of_status(ModelMetadataRequest("m")) == [model] * 2
-    assert asked_of_status(ModelReadyRequest("m")) == [Health(ok=False)] * 2
+    for version in ("", "1", "-1"):
+        assert asked_of_status(ModelReadyRequest("m", version)) == [Health(ok=False)] * 2
     index = ModelIndex((ModelIndexEntry("m", "2", ""), ModelIndexEntry("n")))
     assert asked_of_status(ModelIndexRequest()) == [index] * 2
     assert asked_of_status(ModelIndexRequest(ready_only=True)) == [ModelIndex()] * 2
@@ -587,7 +621,6 @@ def test_status_as_what_was_asked() -> None:
     ("operation", "kind", "told"),
     [
         (ModelMetadataRequest("m", "1"), Kind.NOT_FOUND, "model 'm' has no version 1"),
-        (ModelReadyRequest("m", "-1"), Kind.NOT_FOUND, "model 'm' has no version -1"),
         (ModelConfigRequest("m", "1"), Kind.NOT_FOUND, "model 'm' has no version 1"),
         (ModelConfigRequest("x"), Kind.BACKEND_GARBAGE, "does not tell of model 'x'"),
         (ModelReadyRequest("x"), Kind.BACKEND_GARBAGE, "does not tell of model 'x'"),

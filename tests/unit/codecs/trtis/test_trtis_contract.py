@@ -171,6 +171,7 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
         inputs=tuple(map(told, draw(st.permutations(inputs)))),
         outputs=tuple(map(told, outputs)),
         max_batch_size=0 if batch is None else draw(st.integers(batch, 9)),
+        schedules=True,
     )
     asked = []
     for index, output in enumerate(outputs):

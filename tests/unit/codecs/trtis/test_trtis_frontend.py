@@ -79,6 +79,25 @@ def test_an_unknown_model(level: str, path: str, told: str) -> None:
     assert (status.code, status.msg) == (pb.CODES["UNAVAILABLE"], told)
 
 
+@pytest.mark.parametrize(
+    ("level", "told"),
+    [
+        ("1.9", "Inference request for unknown model 'simple'"),
+        ("1.15", "Request for unknown model: 'simple' has no available versions"),
+    ],
+)
+def test_a_model_that_is_not_ready_is_told_before_its_tensors(level: str, told: str) -> None:
+    codec = HTTP.make({"level": level})
+    wire = infer("batch_size: 0 input { name: 'X' }")
+    unfinished = codec.parse_request(wire, DEFAULT_LIMITS)
+    assert isinstance(unfinished, Unfinished)
+    with pytest.raises(GatewayError) as caught:
+        unfinished.finish(replace(MODELS["simple"].metadata, unavailable=True))
+    assert caught.value.kind is Kind.NO_BACKEND
+    status = status_of(codec.build_error(caught.value, wire))
+    assert (status.code, status.msg) == (pb.CODES["UNAVAILABLE"], told)
+
+
 def test_an_output_twice_is_refused_by_1_15() -> None:
     twice = BOTH + ' output { name: "OUTPUT0" } output { name: "OUTPUT0" }'
     assert http(infer(twice)).status == 200

@@ -1,0 +1,171 @@
+"""Integers of any size reach no field that is too narrow for them: whatever a client or a server
+tells, it is written or refused by a declared error."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infergate.codecs.profiles import MLSERVER, TRITON
+from infergate.codecs.registry import plugins
+from infergate.codecs.trtis.methods import SHARED_MEMORY
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import (
+    Answer,
+    InferRequest,
+    InferResponse,
+    ModelIndexEntry,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
+    ModelStatus,
+    Operation,
+    RequestedOutput,
+    ServerStatus,
+    ServerStatusRequest,
+    SharedMemoryRegion,
+    SharedMemoryRegisterRequest,
+    SharedMemoryStatus,
+    SharedMemoryStatusRequest,
+    TensorMetadata,
+    TraceSettingsRequest,
+)
+from infergate.core.places import Place
+from infergate.core.tensor import Tensor
+from infergate.core.wire import HttpRequest, RpcRequest
+from infergate.testing.vectors import finished
+
+BITS = (31, 32, 63, 64)
+EDGES = (-1, 0, *(2**bits - 1 for bits in BITS), *(2**bits for bits in BITS), 10**19, 10**40)
+REFUSED = frozenset({Kind.BAD_REQUEST, Kind.UNSUPPORTED, Kind.TOO_LARGE})
+SHAPED = TensorMetadata("X", "FP32", (-1, -1, -1))
+MODEL = ModelMetadata(
+    "m",
+    inputs=(SHAPED,),
+    outputs=(replace(SHAPED, name="Y"),),
+    max_batch_size=8,
+    schedules=True,
+)
+INPUT = Tensor("X", Datatype.FP32, (1, 0, 3), b"")
+ASKED = InferRequest("m", inputs=(INPUT,))
+CODECS = pytest.mark.parametrize("name", sorted(plugins()))
+EDGE = pytest.mark.parametrize("number", EDGES)
+
+
+def asked(number: int) -> Iterator[Operation]:
+    """Operations that hold ``number``."""
+    if 0 <= number < 2**63:
+        for shape in ((number, 0, 3), (1, 0, number)):
+            yield replace(ASKED, inputs=(replace(INPUT, shape=shape),))
+    for name in ("sequence_id", "priority", "timeout", "other"):
+        yield replace(ASKED, parameters={name: number})
+    yield replace(ASKED, id=str(number))
+    yield replace(ASKED, version=str(number))
+    yield replace(ASKED, inputs=(replace(INPUT, parameters={"other": number}),))
+    for parameters in ({"classification": number}, {"other": number}):
+        yield replace(ASKED, outputs=(RequestedOutput("Y", parameters),))
+    if 0 <= number < 2**64:
+        for place in (Place("r", number, 0), Place("r", 0, number)):
+            yield replace(ASKED, inputs=(replace(INPUT, place=place),))
+            yield replace(ASKED, outputs=(RequestedOutput("Y", {}, place),))
+    for name in ("offset", "size"):
+        yield SharedMemoryRegisterRequest(**{"name": "r", "key": "/k", name: number})
+    for name in ("size", "device"):
+        told = {"name": "r", "size": 1, "device": 0, "handle": b"h", name: number}
+        yield SharedMemoryRegisterRequest(**told)
+    yield TraceSettingsRequest("m", {"trace_rate": str(number)})
+
+
+def refusal(act: Callable[..., Any], *arguments: Any) -> Kind:
+    """The kind of the error that ``act`` raises; BAD_REQUEST stands for none."""
+    try:
+        act(*arguments)
+    except GatewayError as error:
+        return error.kind
+    return Kind.BAD_REQUEST
+
+
+@CODECS
+@EDGE
+@pytest.mark.parametrize("profile", [TRITON, MLSERVER], ids=lambda profile: profile.name)
+def test_a_server_is_asked_or_the_client_refused(name: str, number: int, profile: Any) -> None:
+    codec = plugins()[name].make({})
+    for operation in asked(number):
+        assert refusal(codec.build_request, operation, profile, MODEL) in REFUSED, operation
+
+
+def told(number: int) -> Iterator[tuple[Operation, Answer]]:
+    """Answers that hold ``number``, and what asks for them."""
+    shape = (max(number, 0), 0, 3)
+    outputs = (Tensor("Y", Datatype.FP32, shape, b""),)
+    yield ASKED, InferResponse("m", str(number), outputs=outputs)
+    metadata = replace(MODEL, max_batch_size=number, versions=(str(number),))
+    metadata = replace(metadata, inputs=(replace(SHAPED, shape=(number,)),))
+    yield ModelMetadataRequest("m"), metadata
+    duration = {"count": number, "ns": number}
+    counted = {
+        "name": "m",
+        "version": str(number),
+        "last_inference": number,
+        "execution_count": number,
+        "inference_stats": dict.fromkeys(("success", "queue", "compute_infer"), duration),
+        "batch_stats": [{"batch_size": number, "compute_infer": duration}],
+    }
+    yield ModelStatisticsRequest("m"), ModelStatistics((counted,))
+    versions = (ModelIndexEntry("m", str(number), "READY"),)
+    models = (ModelStatus(metadata, versions, (counted,)),)
+    yield ServerStatusRequest(), ServerStatus("s", "1", ready=True, models=models)
+    if not 0 <= number < 2**64:
+        return  # no region is registered so
+    for region in (
+        SharedMemoryRegion("r", "/k", number, number),
+        SharedMemoryRegion("r", size=number, device=number % 2**31),
+    ):
+        question = SharedMemoryStatusRequest(cuda=region.device is not None)
+        yield question, SharedMemoryStatus((region,))
+
+
+LISTING = {
+    "trtis-http": HttpRequest("GET", "/api/sharedmemorycontrol/status"),
+    "trtis-grpc": RpcRequest(SHARED_MEMORY, (b"\x22\0",)),
+}
+"""What no backend of the protocol is asked."""
+
+
+@CODECS
+@EDGE
+def test_a_client_is_answered_or_given_a_declared_error(name: str, number: int) -> None:
+    codec = plugins()[name].make({})
+    for operation, answer in told(number):
+        try:
+            wire = codec.build_request(operation, TRITON, MODEL)
+        except GatewayError:
+            if name not in LISTING or not isinstance(operation, SharedMemoryStatusRequest):
+                continue
+            wire = LISTING[name]
+        with contextlib.suppress(GatewayError):
+            parsed = finished(codec.parse_request(wire, DEFAULT_LIMITS), MODEL)
+            codec.build_response(answer, parsed)
+
+
+TYPES = tuple(each for each in Datatype if each is not Datatype.BYTES)
+
+
+@EDGE
+@pytest.mark.parametrize("datatype", TYPES, ids=lambda datatype: datatype.value)
+def test_json_is_read_or_refused(datatype: Datatype, number: int) -> None:
+    codec = plugins()["v2-rest"].make({})
+    for shape, data in (([3], [number, 0, 3]), ([number, 0, 3], []), ([1], [number])):
+        tensor = {"name": "X", "datatype": datatype.value, "shape": shape, "data": data}
+        for more in ({}, {"parameters": {"binary_data_size": number}}):
+            body = json.dumps({"inputs": [{**tensor, **more}]}).encode()
+            wire = HttpRequest("POST", "/v2/models/m/infer", "", {}, [body])
+            assert refusal(codec.parse_request, wire, DEFAULT_LIMITS) in REFUSED
