@@ -144,8 +144,8 @@ def test_an_error_gives_the_requests_id_back(gateway: Infergate) -> None:
 def test_health_and_readiness(gateway: Infergate) -> None:
     assert get(gateway.admin, "/healthz")[0] == 200
     assert get(gateway.admin, "/readyz")[0] == 200
-    assert get(gateway.http, "/v2/health/live") == (200, b"")
-    assert get(gateway.http, "/v2/health/ready") == (200, b"")
+    assert get(gateway.http, "/v2/health/live") == (200, b'{"live":true}')
+    assert get(gateway.http, "/v2/health/ready") == (200, b'{"ready":true}')
 
 
 def test_the_data_port_has_no_admin(gateway: Infergate) -> None:

@@ -110,6 +110,9 @@ class Profile:
     """V2 gRPC: the name of a model to load or unload is field 1 of the request, not 2."""
     generates: bool = False
     """V2 REST: gives all answers of a decoupled model by ``generate_stream``, and only by that."""
+    content_types: bool = False
+    """V2 REST: decodes BYTES that the parameter ``content_type`` marks as base64, and takes null,
+    not a bare ``NaN``."""
     streams_infer: bool = False
     """V2 REST: gives all answers to an inference by ``infer_stream``."""
     tells_decoupled: bool = False

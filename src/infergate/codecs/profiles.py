@@ -28,7 +28,7 @@ TRITON: Final = Profile(
 INFERGATE: Final = Profile("infergate", binary=True, classifies=True)
 # MLServer's repository extension takes Triton's messages and looks at the name alone
 # (mlserver/handlers/model_repository.py).
-MLSERVER: Final = Profile("mlserver", loads_by_name=True, streams_infer=True)
+MLSERVER: Final = Profile("mlserver", loads_by_name=True, streams_infer=True, content_types=True)
 # KServe takes the binary extension though its metadata does not list it; it answers any version
 # in a REST path with 501, and has a list of models of its own. Its messages to load and unload
 # hold nothing but a name, as field 1 (kserve/protocol/grpc/grpc_predict_v2_pb2.py of 0.21).

@@ -6,7 +6,6 @@ the row's first cell, and has an example that it changes or refuses.
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -174,20 +173,6 @@ def _text_only(request: InferRequest, model: ModelMetadata) -> InferRequest:
     if not all(t.datatype is not Datatype.BYTES or _is_text(t) for t in request.inputs):
         raise _refused(Kind.UNSUPPORTED)
     return request
-
-
-def _in_base64(response: InferResponse, asked: InferRequest, model: ModelMetadata) -> InferResponse:
-    del asked, model
-
-    def change(tensor: Tensor) -> Tensor:
-        if tensor.datatype is not Datatype.BYTES or _is_text(tensor):
-            return tensor
-        data = pack_bytes(map(base64.b64encode, unpack_bytes(tensor.data)))
-        return replace(
-            tensor, data=data, parameters={**tensor.parameters, "content_type": "base64"}
-        )
-
-    return replace(response, outputs=tuple(map(change, response.outputs)))
 
 
 # ---- V2 gRPC ---------------------------------------------------------------------------------
@@ -389,13 +374,6 @@ RULES: tuple[Rule, ...] = (
         (_V2, "BYTES that are not UTF-8, in JSON requests"),
         asking(_of(Datatype.BYTES, pack_bytes([b"\xff"]))),
         asks=_text_only,
-    ),
-    Rule(
-        "strings that are no text are told in base64",
-        [JSON],
-        (_V2, "BYTES that are not UTF-8, in JSON answers"),
-        telling(Tensor("Y", Datatype.BYTES, (1,), pack_bytes([b"\xff"]))),
-        tells=_in_base64,
     ),
     Rule(
         "NaN is one word",

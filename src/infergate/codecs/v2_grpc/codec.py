@@ -129,7 +129,7 @@ class V2Grpc:
         """Raises UNSUPPORTED for a method the service lacks, BAD_REQUEST for a bad message."""
         if _operation(wire) is InferRequest:
             request = self._read(wire, limits)
-            return streams.parsed(request) if wire.method == STREAM else Parsed(request)
+            return streams.parsed(request)
         method = BY_PATH[wire.method]
         most = limits.body if method.holds_files else _MOST_ASKED
         if size(wire.message) > most:

@@ -54,7 +54,10 @@ def write_server_metadata(answer: ServerMetadata) -> Any:
 def read_model_index(message: Any) -> ModelIndex:
     """A RepositoryIndexResponse."""
     return ModelIndex(
-        tuple(ModelIndexEntry(m.name, m.version, m.state, m.reason) for m in message.models)
+        tuple(
+            ModelIndexEntry(m.name, m.version, m.state.removeprefix("State."), m.reason)  # MLServer
+            for m in message.models
+        )
     )
 
 

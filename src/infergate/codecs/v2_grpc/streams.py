@@ -54,13 +54,17 @@ class _Reply:
     empty_final: bool
 
 
+_NO_EMPTY_FINAL: Final = _Reply(empty_final=False)
+
 # ---- towards clients
 
 
 def parsed(request: InferRequest) -> Parsed:
-    """``request`` without the parameter that is for the stream's server, which is the gateway."""
+    """``request`` without the parameter that is for the stream's server, which is the gateway.
+    Clients set it outside streams too, where nothing follows from it, and Triton refuses it over
+    REST."""
     if _WANTS_EMPTY_FINAL not in request.parameters:
-        return Parsed(request, _Reply(empty_final=False))
+        return Parsed(request, _NO_EMPTY_FINAL)
     parameters = dict(request.parameters)
     wanted = parameters.pop(_WANTS_EMPTY_FINAL)
     return Parsed(replace(request, parameters=parameters), _Reply(empty_final=wanted is True))

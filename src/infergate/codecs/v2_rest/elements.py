@@ -18,6 +18,7 @@ announces.
 from __future__ import annotations
 
 import base64
+import binascii
 import math
 import sys
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ from infergate.core.datatypes import INTEGERS, NUMPY, Datatype
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.tensor import (
     Buffer,
+    Parameters,
     Tensor,
     float32_from_bf16,
     pack_bytes,
@@ -45,10 +47,9 @@ from infergate.core.tensor import (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one side may say. ``specials``: what stands for a float that JSON has no number for;
-    ``errors``: how strings become bytes; ``packed``: UINT8 data may be one base64 string."""
+    """What one side may say. ``errors``: how strings become bytes; ``packed``: UINT8 data may be
+    one base64 string."""
 
-    specials: Mapping[str | None, float]
     errors: str
     packed: bool
 
@@ -57,13 +58,12 @@ _SPECIALS: Final[dict[str | None, float]] = {
     "NaN": math.nan,
     "Infinity": math.inf,
     "-Infinity": -math.inf,
+    None: math.nan,  # MLServer, KServe
 }
-REQUEST: Final = Reading(specials=_SPECIALS, errors="strict", packed=False)
-# MLServer and KServe write null for NaN, rest-proxy packs UINT8; for ``surrogateescape`` see
-# document.read_tolerantly.
-ANSWER: Final = Reading(
-    specials={**_SPECIALS, None: math.nan}, errors="surrogateescape", packed=True
-)
+"""What stands for a float that JSON has no number for."""
+REQUEST: Final = Reading(errors="strict", packed=False)
+# rest-proxy packs UINT8; for ``surrogateescape`` see document.read_tolerantly.
+ANSWER: Final = Reading(errors="surrogateescape", packed=True)
 
 
 def read_elements(
@@ -71,7 +71,8 @@ def read_elements(
 ) -> Buffer:
     """The canonical data of tensor ``name`` from its JSON. Raises BAD_REQUEST naming it."""
     if not is_array(node):
-        if shape != ():
+        is_only_text = type(node) is str and datatype is Datatype.BYTES and shape == (1,)
+        if shape != () and not is_only_text:
             raise bad_request(f"tensor '{name}': data must be an array, not {kind(node)}")
         node = [node]
     if isinstance(node, simdjson.Array):
@@ -88,7 +89,7 @@ def read_elements(
     elif datatype in INTEGERS:
         values = _integers(name, datatype, flat)
     else:
-        values = _floats(name, datatype, flat, reading)
+        values = _floats(name, datatype, flat)
     return values.view(np.uint8).data
 
 
@@ -195,19 +196,18 @@ def _integers(name: str, datatype: Datatype, flat: list[Node]) -> Array:
     return np.array(flat, NUMPY[datatype])
 
 
-def _floats(name: str, datatype: Datatype, flat: list[Node], reading: Reading) -> Array:
+def _floats(name: str, datatype: Datatype, flat: list[Node]) -> Array:
     """Numbers, and words for what is no number."""
     wanted = f"{datatype.value} takes numbers"
     words = [value for value in flat if type(value) not in _NUMBERS]
     told = flat
     if words:
         _check_types(name, flat, _NUMBERS | _WORDS, wanted)
-        unknown = set(words).difference(reading.specials)
+        unknown = set(words).difference(_SPECIALS)
         if unknown:
             index = next(i for i, value in enumerate(flat) if value in unknown)
             raise _wrong(name, index, flat[index], wanted)
-        specials = reading.specials
-        told = [value if type(value) in _NUMBERS else specials[value] for value in flat]
+        told = [value if type(value) in _NUMBERS else _SPECIALS[value] for value in flat]
     try:
         values = ROUND[datatype](np.array(told, "<f8"))
     except OverflowError:
@@ -264,7 +264,15 @@ def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
 
 
 def write_strings(tensor: Tensor) -> list[str] | None:
-    """The elements of a BYTES tensor; None where one is not UTF-8."""
+    """The elements of a BYTES tensor; None where they must be written in base64: where one is not
+    UTF-8, or the tensor's parameters promise base64 and one is none. (MLServer marks elements that
+    hold base64 over gRPC too.)"""
+    if (
+        tensor.parameters
+        and is_base64(tensor.parameters)
+        and None in map(_unpacked, unpack_bytes(tensor.data))
+    ):
+        return None
     try:
         return [element.decode() for element in unpack_bytes(tensor.data)]
     except UnicodeDecodeError:
@@ -272,5 +280,39 @@ def write_strings(tensor: Tensor) -> list[str] | None:
 
 
 def write_base64(tensor: Tensor) -> list[str]:
-    """The elements of a BYTES tensor in base64."""
+    """The elements of a BYTES tensor in base64, of which :data:`BASE64` tells."""
     return [base64.b64encode(element).decode() for element in unpack_bytes(tensor.data)]
+
+
+# ---- base64 -----------------------------------------------------------------------------------
+
+CONTENT_TYPE: Final = "content_type"
+BASE64: Final = {CONTENT_TYPE: "base64"}
+"""The parameter that marks BYTES in base64 (rest-proxy, MLServer)."""
+_BASE64: Final = frozenset({"base64", "b64"})
+
+
+def is_base64(parameters: Parameters) -> bool:
+    """Whether the parameters of a BYTES tensor mark its elements as base64, in any spelling that
+    rest-proxy takes."""
+    spelt = parameters.get(CONTENT_TYPE)
+    return isinstance(spelt, str) and spelt.lower() in _BASE64
+
+
+def decode_base64(name: str, data: Buffer) -> Buffer:
+    """The canonical data of a BYTES tensor whose elements are base64. Raises BAD_REQUEST."""
+    elements = [_unpacked(element) for element in unpack_bytes(data)]
+    if None in elements:
+        raise bad_request(
+            f"tensor '{name}': element {elements.index(None)} is not base64, as its parameter "
+            f"{CONTENT_TYPE} says"
+        )
+    return pack_bytes([element for element in elements if element is not None])
+
+
+def _unpacked(element: Buffer) -> bytes | None:
+    """What ``element`` is the base64 of; None where it is not base64."""
+    try:
+        return base64.b64decode(element, validate=True)
+    except binascii.Error:
+        return None

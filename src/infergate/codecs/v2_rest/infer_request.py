@@ -20,8 +20,10 @@ from typing import Any, Final
 from infergate.codecs.base import Parsed, Profile, Unfinished
 from infergate.codecs.v2_rest.document import Node, items, kind, read, shown, string
 from infergate.codecs.v2_rest.elements import (
+    BASE64,
     NON_FINITE,
     REQUEST,
+    write_base64,
     write_numbers,
     write_strings,
 )
@@ -221,7 +223,7 @@ def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
             inputs.append(write_tensor(tensor, {BINARY_SIZE: len(tensor.data)}))
             parts.append(tensor.data)
         else:
-            inputs.append(write_tensor(tensor, NO_PARAMETERS) | {"data": _data(tensor)})
+            inputs.append(_in_json(tensor, profile))
     head["inputs"] = inputs
     if operation.outputs:
         extra = {BINARY: True} if profile.binary else {}
@@ -250,14 +252,22 @@ def _write_output(output: RequestedOutput, extra: Parameters) -> dict[str, Any]:
     return told
 
 
-def _data(tensor: Tensor) -> Any:
+def _in_json(tensor: Tensor, profile: Profile) -> dict[str, Any]:
+    """The object of ``tensor`` with its data, for a server that takes no binary data."""
     if tensor.datatype is not Datatype.BYTES:
-        return write_numbers(tensor, NON_FINITE["literal"])
-    told = write_strings(tensor)
-    if told is None:
-        raise GatewayError(
-            Kind.UNSUPPORTED,
-            f"tensor '{tensor.name}': BYTES that are not UTF-8 cannot be told in JSON, and this "
-            "server takes no binary data",
-        )
-    return told
+        spelling = _NUMPY_WORDS if profile.content_types else NON_FINITE["literal"]
+        return write_tensor(tensor, NO_PARAMETERS) | {"data": write_numbers(tensor, spelling)}
+    texts = write_strings(tensor)
+    if texts is not None:
+        return write_tensor(tensor, NO_PARAMETERS) | {"data": texts}
+    if profile.content_types:
+        return write_tensor(tensor, BASE64) | {"data": write_base64(tensor)}
+    raise GatewayError(
+        Kind.UNSUPPORTED,
+        f"tensor '{tensor.name}': BYTES that are not UTF-8 cannot be told in JSON, and this "
+        "server takes no binary data",
+    )
+
+
+_NUMPY_WORDS: Final = (b"null", b'"Infinity"', b'"-Infinity"')
+"""NaN, Infinity and -Infinity for MLServer, which refuses bare words: numpy reads these."""

@@ -2,7 +2,7 @@
 
 *Rule 1.* Outputs are written in the form that each was asked for. BYTES that are not UTF-8 go into
 JSON as base64, the whole tensor, marked by the parameter ``content_type: base64`` (rest-proxy and
-MLServer mark it so). Such marks in a backend's answer are passed on as they are.
+MLServer mark it so). BYTES that a backend marked so in JSON are decoded, and the mark is left out.
 *Rule 2.* A backend's answer is judged by its body: content types are not looked at.
 """
 
@@ -13,7 +13,13 @@ from typing import Any, Final
 
 from infergate.codecs.base import Parsed
 from infergate.codecs.v2_rest.document import Node, members, read_tolerantly, string
-from infergate.codecs.v2_rest.elements import ANSWER, write_base64, write_numbers, write_strings
+from infergate.codecs.v2_rest.elements import (
+    ANSWER,
+    BASE64,
+    write_base64,
+    write_numbers,
+    write_strings,
+)
 from infergate.codecs.v2_rest.encodings import accepted, decoded, encoded
 from infergate.codecs.v2_rest.errors import JSON_TYPE, LONGEST, backend_error
 from infergate.codecs.v2_rest.infer_request import Wanted
@@ -62,7 +68,7 @@ def write_response(
     blobs: list[Buffer] = []
     for tensor in answer.outputs:
         if tensor.place is not None:
-            outputs.append(write_tensor(tensor, NO_PARAMETERS))
+            outputs.append(_placed(tensor))
         elif wanted.is_binary(tensor.name):
             outputs.append(write_tensor(tensor, {BINARY_SIZE: len(tensor.data)}))
             blobs.append(tensor.data)
@@ -87,6 +93,12 @@ def text_size(answer: InferResponse, parsed: Parsed) -> int:
     return size
 
 
+def _placed(tensor: Tensor) -> dict[str, Any]:
+    """The object of an output in shared memory, without parameters, as Triton writes it:
+    perf_analyzer looks for ``binary_data_size`` in any that there are."""
+    return {"name": tensor.name, "datatype": tensor.datatype.spelling, "shape": tensor.shape}
+
+
 def _in_json(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> dict[str, Any]:
     if tensor.datatype is not Datatype.BYTES:
         told = write_tensor(tensor, NO_PARAMETERS)
@@ -95,7 +107,7 @@ def _in_json(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> dict[str, 
         told = write_tensor(tensor, NO_PARAMETERS)
         told["data"] = texts
     else:
-        told = write_tensor(tensor, {"content_type": "base64"})
+        told = write_tensor(tensor, BASE64)
         told["data"] = write_base64(tensor)
     return told
 

@@ -39,6 +39,7 @@ from infergate.core.messages import (
     ModelReadyRequest,
     ModelStatistics,
     Operation,
+    ServerLiveRequest,
     ServerMetadata,
     TensorMetadata,
 )
@@ -46,6 +47,8 @@ from infergate.core.wire import HttpResponse
 
 _MOST: Final = 100_000
 """Entries of one list in a server's answer: far more models than a server holds."""
+_ENUM: Final = "State."
+"""How MLServer 1.7 begins a state: with the name of its enumeration."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -53,16 +56,18 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 def write_health(answer: Health, operation: Operation) -> HttpResponse:
-    """200, or 400: "a 4xx status code indicates false". The body is empty, except where a model
-    is not ready: clients show the ``error`` of a failed call."""
-    if answer.ok:
-        return HttpResponse(200)
-    if isinstance(operation, ModelReadyRequest):
-        named = f"model '{operation.model}'"
-        if operation.version:
-            named += f" version '{operation.version}'"
-        return _json(400, {"error": f"{named} is not ready"})
-    return HttpResponse(400)
+    """200, or 400: "a 4xx status code indicates false". The body says the same, as the Open
+    Inference Protocol has it and KServe's clients read it; where a model is not ready also as the
+    ``error`` of a failed call, which clients show."""
+    status = 200 if answer.ok else 400
+    if not isinstance(operation, ModelReadyRequest):
+        key = "live" if isinstance(operation, ServerLiveRequest) else "ready"
+        return _json(status, {key: answer.ok})
+    told: dict[str, Any] = {"name": operation.model, "ready": answer.ok}
+    if not answer.ok:
+        version = f" version '{operation.version}'" if operation.version else ""
+        told["error"] = f"model '{operation.model}'{version} is not ready"
+    return _json(status, told)
 
 
 def write_server(answer: ServerMetadata) -> HttpResponse:
@@ -214,7 +219,10 @@ def _entry(node: Node, path: str) -> ModelIndexEntry:
     if isinstance(node, str):
         return ModelIndexEntry(string(node, path))
     told = members(node, path, ("name", "version", "state", "reason"))
-    return ModelIndexEntry(*(_text(told, key) for key in ("name", "version", "state", "reason")))
+    name, version, state, reason = (
+        _text(told, key) for key in ("name", "version", "state", "reason")
+    )
+    return ModelIndexEntry(name, version, state.removeprefix(_ENUM), reason)
 
 
 def _text(told: Mapping[str, Node], key: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from infergate.codecs.v2_rest.elements import CONTENT_TYPE
 from infergate.codecs.v2_rest.few import read_few
 from infergate.codecs.v2_rest.tensors import BINARY, BINARY_OUTPUT, BINARY_SIZE
 from infergate.core.classification import PARAMETER as CLASSES
@@ -145,6 +146,8 @@ def _tensor(item: Any, limits: Limits) -> Tensor:
         count *= dimension
     few = read_few(spelt, count, data)
     if few is None or len(shape) > limits.rank:
+        raise _UnusualError
+    if parameters and spelt == "BYTES" and CONTENT_TYPE in parameters:
         raise _UnusualError
     return Tensor(name, few[0], tuple(shape), few[1], parameters)
 

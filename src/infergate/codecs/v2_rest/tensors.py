@@ -1,8 +1,9 @@
 """What the tensors of requests and answers have in common: their JSON objects and binary data.
 
-*Rule.* ``binary_data_size``, ``binary_data`` and ``binary_data_output`` tell the form of a message;
-they never leave this package. Among canonical parameters they tell of a form that is no more
-(KServe's answers over gRPC have them), and are left out.
+*Rule.* ``binary_data_size``, ``binary_data`` and ``binary_data_output`` tell the form of a message,
+and so does ``content_type: base64`` of BYTES in JSON; they never leave this package. Among
+canonical parameters the former tell of a form that is no more (KServe's answers over gRPC have
+them), and are left out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import orjson
 
 from infergate.codecs.v2_rest.document import (
     Node,
+    is_array,
     items,
     kind,
     named,
@@ -27,8 +29,14 @@ from infergate.codecs.v2_rest.document import (
     shown,
     string,
 )
-from infergate.codecs.v2_rest.elements import Reading, read_elements
-from infergate.codecs.v2_rest.forms import Form, is_binary_only
+from infergate.codecs.v2_rest.elements import (
+    CONTENT_TYPE,
+    Reading,
+    decode_base64,
+    is_base64,
+    read_elements,
+)
+from infergate.codecs.v2_rest.forms import Form, forms_of
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
@@ -206,8 +214,13 @@ def read_tensor(node: Node, path: str, source: Source) -> Tensor:
         check_data(name, datatype, shape, data)
     elif "data" in told:
         data = _read_data(name, datatype, shape, told["data"], source.side.reading)
-        if is_binary_only(datatype, data):
-            source.forms.add(Form.BINARY_ONLY)
+        if not is_array(told["data"]):
+            source.forms.add(Form.BARE)
+        if datatype is Datatype.BYTES and held and is_base64(held):
+            data = decode_base64(name, data)
+            held = {key: value for key, value in held.items() if key != CONTENT_TYPE}
+            source.forms.add(Form.BASE64)
+        source.forms.update(forms_of(datatype, data))
     else:
         data = source.side.without_data(name, shape, held)
     return Tensor(name, datatype, shape, data, held)

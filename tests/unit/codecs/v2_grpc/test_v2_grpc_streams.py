@@ -101,11 +101,11 @@ def test_the_end_is_told_where_it_is_wanted() -> None:
     assert not told.infer_response.outputs
 
 
-def test_a_unary_request_keeps_the_parameter() -> None:
+def test_a_unary_request_does_without_the_parameter() -> None:
     wire = RpcRequest(INFER, (message(triton_enable_empty_final_response=True),))
     operation = TRITON.parse_request(wire, DEFAULT_LIMITS).operation
     assert isinstance(operation, InferRequest)
-    assert operation.parameters == {"triton_enable_empty_final_response": True}
+    assert operation.parameters == {}
 
 
 @pytest.mark.parametrize("kind", Kind)

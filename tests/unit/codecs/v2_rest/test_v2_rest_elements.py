@@ -89,14 +89,18 @@ def test_bf16_at_ties(value: float) -> None:
 
 
 def test_specials_mixed_with_numbers() -> None:
-    values = parse_one("FP64", [6], '[1,"NaN",NaN,-Infinity,"Infinity",2.5]').numpy().tolist()
-    assert str(values) == "[1.0, nan, nan, -inf, inf, 2.5]"
+    data = '[1,"NaN",NaN,-Infinity,"Infinity",2.5,null]'
+    for datatype in ("FP16", "FP32", "FP64", "BF16"):
+        values = parse_one(datatype, [7], data).numpy().tolist()
+        assert str(values) == "[1.0, nan, nan, -inf, inf, 2.5, nan]"
     refused(one("FP32", [1], '["nan"]'), "element 0", "a string")
     refused(one("BYTES", [1], "[NaN]"), "element 0", "a number")
     refused(one("BOOL", [1], "[NaN]"), "a number")
+    for datatype in ("INT32", "BOOL", "BYTES"):
+        refused(one(datatype, [1], "[null]"), "element 0", "null")
 
 
-@pytest.mark.parametrize("data", ["[true]", '["1"]', "[null]", "[{}]"])
+@pytest.mark.parametrize("data", ["[true]", '["1"]', "[{}]"])
 def test_nothing_is_coerced_to_a_number(data: str) -> None:
     refused(one("FP32", [1], data), "'X'", "element 0")
     refused(one("INT32", [1], data), "'X'", "element 0")
@@ -114,8 +118,10 @@ def test_bytes_and_booleans() -> None:
 
 def test_data_that_is_no_array() -> None:
     refused(one("FP32", [1], '{"a":1}'), "an object")
-    refused(one("BYTES", [1], '"a"'), "a string")
-    assert parse_one("BYTES", [], '"a"').numpy().item() == b"a"
+    refused(one("BYTES", [2], '"a"'), "a string")
+    refused(one("FP32", [1], '"NaN"'), "a string")
+    for shape in ([], [1]):
+        assert parse_one("BYTES", shape, '"a"').numpy().item() == b"a"
     refused(one("FP32", [], "[]"), "1 elements", "holds 0")
 
 
@@ -200,9 +206,22 @@ def test_bytes_that_are_not_utf8_go_out_in_base64_the_whole_tensor() -> None:
     assert b'"parameters":{"k":1,"content_type":"base64"},"data":["/w==","cGxhaW4="]' in body(wire)
     read = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
     assert isinstance(read, InferResponse)
-    # the mark and the text pass as they are: only the client knows what it asked for
-    assert read.outputs[0].parameters["content_type"] == "base64"
-    assert read.outputs[0].numpy().tolist() == [b"/w==", b"cGxhaW4="]
+    assert read == response
+
+
+@pytest.mark.parametrize(
+    ("element", "told"),
+    [
+        (b"", '[""]'),
+        (b"/w==", '["/w=="]'),  # as MLServer marks it over gRPC
+        (b"no base64", '["bm8gYmFzZTY0"]'),  # as rest-proxy does
+    ],
+)
+def test_a_mark_of_base64_is_true_in_json(element: bytes, told: str) -> None:
+    tensor = tensor_of("Y", Datatype.BYTES, np.array([element], object), {"content_type": "base64"})
+    response = InferResponse("m", outputs=(tensor,))
+    wire = CODEC.build_response(response, Parsed(InferRequest("m")))
+    assert f'"parameters":{{"content_type":"base64"}},"data":{told}'.encode() in body(wire)
 
 
 def answer(data: str, datatype: str = "UINT8", shape: str = "[1]") -> Tensor:

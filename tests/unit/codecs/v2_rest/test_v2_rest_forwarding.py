@@ -80,15 +80,38 @@ def test_classes_are_asked_only_of_servers_that_have_them() -> None:
     assert passes(text, MLSERVER, validate=False)  # unread: the server's matter
 
 
-@pytest.mark.parametrize(
-    ("datatype", "data"),
-    [("FP16", "1"), ("BF16", "1"), ("FP32", '"NaN"'), ("FP32", "NaN"), ("FP64", '"-Infinity"')],
-)
-def test_json_that_servers_take_as_binary_only_is_translated(datatype: str, data: str) -> None:
-    text = with_data(datatype, data)
+@pytest.mark.parametrize("datatype", ["FP16", "BF16"])
+def test_json_that_servers_take_as_binary_only_is_translated(datatype: str) -> None:
+    text = with_data(datatype, "1")
     assert not passes(text, TRITON)
     assert not passes(text, TRITON, str(len(text)))
     assert passes(text, MLSERVER)  # which takes no binary either
+    assert passes(text, TRITON, validate=False)
+
+
+BARE = with_data("BYTES", "").replace("[]", '"YQ=="')
+MARKED = with_data("BYTES", '"YQ=="').replace(
+    '"data"', '"parameters":{"content_type":"base64"},"data"'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "decoding"),
+    [
+        (with_data("FP16", '"NaN"'), []),
+        (with_data("FP32", '"NaN"'), []),
+        (with_data("FP32", "NaN"), []),
+        (with_data("FP64", '"-Infinity"'), []),
+        (with_data("FP32", "null"), []),
+        (BARE, []),
+        (MARKED, [MLSERVER]),
+    ],
+)
+def test_what_servers_read_in_different_ways_is_translated(
+    text: str, decoding: list[Profile]
+) -> None:
+    for profile in (TRITON, GENERIC, KSERVE, MLSERVER):
+        assert passes(text, profile) is (profile in decoding)
     assert passes(text, TRITON, validate=False)
 
 

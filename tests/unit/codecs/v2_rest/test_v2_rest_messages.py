@@ -33,6 +33,7 @@ from infergate.core.messages import (
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
+    Operation,
     RequestedOutput,
     ServerLiveRequest,
     ServerMetadata,
@@ -149,13 +150,27 @@ def test_a_body_of_one_part_is_not_copied() -> None:
 # ---- health and metadata ----------------------------------------------------------------------
 
 
-def test_health_is_told_by_the_status() -> None:
-    for operation in (ServerLiveRequest(), ServerReadyRequest(), ModelReadyRequest("m")):
-        assert CODEC.build_response(Health(ok=True), Parsed(operation)) == HttpResponse(200)
-    assert CODEC.build_response(Health(ok=False), Parsed(ServerReadyRequest())) == HttpResponse(400)
-    answer = CODEC.build_response(Health(ok=False), Parsed(ModelReadyRequest("m", "2")))
-    assert answer.status == 400
-    assert json.loads(body(answer)) == {"error": "model 'm' version '2' is not ready"}
+@pytest.mark.parametrize(
+    ("operation", "told", "otherwise"),
+    [
+        (ServerLiveRequest(), {"live": True}, {}),
+        (ServerReadyRequest(), {"ready": True}, {}),
+        (
+            ModelReadyRequest("m", "2"),
+            {"name": "m", "ready": True},
+            {"error": "model 'm' version '2' is not ready"},
+        ),
+    ],
+)
+@pytest.mark.parametrize("ok", [True, False])
+def test_health_is_told_by_status_and_body(
+    operation: Operation, told: dict[str, object], otherwise: dict[str, object], *, ok: bool
+) -> None:
+    answer = CODEC.build_response(Health(ok=ok), Parsed(operation))
+    assert answer.status == (200 if ok else 400)
+    assert answer.headers == {"content-type": "application/json"}
+    refused = {key: False if value is True else value for key, value in told.items()} | otherwise
+    assert json.loads(body(answer)) == (told if ok else refused)
 
 
 @pytest.mark.parametrize(
