@@ -70,6 +70,12 @@ ATTACKS: dict[str, tuple[bytes, int]] = {
     "reset by headers for trailers": (
         streams(5000, h2.frame(h2.HEADERS, 4, 0, h2.asking(INFER))), CALM,
     ),
+    "DATA after its own reset": (
+        opened(1)
+        + h2.frame(h2.RST_STREAM, 0, 1, CANCEL)
+        + many(5000, h2.frame(h2.DATA, 0, 1, b"x")),
+        CALM,
+    ),
     "more streams than there may be": (many(1, *(opened(n) for n in range(1, 12001, 2))), CALM),
     "settings": (many(50_000, settings()), CALM),
     "settings that say much": (many(5000, settings(*((4, 2**20 + n) for n in range(64)))), CALM),

@@ -105,6 +105,8 @@ class ServerLink(Link):
         self.peer = ""
         self.identity: tuple[str, ...] = ()  # see Call.peer_identity
         self._calls: set[Served] = set()
+        self._most: Final = limits.streams
+        self._early = 0  # bytes of headers that are counted of calls beyond that
         self._is_lost = False
         self._is_greeted = False
         self._busy_until = 0.0
@@ -154,6 +156,7 @@ class ServerLink(Link):
         """The client went away, or we closed."""
         self._is_lost = True
         self._unsent.end()
+        self._release_early()
         if self._alarm is not None:
             self._alarm.cancel()
         self._wake()
@@ -176,8 +179,17 @@ class ServerLink(Link):
         if asked is None:
             asked = fields.meaning = Asked(fields, self.host.limits)
         if asked.refusal is not None:
-            self._turn_away(stream, asked, *asked.refusal)
+            code, details = asked.refusal
+            kind = Kind.TOO_LARGE if asked.limit else Kind.BAD_REQUEST
+            self._turn_away(stream, asked, code, GatewayError(kind, details, limit=asked.limit))
             return
+        if len(self._calls) >= self._most:  # the client may not know yet (bounds.EARLY_STREAMS)
+            try:
+                self.host.admission.grow(fields.size)
+            except GatewayError as error:
+                self._turn_away(stream, asked, calls.UNAVAILABLE, error)
+                return
+            self._early += fields.size
         handler = self.host.stream_handler(asked.method)
         if handler is not None:
             streaming = StreamCall(self, stream, asked)
@@ -191,13 +203,11 @@ class ServerLink(Link):
         if event.end:
             unary.end(fields)
 
-    def _turn_away(self, stream: Stream, asked: Asked, code: int, details: str) -> None:
+    def _turn_away(self, stream: Stream, asked: Asked, code: int, error: GatewayError) -> None:
         """There can be no such call: it is answered here, and recorded as any other."""
-        kind = Kind.TOO_LARGE if asked.limit else Kind.BAD_REQUEST
-        error = GatewayError(kind, details, limit=asked.limit)
         call = Call(self.peer, time.monotonic(), headers=asked.headers, peer_identity=self.identity)
         self.host.refused(error, asked, call)
-        block = calls.refusing(asked.status, code, details, {})
+        block = calls.refusing(asked.status, code, error.public, {})
         self.core.send_headers(stream, block, end=True)
         stream.owner = NOBODY
         self.let_end(stream)
@@ -235,10 +245,16 @@ class ServerLink(Link):
     def closed(self, call: Served) -> None:
         """``call`` needs nothing more of the connection."""
         self._calls.discard(call)
+        if self._early and len(self._calls) <= self._most:
+            self._release_early()
         if self._is_lost:
             self._check_over()
         elif self.host.stopping:
             self.flush_soon()
+
+    def _release_early(self) -> None:
+        self.host.admission.bytes -= self._early
+        self._early = 0
 
     def flush(self) -> None:
         """Write what is to be sent; close where that was the last."""

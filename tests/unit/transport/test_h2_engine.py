@@ -196,11 +196,28 @@ async def test_who_neither_reads_nor_ends_is_cut_off(connect: Connect) -> None:
 
 async def test_nothing_is_admitted_beyond_the_streams_of_a_connection(connect: Connect) -> None:
     site, peer = await connect(dataclasses.replace(RPC_LIMITS, streams=2))
+    peer.send(frames.SETTINGS_ACK)
     peer.send(b"".join(opened(n, "Wait") + message(n, b"x") for n in (1, 3, 5)))
     assert (await peer.until(lambda said: said[0] == 3))[2:] == (5, (7).to_bytes(4))
     assert site.admission.requests == 2
     peer.send(frames.reset(1, 8) + frames.reset(3, 8))
     await until(lambda: not site.admission.requests)
+
+
+async def test_calls_that_come_before_our_settings_are_known_are_counted(connect: Connect) -> None:
+    """They are served, and their headers count as long as there are too many."""
+    limits = dataclasses.replace(RPC_LIMITS, streams=2, in_flight_bytes=1000)
+    site, peer = await connect(limits)
+    peer.send(b"".join(opened(n, "Wait") + message(n, b"x") for n in (1, 3, 5, 7, 9, 11)))
+    ends = [status(await peer.until(is_end)) for _ in range(2)]
+    assert {code for code, _ in ends} == {calls.UNAVAILABLE}
+    assert site.admission.requests == 4
+    assert site.admission.bytes == 2 * 398 + 4
+    peer.send(frames.reset(1, 8) + frames.reset(3, 8))
+    await until(lambda: site.admission.bytes == 2)
+    peer.send(frames.reset(5, 8) + frames.reset(7, 8))
+    await until(lambda: not site.admission.requests)
+    assert site.admission.bytes == 0
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])

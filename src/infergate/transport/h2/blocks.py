@@ -25,7 +25,7 @@ PER_FIELD: Final = 32
 _STATIC: Final[tuple[Pair, ...]] = tuple(HeaderTable.STATIC_TABLE)
 _FIRST_OF_OURS: Final = len(_STATIC) + 1
 _LARGEST_TABLE: Final = 4096
-"""Which a peer may use until it has heard that we want none, and which is let be after that."""
+"""Which a peer may use until it acknowledges the SETTINGS that announce a table of no bytes."""
 _MOST_SHIFT: Final = 28
 """Bits of an integer: no length or index is longer."""
 
@@ -34,16 +34,21 @@ class Decoder:
     """Of one connection. ``is_stateless``: the last block would mean the same as long as the table
     keeps its size; ``is_resized``: it gave it another one."""
 
-    __slots__ = ("_entries", "_most", "_room", "_size", "is_resized", "is_stateless")
+    __slots__ = ("_entries", "_largest", "_most", "_room", "_size", "is_resized", "is_stateless")
 
     def __init__(self, most: int) -> None:
         """``most``: how much a block may come to, ``PER_FIELD`` counted."""
         self._most: Final = most
         self._entries: deque[Pair] = deque()  # the newest first
         self._size = 0
-        self._room = _LARGEST_TABLE
+        self._room = self._largest = _LARGEST_TABLE
         self.is_resized = False
         self.is_stateless = True
+
+    def settle(self) -> None:
+        """The peer acknowledged that there is no table any more (RFC 7541, 4.2)."""
+        self._largest = self._room = 0
+        self._shrink()
 
     def read(self, block: bytes) -> list[Pair]:
         """What ``block`` says. Raises ConnectionFault."""
@@ -100,7 +105,7 @@ class Decoder:
         self._shrink()
 
     def _resize(self, room: int) -> None:
-        if room > _LARGEST_TABLE:
+        if room > self._largest:
             raise IndexError("the table is too large")
         if room != self._room:  # else it is the same table
             self.is_resized, self.is_stateless = True, False

@@ -36,9 +36,16 @@ CHANGES: Final = 100.0
 send does not pay for them."""
 CHANGES_RATE: Final = 10.0
 """How many more of them a second: a client that measures its line changes its windows less."""
-EARLY_STREAMS: Final = 4096
-"""Streams of a client that has not heard yet how many it may open, which are refused for nothing:
-a proxy may begin a connection with all calls that wait."""
+EARLY_STREAMS: Final = 1024
+"""Streams beyond ``limits.streams`` that a client may open before it has acknowledged our SETTINGS
+(Envoy begins a connection with all calls that wait, 1024 at most): until then RFC 9113 sets no
+bound."""
+EARLY_HEADERS: Final = 4 * MIB
+"""What the headers of those may come to on a connection, 32 bytes counted for each field."""
+EARLY_TIME: Final = 10.0
+"""Seconds after a client's SETTINGS in which it has to acknowledge ours to open that many."""
+EARLY_REFUSALS: Final = 4096
+"""Streams of such a client beyond that, which are refused without being counted as a flood."""
 PINGS: Final = 5.0
 """PINGs at once, without DATA or headers of ours between (grpc: 2)."""
 PINGS_RATE: Final = 2.0

@@ -6,6 +6,8 @@ bytes are cut by ``reader``. What server and client do differently is the matter
 *Rule 1.* The connection's receive window is filled up as DATA is read from the socket, a stream's
 when its owner says so (``release``): that is what makes a peer wait.
 *Rule 2.* Every frame that makes no request go on is paid for from a budget (``bounds``).
+*Rule 3.* A frame on a closed stream is an error of that stream alone, unless RFC 9113 demands more:
+other calls share the connection. What was on its way when we reset a stream is free.
 """
 
 from __future__ import annotations
@@ -41,10 +43,15 @@ from infergate.transport.h2.stream import Stream
 
 _REASON: Final = 200
 """Characters of a reason that are told."""
+_ON_ITS_WAY: Final = 2
+"""Header blocks that a peer may have sent before it received our RST_STREAM."""
 
 
 class Connection(Reader):
     """See the module. ``streams`` are those open, by number."""
+
+    opens_streams = False
+    """Whether this end opens the streams: the peer then ends or breaks only what we asked for."""
 
     def __init__(self, header_bytes: int) -> None:
         """``header_bytes``: what headers may come to; up to a few times that a stream can be
@@ -64,12 +71,14 @@ class Connection(Reader):
         self._earned_frames = 0
         self._expected_updates = 0
         self._pinged_frames = 0
-        self._now = 0.0
+        self._now = self._greeted_at = 0.0
         self._events: list[Event] = []
         self._acks_due = 1
         self._window = frames.DEFAULT_WINDOW
         self._unreleased = 0
-        self._ignored: OrderedDict[int, None] = OrderedDict()
+        self._closed: OrderedDict[int, tuple[int, int] | None] = OrderedDict()
+        """Streams that were reset: how many bytes of DATA and how many header blocks may still
+        come on those that we reset; None: the peer reset it."""
 
     # ---- what those derived from it say
 
@@ -123,6 +132,8 @@ class Connection(Reader):
             case frames.PRIORITY:
                 self._charge("priorities")
                 if len(payload) != PRIORITY_FIELDS:
+                    if self._is_idle(stream):  # no RST_STREAM may be sent on it (RFC 9113, 6.4)
+                        raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a PRIORITY is cut short")
                     raise StreamFault(stream, Code.FRAME_SIZE_ERROR)
             case _:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "PUSH_PROMISE, which was switched off")
@@ -141,15 +152,26 @@ class Connection(Reader):
             self._unreleased = 0
         stream = self.streams.get(number)
         if stream is None:
-            if self._is_idle(number):
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on a stream never opened")
-            if number not in self._ignored:
-                raise ConnectionFault(Code.STREAM_CLOSED, "DATA on a stream that is closed")
+            self._on_late_data(number, body)
             return None
         if not stream.remote_open:
             raise StreamFault(number, Code.STREAM_CLOSED)
         self._take_data(stream, flags, length, body)
         return stream
+
+    def _on_late_data(self, number: int, body: int) -> None:
+        """DATA on a stream that is not open, ``body`` bytes without padding. Raises
+        ConnectionFault, StreamFault."""
+        if self._is_idle(number):
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on a stream never opened")
+        allowed = self._closed.get(number)
+        if allowed is None:
+            raise StreamFault(number, Code.STREAM_CLOSED)
+        room, blocks = allowed
+        if 0 < body <= room:
+            self._closed[number] = room - body, blocks
+        else:
+            self._charge("DATA on closed streams")
 
     def _take_data(self, stream: Stream, flags: int, length: int, body: int) -> None:
         if length > stream.receive_window:
@@ -189,7 +211,8 @@ class Connection(Reader):
                 del self.streams[stream.id]
 
     def _broken(self, fault: StreamFault) -> None:
-        self._charge("streams that break rules")
+        if not self.opens_streams or fault.stream not in self.streams:
+            self._charge("streams that break rules")
         self._break(fault.stream, fault.code)
 
     # ---- frames about streams
@@ -197,11 +220,13 @@ class Connection(Reader):
     def _on_reset(self, number: int, payload: bytes) -> None:
         if self._is_idle(number):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a stream that was never opened is reset")
-        self._charge("resets")
         stream = self.streams.get(number)
+        if stream is None or not self.opens_streams:
+            self._charge("resets")
         if stream is not None:
             code = WORD.unpack(payload)[0]
             self._close(stream)
+            self._remember_closed(number, None)
             self._events.append(Reset(stream, code, untouched=code == Code.REFUSED_STREAM))
 
     def _on_window_update(self, number: int, payload: bytes) -> None:
@@ -259,6 +284,7 @@ class Connection(Reader):
         self._out.parts.append(frames.SETTINGS_ACK)
         if not self._is_greeted:
             self._is_greeted = True
+            self._greeted_at = self._now
             self._events.append(Ready())
 
     def _on_settings_ack(self, payload: bytes) -> None:
@@ -267,6 +293,7 @@ class Connection(Reader):
         if not self._is_greeted or not self._acks_due:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "an answer to no SETTINGS")
         self._acks_due -= 1
+        self._blocks.settle()
 
     def _set(self, identifier: int, value: int) -> None:
         match identifier:
@@ -411,10 +438,19 @@ class Connection(Reader):
 
     def _cut(self, number: int, code: Code) -> None:
         """Tell the peer; what is on its way from there is ignored."""
-        self._ignored[number] = None
-        if len(self._ignored) > bounds.REMEMBERED_RESETS:
-            self._ignored.popitem(last=False)
+        stream = self.streams.get(number)
+        if stream is not None and stream.remote_open:
+            self._remember_closed(number, (stream.receive_window, _ON_ITS_WAY))
+        elif stream is not None or number in self._closed or code is Code.STREAM_CLOSED:
+            self._remember_closed(number, (0, 0))
+        else:  # it was never opened, but the peer thinks so
+            self._remember_closed(number, (bounds.STREAM_WINDOW, _ON_ITS_WAY))
         self._out.parts.append(frames.reset(number, code))
+
+    def _remember_closed(self, number: int, allowed: tuple[int, int] | None) -> None:
+        self._closed[number] = allowed
+        if len(self._closed) > bounds.REMEMBERED_RESETS:
+            self._closed.popitem(last=False)
 
     def _close(self, stream: Stream) -> None:
         del self.streams[stream.id]

@@ -6,8 +6,9 @@ means the same whenever it comes, so what it meant is remembered. Our own blocks
 *Rule.* Whatever a block says is looked at only after all of it was decoded: the decoder's state
 belongs to the connection, a mistake in it may belong to one stream.
 
-A peer that has heard of our table should say so at the head of its next block (RFC 7541, 4.2). Some
-that never use a table do not; as that changes no meaning, they are let be.
+Once a peer acknowledges our SETTINGS its table is empty: entries are gone, and an update to any
+other size is an error (RFC 7541, 4.2). It should say so at the head of its next block. Some that
+never use a table do not; as that changes no meaning, it is accepted.
 """
 
 from __future__ import annotations
@@ -111,6 +112,12 @@ class BlockReader:
         self._decoder: Final = Decoder(most)
         self._known: dict[bytes, Fields] = {}
         self._weight = 0
+
+    def settle(self) -> None:
+        """The peer acknowledged the SETTINGS by which it has no table. Known blocks are forgotten:
+        one may give the table the size that it had."""
+        self._decoder.settle()
+        self._forget()
 
     def read(self, block: bytes) -> Fields:
         """What ``block`` says. Raises ConnectionFault where it cannot be decoded."""

@@ -13,6 +13,8 @@ from infergate.transport.h2.fields import Fields
 from infergate.transport.h2.frames import Code, ConnectionFault, StreamFault
 from infergate.transport.h2.stream import Stream
 
+_MOST_UPDATES: Final = 2 * bounds.EARLY_STREAMS
+"""Window updates that a peer may owe us for the streams that were opened."""
 _STILL_THERE: Final = b"there? \0"
 _DRAIN: Final = b"draining"
 """What a PING says whose answer tells that the peer has heard our first GOAWAY."""
@@ -35,10 +37,18 @@ class _Peer(Connection):
         self._events.append(Trailers(stream, fields))
 
     def _for_nobody(self, number: int) -> None:
-        """Headers of a stream that is closed. Raises ConnectionFault."""
-        if number not in self._ignored:
-            raise ConnectionFault(Code.STREAM_CLOSED, "headers on a stream that is closed")
-        self._charge("headers after a reset")
+        """Headers of a stream that is closed. Raises ConnectionFault, StreamFault."""
+        allowed = self._closed.get(number)
+        if allowed is None:
+            if not self.opens_streams and number not in self._closed:
+                # Maybe it was never opened, and numbers only grow (RFC 9113, 5.1.1).
+                raise ConnectionFault(Code.STREAM_CLOSED, "headers on a stream that is closed")
+            raise StreamFault(number, Code.STREAM_CLOSED)
+        room, blocks = allowed
+        if blocks:
+            self._closed[number] = room, blocks - 1
+        else:
+            self._charge("headers on closed streams")
 
 
 class ServerConnection(_Peer):
@@ -53,6 +63,7 @@ class ServerConnection(_Peer):
         """Whether the peer was asked to open no more streams."""
         self._last_served: int | None = None
         """The last stream of all, once that is known."""
+        self._early_headers = 0
         self._greet(
             (
                 (frames.HEADER_TABLE_SIZE, 0),
@@ -85,10 +96,21 @@ class ServerConnection(_Peer):
         self._out.parts.append(frames.goaway(self.last_stream, Code.NO_ERROR, "draining"))
 
     def _refuse(self, number: int) -> None:
-        if self._acks_due and number < 2 * bounds.EARLY_STREAMS:
+        if self._acks_due and number < 2 * bounds.EARLY_REFUSALS:
             self._cut(number, Code.REFUSED_STREAM)
         else:
             self._broken(StreamFault(number, Code.REFUSED_STREAM))
+
+    def _may_be_early(self, size: int) -> bool:
+        """Whether the peer may open one more stream, with headers of ``size`` bytes, than it could
+        if it knew our SETTINGS: RFC 9113, 6.5.3 binds it by them once it has acknowledged them."""
+        self._early_headers += size
+        return (
+            self._acks_due > 0
+            and len(self.streams) < self._most + bounds.EARLY_STREAMS
+            and self._early_headers <= bounds.EARLY_HEADERS
+            and self._now <= self._greeted_at + bounds.EARLY_TIME
+        )
 
     @property
     def is_drained(self) -> bool:
@@ -113,7 +135,9 @@ class ServerConnection(_Peer):
             self._for_nobody(number)
             return
         self.last_stream = number
-        if self._last_served is not None or len(self.streams) >= self._most:
+        if self._last_served is not None or (
+            len(self.streams) >= self._most and not self._may_be_early(fields.size)
+        ):
             self._refuse(number)
             return
         if not fields.is_request or (end and fields.length):
@@ -124,13 +148,15 @@ class ServerConnection(_Peer):
         stream.due = fields.length
         self.streams[number] = stream
         # grpcio widens its stream and the connection with each call, before there is any DATA.
-        self._expected_updates = min(self._expected_updates + 2, 2 * self._most)
+        if self._expected_updates < _MOST_UPDATES + 2 * self._most:
+            self._expected_updates += 2
         self._events.append(Headers(stream, fields, end))
 
 
 class ClientConnection(_Peer):
     """The end that asks."""
 
+    opens_streams = True
     preface = b""
 
     def __init__(self, header_bytes: int) -> None:
@@ -166,6 +192,8 @@ class ClientConnection(_Peer):
         self.is_leaving = self.is_leaving or number + 2 > frames.LAST_STREAM
         stream = Stream(number, self._out.initial, bounds.STREAM_WINDOW)
         self.streams[number] = stream
+        if self._expected_updates < _MOST_UPDATES:  # a server may widen all at once
+            self._expected_updates += 2
         self._out.all(stream, block, parts, b"")
         return stream
 

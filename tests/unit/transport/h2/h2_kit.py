@@ -31,8 +31,8 @@ def data(number: int, payload: bytes = b"", flags: int = 0) -> bytes:
     return frames.frame(frames.DATA, flags, number, payload)
 
 
-def asked(number: int) -> bytes:
-    return headers(number, flags=frames.END_HEADERS | frames.END_STREAM)
+def asked(number: int, block: bytes = ASKING) -> bytes:
+    return headers(number, block, frames.END_HEADERS | frames.END_STREAM)
 
 
 def server(said: bytes = HELLO) -> ServerConnection:

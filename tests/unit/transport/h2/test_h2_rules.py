@@ -84,6 +84,17 @@ FATAL: dict[str, tuple[bytes, Code]] = {
     "HPACK: no such index": (HELLO + headers(1, b"\xff\x7f"), Code.COMPRESSION_ERROR),
     "HPACK: cut short": (HELLO + headers(1, b"\x00\x05ab"), Code.COMPRESSION_ERROR),
     "HPACK: a table too large": (HELLO + headers(1, b"\x3f\xff\x7f"), Code.COMPRESSION_ERROR),
+    "HPACK: a table when there is none any more": (
+        HELLO + frames.SETTINGS_ACK + headers(1, b"\x21" + ASKING), Code.COMPRESSION_ERROR,
+    ),
+    "HPACK: the same, known from before": (
+        HELLO + asked(1, b"\x3f\xe1\x1f" + ASKING) + frames.SETTINGS_ACK
+        + asked(3, b"\x3f\xe1\x1f" + ASKING), Code.COMPRESSION_ERROR,
+    ),
+    "HPACK: what was in the table then": (
+        HELLO + asked(1, ASKING + b"\x40\x01a\x01b") + frames.SETTINGS_ACK
+        + asked(3, ASKING + b"\xbe"), Code.COMPRESSION_ERROR,
+    ),
     "HPACK: a bomb": (
         HELLO + headers(1, b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000 + b"\xbe" * 100),
         Code.ENHANCE_YOUR_CALM,
@@ -207,7 +218,7 @@ def test_what_ends_a_stream(wrong: str) -> None:
 
 
 def test_streams_beyond_the_limit_are_refused() -> None:
-    connection = server()
+    connection = server(HELLO + frames.SETTINGS_ACK)
     connection.receive(b"".join(headers(2 * i + 1) for i in range(MOST + 2)), 0.0)
     assert len(connection.streams) == MOST
     assert resets(connection) == [(2 * MOST + 1, 7), (2 * MOST + 3, 7)]
@@ -219,25 +230,15 @@ def test_numbers_only_grow() -> None:
     assert failure(connection.receive(headers(3), 0.0))[0] == Code.STREAM_CLOSED
 
 
-@pytest.mark.parametrize("what", ["data", "headers"])
-def test_a_stream_that_is_over_is_over(what: str) -> None:
-    connection = server()
-    connection.receive(asked(1), 0.0)
-    stream = connection.streams[1]
-    connection.send_headers(stream, OK, end=True)
-    assert not connection.streams
-    said = data(1, b"x") if what == "data" else headers(1)
-    assert failure(connection.receive(said, 0.0))[0] == Code.STREAM_CLOSED
-
-
-def test_window_updates_and_resets_of_what_is_over_are_ignored() -> None:
-    connection = server()
-    connection.receive(asked(1), 0.0)
-    connection.send_headers(connection.streams[1], OK, end=True)
-    assert connection.receive(window_update(1, 5) + frames.reset(1, 8), 0.0) == []
-
-
 # ---- what is allowed
+
+
+def test_a_table_until_our_settings_are_known() -> None:
+    """RFC 7541, 4.2: they bind the peer from its acknowledgement on."""
+    connection = server(HELLO + asked(1, b"\x21\x3f\xe1\x1f" + ASKING + b"\x40\x01a\x01b"))
+    connection.receive(asked(3, ASKING + b"\xbe") + frames.SETTINGS_ACK, 0.0)
+    connection.receive(asked(5, b"\x20\x20" + ASKING) + asked(7), 0.0)
+    assert list(connection.streams) == [1, 3, 5, 7]
 
 
 @pytest.mark.parametrize("step", [1, 7, 100_000])
@@ -525,11 +526,13 @@ CLIENT_FATAL = {
     "an answer to nothing": (headers(3, OK), Code.PROTOCOL_ERROR),
     "a stream of the server": (headers(2, OK), Code.PROTOCOL_ERROR),
     "a push": (frame(5, 4, 1, bytes(4)), Code.PROTOCOL_ERROR),
+    "a table when there is none any more": (
+        frames.SETTINGS_ACK + headers(1, b"\x21" + OK), Code.COMPRESSION_ERROR,
+    ),
     "pushing switched on": (setting(2, 1), Code.PROTOCOL_ERROR),
     "provisional answers": (
         headers(1, fields.block((":status", "103"))) * 501, Code.ENHANCE_YOUR_CALM,
     ),
-    "an answer after the end": (headers(1, OK, END) + headers(1, OK), Code.STREAM_CLOSED),
 }  # fmt: skip
 
 

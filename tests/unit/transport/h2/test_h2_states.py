@@ -1,0 +1,304 @@
+"""RFC 9113, 5.1: every kind of frame in every state of a stream, at both ends.
+
+A mistake on one stream must not end the connection, which other calls share, unless the RFC demands
+it; nor may frames on closed streams come for free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from h2_kit import (
+    ASKING,
+    HELLO,
+    OK,
+    TRAILERS,
+    asked,
+    client,
+    data,
+    failure,
+    headers,
+    resets,
+    sent,
+    server,
+)
+
+from infergate.transport.h2 import bounds, frames
+from infergate.transport.h2.connection import Connection
+from infergate.transport.h2.events import Failed, Reset
+from infergate.transport.h2.frames import Code, frame, window_update
+from infergate.transport.h2.roles import ClientConnection
+
+END = frames.END_HEADERS | frames.END_STREAM
+
+# ---- the states; the stream is number 1
+
+
+def answering(body: bytes = b"xx", window: int = 65_535) -> ClientConnection:
+    """A call whose answer has begun. With a ``window`` of 0 some of ``body`` is not sent yet."""
+    made = ClientConnection(4096)
+    made.receive(frames.settings([(frames.INITIAL_WINDOW_SIZE, window)]), 0.0)
+    made.ask(ASKING, [body])
+    made.receive(headers(1, OK), 0.0)
+    return made
+
+
+def ended(made: Connection) -> Connection:
+    """This end sends END_STREAM."""
+    made.send_headers(made.streams[1], OK, end=True)
+    return made
+
+
+def reset_here(made: Connection) -> Connection:
+    made.reset(made.streams[1], Code.CANCEL)
+    return made
+
+
+def told(made: Connection, said: bytes) -> Connection:
+    """The peer says more."""
+    made.receive(said, 0.0)
+    return made
+
+
+def leaving() -> Connection:
+    made = server()
+    made.refuse_more()
+    return told(made, headers(1))
+
+
+STATES: dict[str, Callable[[], Connection]] = {
+    "server, idle": server,
+    "server, open": lambda: server(HELLO + headers(1)),
+    "server, half-closed (local)": lambda: ended(server(HELLO + headers(1))),
+    "server, half-closed (remote)": lambda: server(HELLO + asked(1)),
+    "server, closed": lambda: ended(server(HELLO + asked(1))),
+    "server, reset by us": lambda: reset_here(server(HELLO + headers(1))),
+    "server, reset by the peer": lambda: server(HELLO + headers(1) + frames.reset(1, 8)),
+    "server, refused": leaving,
+    "server, broken": lambda: server(HELLO + headers(1, OK)),
+    "server, skipped": lambda: server(HELLO + asked(3)),
+    "client, idle": client,
+    "client, open": lambda: answering(window=0),
+    "client, half-closed (local)": answering,
+    "client, half-closed (remote)": lambda: told(answering(window=0), headers(1, TRAILERS, END)),
+    "client, closed": lambda: told(answering(), headers(1, TRAILERS, END)),
+    "client, reset by us": lambda: reset_here(answering()),
+    "client, reset by the peer": lambda: told(answering(), frames.reset(1, 8)),
+    "client, given up by the peer": lambda: told(answering(), frames.goaway(0, 0, "")),
+}
+
+# ---- what comes of each frame: an event, nothing, or an error of the stream or the connection
+
+EVENT, NOTHING = "an event", "nothing"
+
+
+def stream_error(code: Code) -> str:
+    return f"stream: {code.name}"
+
+
+def connection_error(code: Code) -> str:
+    return f"connection: {code.name}"
+
+
+FRAMES: dict[str, bytes] = {
+    "DATA": data(1, b"x"),
+    "HEADERS": headers(1, TRAILERS, END),
+    "PRIORITY": frame(frames.PRIORITY, 0, 1, bytes(5)),
+    "PRIORITY, cut short": frame(frames.PRIORITY, 0, 1, bytes(4)),
+    "RST_STREAM": frames.reset(1, Code.CANCEL),
+    "WINDOW_UPDATE": window_update(1, 1),
+    "WINDOW_UPDATE by 0": window_update(1, 0),
+    "unknown": frame(99, 0, 1, b"x"),
+    "PUSH_PROMISE": frame(frames.PUSH_PROMISE, frames.END_HEADERS, 1, bytes(4)),
+    "CONTINUATION": frame(frames.CONTINUATION, frames.END_HEADERS, 1, TRAILERS),
+    "SETTINGS": frame(frames.SETTINGS, 0, 1),
+    "PING": frame(frames.PING, 0, 1, bytes(8)),
+    "GOAWAY": frame(frames.GOAWAY, 0, 1, bytes(8)),
+}
+
+_WRONG = connection_error(Code.PROTOCOL_ERROR)
+_CLOSED = stream_error(Code.STREAM_CLOSED)
+_PRIORITY = stream_error(Code.FRAME_SIZE_ERROR)
+_WINDOW = stream_error(Code.PROTOCOL_ERROR)
+# DATA, HEADERS, PRIORITY cut short, RST_STREAM, WINDOW_UPDATE, WINDOW_UPDATE by 0
+_IDLE = (_WRONG, _WRONG, connection_error(Code.FRAME_SIZE_ERROR), _WRONG, _WRONG, _WRONG)
+_OPEN = (EVENT, EVENT, _PRIORITY, EVENT, NOTHING, _WINDOW)
+_HALF_REMOTE = (_CLOSED, _CLOSED, _PRIORITY, EVENT, NOTHING, _WINDOW)
+_DONE = (_CLOSED, _CLOSED, _PRIORITY, NOTHING, NOTHING, NOTHING)
+_IGNORED = (NOTHING, NOTHING, _PRIORITY, NOTHING, NOTHING, NOTHING)
+# The server cannot tell whether such a number was used before: numbers only grow (5.1.1).
+_LOWER = (_CLOSED, connection_error(Code.STREAM_CLOSED), *_DONE[2:])
+_VARIED = ("DATA", "HEADERS", "PRIORITY, cut short", "RST_STREAM", "WINDOW_UPDATE",
+           "WINDOW_UPDATE by 0")  # fmt: skip
+_SAME = {"PRIORITY": NOTHING, "unknown": NOTHING} | dict.fromkeys(
+    ("PUSH_PROMISE", "CONTINUATION", "SETTINGS", "PING", "GOAWAY"), _WRONG
+)
+EXPECTED: dict[str, tuple[str, ...]] = {
+    "server, idle": (_WRONG, EVENT, *_IDLE[2:]),
+    "server, open": _OPEN,
+    "server, half-closed (local)": _OPEN,
+    "server, half-closed (remote)": _HALF_REMOTE,
+    "server, closed": _LOWER,
+    "server, reset by us": _IGNORED,
+    "server, reset by the peer": _DONE,
+    "server, refused": _IGNORED,
+    "server, broken": _IGNORED,
+    "server, skipped": _LOWER,
+    "client, idle": _IDLE,
+    "client, open": _OPEN,
+    "client, half-closed (local)": _OPEN,
+    "client, half-closed (remote)": _HALF_REMOTE,
+    "client, closed": _DONE,
+    "client, reset by us": _IGNORED,
+    "client, reset by the peer": _DONE,
+    "client, given up by the peer": _DONE,
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("kind", FRAMES)
+def test_a_frame_in_a_state(state: str, kind: str) -> None:
+    said = FRAMES[kind]
+    if (state, kind) == ("server, idle", "HEADERS"):
+        said = headers(1)
+    expected = _SAME.get(kind) or EXPECTED[state][_VARIED.index(kind)]
+    connection = STATES[state]()
+    connection.take()
+    events = connection.receive(said, 0.0)
+    found = EVENT if events else NOTHING
+    if connection.is_over:
+        found = connection_error(Code(failure(events)[0]))
+    elif reset := resets(connection):
+        assert [number for number, _ in reset] == [1]
+        found = stream_error(Code(reset[0][1]))
+        assert 1 not in connection.streams
+    assert found == expected
+    if connection.is_over:
+        return
+    # What the peer had on its way is ignored after an error, and other streams are served.
+    if found.startswith("stream"):
+        connection.take()
+        assert connection.receive(data(1, b"x") + headers(1, TRAILERS, END), 0.0) == []
+        assert not connection.has_output
+    if isinstance(connection, ClientConnection):
+        if connection.has_room:
+            number = connection.ask(ASKING, [b"x"]).id
+            assert connection.receive(headers(number, OK), 0.0)
+    else:
+        assert connection.receive(asked(7), 0.0) or state == "server, refused"
+
+
+# ---- what it costs
+
+LATE = {
+    "DATA": data(1, b"x"),
+    "DATA, empty": data(1),
+    "HEADERS": headers(1, TRAILERS, END),
+    "RST_STREAM": frames.reset(1, Code.CANCEL),
+    "PRIORITY": frame(frames.PRIORITY, 0, 1, bytes(5)),
+    "WINDOW_UPDATE": window_update(1, 1),
+}
+_OVER = ("server, closed", "server, reset by the peer", "client, closed", "client, reset by us",
+         "client, reset by the peer")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [(s, k) for s in _OVER for k in LATE if EXPECTED[s] is not _LOWER or k != "HEADERS"],
+)
+def test_frames_on_closed_streams_do_not_come_for_free(state: str, kind: str) -> None:
+    connection = STATES[state]()
+    connection.take()
+    paid = b""
+    if state.endswith("by us"):  # what may have been on its way is free
+        paid = data(1, bytes(2**18)) * 4 + headers(1, TRAILERS, END) * 2
+    connection.receive(paid, 0.0)
+    count, events = 0, []
+    while not connection.is_over:
+        events = connection.receive(LATE[kind], 0.0)
+        count += 1
+    assert failure(events)[0] == Code.ENHANCE_YOUR_CALM
+    assert bounds.CALM - 5 <= count <= bounds.CALM + 10
+    assert len(resets(connection)) <= 1, "an error is told once"
+
+
+@pytest.mark.parametrize("make", [server, client])
+def test_what_was_on_its_way_when_we_reset_is_free(make: Callable[[], Connection]) -> None:
+    """A thousand calls given up at once, each with a full window of small frames on its way."""
+    connection = make()
+    for number in range(1, 2 * 1000, 2):
+        if isinstance(connection, ClientConnection):
+            stream = connection.ask(ASKING, [b"x"])
+        else:
+            connection.receive(headers(number), 0.0)
+            stream = connection.streams[number]
+        connection.reset(stream, Code.CANCEL)
+    late = [headers(n, TRAILERS) + data(n, b"x") * 3 + headers(n, TRAILERS, END)
+            for n in range(1, 2000, 2)]  # fmt: skip
+    assert connection.receive(b"".join(late), 0.0) == []
+    assert not connection.is_over
+
+
+@pytest.mark.parametrize("state", _OVER)
+def test_late_data_counts_on_the_connections_window(state: str) -> None:
+    """Otherwise the peer would run out of window, or we would let in more than we announced."""
+    connection = STATES[state]()
+    sent(connection)
+    pieces = bounds.CONNECTION_WINDOW // bounds.FRAME
+    for piece in range(2 * pieces):
+        connection.receive(data(1, bytes(bounds.FRAME)), piece / 10)
+    updates = [each for each in sent(connection) if each[0] == frames.WINDOW_UPDATE]
+    assert [each[2] for each in updates] == [0] * len(updates)
+    granted = sum(int.from_bytes(each[3]) for each in updates)
+    assert granted == 2 * bounds.CONNECTION_WINDOW
+
+
+def test_a_bad_backend_model_does_not_end_the_connection() -> None:
+    """Each answer breaks a rule, or is a reset: at most once for each call that we made."""
+    connection = client()
+    for wrong in (lambda n: headers(n, TRAILERS), lambda n: frames.reset(n, 2)):
+        numbers = [connection.ask(ASKING, [b"x"]).id for _ in range(2 * int(bounds.CALM))]
+        events = connection.receive(b"".join(map(wrong, numbers)), 0.0)
+        assert {type(each) for each in events} == {Reset}
+        assert len(events) == len(numbers)
+    assert connection.has_room
+
+
+def test_a_server_may_widen_all_streams_at_once() -> None:
+    connection = client()
+    numbers = [connection.ask(ASKING, [b"x"]).id for _ in range(1000)]
+    said = b"".join(window_update(n, 5) + window_update(0, 5) for n in numbers)
+    assert not [each for each in connection.receive(said, 0.0) if isinstance(each, Failed)]
+
+
+# ---- streams that a client opens before it knows how many it may (5.1.2, 6.5.3)
+
+
+def test_streams_that_come_before_our_settings_are_known_are_served() -> None:
+    for acknowledged, expected in ((b"", 10 + bounds.EARLY_STREAMS), (frames.SETTINGS_ACK, 10)):
+        connection = server(HELLO + acknowledged)
+        said = b"".join(headers(2 * n + 1) for n in range(expected + 3))
+        assert len(connection.receive(said, 1.0)) == expected
+        assert [code for _, code in resets(connection)] == [Code.REFUSED_STREAM] * 3
+
+
+def test_streams_that_were_early_stay_after_the_settings_are_known() -> None:
+    connection = server(HELLO + b"".join(headers(2 * n + 1) for n in range(15)))
+    assert len(connection.receive(frames.SETTINGS_ACK + data(29, b"x"), 0.0)) == 1
+    assert connection.receive(headers(101), 0.0) == []
+    assert resets(connection) == [(101, Code.REFUSED_STREAM)]
+
+
+@pytest.mark.parametrize("excess", ["time", "headers"])
+def test_early_streams_are_bounded(excess: str) -> None:
+    connection = server(HELLO + b"".join(headers(2 * n + 1) for n in range(10)))
+    if excess == "time":
+        assert connection.receive(headers(101), bounds.EARLY_TIME)
+        assert connection.receive(headers(103), bounds.EARLY_TIME + 0.1) == []
+        return
+    block = ASKING + b"\x00\x01a\x7f\x81\x1e" + b"x" * 3968
+    served = len(connection.receive(
+        b"".join(headers(2 * n + 101, block) for n in range(bounds.EARLY_STREAMS)), 0.0
+    ))  # fmt: skip
+    assert 0.9 * bounds.EARLY_HEADERS < served * 4000 <= bounds.EARLY_HEADERS
