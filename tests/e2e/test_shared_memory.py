@@ -389,10 +389,10 @@ def test_names_and_numbers_of_regions_are_bounded(gateway: Infergate, http: Clie
         long = f"/v2/systemsharedmemory/region/{'x' * 257}/register"
         assert post(gateway, long, told)[0] == 400
         for number in range(8):
-            path = f"/v2/systemsharedmemory/region/%2F{number}/register"
+            path = f"/v2/systemsharedmemory/region/r{number}/register"
             assert post(gateway, path, told)[0] == 200
         assert post(gateway, "/v2/systemsharedmemory/region/x/register", told)[0] == 413
-        assert sorted(listed(http)) == [f"/{number}" for number in range(8)]
+        assert sorted(listed(http)) == [f"r{number}" for number in range(8)]
         assert post(gateway, "/v2/systemsharedmemory/unregister", b"")[0] == 200
         assert listed(http) == []
 

@@ -467,13 +467,18 @@ def test_formats(gateway: Infergate, query: str, binary: bool) -> None:
 # ---- models, versions, paths and methods -----------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["nosuch", "simple/2", "simple/0", f"simple/{2**70}", "sim%70le"])
+@pytest.mark.parametrize("path", ["nosuch", "simple/2", "simple/0", f"simple/{2**70}"])
 def test_models_and_versions_there_are_not(gateway: Infergate, path: str) -> None:
     name = path.partition("/")[0]
     refused(
         gateway, SIMPLE, f"Inference request for unknown model '{name}'",
         model=path, code="UNAVAILABLE",
     )  # fmt: skip
+
+
+def test_a_name_that_means_another_to_who_decodes_it(gateway: Infergate) -> None:
+    told = "the model name contains the percent-escape '%70'"
+    refused(gateway, SIMPLE, told, model="sim%70le", code="INVALID_ARG")
 
 
 @pytest.mark.parametrize("version", ["1", "001"])
@@ -526,7 +531,11 @@ def test_paths_and_methods_there_are_not(gateway: Infergate, line: str, status: 
         assert client.answer().status == 200  # and the connection stays
 
 
-@pytest.mark.parametrize("model", ["nosuch", "simple/", "simple/1", "sim%70le", "x" * 5000, "a b"])
+@pytest.mark.parametrize(
+    "model", ["nosuch", "simple/", "simple/1", "sim%70le", "x" * 1000, "x" * 5000, "a b"]
+)
+    "model", ["nosuch", "simple/", "simple/1", "sim%70le", "x" * 1000, "x" * 5000, "a b"]
+)
 def test_a_status_there_is_not(gateway: Infergate, model: str) -> None:
     with Client(gateway.http) as client:
         client.send(f"GET /api/status/{model} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -535,7 +544,9 @@ def test_a_status_there_is_not(gateway: Infergate, model: str) -> None:
     if " " not in model:  # which is no HTTP
         told = told_over_http(answer)
         assert told.code == "INVALID_ARG"
-        assert told.words.startswith(f"no status available for unknown model '{model[:1000]}")
+        unknown = f"no status available for unknown model '{model[:1000]}'"
+        assert told.words.startswith((unknown, "the model name "))
+        assert told.words.startswith(unknown) == (model in {"nosuch", "x" * 1000})
 
 
 # ---- HTTP ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from infergate.access.refusals import Reason
 from infergate.access.rules import ALL, Granted, Matches, matcher
+from infergate.routing.table import model_matcher
 
 MOST: Final = 65_536
 """Buckets that are not empty; beyond, the oldest is forgotten. About 20 MB."""
@@ -160,7 +161,7 @@ class _Bound:
 
     def __init__(self, number: int, limit: Limit) -> None:
         self._who: Final[Matches] = matcher(limit.who)
-        self._models: Final[Matches] = matcher(limit.models)
+        self._models: Final[Matches] = matcher(limit.models, model_matcher)
         self._limit: Final = limit
         self._number: Final = number
 

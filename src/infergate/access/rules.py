@@ -32,7 +32,7 @@ from infergate.core.messages import (
     SharedMemoryUnregisterRequest,
     TraceSettingsRequest,
 )
-from infergate.routing.table import compiled, is_glob, is_regex
+from infergate.routing.table import compiled, is_glob, is_regex, model_matcher
 
 ANONYMOUS: Final = "anonymous"
 KEY: Final = "key:"
@@ -98,13 +98,20 @@ NO_CLAIMS: Final[Claims] = MappingProxyType({})
 Matches = Callable[[str], bool]
 
 
-def matcher(patterns: Sequence[str]) -> Matches:
-    """What tells whether a text is one of ``patterns``, spelt like routes' models."""
+def _any_text(pattern: str) -> Callable[[str], object]:
+    return compiled(pattern).fullmatch
+
+
+def matcher(
+    patterns: Sequence[str], of_one: Callable[[str], Callable[[str], object]] = _any_text
+) -> Matches:
+    """What tells whether a text is one of ``patterns``, spelt like routes' models. ``of_one``
+    compiles a glob or regular expression."""
     if ALL in patterns:
         return lambda _: True
     exact = frozenset(each for each in patterns if not (is_glob(each) or is_regex(each)))
-    others = [compiled(each) for each in patterns if each not in exact]
-    return lambda text: text in exact or any(each.fullmatch(text) for each in others)
+    others = [of_one(each) for each in patterns if each not in exact]
+    return lambda text: text in exact or any(matches(text) for matches in others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +132,7 @@ class Grant:
         self._who: Final = matcher(rule.who)
         self._takes_anonymous: Final = ANONYMOUS in rule.who
         self._claims: Final = {name: matcher(values) for name, values in rule.claims.items()}
-        self._models: Final = matcher(rule.models)
+        self._models: Final = matcher(rule.models, model_matcher)
         self._has_all_models: Final = ALL in rule.models
         self._operations: Final = rule.operations
 

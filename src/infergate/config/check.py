@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from posixpath import normpath
 from typing import Final
 
 from infergate.config import protocols, traffic
 from infergate.config.access import check_access
 from infergate.config.mistakes import Finding, Path, nearest, or_else, spell
+from infergate.config.names import findings as name_findings
 from infergate.config.outline import Outline
 from infergate.config.schema import BackendConfig, RewriteConfig, RouteConfig, TensorConfig
 from infergate.config.values import Url
@@ -53,6 +54,7 @@ def check(outline: Outline) -> Iterator[Finding]:
     yield from _casts(outline.routes)
     yield from _unreachable(outline.routes)
     yield from _models(outline)
+    yield from name_findings(outline)
     if outline.access is not None:
         if outline.acts_openly:
             yield ("listeners", "admin", "actions"), _OPEN_ACTIONS
@@ -194,7 +196,7 @@ def _bad_cast(name: str, to: Datatype) -> str | None:
 def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
     """Routes all of whose requests an earlier one takes. First match wins."""
     by_pattern: dict[str, list[tuple[int, str]]] = {}
-    globs: list[tuple[int, RouteConfig, re.Pattern[str]]] = []
+    globs: list[tuple[int, RouteConfig, Callable[[str], object]]] = []
     for index, route in routes.items():
         covering = [
             i
@@ -205,8 +207,8 @@ def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
         if not (is_pattern := table.is_regex(route.model) or table.is_glob(route.model)):
             covering += [
                 i
-                for i, earlier, compiled in globs
-                if earlier.version in ("", route.version) and compiled.fullmatch(route.model)
+                for i, earlier, matches in globs
+                if earlier.version in ("", route.version) and matches(route.model)
             ]
         covering = [i for i in covering if routes[i].headers.items() <= route.headers.items()]
         if covering:
@@ -217,7 +219,7 @@ def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
             )
         by_pattern.setdefault(route.model, []).append((index, route.version))
         if is_pattern:
-            globs.append((index, route, table.compiled(route.model)))
+            globs.append((index, route, table.model_matcher(route.model)))
 
 
 def _models(outline: Outline) -> Iterator[Finding]:

@@ -14,13 +14,16 @@ from infergate.core.certificates import ClientTls, ServerTls
 from infergate.core.datatypes import BY_NAME as DATATYPES
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
+from infergate.core.names import NameRule
 from infergate.routing.table import Rewrite, Route, RouteTable, Target
 from infergate.transport.base import Address, Endpoint
 
 
 def routing_table(config: schema.Config) -> RouteTable:
     """All routes, in order."""
-    return RouteTable(map(_route, config.routes))
+    return RouteTable(
+        map(_route, config.routes), NameRule(allow_slash=config.allow_slash_in_model_names)
+    )
 
 
 def _rewrite(to: schema.RewriteConfig) -> Rewrite:

@@ -54,6 +54,8 @@ class Outline:
     shares_memory: bool = False
     acts_openly: bool = False
     """Whether the console acts for whoever reaches it."""
+    allows_slash: bool = False
+    """Whether the names of models may contain "/"."""
 
 
 def outline_of(config: Config) -> Outline:
@@ -73,6 +75,7 @@ def outline_of(config: Config) -> Outline:
         has_workers=config.workers > 1,
         shares_memory=config.control.shared_memory,
         acts_openly=_acts_openly(config.listeners.admin),
+        allows_slash=config.allow_slash_in_model_names,
     )
 
 
@@ -104,6 +107,7 @@ def salvage(data: Any) -> Outline:
         has_workers=top.get("workers", 1) != 1,
         shares_memory=_mapping(top.get("control")).get("shared_memory") is True,
         acts_openly=_acts_openly(_read(AdminListener, given.get("admin", {}))),
+        allows_slash=top.get("allow_slash_in_model_names") is True,
     )
 
 

@@ -1,10 +1,10 @@
-"""When another configuration is taken while infergate runs: a part of the schema."""
+"""How a configuration is replaced, and how the process ends: a part of the schema."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
-from infergate.config.fields import PositiveDuration
+from infergate.config.fields import Duration, PositiveDuration
 from infergate.config.section import Section
 
 
@@ -25,4 +25,18 @@ class ReloadConfig(Section):
         default=False,
         description="Whether it is on POST /reload on the admin listener, by whoever reaches that "
         "(`listeners.admin.keys`: and has a key). Each is told to the audit log.",
+    )
+
+
+class DrainConfig(Section):
+    """How SIGTERM and SIGINT end the process."""
+
+    delay: Duration = Field(
+        default=5.0,
+        description="How long /readyz already fails while requests are still accepted, so that "
+        "load balancers look elsewhere first.",
+    )
+    timeout: Duration = Field(
+        default=30.0,
+        description="How long requests may then take to finish before they are cancelled.",
     )

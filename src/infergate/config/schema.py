@@ -34,7 +34,7 @@ from infergate.config.fields import (
 )
 from infergate.config.listeners import Listeners
 from infergate.config.log import LogConfig
-from infergate.config.reload import ReloadConfig
+from infergate.config.reload import DrainConfig, ReloadConfig
 from infergate.config.section import Section
 from infergate.config.tls import BackendTls
 from infergate.config.tracing import TracingConfig
@@ -404,20 +404,6 @@ class LimitsConfig(Section):
     )
 
 
-class DrainConfig(Section):
-    """How SIGTERM and SIGINT end the process."""
-
-    delay: Duration = Field(
-        default=5.0,
-        description="How long /readyz already fails while requests are still accepted, so that "
-        "load balancers look elsewhere first.",
-    )
-    timeout: Duration = Field(
-        default=30.0,
-        description="How long requests may then take to finish before they are cancelled.",
-    )
-
-
 class Config(Section):
     """A whole routes.yaml."""
 
@@ -430,6 +416,13 @@ class Config(Section):
     )
     models: dict[str, ModelConfig] = Field(
         default={}, description="Declared models, each under the name that clients use."
+    )
+    allow_slash_in_model_names: bool = Field(
+        default=False,
+        description="Whether a model's name may consist of several segments, like `team-a/bert`. "
+        "Towards REST backends the name stays one segment of the path (`team-a%2Fbert`), and "
+        "clients spell it so; legacy HTTP has no form for it. In globs, also those of access "
+        "rules, no wildcard matches `/`: `team-a/*` matches `team-a/bert`, and `team-*` does not.",
     )
     control: ControlConfig = Field(
         default=ControlConfig(), description="Which operations that change state are switched on."

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import bad_request
+from infergate.core.names import check_region
 from infergate.core.records import record
 
 REGION: Final = "shared_memory_region"
@@ -42,6 +43,7 @@ def read_place(parameters: Mapping[str, Any], owner: str) -> tuple[Place | None,
     region = parameters[REGION]
     if not isinstance(region, str) or not region:
         raise bad_request(f"{owner}: {REGION} must be the name of a region")
+    check_region(region)
     place = Place(region, _number(parameters, _OFFSET, owner), _number(parameters, _SIZE, owner))
     return place, without_place(parameters)
 

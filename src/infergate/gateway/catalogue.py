@@ -28,6 +28,7 @@ from infergate.core.messages import (
     ModelStatus,
     Operation,
 )
+from infergate.core.names import NameRule, is_accepted
 from infergate.core.tensor import Parameters
 from infergate.gateway.bound import Bound
 from infergate.gateway.rename import to_backend
@@ -74,7 +75,10 @@ class _Listed:
     absent: ModelIndexEntry
 
 
-async def _index_of(backend: Backend, operation: ModelIndexRequest, call: Call) -> _Listed:
+async def _index_of(
+    backend: Backend, operation: ModelIndexRequest, names: NameRule, call: Call
+) -> _Listed:
+    """Entries whose names no client could use are left out: a backend is not trusted with them."""
     try:
         answer = await backend.perform(operation, _brief(call))
     except GatewayError as error:
@@ -83,7 +87,8 @@ async def _index_of(backend: Backend, operation: ModelIndexRequest, call: Call) 
     if not isinstance(answer, ModelIndex):
         return _Listed((), ModelIndexEntry(""))
     missing = f"not in the repository of backend '{backend.name}'"
-    return _Listed(answer.models, ModelIndexEntry("", reason=missing))
+    usable = (each for each in answer.models if is_accepted(names, each.name, each.version))
+    return _Listed(tuple(usable), ModelIndexEntry("", reason=missing))
 
 
 class Describing(Protocol):
@@ -139,7 +144,10 @@ class Catalogue:
         """What servers list in the client's names, with the route of each; routes to one model come
         first. Each backend is asked once."""
         backends = {bound.backend.name: bound.backend for bound in self._bound}
-        answers = await asyncio.gather(*(_index_of(b, operation, call) for b in backends.values()))
+        names = self._table.names
+        answers = await asyncio.gather(
+            *(_index_of(each, operation, names, call) for each in backends.values())
+        )
         of_backend = dict(zip(backends, answers, strict=True))
         by_name: dict[tuple[str, str], list[ModelIndexEntry]] = {}
         for name, listed in of_backend.items():

@@ -104,6 +104,7 @@ class Translate(Generic[Req, Resp]):
     async def perform(self, wire: Req, call: Call) -> Resp:
         """The answer to any other operation."""
         parsed = await self.parse(wire, call)
+        self._gateway.names.check_operation(parsed.operation)
         return await self._built(await self._gateway.perform(parsed.operation, call), parsed, call)
 
     async def parse(self, wire: Req, call: Call) -> Parsed:
@@ -267,6 +268,7 @@ class Frontend(Generic[Req, Resp]):
             peek = self.codec.peek(wire)
             call.operation = OPERATIONS[peek.operation]
             call.model = peek.model
+            self._check_names(peek)
             if self._gate is not None:
                 peek = await self._gate.admitted(peek, call)
             if peek.operation is not InferRequest:
@@ -280,6 +282,14 @@ class Frontend(Generic[Req, Resp]):
         except Exception:  # noqa: BLE001 - the last line: a bug costs one request, not the process
             _log.exception("a bug while serving %s", call.protocol, extra=BUG)
             return self.refuse(GatewayError(Kind.INTERNAL, "internal error"), wire, call)
+
+    def _check_names(self, peek: Peek) -> None:
+        """Before access rules and routes: raise BAD_REQUEST for a name that is not accepted."""
+        names = self.gateway.names
+        if peek.model:
+            names.check(peek.model)
+        if peek.version:
+            names.check(peek.version, "model version")
 
     async def welcome(self, call: Call) -> None:
         """Raises GatewayError where a stream is not to be opened: there are so many of them, and
@@ -296,6 +306,7 @@ class Frontend(Generic[Req, Resp]):
         call.way = self._translate.name
         peek = self.codec.peek(wire)
         call.model = peek.model
+        self._check_names(peek)
         if self._gate is not None:
             await self._gate.admitted(peek, call)
         bound = self.gateway.bind(peek.model, peek.version, call)

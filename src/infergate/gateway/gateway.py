@@ -105,6 +105,7 @@ class Gateway:
         self._control: Final = Control(allowed, self)
         self.bound: Final = tuple(Bound(r, backends[r.backend]) for r in table.routes)
         self._table: Final = table
+        self.names: Final = table.names
         self._of: Final = {id(bound.route): bound for bound in self.bound}
         self.branches: Final[Mapping[Bound, Branches]] = {
             bound: Branches(bound, backends, tally(bound.label), self)

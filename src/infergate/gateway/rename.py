@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from infergate.core.errors import bad_request
+from infergate.core.errors import bad_request, garbage
 from infergate.core.messages import (
     Answer,
     InferRequest,
@@ -23,6 +23,7 @@ from infergate.core.messages import (
     TensorMetadata,
     TraceSettingsRequest,
 )
+from infergate.core.names import STRICT, is_accepted, tensor_name_problem
 from infergate.core.tensor import Parameters, Tensor
 from infergate.routing.table import Route
 
@@ -109,6 +110,7 @@ def to_client(answer: Answer, asked: ModelOperation, route: Route) -> Answer:
             answer.last,
         )
     if isinstance(answer, ModelMetadata):
+        answer = _checked(answer)
         if answer.name == asked.model and not route.rewrite.renames:
             return answer
         return replace(
@@ -124,8 +126,25 @@ def to_client(answer: Answer, asked: ModelOperation, route: Route) -> Answer:
             settings[side] = _entries_renamed(settings.get(side), _inverse(names))
         return replace(answer, name=asked.model, settings={**settings, "name": asked.model})
     if isinstance(answer, ModelStatistics):
-        return ModelStatistics(tuple(_statistics(each, asked, route) for each in answer.models))
+        told = (each for each in answer.models if _is_usable(str(each.get("version", ""))))
+        return ModelStatistics(tuple(_statistics(each, asked, route) for each in told))
     return answer
+
+
+def _is_usable(version: str) -> bool:
+    return is_accepted(STRICT, version)
+
+
+def _checked(told: ModelMetadata) -> ModelMetadata:
+    """``told`` by a backend, without versions that no client could name. Raises BACKEND_GARBAGE for
+    a tensor that no client could name."""
+    for side, tensors in (("input", told.inputs), ("output", told.outputs)):
+        for index, tensor in enumerate(tensors):
+            if problem := tensor_name_problem(tensor.name):
+                raise garbage(f"the backend's metadata: the name of {side} {index} {problem}")
+    if all(map(_is_usable, told.versions)):
+        return told
+    return replace(told, versions=tuple(filter(_is_usable, told.versions)))
 
 
 def _entries_renamed(entries: Any, names: Mapping[str, str]) -> list[Any]:

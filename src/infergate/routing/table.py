@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from infergate.core.datatypes import Datatype
+from infergate.core.names import STRICT, NameRule
 from infergate.core.retrying import DEFAULT, RetryPolicy
 from infergate.core.wire import NO_HEADERS
 from infergate.routing.inverse import inverse
 
+_ALL: Final = "*"
+"""The pattern of every model."""
 _REMEMBERED: Final = 4096
 """Names matched by pattern that are remembered, so that a pattern costs once a name."""
 _LONGEST: Final = 256
@@ -156,6 +159,24 @@ def compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern[1:-1] if is_regex(pattern) else fnmatch.translate(pattern))
 
 
+def model_matcher(pattern: str) -> Callable[[str], object]:
+    """What tells whether a model's name matches ``pattern``. ``*`` alone matches every name; in a
+    longer glob, as in a shell, no wildcard matches ``/``. Raises ``re.error``."""
+    if pattern == _ALL:
+        return lambda _: True
+    if is_regex(pattern):
+        return compiled(pattern).fullmatch
+    segments = [compiled(each).fullmatch for each in pattern.split("/")]
+
+    def matches(name: str) -> bool:
+        given = name.split("/")
+        return len(given) == len(segments) and all(
+            segment(text) for segment, text in zip(segments, given, strict=True)
+        )
+
+    return matches
+
+
 def unheard(routes: Iterable[Route]) -> frozenset[str]:
     """The backends that only get copies."""
     heard: set[str] = set()
@@ -170,15 +191,16 @@ def unheard(routes: Iterable[Route]) -> frozenset[str]:
 class RouteTable:
     """All routes in the config's order. Cost of a look-up does not grow with exact routes."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[Route], names: NameRule = STRICT) -> None:
+        self.names: Final = names
         self.routes: Final = tuple(routes)
         self._exact: dict[str, list[int]] = {}
-        self._patterns: list[tuple[int, re.Pattern[str]]] = []
+        self._patterns: list[tuple[int, Callable[[str], object]]] = []
         for index, route in enumerate(self.routes):
             if route.is_exact:
                 self._exact.setdefault(route.pattern, []).append(index)
             else:
-                self._patterns.append((index, compiled(route.pattern)))
+                self._patterns.append((index, model_matcher(route.pattern)))
         self._matched: dict[str, tuple[Route, ...]] = {}
 
     def candidates(self, model: str) -> tuple[Route, ...]:
@@ -186,7 +208,7 @@ class RouteTable:
         known = self._matched.get(model)
         if known is not None:
             return known
-        hits = self._exact.get(model, []) + [i for i, p in self._patterns if p.fullmatch(model)]
+        hits = self._exact.get(model, []) + [i for i, matches in self._patterns if matches(model)]
         found = tuple(self.routes[i] for i in sorted(hits))
         if found and len(model) <= _LONGEST:  # nor are unknown names worth remembering
             if len(self._matched) >= _REMEMBERED:

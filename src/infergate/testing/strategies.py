@@ -18,8 +18,12 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def names() -> st.SearchStrategy[str]:
-    """Tensor and model names: any Unicode text, never empty."""
-    return st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+    """Tensor and model names: any Unicode text that ``core.names`` accepts, never empty."""
+    characters = st.characters(
+        exclude_categories=["Cs", "Cc", "Zl", "Zp"],
+        exclude_characters="\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069",
+    )
+    return st.text(characters, min_size=1, max_size=12)
 
 
 def texts() -> st.SearchStrategy[str]:

@@ -67,6 +67,15 @@ def test_patterns_are_those_of_routes(patterns: tuple[str, ...], fits: str, does
     assert not matcher(patterns)(does_not)
 
 
+def test_no_wildcard_of_a_models_pattern_matches_a_slash() -> None:
+    for models in ("pub-*", "pub-x?..?secret", "pub-x[/]..[!a]secret"):
+        assert not allowed([Rule(("key:a",), (models,))], "key:a", InferRequest, "pub-x/../secret")
+    for models in ("*", "team-?/*", "/team-.*/"):
+        assert allowed([Rule(("key:a",), (models,))], "key:a", InferRequest, "team-a/bert")
+    for models in ("team-*", "team-a/bert/*"):
+        assert not allowed([Rule(("key:a",), (models,))], "key:a", InferRequest, "team-a/bert")
+
+
 def test_everybody_is_everybody_who_is_known() -> None:
     for who in ("*", "/.*/", "a*", "anonymou?", "[a]nonymous"):
         assert not allowed([Rule((who,))], ANONYMOUS, InferRequest)

@@ -13,7 +13,7 @@ from infergate.codecs.graphpipe import config_text, reading
 from infergate.codecs.trtis import text
 from infergate.codecs.v2_grpc import descriptions, heads, parts
 from infergate.codecs.v2_rest import document, encodings, tensors
-from infergate.core import classification, tensor
+from infergate.core import classification, names, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
 from infergate.gateway import mirror, regions, streaming
 from infergate.observe.metrics import Metrics
@@ -49,6 +49,7 @@ def test_each_limit_tells_where_it_holds_and_what_tells_of_it() -> None:
 def test_bounds_that_are_not_configured() -> None:
     assert {name: bound for name, bound in ROWS.items() if "." in name} == {
         "core.tensor.MOST_BYTES_ELEMENTS": tensor.MOST_BYTES_ELEMENTS,
+        "core.names.MAX_NAME_BYTES": names.MAX_NAME_BYTES,
         "codecs.v2_grpc.descriptions.MOST_FIELDS": descriptions.MOST_FIELDS,
         "codecs.v2_grpc.descriptions.MOST_HEAD": descriptions.MOST_HEAD,
         "codecs.v2_grpc.heads.LONGEST": heads.LONGEST,

@@ -26,11 +26,13 @@ def test_a_name_matches_itself_only() -> None:
 @pytest.mark.parametrize(
     ("pattern", "hits", "misses"),
     [
-        ("bert-*", ["bert-", "bert-base", "bert-a/b", "bert-a\nb"], ["bert", "abert-", "BERT-x"]),
+        ("bert-*", ["bert-", "bert-base"], ["bert", "abert-", "BERT-x", "bert-a/b"]),
+        ("team-?/b*", ["team-a/b", "team-a/bert"], ["team-a", "team-a/b/c", "team-a/c", "team-/b"]),
+        ("t[!a]b", ["txb"], ["t/b", "tab"]),
         ("gpt-?", ["gpt-2", "gpt-é"], ["gpt-", "gpt-22"]),
         ("m[ab]", ["ma", "mb"], ["mc", "m[ab]"]),
         ("m[!ab]", ["mc"], ["ma"]),
-        ("*", ["", "anything"], []),
+        ("*", ["", "anything", "team-a/bert"], []),
         ("a.b*", ["a.b", "a.bc"], ["axb"]),
         ("/bert-(base|large)/", ["bert-base"], ["bert-base2", "xbert-base", "bert-small"]),
         ("/v\\d+/", ["v1", "v22"], ["v", "v1a"]),

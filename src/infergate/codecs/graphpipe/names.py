@@ -15,6 +15,7 @@ from typing import Final
 
 from infergate.core.errors import bad_request
 from infergate.core.messages import ModelMetadata, TensorMetadata
+from infergate.core.names import check_tensor_name
 
 _FIRST: Final = ":0"
 
@@ -42,6 +43,7 @@ def _resolved(
     names: list[str] = []
     for index, name in enumerate(given):
         if name:
+            check_tensor_name(name, f"{what} {index}")
             names.append(_meant(name, known))
         elif index < len(told):
             names.append(told[index].name)

@@ -20,6 +20,7 @@ from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
+from infergate.core.names import check_region
 from infergate.core.places import Place
 from infergate.core.records import record
 from infergate.core.tensor import check_shape
@@ -177,6 +178,7 @@ def _place(tensor: Any) -> Place | None:
     if not tensor.HasField("shared_memory"):
         return None
     told = tensor.shared_memory
+    check_region(told.name)
     return Place(told.name, told.offset, told.byte_size)
 
 

@@ -38,6 +38,7 @@ from infergate.core.messages import (
 )
 from infergate.core.wire import RpcRequest, RpcResponse, joined, size
 
+_SHOWN: Final = 200
 _INFERENCES: Final = (INFER, STREAM_INFER)
 _LATEST: Final = -1
 _MOST_ASKED: Final = 64 * KIB
@@ -176,7 +177,7 @@ def _asked(model: str, version: int) -> InferRequest:
     take 0, which is what a client sends that sets none, for one."""
     if version < 1 and version != _LATEST:
         raise GatewayError(
-            Kind.NOT_FOUND, f"model '{model}' has no version {version}; -1 is the latest"
+            Kind.NOT_FOUND, f"model '{model[:_SHOWN]}' has no version {version}; -1 is the latest"
         )
     return InferRequest(model, _version(version))
 

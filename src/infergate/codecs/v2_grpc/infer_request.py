@@ -37,6 +37,7 @@ from infergate.core.classification import PARAMETER, class_count
 from infergate.core.errors import bad_request
 from infergate.core.limits import KIB, Limits
 from infergate.core.messages import InferRequest, RequestedOutput
+from infergate.core.names import tensor_name_problem
 from infergate.core.places import REGION, Place, read_place, write_place
 from infergate.core.records import record
 from infergate.core.sequences import PARAMETER as SEQUENCE
@@ -153,6 +154,8 @@ def _check_names(what: str, names: Sequence[str], limits: Limits) -> None:
             raise bad_request(f"{what} {index} has no name")
         if name in seen:
             raise bad_request(f"{what} '{name}' is given twice")
+        if problem := tensor_name_problem(name):
+            raise bad_request(f"the name of {what} {index} {problem}")
         seen.add(name)
 
 

@@ -22,6 +22,7 @@ from infergate.codecs.v2_rest.tensors import BINARY, BINARY_OUTPUT, BINARY_SIZE
 from infergate.core.classification import PARAMETER as CLASSES
 from infergate.core.limits import KIB, Limits
 from infergate.core.messages import RequestedOutput
+from infergate.core.names import tensor_name_problem
 from infergate.core.places import REGION
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 
@@ -134,6 +135,8 @@ def _tensor(item: Any, limits: Limits) -> Tensor:
     name, spelt, shape, data = item["name"], item["datatype"], item["shape"], item["data"]
     if not (type(name) is type(spelt) is str and type(data) is type(shape) is list and name):
         raise _UnusualError
+    if tensor_name_problem(name):
+        raise _UnusualError
     parameters: Parameters = NO_PARAMETERS
     if len(item) > 4:
         parameters = _parameters(item["parameters"])
@@ -161,7 +164,7 @@ def _read_outputs(
         if type(item) is not dict:
             raise _UnusualError
         name = item["name"]
-        if type(name) is not str or not name or name in outputs:
+        if type(name) is not str or not name or name in outputs or tensor_name_problem(name):
             raise _UnusualError
         parameters: Parameters = NO_PARAMETERS
         if len(item) > 1:

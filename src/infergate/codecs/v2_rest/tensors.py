@@ -40,6 +40,7 @@ from infergate.codecs.v2_rest.forms import Form, forms_of
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
+from infergate.core.names import check_tensor_name
 from infergate.core.places import Place, read_place, without_place, write_place, written_place
 from infergate.core.records import record
 from infergate.core.tensor import (
@@ -314,6 +315,7 @@ def required_name(told: Mapping[str, Node], path: str) -> str:
     name = string(_required(told, "name", path), f"{path}.name")
     if not name:
         raise bad_request(f"{path}.name is empty")
+    check_tensor_name(name, path)
     return name
 
 

@@ -1,0 +1,70 @@
+"""The configuration's names obey the rule for clients' names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from infergate.config.mistakes import Finding, Path
+from infergate.config.outline import Outline
+from infergate.config.schema import ModelConfig, RewriteConfig
+from infergate.core.names import STRICT, NameRule, tensor_name_problem
+from infergate.routing.table import is_regex
+
+_WILDCARD: Final = re.compile(r"[*?\[\]]")
+_GROUP: Final = re.compile(r"\\(?:[0-9]+|g<[^>]*>)")
+_OPTION: Final = "; 'allow_slash_in_model_names: true' accepts such names"
+
+
+def findings(outline: Outline) -> Iterator[Finding]:
+    """Names that no request could have, or that no backend may be sent."""
+    rule = NameRule(allow_slash=outline.allows_slash)
+    for index, model in outline.bound.items():
+        yield from _model(("listeners", "graphpipe", index, "model"), model, rule)
+    for index, route in outline.routes.items():
+        at: Path = ("routes", index)
+        if not is_regex(route.model):
+            yield from _model((*at, "model"), _WILDCARD.sub("x", route.model), rule)
+        yield from _version((*at, "version"), route.version)
+        yield from _rewrite((*at, "rewrite"), route.rewrite, rule)
+        for number, target in enumerate(route.split):
+            if target.rewrite is not None:
+                yield from _rewrite((*at, "split", number, "rewrite"), target.rewrite, rule)
+    for name, declared in outline.models.items():
+        yield from _model(("models", name), name, rule)
+        if declared is not None:
+            yield from _declared(("models", name), declared)
+
+
+def _rewrite(path: Path, rewrite: RewriteConfig, rule: NameRule) -> Iterator[Finding]:
+    yield from _model((*path, "model"), _GROUP.sub("x", rewrite.model), rule)
+    yield from _version((*path, "version"), rewrite.version)
+    for side, names in (("inputs", rewrite.inputs), ("outputs", rewrite.outputs)):
+        for ours, theirs in names.items():
+            yield from _tensor((*path, side, ours), ours)
+            yield from _tensor((*path, side, ours), theirs)
+
+
+def _declared(path: Path, model: ModelConfig) -> Iterator[Finding]:
+    for index, version in enumerate(model.versions):
+        yield from _version((*path, "versions", index), version)
+    for side, tensors in (("inputs", model.inputs), ("outputs", model.outputs)):
+        for index, tensor in enumerate(tensors):
+            yield from _tensor((*path, side, index, "name"), tensor.name)
+
+
+def _model(path: Path, name: str, rule: NameRule) -> Iterator[Finding]:
+    if problem := rule.problem(name):
+        option = _OPTION if problem == "contains '/'" else ""
+        yield path, f"the model name {problem}{option}"
+
+
+def _version(path: Path, name: str) -> Iterator[Finding]:
+    if problem := STRICT.problem(name):
+        yield path, f"the model version {problem}"
+
+
+def _tensor(path: Path, name: str) -> Iterator[Finding]:
+    if problem := tensor_name_problem(name):
+        yield path, f"the tensor name {problem}"

@@ -1,0 +1,81 @@
+"""Which names are accepted."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.names import (
+    MAX_NAME_BYTES,
+    STRICT,
+    NameRule,
+    check_tensor_name,
+    is_accepted,
+    tensor_name_problem,
+)
+
+BIDI = [chr(c) for c in (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))]
+UNSAFE = [
+    *(chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) in {"Cc", "Zl", "Zp", "Cs"}),
+    *BIDI,
+]
+
+
+def test_no_name_contains_a_control_character() -> None:
+    assert len(UNSAFE) == 65 + 2 + 2048 + 12
+    assert [c for c in UNSAFE if not STRICT.problem(f"simple{c}-mine")] == []
+    assert [c for c in UNSAFE if not tensor_name_problem(f"INPUT{c}0")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("a/b", "contains '/'"),
+        ("a\\b", "contains '\\'"),
+        ("a?b", "contains '?'"),
+        ("a#b", "contains '#'"),
+        (".", "has the segment '.'"),
+        ("..", "has the segment '..'"),
+        ("pub-x%2f..%2fsecret", "contains the percent-escape '%2f'"),
+        ("simple\0-mine", "contains the control character U+0000"),
+        ("n" * (MAX_NAME_BYTES + 1), "is longer than 1024 bytes"),
+        ("é" * 513, "is longer than 1024 bytes"),
+        ("n" * (1 << 20), "is longer than 1024 bytes"),
+    ],
+)
+def test_a_models_name_that_is_refused(name: str, problem: str) -> None:
+    for _ in range(2):  # nor is it remembered as one that is accepted
+        with pytest.raises(GatewayError) as caught:
+            STRICT.check(name)
+        assert caught.value.kind is Kind.BAD_REQUEST
+        assert caught.value.public == f"the model name {problem}"
+    assert not is_accepted(STRICT, "m", name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "simple", "bert-base:2", "模型 é", "100%", "a..b", "...", "n" * MAX_NAME_BYTES]
+)
+def test_a_name_that_is_accepted(name: str) -> None:
+    for _ in range(2):
+        STRICT.check(name)
+    assert is_accepted(STRICT, name, "m")
+
+
+def test_segments_are_accepted_where_the_operator_says_so() -> None:
+    rule = NameRule(allow_slash=True)
+    rule.check("team-a/bert/large")
+    for name in ("/a", "a/", "a//b", "/", "a/../b", "a/.", "a\\b", "a%2fb", "a/\0"):
+        assert rule.problem(name), name
+
+
+@pytest.mark.parametrize("name", ["StatefulPartitionedCall/dense:0", "model/dense/BiasAdd:0", "a?"])
+def test_a_tensors_name_may_be_tensorflows(name: str) -> None:
+    check_tensor_name(name, "input 0")
+
+
+def test_a_tensors_name_is_bounded() -> None:
+    check_tensor_name("é" * 512, "input 0")
+    with pytest.raises(GatewayError, match="the name of input 2 is longer than 1024 bytes"):
+        check_tensor_name("é" * 513, "input 2")

@@ -1,0 +1,256 @@
+"""A name that could mean two things is refused before access rules and routes, on every frontend
+and in every operation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from fakes import Memory, call
+
+from infergate.codecs.base import Peek
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.registry import plugins
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import (
+    InferRequest,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
+    TensorMetadata,
+)
+from infergate.core.names import NameRule
+from infergate.core.wire import HttpRequest, RpcRequest
+from infergate.gateway.control import Allowed
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.gateway import Gateway
+from infergate.gateway.shared_memory import SharedMemory
+from infergate.routing.table import Route, RouteTable
+
+V2 = "/inference.GRPCInferenceService/"
+OLD = "/nvidia.inferenceserver.GRPCService/"
+BAD = {
+    "dot segments": "pub-x/../secret",
+    "escaped": "pub-x%2f..%2fsecret",
+    "NUL": "simple\0-mine",
+    "long": "n" * 1025,
+    "bidi": "pub-\u202ex",
+    "backslash": "pub-x\\..",
+    "query": "pub-x?y",
+}
+
+
+def field(number: int, text: str | bytes) -> bytes:
+    data = text.encode() if isinstance(text, str) else text
+    length, left = b"", len(data)
+    while left > 127:
+        length, left = length + bytes([left & 127 | 128]), left >> 7
+    return bytes([number << 3 | 2]) + length + bytes([left]) + data
+
+
+def get(protocol: str, path: str, method: str = "GET") -> Any:
+    return protocol, lambda name: HttpRequest(method, path.format(quote(name, safe="")))
+
+
+def raw(protocol: str, path: str, method: str = "GET") -> Any:
+    """The name as it stands: the legacy API decodes nothing."""
+    headers = {"nv-inferrequest": "batch_size: 1"}
+    return protocol, lambda name: HttpRequest(method, path.format(name), headers=headers)
+
+
+def rpc(method: str, *fields: Any) -> Any:
+    """``fields`` are numbers with text, or with None for the name."""
+
+    def wire(name: str) -> RpcRequest:
+        parts = (field(number, name if text is None else text) for number, text in fields)
+        if method == OLD + "Infer":
+            parts = (*parts, b"\x10\x01")  # its version
+        return RpcRequest(method, (b"".join(parts),))
+
+    return "v2-grpc" if method.startswith(V2) else "trtis-grpc", wire
+
+
+ASKED = {
+    "rest metadata": get("v2-rest", "/v2/models/{}"),
+    "rest version": get("v2-rest", "/v2/models/m/versions/{}"),
+    "rest ready": get("v2-rest", "/v2/models/{}/ready"),
+    "rest infer": get("v2-rest", "/v2/models/{}/infer", "POST"),
+    "rest generate": get("v2-rest", "/v2/models/{}/generate", "POST"),
+    "rest generate stream": get("v2-rest", "/v2/models/{}/generate_stream", "POST"),
+    "rest stats": get("v2-rest", "/v2/models/{}/stats"),
+    "rest config": get("v2-rest", "/v2/models/{}/config"),
+    "rest trace": get("v2-rest", "/v2/models/{}/trace/setting"),
+    "rest load": get("v2-rest", "/v2/repository/models/{}/load", "POST"),
+    "rest unload": get("v2-rest", "/v2/repository/models/{}/unload", "POST"),
+    "rest repository": get("v2-rest", "/v2/repository/{}/models/m/load", "POST"),
+    "rest memory status": get("v2-rest", "/v2/systemsharedmemory/region/{}/status"),
+    "rest memory unregister": get(
+        "v2-rest", "/v2/cudasharedmemory/region/{}/unregister", method="POST"
+    ),
+    "grpc infer": rpc(V2 + "ModelInfer", (1, None)),
+    "grpc infer version": rpc(V2 + "ModelInfer", (1, "m"), (2, None)),
+    "grpc ready": rpc(V2 + "ModelReady", (1, None)),
+    "grpc metadata version": rpc(V2 + "ModelMetadata", (1, "m"), (2, None)),
+    "grpc config": rpc(V2 + "ModelConfig", (1, None)),
+    "grpc statistics": rpc(V2 + "ModelStatistics", (1, None)),
+    "grpc load": rpc(V2 + "RepositoryModelLoad", (2, None)),
+    "grpc unload": rpc(V2 + "RepositoryModelUnload", (2, None)),
+    "grpc repository": rpc(V2 + "RepositoryModelUnload", (1, None), (2, "m")),
+    "grpc trace": rpc(V2 + "TraceSetting", (2, None)),
+    "grpc memory status": rpc(V2 + "SystemSharedMemoryStatus", (1, None)),
+    "grpc memory register": rpc(V2 + "SystemSharedMemoryRegister", (1, None), (2, "/k")),
+    "grpc cuda unregister": rpc(V2 + "CudaSharedMemoryUnregister", (1, None)),
+    "graphpipe": get("graphpipe", "/graphpipe/{}"),
+    "graphpipe version": get("graphpipe", "/graphpipe/m/versions/{}"),
+    "legacy infer": raw("trtis-http", "/api/infer/{}", "POST"),
+    "legacy status": raw("trtis-http", "/api/status/{}"),
+    "legacy load": raw("trtis-http", "/api/modelcontrol/load/{}", "POST"),
+    "legacy memory": raw("trtis-http", "/api/sharedmemorycontrol/unregister/{}", "POST"),
+    "legacy grpc infer": rpc(OLD + "Infer", (1, None)),
+    "legacy grpc status": rpc(OLD + "Status", (1, None)),
+    "legacy grpc control": rpc(OLD + "ModelControl", (1, None)),
+}
+
+
+class Nobody:
+    """A gate that no request is to reach."""
+
+    async def admitted(self, peek: Peek, call: Call) -> Peek:
+        raise AssertionError(peek)
+
+    async def known(self, call: Call) -> None:
+        raise AssertionError
+
+
+class Everybody:
+    async def admitted(self, peek: Peek, call: Call) -> Peek:
+        return peek
+
+    async def known(self, call: Call) -> None: ...
+
+
+def frontend(
+    protocol: str, memory: Memory, gate: Any, names: NameRule | None = None
+) -> Frontend[Any, Any]:
+    memory.profile_of_all = replace(GENERIC, traces=True, tells_statistics=True)
+    made = Gateway(
+        RouteTable([Route("*", "b")], names or NameRule()),
+        {"b": memory},
+        {},
+        memory=SharedMemory(DEFAULT_LIMITS, on=True),
+        allowed=Allowed(repository=True, settings=True),
+    )
+    return Frontend(plugins()[protocol].make({}), made, DEFAULT_LIMITS, gate=gate)
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("asked", ASKED)
+async def test_it_is_refused_before_rules_and_routes(asked: str, bad: str) -> None:
+    protocol, wire = ASKED[asked]
+    memory, asking = Memory("b"), call()
+    in_body = "memory" in asked or "cuda" in asked or "repository" in asked
+    gate = Everybody() if in_body else Nobody()  # what only a whole message tells comes after rules
+    await frontend(protocol, memory, gate).respond(wire(bad), asking)
+    assert memory.asked == []
+    if asking.error.startswith("no such path"):
+        assert protocol == "trtis-http"
+        assert "/" in bad
+        return
+    assert asking.outcome == Kind.BAD_REQUEST.value
+    assert asking.error.startswith(("the model name ", "the model version ", "the name of ")) or (
+        "the repository's name " in asking.error
+    )
+    assert asking.route == ""
+
+
+async def test_a_request_of_a_stream() -> None:
+    memory = Memory("b")
+    with pytest.raises(GatewayError, match="the model name contains"):
+        await frontend("v2-grpc", memory, Nobody()).read_streamed(
+            RpcRequest(V2 + "ModelStreamInfer", (field(1, "a\0b"),)), call()
+        )
+
+
+@pytest.mark.parametrize("codec", ["v2-rest", "graphpipe", "v2-grpc"])
+async def test_a_slash_is_accepted_where_the_operator_says_so(codec: str) -> None:
+    memory, asking = Memory("b"), call()
+    wire = {
+        "v2-rest": HttpRequest("GET", "/v2/models/team-a%2Fbert/ready"),
+        "v2-grpc": RpcRequest(V2 + "ModelReady", (field(1, "team-a/bert"),)),
+        "graphpipe": HttpRequest("GET", "/graphpipe/team-a%2Fbert"),
+    }[codec]
+    await frontend(codec, memory, Everybody(), NameRule(allow_slash=True)).respond(wire, asking)
+    asked = [ModelMetadataRequest, ModelReadyRequest]
+    assert [getattr(each, "model", "") for each in memory.asked if type(each) in asked] == [
+        "team-a/bert"
+    ]
+    rest: Any = plugins()["v2-rest"].make({})
+    upstream = rest.build_request(ModelReadyRequest("team-a/bert"), GENERIC)
+    assert upstream.path == "/v2/models/team-a%2Fbert/ready"
+
+
+@pytest.mark.parametrize("name", ["INPUT\0", "IN\u2028PUT", "n" * 1025])
+async def test_a_tensors_name(name: str) -> None:
+    body = '{"inputs":[{"name":"%s","shape":[1],"datatype":"INT8","data":[1]}]}'
+    text = name.replace("\0", "\\u0000")
+    wires = {
+        "v2-rest": HttpRequest("POST", "/v2/models/m/infer", body=((body % text).encode(),)),
+        "v2-grpc": RpcRequest(
+            V2 + "ModelInfer",
+            (field(1, "m") + field(5, field(1, name) + field(2, "INT8")) + field(7, b"\1"),),
+        ),
+    }
+    for protocol, wire in wires.items():
+        memory, asking = Memory("b"), call()
+        await frontend(protocol, memory, Everybody()).respond(wire, asking)
+        assert asking.outcome == Kind.BAD_REQUEST.value
+        assert "name" in asking.error
+        assert memory.asked == []
+
+
+# ---- what backends say
+
+
+async def test_an_index_leaves_out_names_that_no_client_could_use() -> None:
+    listed = [ModelIndexEntry(name, "1", "READY") for name in ("m", *BAD.values())]
+    listed.append(ModelIndexEntry("m", "../2", "READY"))
+    memory = Memory("b", ModelIndex(tuple(listed)))
+    made = frontend("v2-rest", memory, None).gateway
+    told = await made.perform(ModelIndexRequest(), call())
+    assert isinstance(told, ModelIndex)
+    assert [(each.name, each.version) for each in told.models] == [("m", "1")]
+
+
+async def test_metadata_leaves_out_versions_and_refuses_tensors() -> None:
+    tensor = TensorMetadata("model/dense:0", "INT8", (1,))
+    memory = Memory("b", ModelMetadata("m", ("1", "..", "1\0"), inputs=(tensor,)))
+    made = frontend("v2-rest", memory, None).gateway
+    told = await made.perform(ModelMetadataRequest("m"), call())
+    assert isinstance(told, ModelMetadata)
+    assert told.versions == ("1",)
+    memory.answer = ModelMetadata("m", outputs=(tensor, replace(tensor, name="a\x1bb")))
+    with pytest.raises(GatewayError, match=r"the name of output 1 contains .* U\+001B") as caught:
+        await made.perform(ModelMetadataRequest("m"), call())
+    assert caught.value.kind is Kind.BACKEND_GARBAGE
+
+
+async def test_statistics_leave_out_versions() -> None:
+    models = tuple({"name": "m", "version": version} for version in ("1", "a\nb"))
+    made = frontend("v2-rest", Memory("b", ModelStatistics(models)), None).gateway
+    told = await made.perform(ModelStatisticsRequest("m"), call())
+    assert isinstance(told, ModelStatistics)
+    assert [each["version"] for each in told.models] == ["1"]
+
+
+def test_an_inference_has_no_name_of_its_own() -> None:
+    """``NameRule.check_operation`` takes the field ``name`` for a region's."""
+    NameRule().check_operation(InferRequest("m"))
