@@ -534,8 +534,6 @@ def test_paths_and_methods_there_are_not(gateway: Infergate, line: str, status: 
 @pytest.mark.parametrize(
     "model", ["nosuch", "simple/", "simple/1", "sim%70le", "x" * 1000, "x" * 5000, "a b"]
 )
-    "model", ["nosuch", "simple/", "simple/1", "sim%70le", "x" * 1000, "x" * 5000, "a b"]
-)
 def test_a_status_there_is_not(gateway: Infergate, model: str) -> None:
     with Client(gateway.http) as client:
         client.send(f"GET /api/status/{model} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
