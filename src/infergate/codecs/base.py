@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
@@ -31,6 +31,7 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 Req_co = TypeVar("Req_co", covariant=True)
 Req_contra = TypeVar("Req_contra", contravariant=True)
+T = TypeVar("T")
 
 
 class Carrier(enum.Enum):
@@ -68,17 +69,18 @@ class Parsed:
 
 
 @record
-class Unfinished:
+class Unfinished(Generic[T]):
     """An inference that only the model's metadata makes whole: its message leaves out names,
     datatypes or shapes.
 
-    ``finish`` makes it an :class:`Parsed` inference; it is pure, and raises what the client did
-    wrong. It may be called again, with newer metadata. The metadata is in the client's names.
+    ``finish`` makes it what was wanted of it: a :class:`Parsed` inference, or the request of a
+    :class:`Forwarding` codec, checked. It is pure, and raises what the client did wrong. It may be
+    called again, with newer metadata. The metadata is in the client's names.
     """
 
     model: str
     version: str
-    finish: Callable[[ModelMetadata], Parsed]
+    finish: Callable[[ModelMetadata], T]
     text: int = 0
     """Bytes of text that it goes through. Where there are many it is pickled."""
 
@@ -155,7 +157,7 @@ class Codec(Protocol[Req, Resp]):
         """Operation, model and version. Raises NOT_FOUND, METHOD_NOT_ALLOWED, BAD_REQUEST."""
         ...
 
-    def parse_request(self, wire: Req, limits: Limits) -> Parsed | Unfinished:
+    def parse_request(self, wire: Req, limits: Limits) -> Parsed | Unfinished[Parsed]:
         """The operation that ``wire`` asks for. Raises what the client did wrong."""
         ...
 
@@ -196,10 +198,11 @@ class Forwarding(Protocol[Req, Resp]):
     forwards: bool
     """Whether they may with the options this codec was made with."""
 
-    def shield(self, wire: Req, limits: Limits) -> Req:
+    def shield(self, wire: Req, limits: Limits) -> Req | Unfinished[Req]:
         """``wire`` checked as by ``parse_request`` but not decoded, in a form any server takes
         (content encodings undone). A codec may give back a subclass of ``Req`` that tells
-        ``readdress`` and ``relabel`` what was learnt."""
+        ``readdress`` and ``relabel`` what was learnt. Unfinished where the check needs the model's
+        metadata."""
         ...
 
     def sequence(self, wire: Req, limits: Limits) -> SequenceId | None:

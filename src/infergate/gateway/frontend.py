@@ -29,6 +29,7 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 Req_contra = TypeVar("Req_contra", contravariant=True)
 Resp_co = TypeVar("Resp_co", covariant=True)
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -114,7 +115,7 @@ class Translate(Generic[Req, Resp]):
             parsed = labour.codec.parse_request(wire, labour.limits)
         else:
             parsed = await labour.aside(call, labour.parse_request, wire)
-        return await self._finished(parsed, call) if isinstance(parsed, Unfinished) else parsed
+        return await self.finished(parsed, call) if isinstance(parsed, Unfinished) else parsed
 
     async def _built(self, answer: Answer, parsed: Parsed, call: Call) -> Resp:
         how = self._labour.codec.build_response
@@ -122,7 +123,7 @@ class Translate(Generic[Req, Resp]):
             return how(answer, parsed)
         return await self._labour.aside(call, how, answer, parsed)
 
-    async def _finished(self, unfinished: Unfinished, call: Call) -> Parsed:
+    async def finished(self, unfinished: Unfinished[T], call: Call) -> T:
         """``unfinished`` made whole. What contradicts the metadata may contradict old metadata
         only, so it is looked at again before the client is refused."""
         model, version = unfinished.model, unfinished.version
@@ -158,12 +159,16 @@ class Forward(Generic[Req, Resp]):
     async def infer(self, wire: Req, peek: Peek, bound: Bound, call: Call) -> Resp:
         """Check, readdress, exchange, relabel."""
         route, limits = bound.route, self._labour.limits
+        found: Any  # the type checker cannot tell Req from Unfinished[Req]
         if not route.validate:  # the operator vouches for this route's clients
-            checked = wire
+            found = wire
         elif self._labour.reads_here(wire):
-            checked = self._shield(wire, limits)
+            found = self._shield(wire, limits)
         else:
-            checked = await self._labour.aside(call, self._codec.shield, wire, limits)
+            found = await self._labour.aside(call, self._codec.shield, wire, limits)
+        if isinstance(found, Unfinished):
+            found = await self._otherwise.finished(found, call)
+        checked: Req = found
         model = route.backend_model(peek.model)
         keeps = self._backend.spreads or route.retry.idempotent
         sequence = self._sequence(checked, model) if keeps else None

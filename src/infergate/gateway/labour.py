@@ -55,12 +55,12 @@ class Labour(Generic[Req, Resp]):
         assert self._aside is not None
         return await self._aside.run(call.deadline, how, *arguments)
 
-    async def finish(self, unfinished: Unfinished, model: ModelMetadata, call: Call) -> Parsed:
+    async def finish(self, unfinished: Unfinished[T], model: ModelMetadata, call: Call) -> T:
         """``Unfinished.finish``."""
         if self._aside is None or unfinished.text <= self.limits.json_inline:
             return unfinished.finish(model)
         return await self.aside(call, _finished, unfinished, model)
 
 
-def _finished(unfinished: Unfinished, model: ModelMetadata) -> Parsed:
+def _finished(unfinished: Unfinished[T], model: ModelMetadata) -> T:
     return unfinished.finish(model)

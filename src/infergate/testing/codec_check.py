@@ -140,15 +140,14 @@ class _Check:
         _assert_same("answer", self.carries(answer), read)
         if not isinstance(codec, Forwarding):
             return
-        shielded = codec.shield(asked, DEFAULT_LIMITS)
+        shielded = finished(codec.shield(asked, DEFAULT_LIMITS), model)
         _assert_same(
             "shielded request",
             parsed.operation,
             read_request(shielded).operation,
         )
         if codec.forwards and isinstance(parsed.operation, InferRequest):
-            assert isinstance(read, InferResponse)
-            self.forwarding(codec, shielded, parsed.operation, answered, read)
+            self.forwarding(codec, shielded, parsed.operation, answered, model)
 
     def forwarding(
         self,
@@ -156,21 +155,27 @@ class _Check:
         asked: Any,
         operation: InferRequest,
         answered: Any,
-        answer: InferResponse,
+        model: ModelMetadata | None,
     ) -> None:
         """``readdress`` and ``relabel`` change names only, and sequences are told."""
         for number in (None, 2**63, "by name"):
             told = {} if number is None else {PARAMETER: number}
-            wire = self.build(replace(operation, parameters=told), None)
-            for each in (wire, codec.shield(wire, DEFAULT_LIMITS)):
+            try:
+                wire = self.build(replace(operation, parameters=told), model)
+            except AssertionError:
+                assert number == "by name"
+                continue  # the protocol's sequences have no names
+            for each in (wire, finished(codec.shield(wire, DEFAULT_LIMITS), model)):
                 assert codec.sequence(each, DEFAULT_LIMITS) == number, f"sequence {number!r}"
         readdressed = codec.readdress(asked, "other", "9", self.profile)
         if readdressed is not None:
             _assert_same(
                 "readdressed request",
                 replace(operation, model="other", version="9"),
-                finished(self.codec.parse_request(readdressed, DEFAULT_LIMITS), None).operation,
+                finished(self.codec.parse_request(readdressed, DEFAULT_LIMITS), model).operation,
             )
+        answer = self.codec.parse_response(answered, operation, DEFAULT_LIMITS, model)
+        assert isinstance(answer, InferResponse)
         renamed: tuple[dict[str, Any], ...] = ({}, {"model": "other", "version": "9"})
         for names in renamed:
             relabelled = codec.relabel(
@@ -179,7 +184,7 @@ class _Check:
             _assert_same(
                 "relabelled answer",
                 replace(answer, **names),
-                self.codec.parse_response(relabelled, operation, DEFAULT_LIMITS),
+                self.codec.parse_response(relabelled, operation, DEFAULT_LIMITS, model),
             )
 
     def hostile(
@@ -188,6 +193,11 @@ class _Check:
         """Any bytes parse or raise GatewayError; ``shield`` and the parser refuse the same."""
         codec = self.codec
         forwarding = codec if isinstance(codec, Forwarding) else None
+
+        def check_request(wire: Any) -> Any:
+            assert isinstance(codec, Forwarding)
+            return finished(codec.shield(wire, DEFAULT_LIMITS), model)
+
         if forwarding and not (forwarding.forwards and isinstance(operation, InferRequest)):
             forwarding = None
         model = samples.description(operation, answer)
@@ -201,7 +211,7 @@ class _Check:
             _refused(codec.peek, wire)
             refused = _refused(read_request, wire)
             if isinstance(codec, Forwarding):
-                shielded = _refused(codec.shield, wire, DEFAULT_LIMITS)
+                shielded = _refused(check_request, wire)
                 assert refused == shielded, f"parse_request and shield differ on {body[:200]!r}"
             if forwarding:
                 _refused(forwarding.readdress, wire, "other", "9", self.profile)

@@ -25,7 +25,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from infergate.codecs.base import Codec, Parsed, Unfinished
 from infergate.codecs.profiles import BY_NAME
@@ -209,9 +209,12 @@ def _outcome(
         return error
 
 
-def finished(parsed: Parsed | Unfinished, model: ModelMetadata | None) -> Parsed:
+T = TypeVar("T")
+
+
+def finished(parsed: T | Unfinished[T], model: ModelMetadata | None) -> T:
     """``parsed``, made whole by ``model`` where it needs that. Raises what the client did wrong."""
-    if isinstance(parsed, Parsed):
+    if not isinstance(parsed, Unfinished):
         return parsed
     assert model is not None, f"the message to '{parsed.model}' needs the model's metadata"
     return parsed.finish(model)

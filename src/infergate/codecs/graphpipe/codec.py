@@ -78,7 +78,7 @@ class GraphPipe:
             return Peek(ModelMetadataRequest, place.model, place.version)
         return Peek(InferRequest, place.model, place.version)
 
-    def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished:
+    def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished[Parsed]:
         """Raises NOT_FOUND for a path, and what is wrong with the body."""
         place = locate(wire.path, self._options.model)
         if place.question is not None:

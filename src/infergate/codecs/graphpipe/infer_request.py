@@ -40,7 +40,7 @@ class Reply:
 # ---- from clients
 
 
-def read_request(table: Table, model: str, version: str, limits: Limits) -> Unfinished:
+def read_request(table: Table, model: str, version: str, limits: Limits) -> Unfinished[Parsed]:
     """The inference in ``table``, of ``model`` and ``version``. Raises BAD_REQUEST, also when it is
     finished, and TOO_LARGE."""
     parameters = read_config(table.data(CONFIG))

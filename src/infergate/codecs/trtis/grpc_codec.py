@@ -18,8 +18,9 @@ from google.protobuf.message import DecodeError
 
 from infergate.codecs.base import Capabilities, Parsed, Peek, Profile, Unfinished
 from infergate.codecs.protos.scan import Malformed
-from infergate.codecs.trtis import grpc_backend, grpc_infer
+from infergate.codecs.trtis import grpc_backend, grpc_forwarding, grpc_infer
 from infergate.codecs.trtis import messages as pb
+from infergate.codecs.trtis.checked import CheckedHeaders
 from infergate.codecs.trtis.datatypes import NUMBERS
 from infergate.codecs.trtis.infer_request import read_request
 from infergate.codecs.trtis.infer_response import write_response
@@ -36,6 +37,7 @@ from infergate.core.messages import (
     ModelMetadata,
     Operation,
 )
+from infergate.core.sequences import SequenceId
 from infergate.core.wire import RpcRequest, RpcResponse, joined, size
 
 _SHOWN: Final = 200
@@ -68,6 +70,9 @@ class TrtisGrpc:
     def __init__(self, options: Options) -> None:
         self._options: Final = options
         self._statuses: Final = Statuses(options)
+        self._checked: Final = CheckedHeaders()
+        # No server of the old API tells its outputs' datatypes.
+        self.forwards: bool = not options.data_type
 
     # ---- towards clients
 
@@ -82,7 +87,7 @@ class TrtisGrpc:
         operation = _other(wire)[0]
         return Peek(type(operation), getattr(operation, "model", ""))
 
-    def parse_request(self, wire: RpcRequest, limits: Limits) -> Parsed | Unfinished:
+    def parse_request(self, wire: RpcRequest, limits: Limits) -> Parsed | Unfinished[Parsed]:
         """Raises UNSUPPORTED for a method the service lacks, and what is wrong with a message."""
         if wire.method not in _INFERENCES:
             return Parsed(*_other(wire))
@@ -170,6 +175,43 @@ class TrtisGrpc:
             return grpc_backend.parse_response(wire, operation, limits, model)
         except GatewayError as error:
             return unknown_is_not_ready(error, operation)
+
+    # ---- where both sides speak it
+
+    def shield(self, wire: RpcRequest, limits: Limits) -> RpcRequest | Unfinished[RpcRequest]:
+        """Raises what is wrong with an inference; any other request passes once it is read."""
+        if wire.method not in _INFERENCES:
+            self.parse_request(wire, limits)
+            return wire
+        try:
+            asked = _asked(*grpc_infer.read_names(wire.message))
+            return grpc_forwarding.check(wire, asked, self._checked, self._options.level, limits)
+        except Malformed as error:
+            raise _Unreadable(str(error)) from None
+
+    def sequence(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
+        """By the correlation id."""
+        try:
+            return grpc_forwarding.sequence(wire, limits)
+        except Malformed as error:
+            raise _Unreadable(str(error)) from None
+
+    def readdress(
+        self, wire: RpcRequest, model: str, version: str, profile: Profile
+    ) -> RpcRequest | None:
+        """None where releases of the server differ in what they make of it."""
+        del profile
+        try:
+            return grpc_forwarding.readdress(wire, model, version)
+        except Malformed as error:
+            raise _Unreadable(str(error)) from None
+
+    def relabel(
+        self, wire: RpcResponse, asked: RpcRequest, model: str, version: str, limits: Limits
+    ) -> RpcResponse:
+        """Raises the backend's error, or BACKEND_GARBAGE."""
+        success = self._statuses.success
+        return grpc_forwarding.relabel(wire, asked, model, version, limits, success)
 
 
 def _asked(model: str, version: int) -> InferRequest:

@@ -89,16 +89,36 @@ def _uint64(data: Buffer, position: int) -> int:
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
     """An InferRequest without its raw data, and that. Raises Malformed."""
-    rest, raw = _split(message, RAW_INPUT, limits)
-    count_along(rest, _META_DATA, Allowance(4 * limits.tensors))
-    return _parsed(InferRequest, rest), raw
+    head, raw = split_request(message, limits)
+    return parse_head(head, limits), raw
+
+
+def split_request(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, list[memoryview]]:
+    """The bytes of an InferRequest without its raw data, and that. Raises Malformed."""
+    return _split(message, RAW_INPUT, limits)
+
+
+def parse_head(head: Buffer, limits: Limits) -> Any:
+    """An InferRequest from its bytes without raw data. Raises Malformed."""
+    count_along(head, _META_DATA, Allowance(4 * limits.tensors))
+    return _parsed(InferRequest, head)
 
 
 def read_response(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
     """An InferResponse without its raw data, and that. Raises Malformed."""
-    rest, raw = _split(message, RAW_OUTPUT, limits)
-    count_along(rest, _CLASSES, Allowance(16 * limits.tensors + 4 * MOST_CLASSES))
-    return _parsed(InferResponse, rest), raw
+    head, raw = split_response(message, limits)
+    return parse_answer_head(head, limits), raw
+
+
+def split_response(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, list[memoryview]]:
+    """The bytes of an InferResponse without its raw data, and that. Raises Malformed."""
+    return _split(message, RAW_OUTPUT, limits)
+
+
+def parse_answer_head(head: Buffer, limits: Limits) -> Any:
+    """An InferResponse from its bytes without raw data. Raises Malformed."""
+    count_along(head, _CLASSES, Allowance(16 * limits.tensors + 4 * MOST_CLASSES))
+    return _parsed(InferResponse, head)
 
 
 def _split(message: Sequence[Buffer], raw: int, limits: Limits) -> tuple[Buffer, list[memoryview]]:
@@ -117,7 +137,11 @@ def _parsed(kind: Any, rest: Buffer) -> Any:
 
 def message_parts(head: Any, number: int, raw: Iterable[Buffer]) -> list[Buffer]:
     """The parts of ``head`` and a raw entry for each of ``raw``, in field ``number``; no copy."""
-    parts: list[Buffer] = [head.SerializeToString(deterministic=True)]
+    return add_raw([head.SerializeToString(deterministic=True)], number, raw)
+
+
+def add_raw(parts: list[Buffer], number: int, raw: Iterable[Buffer]) -> list[Buffer]:
+    """``parts`` of a message, and a raw entry for each of ``raw``, in field ``number``; no copy."""
     for entry in raw:
         parts.append(prefix(number, len(entry)))
         if len(entry):

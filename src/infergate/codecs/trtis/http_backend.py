@@ -10,13 +10,14 @@ refused here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from infergate.codecs.trtis import text
-from infergate.codecs.trtis.http_frontend import ANSWERS, ASKS, STATUS
+from infergate.codecs.trtis.http_frontend import ANSWERS, ASKS, STATUS, Form
 from infergate.codecs.trtis.infer_request import version_number, write_request
 from infergate.codecs.trtis.infer_response import Allot, read_response
 from infergate.codecs.trtis.messages import InferResponseHeader, RequestStatus, ServerStatus
@@ -55,9 +56,12 @@ LONGEST_HEADER: Final = 8190
 """Bytes of NV-InferRequest's value that the servers take (8192 they do not)."""
 LONGEST_ANSWER: Final = 256 * 1024
 """Characters of NV-InferResponse: reading it holds the interpreter about 1 ms a KiB."""
-_BINARY: Final = "format=binary"
+BINARY: Final = "format=binary"
 _SHOWN: Final = 200
 _STATUS: Final = STATUS.lower()
+_SUCCESS: Final = re.compile(r'code: SUCCESS(?: server_id: "[^"\\]*+")?+(?: request_id: \d++)?+')
+"""NV-Status as servers print it: its number differs each time, so reading it would never be
+remembered."""
 _KINDS: Final = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
@@ -80,14 +84,14 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
         case ServerReadyRequest():
             return HttpRequest("GET", READY)
         case ServerMetadataRequest() | ModelIndexRequest() | ServerStatusRequest(""):
-            return HttpRequest("GET", STATUS_PATH, _BINARY)
+            return HttpRequest("GET", STATUS_PATH, BINARY)
         case (
             ModelMetadataRequest()
             | ModelReadyRequest()
             | ModelConfigRequest()
             | ServerStatusRequest()
         ):
-            return HttpRequest("GET", model_path(STATUS_PATH, operation.model), _BINARY)
+            return HttpRequest("GET", model_path(STATUS_PATH, operation.model), BINARY)
         case ModelLoadRequest():
             name = name_alone(operation).model
             return HttpRequest("POST", model_path("/api/modelcontrol/load", name))
@@ -117,7 +121,7 @@ def _infer(operation: InferRequest, model: ModelMetadata) -> HttpRequest:
     return HttpRequest(
         "POST",
         path,
-        _BINARY,
+        BINARY,
         {"content-type": "application/octet-stream", ASKS: header},
         [tensor.data for tensor in operation.inputs if len(tensor.data)],
     )
@@ -127,20 +131,15 @@ def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Answer:
     """Raises the backend's error, or BACKEND_GARBAGE."""
+    if isinstance(operation, InferRequest):
+        header = check_inference(wire)
+        assert model is not None
+        return _inference(wire, header, operation, model, limits)
     headers = {name.lower(): value for name, value in wire.headers.items()}
     if isinstance(operation, ServerLiveRequest | ServerReadyRequest):
         return _health(wire, headers)
-    if isinstance(operation, InferRequest) and wire.status == 400 and _STATUS not in headers:
-        raise GatewayError(
-            Kind.BAD_REQUEST,
-            "the legacy server cannot read what was asked",
-            origin=Origin.BACKEND,
-        )
     _check(wire, headers)
     match operation:
-        case InferRequest():
-            assert model is not None
-            return _inference(wire, headers, operation, model, limits)
         case (
             ModelLoadRequest()
             | ModelUnloadRequest()
@@ -150,6 +149,24 @@ def parse_response(
             return Done()
     status = parse_status(ServerStatus, joined(wire.body), IN_STATUS)
     return as_asked(status, operation)
+
+
+def check_inference(wire: HttpResponse) -> str:
+    """NV-InferResponse of an answer that is a success. Raises the backend's error, or
+    BACKEND_GARBAGE."""
+    headers = {name.lower(): value for name, value in wire.headers.items()}
+    if wire.status == 400 and _STATUS not in headers:
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "the legacy server cannot read what was asked",
+            origin=Origin.BACKEND,
+        )
+    if wire.status != 200 or _SUCCESS.fullmatch(headers.get(_STATUS, "")) is None:
+        _check(wire, headers)
+    told = headers.get(ANSWERS.lower())
+    if told is None:
+        raise garbage(f"the backend's answer has no {ANSWERS}")
+    return told
 
 
 def _health(wire: HttpResponse, headers: dict[str, str]) -> Health:
@@ -198,31 +215,41 @@ def _read(kind: Any, name: str, told: str) -> Any:
 
 def _inference(
     wire: HttpResponse,
-    headers: dict[str, str],
+    told: str,
     operation: InferRequest,
     model: ModelMetadata,
     limits: Limits,
 ) -> InferResponse:
-    told = headers.get(ANSWERS.lower())
-    if told is None:
-        raise garbage(f"the backend's answer has no {ANSWERS}")
+    header, _ = read_answer(told, wire.body, Form.BINARY)
+    return read_response(header, allot(memoryview(joined(wire.body))), operation, model, limits)
+
+
+def read_answer(told: str, body: Sequence[Buffer], form: Form) -> tuple[Any, int]:
+    """NV-InferResponse, not to be changed, and how many bytes of ``body`` are tensors. Classes that
+    it leaves out (v1.0 to 1.4) are in what follows them, which is of ``form``. Raises
+    BACKEND_GARBAGE."""
     header = _read(InferResponseHeader, ANSWERS, told)
-    body = memoryview(joined(wire.body))
-    sizes = [each.raw.batch_byte_size for each in header.output]
+    length = sum(each.raw.batch_byte_size for each in header.output)
     if any(not each.HasField("raw") and not each.batch_classes for each in header.output):
-        header = _trailer(body[sum(sizes) :], header)
-    return read_response(header, _allot(body), operation, model, limits)
+        header = _trailer(memoryview(joined(body))[length:], header, form)
+    return header, length
 
 
-def _trailer(data: memoryview, header: Any) -> Any:
+def _trailer(data: memoryview, header: Any, form: Form) -> Any:
     """The header once more; as it was where there is none."""
+    if not len(data):
+        return header
     try:
-        return InferResponseHeader.FromString(bytes(data)) if len(data) else header
-    except DecodeError:
+        if form is Form.TEXT:
+            return text.read(InferResponseHeader, str(data[:LONGEST_ANSWER], "utf-8"))
+        return InferResponseHeader.FromString(bytes(data))
+    except (DecodeError, ValueError):
         return header
 
 
-def _allot(body: memoryview) -> Allot:
+def allot(body: memoryview) -> Allot:
+    """The outputs' data, one after another, from ``body``; not copied."""
+
     def slices(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         found: list[Buffer] = []
         position = 0

@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from infergate.codecs.base import Capabilities, Parsed, Peek, Profile, Unfinished
-from infergate.codecs.trtis import answers, http_backend, http_frontend
+from infergate.codecs.trtis import answers, http_backend, http_forwarding, http_frontend
+from infergate.codecs.trtis.checked import CheckedHeaders
 from infergate.codecs.trtis.datatypes import NUMBERS
 from infergate.codecs.trtis.http_frontend import Form
 from infergate.codecs.trtis.infer_request import read_request
@@ -42,6 +43,7 @@ from infergate.core.messages import (
     SharedMemoryStatus,
 )
 from infergate.core.records import record
+from infergate.core.sequences import SequenceId
 from infergate.core.wire import HttpRequest, HttpResponse, joined
 
 
@@ -59,6 +61,9 @@ class TrtisHttp:
     def __init__(self, options: Options) -> None:
         self._options: Final = options
         self._statuses: Final = Statuses(options)
+        self._checked: Final = CheckedHeaders()
+        # No server of the old API tells its outputs' datatypes.
+        self.forwards: bool = not options.data_type
 
     # ---- towards clients
 
@@ -72,7 +77,7 @@ class TrtisHttp:
             type(operation), getattr(operation, "model", ""), getattr(operation, "version", "")
         )
 
-    def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished:
+    def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished[Parsed]:
         """Raises NOT_FOUND for a path, METHOD_NOT_ALLOWED, and what is wrong with an inference."""
         operation = find(wire.method, wire.path)
         match operation:
@@ -160,6 +165,36 @@ class TrtisHttp:
         except GatewayError as error:
             return unknown_is_not_ready(error, operation)
 
+    # ---- where both sides speak it
+
+    def shield(self, wire: HttpRequest, limits: Limits) -> HttpRequest | Unfinished[HttpRequest]:
+        """Raises what is wrong with an inference; any other request passes once it is read."""
+        operation = find(wire.method, wire.path)
+        if isinstance(operation, InferRequest):
+            level = self._options.level
+            return http_forwarding.check(wire, operation, self._checked, level, limits)
+        self.parse_request(wire, limits)
+        return wire
+
+    def sequence(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
+        """By the correlation id."""
+        del limits  # reading the header keeps them
+        return http_forwarding.sequence(wire)
+
+    def readdress(
+        self, wire: HttpRequest, model: str, version: str, profile: Profile
+    ) -> HttpRequest | None:
+        """None where releases of the server differ in what they make of it."""
+        del profile
+        return http_forwarding.readdress(wire, model, version)
+
+    def relabel(
+        self, wire: HttpResponse, asked: HttpRequest, model: str, version: str, limits: Limits
+    ) -> HttpResponse:
+        """Raises the backend's error, or BACKEND_GARBAGE."""
+        del limits
+        return http_forwarding.relabel(wire, asked, model, version, self._statuses.success)
+
 
 @record
 class _Reply:
@@ -169,7 +204,7 @@ class _Reply:
     form: Form
 
 
-def _with_form(unfinished: Unfinished, form: Form) -> Unfinished:
+def _with_form(unfinished: Unfinished[Parsed], form: Form) -> Unfinished[Parsed]:
     def finish(metadata: ModelMetadata) -> Parsed:
         parsed = unfinished.finish(metadata)
         return Parsed(parsed.operation, _Reply(parsed.reply, form))

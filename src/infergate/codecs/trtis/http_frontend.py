@@ -111,6 +111,28 @@ def inference(header: Any, raw: Sequence[Buffer], form: Form, status: Any) -> Ht
     )
 
 
+def repeatable(header: Any, form: Form) -> tuple[str, bytes]:
+    """``header``, which has no id, as the header of an answer and as what follows its data."""
+    return text.line(header), _TELL[form](header)
+
+
+def repeated(  # noqa: PLR0913, PLR0917 - the parts of an answer
+    header: str, trailer: bytes, id_: int, form: Form, data: Sequence[Buffer], status: Any
+) -> HttpResponse:
+    """An answer of the parts that ``repeatable`` made. The id is the last field in each form."""
+    if id_:
+        header = f"{header} id: {id_}"
+        trailer += _TELL[form](InferResponseHeader(id=id_))
+    headers = {ANSWERS: header, STATUS: _status_line(status), _TYPE: _BINARY_TYPE}
+    return HttpResponse(200, headers, [*data, trailer])
+
+
+def relayed(header: str, body: Sequence[Buffer], status: Any) -> HttpResponse:
+    """A server's own ``header`` and ``body``."""
+    headers = {ANSWERS: header, STATUS: _status_line(status), _TYPE: _BINARY_TYPE}
+    return HttpResponse(200, headers, body)
+
+
 def refused_inference(wire: HttpRequest, status: Callable[[], Any]) -> HttpResponse:
     """In answer to ``wire``; without a status where its header cannot be read."""
     try:

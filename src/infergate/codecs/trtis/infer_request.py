@@ -61,7 +61,7 @@ class Reply:
 
 def read_request(
     header: Any, asked: InferRequest, allot: Allot, level: Level, limits: Limits
-) -> Unfinished:
+) -> Unfinished[Parsed]:
     """The inference that ``header`` asks for, of the model and version of ``asked``. Raises
     BAD_REQUEST, also when it is finished."""
     check_counts(header, limits)

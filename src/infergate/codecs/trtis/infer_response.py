@@ -44,7 +44,7 @@ def write_response(
     """
     header = InferResponseHeader(
         model_name=asked.model,
-        model_version=_version(answer.version),
+        model_version=model_version(answer.version),
         batch_size=reply.batch_size,
         id=reply.id,
     )
@@ -80,7 +80,7 @@ def write_response(
     return header, raw
 
 
-def _version(version: str) -> int:
+def model_version(version: str) -> int:
     """As the API has it; 0, which is not told, for what is no number."""
     if version.isascii() and version.isdecimal() and len(version) < len(str(2**63)):
         return int(version)

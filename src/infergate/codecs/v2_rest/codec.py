@@ -111,7 +111,7 @@ class V2Rest:
         place = find(wire.method, wire.path)
         return Peek(place.operation, place.model, place.version, place.verb not in streams.OURS)
 
-    def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished:
+    def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished[Parsed]:
         """Raises NOT_FOUND for a path, METHOD_NOT_ALLOWED, and what is wrong with the body."""
         place = find(wire.method, wire.path)
         operation = place.operation

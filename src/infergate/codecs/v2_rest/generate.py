@@ -51,7 +51,7 @@ class Flat:
 
 def read_generate(
     wire: HttpRequest, model: str, version: str, limits: Limits, *, streamed: bool
-) -> Unfinished:
+) -> Unfinished[Parsed]:
     """The inference in ``wire``, which the model's metadata makes whole. Raises what is wrong with
     the body as such; ``finish`` what is wrong with the JSON."""
     body = bytes(decoded(wire.headers, wire.body, limits))

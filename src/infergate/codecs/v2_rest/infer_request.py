@@ -88,7 +88,7 @@ class Wanted:
 class Read:
     """A request, how its answer is wanted, its id, and the forms it was told in."""
 
-    parsed: Parsed | Unfinished
+    parsed: Parsed | Unfinished[Parsed]
     wanted: Wanted
     id: str = ""
     forms: frozenset[Form] = frozenset()
@@ -99,7 +99,7 @@ class Read:
 
 def read_request(
     wire: HttpRequest, model: str, version: str, limits: Limits
-) -> Parsed | Unfinished:
+) -> Parsed | Unfinished[Parsed]:
     """The inference of ``model`` that ``wire`` asks for. Raises what the client did wrong."""
     return read_body(wire, decoded(wire.headers, wire.body, limits), model, version, limits).parsed
 

@@ -38,7 +38,7 @@ question that follows then tells."""
 # ---- towards clients --------------------------------------------------------------------------
 
 
-def read_request(wire: HttpRequest, place: Place, limits: Limits) -> Parsed | Unfinished:
+def read_request(wire: HttpRequest, place: Place, limits: Limits) -> Parsed | Unfinished[Parsed]:
     """The inference that is asked for at ``place``. Raises what the client did wrong."""
     if place.verb == "infer_stream":
         found = infer_request.read_request(wire, place.model, place.version, limits)
@@ -49,7 +49,7 @@ def read_request(wire: HttpRequest, place: Place, limits: Limits) -> Parsed | Un
     return read_generate(wire, place.model, place.version, limits, streamed=streamed)
 
 
-def _finish_streamed(unfinished: Unfinished, metadata: ModelMetadata) -> Parsed:
+def _finish_streamed(unfinished: Unfinished[Parsed], metadata: ModelMetadata) -> Parsed:
     return replace(unfinished.finish(metadata), streamed=True)
 
 

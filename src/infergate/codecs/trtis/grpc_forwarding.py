@@ -1,0 +1,236 @@
+"""Legacy gRPC on both sides: the message goes on, its tensors untouched.
+
+The rules are those of ``http_forwarding``; only where the header lies differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from infergate.codecs.base import Parsed, Unfinished
+from infergate.codecs.protos.scan import (
+    DELIMITED,
+    VARINT,
+    VARINT_BYTES,
+    Malformed,
+    fields,
+    prefix,
+    varint,
+)
+from infergate.codecs.protos.statuses import raise_status
+from infergate.codecs.trtis import grpc_infer
+from infergate.codecs.trtis import messages as pb
+from infergate.codecs.trtis.checked import (
+    MAX_KEY_LENGTH,
+    CheckedHeader,
+    CheckedHeaders,
+    read_answer,
+)
+from infergate.codecs.trtis.infer_request import read_request, version_number
+from infergate.codecs.trtis.infer_response import model_version
+from infergate.codecs.trtis.methods import INFER
+from infergate.codecs.trtis.options import Level
+from infergate.codecs.trtis.statuses import check_status
+from infergate.core.errors import bad_request, garbage
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, ModelMetadata
+from infergate.core.sequences import SequenceId
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcRequest, RpcResponse, joined
+
+# InferRequest: model_name, model_version, meta_data; InferResponse: request_status, meta_data
+_MODEL: Final = 1
+_VERSION: Final = 2
+_STATUS: Final = 1
+_REQUEST_HEADER: Final = 3
+_ANSWER_HEADER: Final = 2
+_ID: Final = 5
+_FIELDS_PER_TENSOR: Final = 4
+
+
+@dataclass(slots=True)
+class CheckedRpc(RpcRequest):
+    """An inference that passed; ``id`` is its own, 0 where it has none."""
+
+    header: CheckedHeader | None = None
+    unfinished: Callable[[], tuple[Any, Unfinished[Parsed]]] | None = None
+    id: int = 0
+
+
+def check(
+    wire: RpcRequest, asked: InferRequest, headers: CheckedHeaders, level: Level, limits: Limits
+) -> Unfinished[RpcRequest]:
+    """``wire``, an inference of the model ``asked`` for, to be checked with the model's metadata.
+    Raises Malformed, BAD_REQUEST."""
+    head, raw = grpc_infer.split_request(wire.message, limits)
+    told, number = _cut_id(head, _REQUEST_HEADER, limits)
+    key = None if told is None else (told, asked.model, asked.version)
+    entry = headers.find(key)
+    unread = partial(_unfinished, head, raw, asked, level, limits)
+    read = unread() if entry is None else None
+
+    def finish(metadata: ModelMetadata) -> RpcRequest:
+        known, id_ = entry, number
+        if (
+            known is not None
+            and known.fits(metadata, limits)
+            and tuple(map(len, raw[: len(known.sizes)])) == known.sizes
+        ):
+            if known.strings:
+                known.check_strings(raw)
+        else:
+            try:
+                header, unfinished = read or unread()
+            except Malformed as error:
+                raise bad_request(f"the message cannot be read: {error}") from None
+            parsed = unfinished.finish(metadata)
+            known, id_ = headers.add(key, header, parsed, metadata, limits), header.id
+        return CheckedRpc(wire.method, wire.message, wire.metadata, known, unread, id_)
+
+    return Unfinished(asked.model, asked.version, finish)
+
+
+def _unfinished(
+    head: Buffer, raw: Sequence[memoryview], asked: InferRequest, level: Level, limits: Limits
+) -> tuple[Any, Unfinished[Parsed]]:
+    header = grpc_infer.parse_head(head, limits).meta_data
+    return header, read_request(header, asked, grpc_infer.allot(raw), level, limits)
+
+
+def _cut_id(head: Buffer, header_number: int, limits: Limits) -> tuple[bytes | None, int]:
+    """The header in ``head`` without its id, and that. None where it is there twice, or not at all,
+    or too long to be remembered. Raises Malformed."""
+    view = memoryview(head)
+    found = [each for each in fields(view, len(view)) if each.number == header_number]
+    if len(found) != 1 or found[0].wire_type != DELIMITED:
+        return None, 0
+    header = view[found[0].value : found[0].end]
+    if len(header) > MAX_KEY_LENGTH:
+        return None, 0
+    kept: list[memoryview] = []
+    number = 0
+    for each in fields(header, _FIELDS_PER_TENSOR * limits.tensors):
+        if each.number == _ID and each.wire_type == VARINT:
+            number = varint(header, each.value, VARINT_BYTES)[0] % 2**64
+        else:
+            kept.append(header[each.start : each.end])
+    return b"".join(kept), number
+
+
+def sequence(wire: RpcRequest, limits: Limits) -> SequenceId | None:
+    """The sequence that ``wire`` belongs to. Raises Malformed."""
+    if isinstance(wire, CheckedRpc) and wire.header is not None:
+        return wire.header.sequence
+    head, _ = grpc_infer.split_request(wire.message, limits)
+    return grpc_infer.parse_head(head, limits).meta_data.correlation_id or None
+
+
+def readdress(wire: RpcRequest, model: str, version: str) -> RpcRequest | None:
+    """``wire`` to another model. None where it is to be translated. Raises Malformed,
+    BAD_REQUEST."""
+    if isinstance(wire, CheckedRpc) and wire.header is not None and not wire.header.forwards:
+        return None
+    number = version_number(model, version)
+    if grpc_infer.read_names(wire.message) == (model, number):
+        return RpcRequest(INFER, wire.message)
+    names = pb.InferRequest(model_name=model, model_version=number).SerializeToString()
+    return RpcRequest(INFER, [names, *_without(joined(wire.message), (_MODEL, _VERSION))])
+
+
+def _without(data: Buffer, numbers: tuple[int, ...]) -> list[memoryview]:
+    """What is left of the message ``data`` without the fields ``numbers``, not copied."""
+    view = memoryview(data)
+    runs: list[memoryview] = []
+    kept = 0
+    for field in fields(data, grpc_infer.MOST_FIELDS):
+        if field.number in numbers:
+            if field.start > kept:
+                runs.append(view[kept : field.start])
+            kept = field.end
+    if kept < len(view):
+        runs.append(view[kept:])
+    return runs
+
+
+def relabel(  # noqa: PLR0913, PLR0917 - those of a codec, and the gateway's status
+    wire: RpcResponse,
+    asked: RpcRequest,
+    model: str,
+    version: str,
+    limits: Limits,
+    status: Callable[[], Any],
+) -> RpcResponse:
+    """The backend's answer, of ``model`` and ``version`` where these are not empty, with the
+    gateway's own ``status``. Raises the backend's error, or BACKEND_GARBAGE."""
+    if wire.code:
+        raise_status(wire)
+    try:
+        if isinstance(asked, CheckedRpc) and asked.header is not None:
+            return _answered(wire, asked, (model, version), limits, status)
+        return _relayed(wire, model, version, limits, status)
+    except (Malformed, DecodeError) as error:
+        raise garbage("the backend's InferResponse cannot be read", str(error)) from None
+
+
+def _answered(
+    wire: RpcResponse,
+    asked: CheckedRpc,
+    names: tuple[str, str],
+    limits: Limits,
+    status: Callable[[], Any],
+) -> RpcResponse:
+    """Rule 2."""
+    entry, unfinished = asked.header, asked.unfinished
+    assert entry is not None
+    assert unfinished is not None
+    rest, entries = grpc_infer.split_response(wire.message, limits)
+    told, _ = _cut_id(rest, _ANSWER_HEADER, limits)
+    answer = None if told is None else entry.answers.get((told, *names))
+    if answer is not None and tuple(map(len, entries)) == answer.sizes:
+        check_status(_status_of(rest), wire.metadata)
+        raw: Sequence[Buffer] = entries
+    else:
+        head = grpc_infer.parse_answer_head(rest, limits)
+        check_status(head.request_status, wire.metadata)
+        parsed = unfinished()[1].finish(entry.metadata)
+        allot = grpc_infer.allot_outputs(entries)
+        answer, raw, repeats = read_answer(head.meta_data, allot, parsed, entry, names)
+        header = answer.header.SerializeToString(deterministic=True)
+        answer = replace(answer, header=header)
+        if repeats and told is not None:
+            entry.remember((told, *names), answer)
+    ours = status().SerializeToString(deterministic=True)
+    header = answer.header
+    if asked.id:
+        header += pb.InferResponseHeader(id=asked.id).SerializeToString()
+    parts: list[Buffer] = [
+        b"".join((prefix(_STATUS, len(ours)), ours, prefix(_ANSWER_HEADER, len(header)), header))
+    ]
+    return RpcResponse(grpc_infer.add_raw(parts, grpc_infer.RAW_OUTPUT, answer.data(raw)))
+
+
+def _status_of(data: Buffer) -> Any:
+    told = pb.RequestStatus()
+    for field in fields(data, len(data)):
+        if field.number == _STATUS and field.wire_type == DELIMITED:
+            told.MergeFromString(data[field.value : field.end])
+    return told
+
+
+def _relayed(
+    wire: RpcResponse, model: str, version: str, limits: Limits, status: Callable[[], Any]
+) -> RpcResponse:
+    """Rule 3."""
+    head, raw = grpc_infer.read_response(wire.message, limits)
+    check_status(head.request_status, wire.metadata)
+    if model:
+        head.meta_data.model_name = model
+    if version:
+        head.meta_data.model_version = model_version(version)
+    head.request_status.CopyFrom(status())
+    return RpcResponse(grpc_infer.message_parts(head, grpc_infer.RAW_OUTPUT, raw))
