@@ -220,8 +220,8 @@ def as_asked(message: Any, operation: Operation) -> Answer:
             _one(status, model, version)
             return ModelConfig(model, _told(message.model_status[model].config, model))
         case ModelReadyRequest(model, version):
-            ready = _one(status, model, version).metadata.versions
-            return Health(ok=version in ready if version else bool(ready))
+            versions = _one(status, model, version).metadata.versions
+            return Health(ok=version in versions if version else bool(versions))
     return status
 
 
