@@ -72,8 +72,9 @@ class FrameRequest:
         self.call.bytes_in = self._length
 
     def release(self) -> None:
-        """Give back what was admitted, if anything was."""
+        """Give back what was admitted, if anything was, and let go of the body."""
         self._share.release()
+        self.wire.body = ()
 
 
 class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):

@@ -2,36 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Final
+import math
+import time
+from operator import attrgetter
+from typing import Final, Protocol
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
+from infergate.core.memory import SMALL
 from infergate.transport.timer import body_due
 
 MOST_STREAMS: Final = 1024
 """Streams of a process, which may stay open for hours. A connection has at most
 ``limits.streams``: HTTP/2 sees to that."""
+GRACE: Final = 1.0
+"""Seconds that a client has in any case, where memory is short."""
+PAUSE: Final = 2.0
+"""Seconds that it may then pause."""
+LOOK: Final = 0.5
+"""Seconds between two looks for slow clients."""
 _RETRY_AFTER: Final = 1.0
 
 
 class Admission:
-    """Counts requests being served, the bytes of their bodies and of answers that wait for slow
-    readers, and streams; pure arithmetic.
+    """Counts requests being served, the bytes of memory that they hold and of answers that wait for
+    slow readers, and streams.
 
     Every ``admit`` or ``grow`` that returns is undone by one ``release`` of the same request, every
     ``admit_stream`` by one ``release_stream``. Streams are no requests: a thousand idle watchers
     of health must not keep inferences out.
     """
 
-    __slots__ = ("_most_bytes", "_most_requests", "bytes", "requests", "streams")
+    __slots__ = (
+        "_looked",
+        "_most_bytes",
+        "_most_requests",
+        "_patience",
+        "awaited",
+        "bytes",
+        "requests",
+        "streams",
+    )
 
     def __init__(self, limits: Limits) -> None:
         self.keep(limits)
         self.requests = 0
         """Requests being served now."""
         self.bytes = 0
-        """Bytes of their bodies, those announced and still on their way included; and of answers
-        that are not sent."""
+        """Bytes of their bodies, those announced and still on their way included; of what was made
+        of them and of what backends answered; and of answers that are not sent."""
+        self.awaited: Final[dict[Awaited, None]] = {}
+        """Those of them that wait for clients."""
+        self._looked = -math.inf
         self.streams = 0
         """Streams open now."""
 
@@ -39,6 +61,7 @@ class Admission:
         """From now on admit as many as ``limits`` say; what is admitted stays."""
         self._most_requests = limits.in_flight
         self._most_bytes = limits.in_flight_bytes
+        self._patience = limits.idle_body_time
 
     def admit(self, size: int) -> None:
         """Count one more request of ``size`` bytes. Raises OVERLOADED, and counts nothing."""
@@ -50,8 +73,25 @@ class Admission:
     def grow(self, size: int) -> None:
         """Count ``size`` more bytes of an admitted request. Raises OVERLOADED, counts nothing."""
         if self.bytes + size > self._most_bytes:
+            self._cut_off_slow()
             raise _full(f"{self._most_bytes} bytes in memory", "in_flight_bytes")
         self.bytes += size
+
+    def _cut_off_slow(self) -> None:
+        """Memory is short: give up the slowest clients, those that hold most first, until a quarter
+        is free."""
+        now = time.monotonic()
+        if now < self._looked + LOOK:
+            return
+        self._looked = now
+        large = [each for each in self.awaited if each.size > SMALL]
+        slow = [each for each in large if each.is_slow(now, self._patience)]
+        excess = self.bytes - self._most_bytes * 3 // 4
+        for each in sorted(slow, key=attrgetter("size"), reverse=True):
+            if excess <= 0:
+                return
+            excess -= each.size
+            each.cut_off()
 
     def release(self, size: int) -> None:
         """A request that holds ``size`` bytes is done."""
@@ -131,46 +171,93 @@ def shutting_down() -> GatewayError:
     return GatewayError(Kind.OVERLOADED, "the gateway is shutting down", retry_after=_RETRY_AFTER)
 
 
-class Unsent:
-    """What of an answer waits for a slow reader: counted with the bytes of requests, though never
-    refused for it. The reader has to take some in any ``limits.idle_body_time``, and to keep up the
-    rate that a body has to. Times are on the loop's clock."""
+class Client(Protocol):
+    """A client that the gateway waits for while it holds memory for it."""
 
-    __slots__ = ("_admission", "_last", "_left", "_since", "_whole")
+    def awaited(self) -> int:
+        """Bytes that the client has not taken, or not sent, yet."""
+        ...
+
+    def cut_off(self) -> None:
+        """Give the client up soon, but not inside this call: its memory is needed."""
+        ...
+
+
+class Awaited:
+    """Memory that is held until a client has taken, or sent, all of it. It is known to
+    ``admission`` from ``begin`` to ``end``, which gives up the slowest where memory is short. Times
+    are on the loop's clock."""
+
+    __slots__ = ("_admission", "_client", "_last", "_left", "_since", "size")
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self._whole = self._left = 0
+        self._client: Client | None = None  # while it is waited for: no cycle may stay
+        self.size = self._left = 0
         self._since = self._last = 0.0
 
-    def begin(self, size: int, now: float) -> None:
-        """So many bytes wait from now on."""
-        self._count(size)
-        self._whole = size
+    def begin(self, size: int, now: float, client: Client) -> None:
+        """So many bytes wait for ``client`` from now on."""
+        self._client = client
+        self.size = self._left = size
         self._since = self._last = now
-
-    def grow(self, size: int) -> None:
-        """So many more do."""
-        self._count(self._left + size)
-        self._whole += size
+        self._admission.awaited[self] = None
 
     def left(self, size: int, now: float) -> None:
         """So many still do."""
         if size != self._left:
             self._last = now
-            self._count(size)
-
-    def due(self, limits: Limits) -> float:
-        """When more has to be taken."""
-        return body_due(limits, self._since, self._whole - self._left, self._last)
+            self._left = size
 
     def end(self) -> None:
         """None do any more."""
-        self._count(0)
+        self._admission.awaited.pop(self, None)
+        self._client = None
+        self.size = self._left = 0
 
-    def _count(self, size: int) -> None:
-        self._admission.bytes += size - self._left
-        self._left = size
+    def is_slow(self, now: float, patience: float) -> bool:
+        """Whether the client has paused, or would at its rate need more than ``patience`` seconds
+        from now on."""
+        assert self._client is not None
+        self.left(self._client.awaited(), now)
+        age = now - self._since
+        if age < GRACE:
+            return False
+        done = self.size - self._left
+        return now - self._last >= PAUSE or self._left * age > done * patience
+
+    def cut_off(self) -> None:
+        """See Client."""
+        if self._client is not None:
+            self._client.cut_off()
+
+
+class Unsent(Awaited):
+    """What of an answer waits for a slow reader: counted with the bytes of requests, though never
+    refused for it, until all of it is taken: a buffer is freed in one piece. The reader has to take
+    some in any ``limits.idle_body_time``, and to keep up the rate that a body has to."""
+
+    __slots__ = ()
+
+    def begin(self, size: int, now: float, client: Client) -> None:
+        """See Awaited."""
+        self._admission.bytes += size - self.size
+        super().begin(size, now, client)
+
+    def grow(self, size: int) -> None:
+        """So many more do."""
+        self._admission.bytes += size
+        self.size += size
+        self._left += size
+
+    def due(self, limits: Limits) -> float:
+        """When more has to be taken."""
+        return body_due(limits, self._since, self.size - self._left, self._last)
+
+    def end(self) -> None:
+        """See Awaited."""
+        self._admission.bytes -= self.size
+        super().end()
 
 
 def _full(what: str, limit: str) -> GatewayError:

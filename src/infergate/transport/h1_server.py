@@ -98,8 +98,9 @@ class Incoming:
         self._received = received
 
     def release(self) -> None:
-        """Give back what was admitted, if anything was."""
+        """Give back what was admitted, if anything was, and let go of the body."""
         self._share.release()
+        self.wire.body = ()
 
 
 class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):

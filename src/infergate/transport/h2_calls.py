@@ -115,6 +115,8 @@ class UnaryCall(Served):
             response = self.refused(error)
         except Exception:  # noqa: BLE001 - a bug costs one call
             response = self._bug()
+        del wire
+        self._reader.message = None
         self._share.release()
         self.finish(response)
         if self._stream.queue is None:

@@ -123,7 +123,7 @@ class Served:
         if queue is not None:
             if self._unsent is None:
                 self._unsent = Unsent(self._link.host.admission)
-            self._unsent.begin(size(queue), self._link.loop.time())
+            self._unsent.begin(size(queue), self._link.loop.time(), self)
 
     def _is_unread(self, now: float, limits: Limits) -> bool:
         """Whether the client has not taken for too long what waits for its windows."""
@@ -133,10 +133,27 @@ class Served:
         unsent.left(size(queue), now)
         if now < unsent.due(limits):
             return False
+        self._refuse_reader()
+        return True
+
+    def _refuse_reader(self) -> None:
         told = "it does not read an answer: that is given up"
         self._link.host.door.refuse(Refusal.SLOW_READER, self._link.peer, told)
         self._link.core.reset(self._stream, Code.CANCEL)
-        return True
+
+    def awaited(self) -> int:
+        """See ``guard.Client``."""
+        queue = self._stream.queue
+        return 0 if queue is None else size(queue)
+
+    def cut_off(self) -> None:
+        """See ``guard.Client``."""
+        self._link.loop.call_soon(self._give_up_reader)
+
+    def _give_up_reader(self) -> None:
+        if self._stream.queue is not None:
+            self._refuse_reader()
+            self.give_up(LATE)
 
     def _close(self) -> None:
         """Its answer is known, or not wanted. What it, its stream and its task hold of each other

@@ -141,7 +141,7 @@ class ServerLink(Link):
     def pause_writing(self) -> None:
         """Rule 2."""
         super().pause_writing()
-        self._unsent.begin(self._transport.get_write_buffer_size(), self.loop.time())
+        self._unsent.begin(self._transport.get_write_buffer_size(), self.loop.time(), self)
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -282,9 +282,7 @@ class ServerLink(Link):
             self._transport.abort()
             return
         if self._is_unread(now, limits):
-            told = "it does not read its answers"
-            self.host.door.refuse(Refusal.SLOW_READER, self.peer, told)
-            self._transport.abort()
+            self._give_up_reader()
             return
         for each in tuple(self._calls):
             if each.overdue(now, limits):
@@ -329,6 +327,20 @@ class ServerLink(Link):
             if now >= self._unsent.due(limits):
                 return True
         return now >= self._unwritten_since + limits.idle_body_time
+
+    def _give_up_reader(self) -> None:
+        if not self._transport.get_write_buffer_size():  # it has read all meanwhile
+            return
+        self.host.door.refuse(Refusal.SLOW_READER, self.peer, "it does not read its answers")
+        self._transport.abort()
+
+    def awaited(self) -> int:
+        """See ``guard.Client``."""
+        return self._transport.get_write_buffer_size()
+
+    def cut_off(self) -> None:
+        """See ``guard.Client``."""
+        self.loop.call_soon(self._give_up_reader)
 
     def _say_goodbye(self) -> None:
         """Close when all calls are done, with those that are on their way."""

@@ -109,8 +109,9 @@ class Incoming:
             self.call.bytes_in = self._received
 
     def release(self) -> None:
-        """Give back what was admitted, if anything was."""
+        """Give back what was admitted, if anything was, and let go of the body."""
         self._share.release()
+        self.wire.body, self._parts = (), []
 
     def _gather(self, chunk: bytes) -> None:
         last = self._parts[-1]

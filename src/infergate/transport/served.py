@@ -61,7 +61,7 @@ class Request(Protocol):
     whole: bool
 
     def release(self) -> None:
-        """Give back what was admitted, if anything was."""
+        """Give back what was admitted, if anything was, and let go of the body."""
         ...
 
 
@@ -262,7 +262,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
 
     def _flush(self, state: State) -> None:
         self._state = state
-        self._unsent.begin(self._transport.get_write_buffer_size(), self._host.loop.time())
+        self._unsent.begin(self._transport.get_write_buffer_size(), self._host.loop.time(), self)
         self._timer.set_at(self._unsent.due(self._host.limits))
 
     def _close(self) -> None:
@@ -300,10 +300,25 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
             if now < due:
                 self._timer.set_at(due)
                 return
-            host.door.refuse(Refusal.SLOW_READER, self._peer, "it does not read its answer")
-        elif self._state is State.HEAD:
+            self._give_up_reader()
+            return
+        if self._state is State.HEAD:
             self._host.door.idle += 1
         self._transport.abort()
+
+    def _give_up_reader(self) -> None:
+        if not self._unsent.size:  # it has read all meanwhile
+            return
+        self._host.door.refuse(Refusal.SLOW_READER, self._peer, "it does not read its answer")
+        self._transport.abort()
+
+    def awaited(self) -> int:
+        """See ``guard.Client``."""
+        return self._transport.get_write_buffer_size()
+
+    def cut_off(self) -> None:
+        """See ``guard.Client``."""
+        self._host.loop.call_soon(self._give_up_reader)
 
     def finish(self) -> None:
         """Close when the request being received or answered is done; now where there is none."""

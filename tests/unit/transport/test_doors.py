@@ -172,20 +172,35 @@ def test_what_is_no_hello() -> None:
 # ---- slow readers
 
 
+class Reader:
+    """Implements ``guard.Client``."""
+
+    def __init__(self, unread: int = 0) -> None:
+        self.unread = unread
+        self.is_cut_off = False
+
+    def awaited(self) -> int:
+        return self.unread
+
+    def cut_off(self) -> None:
+        self.is_cut_off = True
+
+
 def test_what_waits_is_counted_and_due() -> None:
     admission = Admission(LIMITS)
     limits = dataclasses.replace(LIMITS, idle_body_time=30.0)
     unsent = Unsent(admission)
-    unsent.begin(100_000, 1000.0)
+    client = Reader()
+    unsent.begin(100_000, 1000.0, client)
     assert (admission.bytes, unsent.due(limits)) == (100_000, 1030.0)
     unsent.left(100_000, 1020.0)
     assert unsent.due(limits) == 1030.0, "nothing was taken"
     unsent.left(90_000, 1025.0)
-    assert (admission.bytes, unsent.due(limits)) == (90_000, 1050.0), "500 bytes a second"
+    assert (admission.bytes, unsent.due(limits)) == (100_000, 1050.0), "500 bytes a second"
     unsent.left(10_000, 1026.0)
     assert unsent.due(limits) == 1056.0
     unsent.grow(5_000)
-    assert admission.bytes == 15_000
+    assert admission.bytes == 105_000, "a buffer is freed in one piece"
     unsent.end()
     unsent.end()
     assert admission.bytes == 0
