@@ -29,12 +29,14 @@ from infergate.backends.queueing import Queue
 from infergate.backends.remembered import DOUBTFUL
 from infergate.backends.sending import Sending, late
 from infergate.backends.watching import Watcher, Watching
-from infergate.codecs.base import Codec, Profile, Rephrasing, Streaming
+from infergate.codecs.base import Codec, Profile, Rephrasing, Streaming, Textual
 from infergate.codecs.profiles import GENERIC, detect
+from infergate.core.accounting import Writing, count_tensors
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.figures import PlaceFigures
 from infergate.core.limits import Limits
+from infergate.core.memory import SMALL
 from infergate.core.messages import (
     Answer,
     InferRequest,
@@ -150,6 +152,7 @@ class RemoteBackend(Generic[Req, Resp]):
         )
         self.infer: Final = self._sending.infer
         """See :class:`~infergate.backends.sending.Sending`."""
+        self._textual: Final = codec if isinstance(codec, Textual) else None
         self._rephrasing: Final = _rephrasing(codec)
         self._detection: Final = Detection(server.profile, self._ask_profile)
         self._descriptions: Final = Descriptions(self._ask_description)
@@ -185,9 +188,9 @@ class RemoteBackend(Generic[Req, Resp]):
         if self.codec.described and isinstance(operation, InferRequest):
             return await self._infer_described(operation, call)
         profile = await self.profile(call)
-        wire = self.codec.build_request(operation, profile)
+        wire = self._built(operation, profile, call)
         try:
-            return self._read(await self._answer(operation, wire, call), operation)
+            return self._read(await self._answer(operation, wire, call), operation, call)
         except GatewayError as error:
             if error.kind not in _NOT_UNDERSTOOD:
                 raise
@@ -206,7 +209,7 @@ class RemoteBackend(Generic[Req, Resp]):
     ) -> Answer:
         """Rule 2."""
         try:
-            return self._read(await self._sending.exchange(wire, call), operation)
+            return self._read(await self._sending.exchange(wire, call), operation, call)
         except GatewayError as error:
             if error.kind not in _NOT_UNDERSTOOD:
                 raise
@@ -237,19 +240,37 @@ class RemoteBackend(Generic[Req, Resp]):
             wire = self.codec.build_request(request, profile, model)
         answer = await self.infer(wire, call, self._sequence(request, call))
         try:
-            return self._read(answer, request, model)
+            return self._read(answer, request, call, model)
         except GatewayError as error:
             if error.kind in _UNFITTING:
                 self._descriptions.doubt(request.model, request.version)
             raise
 
+    def _built(self, operation: Operation, profile: Profile, call: Call) -> Req:
+        textual, most = self._textual, 0
+        if textual is not None and isinstance(operation, InferRequest):
+            most = textual.size_to_backend(operation, profile)
+        if most <= SMALL:
+            return self.codec.build_request(operation, profile)
+        writing = Writing(most, call.memory)
+        try:
+            wire = self.codec.build_request(operation, profile)
+        except BaseException:
+            writing.failed()
+            raise
+        writing.done(wire)
+        return wire
+
     def _read(
-        self, answer: Resp, operation: Operation, model: ModelMetadata | None = None
+        self, answer: Resp, operation: Operation, call: Call, model: ModelMetadata | None = None
     ) -> Answer:
         try:
-            return self.codec.parse_response(answer, operation, self._limits, model)
+            read = self.codec.parse_response(answer, operation, self._limits, model)
         except GatewayError as error:
             raise read_wrong(error, self.name) from None
+        if isinstance(read, InferResponse):
+            count_tensors(read.outputs, answer, call.memory)
+        return read
 
     async def stream(
         self, request: InferRequest, call: Call
@@ -269,7 +290,9 @@ class RemoteBackend(Generic[Req, Resp]):
                         answer = self._read_streamed(codec, message, request, model)
                         begun = True
                         if answer is not None:
+                            new = count_tensors(answer.outputs, message, call.memory)
                             yield answer
+                            call.memory.shrink(new)
                             ended = answer.last
             except GatewayError as error:
                 if ended:  # all that was asked for is there; only its end was still to come
@@ -344,7 +367,7 @@ class RemoteBackend(Generic[Req, Resp]):
         self, wire: Req, operation: Operation, lease: Lease, call: Call
     ) -> Answer | GatewayError:
         try:
-            return self._read(await self._sending.to(lease, wire, call), operation)
+            return self._read(await self._sending.to(lease, wire, call), operation, call)
         except GatewayError as error:
             return error
 

@@ -240,6 +240,15 @@ class Textual(Protocol[Req_contra]):
         """Bytes of tensors that ``build_response`` would write as text."""
         ...
 
+    def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
+        """Bytes that ``build_response`` would write: at least those of the body, and at most those
+        that it allocates for it."""
+        ...
+
+    def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+        """Bytes of text that ``build_request`` would write for the inference, at most."""
+        ...
+
 
 @runtime_checkable
 class Rephrasing(Protocol[Req_co]):

@@ -28,9 +28,16 @@ class MemoryShare(Protocol):
         """Count ``size`` bytes less: they were freed, or never allocated."""
         ...
 
-    def detach(self, size: int) -> MemoryShare:
-        """Move ``size`` bytes to an account of their own, for work that may outlast the request.
-        The caller must shrink it by all of them in the end."""
+    def detach(self, size: int) -> DetachedMemory:
+        """Move ``size`` bytes to an account of their own, for work that may outlast the request."""
+        ...
+
+
+class DetachedMemory(MemoryShare, Protocol):
+    """An account that whoever detached it closes."""
+
+    def close(self) -> None:
+        """Give back all that is still counted."""
         ...
 
 
@@ -43,9 +50,12 @@ class _Unlimited:
     def shrink(self, size: int) -> None:
         """Count nothing."""
 
-    def detach(self, size: int) -> MemoryShare:  # noqa: ARG002
+    def detach(self, size: int) -> DetachedMemory:  # noqa: ARG002
         """Count nothing."""
         return self
+
+    def close(self) -> None:
+        """Nothing was counted."""
 
     def __reduce__(self) -> str:
         return "UNLIMITED"

@@ -81,6 +81,7 @@ class _Body:
         self._wire: Final = wire
         self._call: Final = call
         self._is_over = False
+        self._counted = 0  # bytes of the latest answer that are counted
 
     async def pull(self) -> Any:
         """The next answer in this protocol; None after the last. Raises GatewayError."""
@@ -89,11 +90,13 @@ class _Body:
             self._is_over = True
             return None
         assert self._call.messages is not None
-        how, labour = self._codec.build_stream_response, self._labour
-        if labour.writes_here(answer, self._parsed):
+        how, labour, call = self._codec.build_stream_response, self._labour, self._call
+        call.memory.shrink(self._counted)  # the one before is sent
+        self._counted = 0
+        if labour.writes_short(answer, self._parsed):
             response = how(answer, self._parsed)
         else:
-            response = await labour.aside(self._call, how, answer, self._parsed)
+            response, self._counted = await labour.written(call, how, answer, self._parsed)
         self._call.messages += 1
         return response
 

@@ -137,10 +137,13 @@ class Branches:
         if bound is None or in_shared_memory(request):
             return
         key = f"{self._own.label}\0mirror\0{self._key(request, call)}"
-        if pick(self._share, key) is not None and self._mirroring.has_room(request):
-            copy = replace(call, deadline=None, whole=None, returned={})
+        if pick(self._share, key) is None:
+            return
+        memory = self._mirroring.admit(request, call.memory)
+        if memory is not None:
+            copy = replace(call, deadline=None, whole=None, returned={}, memory=memory)
             bound.note(copy)
-            self._mirroring.send(request, ask(request, bound, copy))
+            self._mirroring.send(request, ask(request, bound, copy), memory)
 
     async def _unheard(self, request: InferRequest, bound: Bound, call: Call) -> None:
         async with aclosing(self._gateway.stream_along(request, bound, call)) as answers:

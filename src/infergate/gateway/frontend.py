@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from infergate.backends.base import Backend, read_wrong
 from infergate.codecs.base import Codec, Forwarding, Parsed, Peek, Profile, Unfinished
+from infergate.core.accounting import count_tensors
 from infergate.core.call import REQUEST_ID, Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
@@ -115,13 +116,20 @@ class Translate(Generic[Req, Resp]):
             parsed = labour.codec.parse_request(wire, labour.limits)
         else:
             parsed = await labour.aside(call, labour.parse_request, wire)
-        return await self.finished(parsed, call) if isinstance(parsed, Unfinished) else parsed
+        if isinstance(parsed, Unfinished):
+            parsed = await self.finished(parsed, call)
+        operation = parsed.operation
+        if isinstance(operation, InferRequest):
+            count_tensors(operation.inputs, wire, call.memory)
+        return parsed
 
     async def _built(self, answer: Answer, parsed: Parsed, call: Call) -> Resp:
-        how = self._labour.codec.build_response
-        if self._labour.writes_here(answer, parsed):
+        labour = self._labour
+        how = labour.codec.build_response
+        if labour.writes_short(answer, parsed):
             return how(answer, parsed)
-        return await self._labour.aside(call, how, answer, parsed)
+        response: Resp = (await labour.written(call, how, answer, parsed))[0]
+        return response
 
     async def finished(self, unfinished: Unfinished[T], call: Call) -> T:
         """``unfinished`` made whole. What contradicts the metadata may contradict old metadata

@@ -12,9 +12,11 @@ from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from infergate.codecs.base import Codec, Parsed, Textual, Unfinished
+from infergate.core.accounting import Writing, check_answer
 from infergate.core.call import Call
 from infergate.core.limits import Limits
-from infergate.core.messages import Answer, ModelMetadata
+from infergate.core.memory import SMALL
+from infergate.core.messages import Answer, InferResponse, ModelMetadata
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -38,7 +40,9 @@ class Labour(Generic[Req, Resp]):
         self.codec: Final = codec
         self.limits: Final = limits
         self._aside: Final = aside
-        self._text: Final = codec if aside is not None and isinstance(codec, Textual) else None
+        self._textual: Final = codec if isinstance(codec, Textual) else None
+        self._text: Final = None if aside is None else self._textual
+        self._short: Final = min(SMALL, limits.json_inline)
         self.parse_request: Final = partial(codec.parse_request, limits=limits)
         """One object, which is known aside once it was there."""
 
@@ -49,6 +53,33 @@ class Labour(Generic[Req, Resp]):
     def writes_here(self, answer: Answer, parsed: Parsed) -> bool:
         """Whether ``answer`` to ``parsed`` is written here."""
         return self._text is None or self._text.text_out(answer, parsed) <= self.limits.json_inline
+
+    def writes_short(self, answer: Answer, parsed: Parsed) -> bool:
+        """Whether ``answer`` has so little text that writing it needs no more thought."""
+        return self._textual is None or self._textual.text_out(answer, parsed) <= self._short
+
+    async def written(
+        self, call: Call, how: Callable[[Any, Parsed], Any], answer: Answer, parsed: Parsed
+    ) -> tuple[Any, int]:
+        """``how(answer, parsed)``, the codec's way to write it, and how many bytes of that are
+        counted. Raises OVERLOADED, and TOO_LARGE for more than ``limits.body``."""
+        assert self._textual is not None
+        if not isinstance(answer, InferResponse):
+            return how(answer, parsed), 0
+        least, most = self._textual.size_out(answer, parsed)
+        check_answer(least, self.limits)
+        writing = Writing(most, call.memory)
+        try:
+            if self.writes_here(answer, parsed):
+                wire = how(answer, parsed)
+            else:
+                wire = await self.aside(call, how, answer, parsed)
+        except BaseException:
+            writing.failed()
+            raise
+        size = writing.done(wire)
+        check_answer(size, self.limits)
+        return wire, size
 
     async def aside(self, call: Call, how: Callable[..., T], *arguments: Any) -> T:
         """``how(*arguments)``, a method of the codec, done aside."""

@@ -2,20 +2,23 @@
 
 *Rule 1.* Whoever asked does not wait: a copy is sent when its own answer is there.
 *Rule 2.* There are so many copies at once and no more, nor do they hold more than ``MOST_BYTES``
-of tensors, for who asked may be gone and no limit counts them any more: a further one is dropped,
-and counted. One there may always be.
+of tensors, nor more memory than ``limits.in_flight_bytes`` allows, which counts them and their
+answers though their clients may be gone: a further copy is dropped, and counted as dropped. One copy
+may always be under way as far as ``MOST_BYTES`` goes.
 *Rule 3.* All tasks are held here, and over when ``close`` is. So they may be started here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable
 from typing import Final
 
 from infergate.core.errors import GatewayError
 from infergate.core.limits import MIB
+from infergate.core.memory import DetachedMemory, MemoryShare
 from infergate.core.messages import InferRequest
 from infergate.core.tally import RouteTally
 from infergate.core.vocabulary import BUG
@@ -33,19 +36,25 @@ class Mirroring:
         self._tasks: Final[dict[asyncio.Task[None], int]] = {}
         """And the bytes of each."""
 
-    def has_room(self, request: InferRequest) -> bool:
-        """Whether there may be one more now; if not, that one is counted as dropped."""
-        held = self._tasks.values()
-        if len(held) < self._most and (not held or sum(held) + _size(request) <= MOST_BYTES):
-            return True
+    def admit(self, request: InferRequest, memory: MemoryShare) -> DetachedMemory | None:
+        """The account of one more copy, of a request whose own is ``memory``; None where there may
+        be none now: it is counted as dropped."""
+        held, size = self._tasks.values(), _size(request)
+        if len(held) < self._most and (not held or sum(held) + size <= MOST_BYTES):
+            with contextlib.suppress(GatewayError):
+                memory.grow(size)
+                return memory.detach(size)
         self._tally.mirrored["dropped"] += 1
-        return False
+        return None
 
-    def send(self, request: InferRequest, asking: Awaitable[object]) -> None:
+    def send(
+        self, request: InferRequest, asking: Awaitable[object], memory: DetachedMemory
+    ) -> None:
         """Let ``asking`` for ``request`` go on by itself."""
         task = asyncio.get_running_loop().create_task(self._sent(asking))
         self._tasks[task] = _size(request)
         task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(lambda _: memory.close())
 
     async def _sent(self, asking: Awaitable[object]) -> None:
         try:

@@ -152,12 +152,17 @@ class Share:
             self._bytes -= size
 
     def detach(self, size: int) -> Share:
-        """See MemoryShare. The new account is none of a request: it is never released."""
+        """See MemoryShare. The new account belongs to no request: it is closed, not released."""
         other = Share(self._admission)
         if self._taken:
             self._bytes -= size
             other._taken, other._bytes = True, size
         return other
+
+    def close(self) -> None:
+        """See DetachedMemory."""
+        self.shrink(self._bytes)
+        self._taken = False
 
     def release(self) -> None:
         """Give back what was taken, if anything was."""

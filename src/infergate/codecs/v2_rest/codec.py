@@ -41,11 +41,13 @@ from infergate.codecs.v2_rest.infer_response import (
     read_response,
     text_size,
     write_response,
+    written_size,
 )
 from infergate.codecs.v2_rest.paths import NAMES, Place, find
 from infergate.codecs.v2_rest.tensors import HEADER
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.json_size import json_size
 from infergate.core.limits import Limits
 from infergate.core.messages import (
     Answer,
@@ -157,6 +159,14 @@ class V2Rest:
     def text_out(self, answer: Answer, parsed: Parsed) -> int:
         """The outputs that are not asked for in binary, or all where they are compressed."""
         return text_size(answer, parsed) if isinstance(answer, InferResponse) else 0
+
+    def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
+        """See Textual."""
+        return written_size(answer, parsed)
+
+    def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+        """See Textual."""
+        return 0 if profile.binary else json_size(operation.inputs)[1]
 
     # ---- towards backends
 

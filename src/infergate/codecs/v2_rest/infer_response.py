@@ -40,6 +40,7 @@ from infergate.codecs.v2_rest.tensors import (
 )
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, Origin, bad_request, garbage
+from infergate.core.json_size import json_size
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
@@ -97,6 +98,17 @@ def _placed(tensor: Tensor) -> dict[str, Any]:
     """The object of an output in shared memory, without parameters, as Triton writes it:
     perf_analyzer looks for ``binary_data_size`` in any that there are."""
     return {"name": tensor.name, "datatype": tensor.datatype.spelling, "shape": tensor.shape}
+
+
+def written_size(answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
+    """Bytes that ``write_response`` writes: at least, where it does not compress them; and at most,
+    with those that are compressed."""
+    wanted = parsed.reply if isinstance(parsed.reply, Wanted) else _PLAIN
+    compresses = bool(wanted.accept_encoding and accepted(wanted.accept_encoding))
+    least, most = json_size(t for t in answer.outputs if not wanted.is_binary(t.name))
+    if compresses:
+        return 0, 2 * most + sum(len(t.data) for t in answer.outputs if wanted.is_binary(t.name))
+    return least, most
 
 
 def _in_json(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> dict[str, Any]:

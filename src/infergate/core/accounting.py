@@ -1,0 +1,73 @@
+"""What a translation allocates, counted for the request that it is done for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.memory import SMALL, MemoryShare
+from infergate.core.tensor import Buffer, Tensor
+from infergate.core.wire import HttpRequest, HttpResponse, size
+
+
+def parts(wire: Any) -> Sequence[Buffer]:
+    """The body or message of ``wire``, of ``core.wire``."""
+    found: Sequence[Buffer] = (
+        wire.body if isinstance(wire, (HttpRequest, HttpResponse)) else wire.message
+    )
+    return found
+
+
+def count_tensors(tensors: Sequence[Tensor], wire: Any, memory: MemoryShare) -> int:
+    """Count the data of ``tensors``, read from ``wire``, that does not lie there: how much that is.
+    Raises OVERLOADED."""
+    total = 0
+    for tensor in tensors:
+        total += len(tensor.data)
+    if total <= SMALL:
+        return 0
+    owners = {id(_owner(part)) for part in parts(wire)}
+    new = sum(len(tensor.data) for tensor in tensors if id(_owner(tensor.data)) not in owners)
+    memory.grow(new)
+    return new
+
+
+def _owner(buffer: Buffer) -> Any:
+    """What holds the memory of ``buffer``."""
+    return buffer.obj if isinstance(buffer, memoryview) else buffer
+
+
+class Writing:
+    """Memory for text that is to be written: ``least`` to ``most`` bytes, all counted while it is
+    written and no more than it is afterwards."""
+
+    __slots__ = ("_memory", "_most")
+
+    def __init__(self, most: int, memory: MemoryShare) -> None:
+        """Raises OVERLOADED."""
+        memory.grow(most)
+        self._most = most
+        self._memory = memory
+
+    def done(self, wire: Any) -> int:
+        """``wire`` was written: its size."""
+        real = size(parts(wire))
+        self._memory.shrink(max(0, self._most - real))
+        return real
+
+    def failed(self) -> None:
+        """Nothing was written."""
+        self._memory.shrink(self._most)
+
+
+def check_answer(length: int, limits: Limits) -> None:
+    """Raises TOO_LARGE for an answer of ``length`` bytes or more that is over ``limits.body``."""
+    if length > limits.body:
+        raise GatewayError(
+            Kind.TOO_LARGE,
+            f"the answer would be {length} bytes or more, the limit is {limits.body} "
+            "(limits.body); ask for binary outputs, which are shorter than JSON",
+            limit="body",
+        )
