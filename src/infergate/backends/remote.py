@@ -31,7 +31,7 @@ from infergate.backends.sending import Sending, late
 from infergate.backends.watching import Watcher, Watching
 from infergate.codecs.base import Codec, Profile, Rephrasing, Streaming, Textual
 from infergate.codecs.profiles import GENERIC, detect
-from infergate.core.accounting import Writing, count_tensors
+from infergate.core.accounting import Writing, count_tensors, parts
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.figures import PlaceFigures
@@ -269,7 +269,7 @@ class RemoteBackend(Generic[Req, Resp]):
         except GatewayError as error:
             raise read_wrong(error, self.name) from None
         if isinstance(read, InferResponse):
-            count_tensors(read.outputs, answer, call.memory)
+            count_tensors(read.outputs, parts(answer), call.memory)
         return read
 
     async def stream(
@@ -290,7 +290,7 @@ class RemoteBackend(Generic[Req, Resp]):
                         answer = self._read_streamed(codec, message, request, model)
                         begun = True
                         if answer is not None:
-                            new = count_tensors(answer.outputs, message, call.memory)
+                            new = count_tensors(answer.outputs, parts(message), call.memory)
                             yield answer
                             call.memory.shrink(new)
                             ended = answer.last

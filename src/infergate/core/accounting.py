@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from infergate.core.errors import GatewayError, Kind
@@ -20,15 +20,15 @@ def parts(wire: Any) -> Sequence[Buffer]:
     return found
 
 
-def count_tensors(tensors: Sequence[Tensor], wire: Any, memory: MemoryShare) -> int:
-    """Count the data of ``tensors``, read from ``wire``, that does not lie there: how much that is.
-    Raises OVERLOADED."""
+def count_tensors(tensors: Sequence[Tensor], source: Iterable[Buffer], memory: MemoryShare) -> int:
+    """Count the data of ``tensors`` that does not lie in the buffers of ``source``: how much that
+    is. Raises OVERLOADED."""
     total = 0
     for tensor in tensors:
         total += len(tensor.data)
     if total <= SMALL:
         return 0
-    owners = {id(_owner(part)) for part in parts(wire)}
+    owners = {id(_owner(part)) for part in source}
     new = sum(len(tensor.data) for tensor in tensors if id(_owner(tensor.data)) not in owners)
     memory.grow(new)
     return new

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from infergate.backends.base import Backend, read_wrong
 from infergate.codecs.base import Codec, Forwarding, Parsed, Peek, Profile, Unfinished
-from infergate.core.accounting import count_tensors
+from infergate.core.accounting import count_tensors, parts
 from infergate.core.call import REQUEST_ID, Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
@@ -120,7 +120,7 @@ class Translate(Generic[Req, Resp]):
             parsed = await self.finished(parsed, call)
         operation = parsed.operation
         if isinstance(operation, InferRequest):
-            count_tensors(operation.inputs, wire, call.memory)
+            count_tensors(operation.inputs, parts(wire), call.memory)
         return parsed
 
     async def _built(self, answer: Answer, parsed: Parsed, call: Call) -> Resp:

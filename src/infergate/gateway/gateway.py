@@ -14,6 +14,7 @@ from typing import Final
 
 from infergate import __version__
 from infergate.backends.base import Backend, Watched
+from infergate.core.accounting import count_tensors
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
@@ -283,7 +284,9 @@ class Gateway:
         if not cast.may_stand_for(request.inputs, casts):
             return request
         model = await self._described(request.model, request.version, bound, call)
-        return replace(request, inputs=cast.cast_back(request.inputs, model, casts))
+        inputs = cast.cast_back(request.inputs, model, casts)
+        count_tensors(inputs, (each.data for each in request.inputs), call.memory)
+        return replace(request, inputs=inputs)
 
     def _fit(self, request: InferRequest, bound: Bound, call: Call) -> InferRequest:
         """``request`` with datatypes that the backend's protocol carries; what is declared of its
@@ -301,7 +304,10 @@ class Gateway:
         fitting = cast.carried(
             request.inputs, bound.lacks, bound.route.cast, "input", bound.backend.protocol
         )
-        return request if fitting is request.inputs else replace(request, inputs=fitting)
+        if fitting is request.inputs:
+            return request
+        count_tensors(fitting, (each.data for each in request.inputs), call.memory)
+        return replace(request, inputs=fitting)
 
     async def _metadata(
         self, operation: ModelMetadataRequest, bound: Bound, call: Call
@@ -410,6 +416,7 @@ def _given_back(
     if call.lacks:
         fitting = cast.carried(ours.outputs, call.lacks, bound.route.cast, "output", call.protocol)
         if fitting is not ours.outputs:
+            count_tensors(fitting, (each.data for each in ours.outputs), call.memory)
             ours = replace(ours, outputs=fitting)
     return ours if model is None else with_classes(ours, request, model, bound.route.labels)
 

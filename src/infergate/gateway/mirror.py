@@ -3,8 +3,8 @@
 *Rule 1.* Whoever asked does not wait: a copy is sent when its own answer is there.
 *Rule 2.* There are so many copies at once and no more, nor do they hold more than ``MOST_BYTES``
 of tensors, nor more memory than ``limits.in_flight_bytes`` allows, which counts them and their
-answers though their clients may be gone: a further copy is dropped, and counted as dropped. One copy
-may always be under way as far as ``MOST_BYTES`` goes.
+answers though their clients may be gone: a further copy is dropped, and counted as dropped. As far
+as ``MOST_BYTES`` goes one copy may always be under way.
 *Rule 3.* All tasks are held here, and over when ``close`` is. So they may be started here.
 """
 

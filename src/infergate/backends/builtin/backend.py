@@ -16,6 +16,7 @@ from infergate.backends.builtin.identity import Identity
 from infergate.backends.builtin.model import VERSION, Model
 from infergate.backends.builtin.repeat import Repeat
 from infergate.codecs.base import Profile
+from infergate.core.accounting import count_tensors
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
@@ -104,6 +105,7 @@ class BuiltinBackend:
         answer = self._find(request.model, request.version).infer(request)
         if time.monotonic() >= deadline:
             raise _late(request)
+        count_tensors(answer.outputs, (each.data for each in request.inputs), call.memory)
         return answer
 
     def _deadline(self, call: Call) -> float:
