@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from infergate.core.call import ANONYMOUS
 from infergate.core.messages import (
     InferRequest,
     LogSettingsRequest,
@@ -34,7 +35,6 @@ from infergate.core.messages import (
 )
 from infergate.routing.table import compiled, is_glob, is_regex, model_matcher
 
-ANONYMOUS: Final = "anonymous"
 KEY: Final = "key:"
 TOKEN: Final = "jwt:"  # noqa: S105 - how identities begin
 CERTIFICATE: Final = "cert:"

@@ -36,6 +36,7 @@ from infergate.config.fields import (
 from infergate.config.mistakes import Finding, or_else
 from infergate.config.section import Section
 from infergate.config.values import Url, parse_size, parse_text, parse_url, told
+from infergate.core.call import ANONYMOUS
 from infergate.routing.table import is_glob, is_regex
 
 _RATE: Final = re.compile(r"([^/]+)/ ?(s|m|h)")
@@ -389,7 +390,7 @@ def _rules(access: AccessConfig) -> Iterator[Finding]:
 
 def _nobody(who: str, access: AccessConfig) -> str | None:
     """Why nobody can be ``who``."""
-    if who in (rules.ALL, rules.ANONYMOUS) or is_regex(who):
+    if who in (rules.ALL, ANONYMOUS) or is_regex(who):
         return None
     if not is_glob(who):
         if not who.startswith(_PREFIXES):

@@ -17,6 +17,8 @@ from infergate.core.wire import NO_HEADERS
 
 REQUEST_ID: Final = "x-request-id"
 """The header of a request's id, which goes upstream, and back to the client with an error."""
+ANONYMOUS: Final = "anonymous"
+"""The identity of all clients that show no credentials, where rules admit them."""
 ROUNDING: Final = 0.05
 """Seconds by which a wait that used up the whole time may look shorter: loops round clocks."""
 

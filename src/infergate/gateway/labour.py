@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from infergate.codecs.base import Codec, Parsed, Textual, Unfinished
 from infergate.core.accounting import Writing, check_answer
-from infergate.core.call import Call
+from infergate.core.call import ANONYMOUS, Call
 from infergate.core.limits import Limits
 from infergate.core.memory import SMALL
 from infergate.core.messages import Answer, InferResponse, ModelMetadata
@@ -26,10 +26,19 @@ T = TypeVar("T")
 class Aside(Protocol):
     """Runs functions in other processes."""
 
-    async def run(self, deadline: float | None, function: Callable[..., T], *arguments: Any) -> T:
+    async def run(
+        self,
+        deadline: float | None,
+        function: Callable[..., T],
+        *arguments: Any,
+        client: tuple[str, str],
+        cost: int,
+    ) -> T:
         """``function(*arguments)`` done before ``deadline``, all of it pickled; the function, which
-        holds nothing of one request, only now and then. Raises GatewayError: the function's own,
-        TIMEOUT, or INTERNAL."""
+        holds nothing of one request, only now and then. ``client`` is an identity or address, and a
+        connection, which processes are shared fairly between by the ``cost`` of their jobs: bytes
+        that are gone through. Raises GatewayError: the function's own, TIMEOUT, OVERLOADED, or
+        INTERNAL."""
         ...
 
 
@@ -82,15 +91,34 @@ class Labour(Generic[Req, Resp]):
         return wire, size
 
     async def aside(self, call: Call, how: Callable[..., T], *arguments: Any) -> T:
-        """``how(*arguments)``, a method of the codec, done aside."""
+        """``how(*arguments)``, a method of the codec, done aside for the client of ``call``."""
         assert self._aside is not None
-        return await self._aside.run(call.deadline, how, *arguments)
+        client, cost = _client(call), self._cost(*arguments)
+        return await self._aside.run(call.deadline, how, *arguments, client=client, cost=cost)
+
+    def _cost(self, message: Any, *arguments: Any) -> int:
+        """Bytes that a method of the codec goes through to read or write ``message``, at most."""
+        if isinstance(message, Unfinished):
+            return message.text
+        if self._text is None:
+            return 0
+        if isinstance(message, Answer):
+            return self._text.text_out(message, arguments[0])
+        return min(self._text.text_in(message), self.limits.body)
 
     async def finish(self, unfinished: Unfinished[T], model: ModelMetadata, call: Call) -> T:
         """``Unfinished.finish``."""
         if self._aside is None or unfinished.text <= self.limits.json_inline:
             return unfinished.finish(model)
         return await self.aside(call, _finished, unfinished, model)
+
+
+def _client(call: Call) -> tuple[str, str]:
+    """Who shares helpers with others: an identity, where it tells clients apart, else an address;
+    and the connection."""
+    peer, identity = call.peer, call.identity
+    known = identity and identity != ANONYMOUS
+    return identity if known else peer.rpartition(":")[0], peer
 
 
 def _finished(unfinished: Unfinished[T], model: ModelMetadata) -> T:

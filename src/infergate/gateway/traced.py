@@ -124,7 +124,9 @@ class TracedAside:
         self._aside: Final = aside
         self._tracing: Final = tracing
 
-    async def run(self, deadline: float | None, function: Callable[..., T], *arguments: Any) -> T:
+    async def run(
+        self, deadline: float | None, function: Callable[..., T], *arguments: Any, **claim: Any
+    ) -> T:
         """See Aside."""
         with self._tracing.step(HELPER):
-            return await self._aside.run(deadline, function, *arguments)
+            return await self._aside.run(deadline, function, *arguments, **claim)

@@ -30,6 +30,8 @@ class Traffic(Collector):
     def __init__(self) -> None:
         self.places: Callable[[], Iterable[PlaceFigures]] = tuple
         self.names: Callable[[], Names | None] = lambda: None
+        self.helpers: Final = Tally()
+        """Of jobs for helper processes: the fields of a queue."""
         self._tallies: Final[dict[str, Tally]] = {}
         self._routes: Final[dict[str, RouteTally]] = {}
 
@@ -108,7 +110,7 @@ class Traffic(Collector):
                 for reason, count in (("full", tally.refused), ("expired", tally.expired))
             ),
         )
-        yield from (self._of_places(), *self._of_routes())
+        yield from (self._of_places(), *self._of_routes(), *self._of_helpers())
 
     def _of_places(self) -> Metric:
         return Family(
@@ -124,6 +126,33 @@ class Traffic(Collector):
                     ("free", max(each.most - each.taken, 0)),
                 )
             ),
+        )
+
+    def _of_helpers(self) -> Iterator[Metric]:
+        tally = self.helpers
+        yield Family(
+            "gauge",
+            "infergate_helper_queue_jobs",
+            "Messages that wait for a helper process now.",
+            (),
+            [((), tally.waiting)],
+        )
+        yield Family(
+            "histogram",
+            "infergate_helper_queue_seconds",
+            "How long messages waited for a helper process, of those that had to, in seconds.",
+            (),
+            [((), times(tally.waited))],
+            unit="seconds",
+            bounds=REQUEST,
+        )
+        yield Family(
+            "counter",
+            "infergate_helper_queue_refusals",
+            "Messages that got no helper process: full: too many of their client waited; expired: "
+            "they waited too long.",
+            ("reason",),
+            [(("full",), tally.refused), (("expired",), tally.expired)],
         )
 
     def _of_routes(self) -> Iterator[Metric]:

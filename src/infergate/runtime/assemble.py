@@ -181,7 +181,8 @@ def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
     if before is not None and before.config.helpers == config.helpers:
         aside = before.aside
     else:
-        aside = Pool(config.helpers) if config.helpers else None
+        tally = shared.company.metrics.traffic.helpers
+        aside = Pool(config.helpers, tally) if config.helpers else None
     access = None
     try:
         if isinstance(gateway, GuardedGateway):

@@ -39,6 +39,13 @@ def keep_freed_memory() -> None:
             mallopt(parameter, value)
 
 
+def release_freed_memory() -> None:
+    """Return what is kept freed to the kernel, where the C library is glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def settle() -> None:
     """What there is now stays for long: the collector of cycles looks at it now, and not again
     before this is called again."""

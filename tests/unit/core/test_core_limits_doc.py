@@ -19,7 +19,7 @@ from infergate.gateway import mirror, regions, streaming
 from infergate.observe.metrics import Metrics
 from infergate.routing import latency
 from infergate.runtime import doors
-from infergate.runtime.aside import shared
+from infergate.runtime.aside import pool, shared
 from infergate.transport import frames, guard, h1_server, rooms, timer
 from infergate.transport.h1 import head
 from infergate.transport.h2 import bounds
@@ -62,6 +62,7 @@ def test_bounds_that_are_not_configured() -> None:
         "transport.h1.head.REMEMBERED": head.REMEMBERED,
         "transport.rooms.MOST": rooms.MOST,
         "runtime.aside.shared.MOST": shared.MOST,
+        "runtime.aside.pool.PATIENCE": pool.PATIENCE,
         "gateway.mirror.MOST_BYTES": mirror.MOST_BYTES,
         "transport.timer.MINIMUM_RATE": timer.MINIMUM_RATE,
         "runtime.doors.ADMIN_CONNECTIONS": doors.ADMIN_CONNECTIONS,

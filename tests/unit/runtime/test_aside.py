@@ -25,13 +25,15 @@ from infergate.codecs.base import Parsed
 from infergate.codecs.v2_rest import PLUGIN
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
-from infergate.core.limits import DEFAULT_LIMITS, MIB
+from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB
 from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.tally import Tally
 from infergate.core.tensor import Buffer, Tensor
 from infergate.core.wire import HttpRequest, joined
 from infergate.runtime.aside import Pool
 from infergate.runtime.aside.mapped import LONG, SPACE
 from infergate.runtime.aside.parcel import pack, unpack
+from infergate.runtime.aside.pool import LARGE
 from infergate.runtime.aside.shared import shared
 from infergate.testing import Vector, load
 from infergate.testing.canonical import text
@@ -352,6 +354,81 @@ async def test_closing_ends_what_is_at_work() -> None:
     await pool.close()
     with pytest.raises(GatewayError, match="internal error"):
         await at_work
+
+
+# ---- shared by several clients
+
+
+async def test_large_jobs_leave_one_process_to_the_others() -> None:
+    tally = Tally()
+    pool = Pool(2, tally)
+    large = [
+        asyncio.create_task(
+            pool.run(None, time.sleep, 3600, client=("bad", str(number)), cost=LARGE + 1)
+        )
+        for number in range(3)
+    ]
+    await asyncio.sleep(0)
+    assert tally.waiting == 2
+    small = pool.run(None, pow, 2, 3, client=("bad", "another"), cost=LARGE)
+    assert await asyncio.wait_for(small, 60) == 8
+    assert not any(each.done() for each in large)
+    for each in large:
+        each.cancel()
+    await asyncio.gather(*large, return_exceptions=True)
+    assert (tally.waiting, len(pool._queue)) == (0, 0)
+    await pool.close()
+
+
+async def test_a_full_queue_refuses_and_callers_that_leave_make_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Pool.__module__ + ".MAX_WAITING", 2)
+    tally = Tally()
+    pool = Pool(1, tally)
+    at_work, waits = (asyncio.create_task(pool.run(None, time.sleep, 3600)) for _ in range(2))
+    await asyncio.sleep(0)
+    with pytest.raises(GatewayError, match="too many long messages") as caught:
+        await pool.run(None, pow, 2, 2)
+    assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
+    assert (tally.waiting, tally.refused) == (1, 1)
+    waits.cancel()
+    await asyncio.gather(waits, return_exceptions=True)
+    assert (tally.waiting, len(pool._queue)) == (0, 0)
+    with pytest.raises(GatewayError, match="deadline"):
+        await pool.run(time.monotonic() + 0.01, pow, 2, 2)
+    assert (tally.refused, tally.expired) == (1, 1)
+    at_work.cancel()
+    await pool.close()
+
+
+async def test_a_long_job_without_a_caller_is_killed(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pool.__module__ + "._ABANDONED", 0.01)
+    pid = await pool.run(None, os.getpid)
+    with pytest.raises(GatewayError, match="deadline"):
+        await pool.run(time.monotonic() + 0.1, time.sleep, 3600)
+    assert await asyncio.wait_for(pool.run(None, os.getpid), 60) != pid
+
+
+async def test_an_idle_process_gives_freed_memory_back(pool: Pool) -> None:
+    pid = await pool.run(None, os.getpid)
+    before = _resident(pid)
+    assert (
+        await pool.run(None, eval, "len([b'x' * (1000 + n % 2) for n in range(40_000)])") == 40_000
+    )
+    assert _resident(pid) > before + 25 * MIB
+    async with asyncio.timeout(60):
+        while _resident(pid) > before + 10 * MIB:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    assert await pool.run(None, os.getpid) == pid
+
+
+def _resident(pid: int) -> int:
+    """Bytes in memory that are the process's own."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.split("RssAnon:")[1].split()[0]) * KIB
 
 
 # ---- codecs that say their messages may hold much text

@@ -1,12 +1,15 @@
 """The processes beside, and who may use which.
 
 *Strategy.* Each place in the pool starts its process when it is first used, and again where that
-has died. A process does one job at a time; who finds none free waits in line. Answers come in by
-callbacks of the pipe, so no task waits for them, and a job whose caller went away ends by itself.
-A process starts whether or not its first caller waits for that: its caller may be in a hurry.
+has died. A process does one job at a time; jobs that find none free wait in a bounded queue that is
+fair between clients (``fairness``). Answers come in by callbacks of the pipe, so no task waits for
+them. A process starts whether or not its first caller waits for that: its caller may be in a hurry.
 *Rule 1.* What a caller asked is never done twice: a process that dies takes its job with it.
 *Rule 2.* What a process reads or writes in shared memory stays until it has answered, whatever
 became of its caller.
+*Rule 3.* A job whose caller goes away leaves the queue at once. One that runs may end, for a new
+process costs more than most jobs; a long one is killed.
+*Rule 4.* Large jobs leave one process free for the others, where there are several.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,8 +25,10 @@ from typing import Any, Final, TypeVar, cast
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB
+from infergate.core.tally import Tally
 from infergate.core.tensor import Buffer
 from infergate.core.vocabulary import BUG
+from infergate.runtime.aside.fairness import MAX_COST, MAX_WAITING, FairQueue
 from infergate.runtime.aside.parcel import HEAD, pack, unpack
 from infergate.runtime.aside.shared import Shared, shared
 
@@ -34,6 +40,14 @@ _TIMES: Final = 4
 _LONGEST: Final = 300.0
 """Seconds that a job may take: a hundred times what the worst document of the default size does. A
 process that takes longer hangs, and would keep its place for ever."""
+_ABANDONED: Final = 2.0
+"""Seconds that a job may go on without its caller: several times what a new process costs."""
+LARGE: Final = 4 * MIB
+"""Jobs that cost more never occupy the last free process."""
+PATIENCE: Final = 30.0
+"""Seconds for waiting and work where the caller has set no deadline: the default timeout of
+backends, which begins when a request is sent."""
+_RETRY_AFTER: Final = 1.0
 _PROGRAM: Final = (
     "import sys; sys.path[:] = sys.argv[2:]; "
     "from infergate.runtime.aside.process import main; main(int(sys.argv[1]))"
@@ -44,26 +58,41 @@ _log = logging.getLogger(__name__)
 
 
 class Pool:
-    """``most`` processes (over 0); implements :class:`infergate.gateway.labour.Aside`."""
+    """``most`` processes (over 0); implements :class:`infergate.gateway.labour.Aside`. Waiting,
+    refusals and waiting times are counted in ``tally``."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, tally: Tally | None = None) -> None:
         self._places: Final = [_Place(self._freed) for _ in range(most)]
-        self._free: Final[asyncio.LifoQueue[_Place]] = asyncio.LifoQueue()
-        for place in self._places:
-            self._free.put_nowait(place)
+        self._free: Final = list(self._places)
+        self._queue: Final = FairQueue[asyncio.Future[_Place]](MAX_WAITING, MAX_COST)
+        self._tally: Final = tally or Tally()
 
-    async def run(self, deadline: float | None, function: Callable[..., T], *arguments: Any) -> T:
-        """``function(*arguments)`` by another process; all of it is pickled.
+    async def run(
+        self,
+        deadline: float | None,
+        function: Callable[..., T],
+        *arguments: Any,
+        client: tuple[str, str] = ("", ""),
+        cost: int = 0,
+    ) -> T:
+        """``function(*arguments)`` by another process; all of it is pickled. ``client`` is who
+        shares the queue fairly with others: an identity or address, and a connection; ``cost`` is
+        an estimate of the bytes that the job goes through.
 
         Raises what it raises (GatewayError, else RuntimeError), TIMEOUT at ``deadline`` (of
-        ``time.monotonic``, which is the loop's clock), INTERNAL where the process died,
-        OVERLOADED where the system has no room for one.
+        ``time.monotonic``, which is the loop's clock; None: after ``PATIENCE``), INTERNAL where the
+        process died, OVERLOADED where the queue is full or the system has no room for one.
         """
+        place: _Place | None = None
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + PATIENCE
         try:
             async with asyncio.timeout_at(deadline):
-                place = await self._free.get()
+                place = self._take_now(cost) or await self._wait(client, cost)
                 value = await place.do((function, arguments))
         except TimeoutError:
+            if place is None:
+                self._tally.expired += 1
             raise GatewayError(
                 Kind.TIMEOUT, "the deadline passed before the message was read or written"
             ) from None
@@ -72,12 +101,56 @@ class Pool:
                 Kind.OVERLOADED,
                 "there is no room to read or write so long a message",
                 detail=str(error),
-                retry_after=1.0,
+                retry_after=_RETRY_AFTER,
             ) from error
         return cast("T", value)
 
+    def _take_now(self, cost: int) -> _Place | None:
+        if self._free and not len(self._queue) and cost <= self._max_cost():
+            return self._free.pop()
+        return None
+
+    def _max_cost(self) -> float:
+        """Rule 4, where a process is free."""
+        return LARGE if len(self._free) == 1 < len(self._places) else math.inf
+
+    async def _wait(self, client: tuple[str, str], cost: int) -> _Place:
+        """Wait for a process. Raises OVERLOADED."""
+        tally, loop = self._tally, asyncio.get_running_loop()
+        waiter: asyncio.Future[_Place] = loop.create_future()
+        if not self._queue.put(*client, cost, waiter):
+            tally.refused += 1
+            raise GatewayError(
+                Kind.OVERLOADED,
+                "too many long messages of this client wait for a helper process",
+                retry_after=_RETRY_AFTER,
+                limit="runtime.aside.fairness.MAX_COST",
+            )
+        tally.waiting += 1
+        began = loop.time()
+        self._assign()  # a small job may have the process that large ones leave free
+        try:
+            place = await waiter
+        except asyncio.CancelledError:  # also at the deadline
+            if waiter.cancelled():
+                self._queue.discard(*client, waiter)
+            else:  # it was called at the same moment
+                self._freed(waiter.result())
+            raise
+        finally:
+            tally.waiting -= 1
+        tally.waited.add(loop.time() - began)
+        return place
+
     def _freed(self, place: _Place) -> None:
-        self._free.put_nowait(place)
+        self._free.append(place)
+        self._assign()
+
+    def _assign(self) -> None:
+        """Give free processes to those who wait."""
+        while self._free and (waiter := self._queue.take(self._max_cost())) is not None:
+            if not waiter.done():  # else its caller has just gone away
+                waiter.set_result(self._free.pop())
 
     async def close(self) -> None:
         """End all processes, whatever they are at."""
@@ -207,7 +280,14 @@ class _Process(asyncio.SubprocessProtocol):
         self._answer = loop.create_future()
         self._watch = loop.call_later(_LONGEST, self.kill)
         self._taken = taken
+        self._answer.add_done_callback(self._abandon)
         return self._answer
+
+    def _abandon(self, answer: asyncio.Future[Any]) -> None:
+        """Rule 3."""
+        if answer.cancelled() and answer is self._answer:
+            self._watch.cancel()
+            self._watch = asyncio.get_running_loop().call_later(_ABANDONED, self.kill)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         del fd  # the only one

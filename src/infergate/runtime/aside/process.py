@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import pickle
+import select
 import signal
 import sys
 import traceback
@@ -19,10 +20,13 @@ from infergate.core.errors import GatewayError
 from infergate.core.tensor import Buffer
 from infergate.runtime.aside.mapped import Mapped, whole_pages
 from infergate.runtime.aside.parcel import HEAD, pack, unpack
-from infergate.runtime.memory import keep_freed_memory
+from infergate.runtime.memory import keep_freed_memory, release_freed_memory
 
 _NICE: Final = 5
 """Whoever asks for little is not to wait for long text: the process that serves goes first."""
+IDLE: Final = 2.0
+"""Seconds without a job after which a process gives back memory: starting another costs more than
+keeping it, but the documents that it read may have left hundreds of MiB."""
 _ALIGNED: Final = 64
 """Where each buffer begins, so that numpy reads numbers where they are."""
 
@@ -41,13 +45,22 @@ def main(fd: int) -> None:
 
 def _serve(mapped: Mapped, jobs: BinaryIO, answers: BinaryIO) -> None:
     """Until ``jobs`` ends: then the process that asks is gone."""
-    while head := jobs.read(HEAD.size):
+    while head := _next_head(jobs):
         length, known, place, size, had = HEAD.unpack(head)
         block = _Block(mapped, place, size, had)
         function = _function(jobs.read(known))
         pickled = pack(_outcome(function, jobs.read(length - known), mapped), block.lay)
         answers.write(HEAD.pack(len(pickled), 0, place, size, block.had) + pickled)
         answers.flush()
+
+
+def _next_head(jobs: BinaryIO) -> bytes:
+    """The head of the next job; empty at the end. Where none comes for a while, freed memory goes
+    back to the kernel."""
+    # A job is written whole and only after the answer to the one before: nothing is buffered.
+    if not select.select([jobs], [], [], IDLE)[0]:
+        release_freed_memory()
+    return jobs.read(HEAD.size)
 
 
 class _Block:

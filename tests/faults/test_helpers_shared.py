@@ -1,0 +1,83 @@
+"""Helper processes are shared fairly: one client's long messages delay another's by a few of its
+own at most, their queue is bounded, and a caller that leaves or whose time is over waits no longer.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from faults.peer import Client, post
+from faults.tight import PATH, good, head
+from faults.watch import MIB, counted, metric, rises, unharmed, until, well
+
+CONFIG = """
+backends:
+  ours: {protocol: builtin}
+routes:
+  - {model: hasty, backend: ours, rewrite: {model: identity}, timeout: 1s}
+  - {model: "*", backend: ours}
+helpers: 1
+"""
+QUEUE = "infergate_helper_queue_jobs"
+ATTACKS = 40
+
+
+def _document(elements: int) -> bytes:
+    told = {"name": "INPUT0", "datatype": "UINT8", "shape": [elements], "data": []}
+    return json.dumps({"inputs": [told]}).replace("[]", "[" + "0," * (elements - 1) + "0]").encode()
+
+
+ATTACK = gzip.compress(_document(4 * MIB), 9)
+"""9 KB of 8 MiB of JSON."""
+MODEST = _document(200_000)
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Infergate]:
+    """A gateway with one helper."""
+    with started_infergate(CONFIG) as gateway:
+        good(gateway)
+        assert post(gateway.http, PATH, MODEST).status == 200
+        yield gateway
+        well(gateway)
+
+
+@contextmanager
+def attacked(gateway: Infergate) -> Iterator[list[Client]]:
+    """One client sends it all at once, on as many connections, and leaves in the end."""
+    with unharmed(gateway, lambda: good(gateway), grows=256 * MIB), ExitStack() as stack:
+        clients = [stack.enter_context(Client(gateway.http)) for _ in range(ATTACKS)]
+        for client in clients:
+            client.send(head("Content-Encoding: gzip", length=len(ATTACK)) + ATTACK)
+        until(lambda: metric(gateway, QUEUE) >= ATTACKS // 2, "they wait for the helper")
+        yield clients
+    until(lambda: metric(gateway, QUEUE) == 0, "nobody waits")
+
+
+def test_another_client_is_served_after_a_few_of_them(one: Infergate) -> None:
+    with attacked(one), rises(one, "infergate_helper_queue_seconds_count"):
+        waiting = metric(one, QUEUE)
+        assert post(one.http, PATH, MODEST).status == 200
+        assert metric(one, QUEUE) >= waiting - 4
+
+
+def test_the_deadline_ends_waiting(one: Infergate) -> None:
+    path = PATH.replace("identity", "hasty")
+    with attacked(one), rises(one, "infergate_helper_queue_refusals_total", 1, reason="expired"):
+        assert post(one.http, path, ATTACK, {"Content-Encoding": "gzip"}).status == 504
+
+
+def test_callers_that_leave_wait_no_longer(one: Infergate) -> None:
+    served = counted(one, outcome="ok")
+    with attacked(one) as clients:
+        for client in clients:
+            client.reset()
+        until(lambda: metric(one, QUEUE) == 0, "nobody waits")
+        assert post(one.http, PATH, MODEST).status == 200
+    assert counted(one, outcome="ok") >= served + 1

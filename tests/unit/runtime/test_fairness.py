@@ -1,0 +1,144 @@
+"""The queue of helper processes: bounded, fair between clients, in order within a connection."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infergate.core.limits import KIB, MIB
+from infergate.runtime.aside.fairness import MAX_COST, MAX_WAITING, FairQueue
+
+Job = tuple[str, str, int, int]  # client, connection, cost, number
+
+
+def _queue(most: int = MAX_WAITING, cost: int = MAX_COST) -> FairQueue[Job]:
+    return FairQueue[Job](most, cost)
+
+
+def _put(queue: FairQueue[Job], job: Job) -> bool:
+    return queue.put(job[0], job[1], job[2], job)
+
+
+def _taken(queue: FairQueue[Job]) -> list[Job]:
+    taken = []
+    while (job := queue.take()) is not None:
+        taken.append(job)
+    return taken
+
+
+_JOBS = st.lists(
+    st.tuples(
+        st.sampled_from("abc"), st.sampled_from(["1", "2"]), st.integers(0, 100), st.booleans()
+    ),
+    max_size=60,
+)
+
+
+@given(_JOBS, st.integers(1, 20), st.integers(1, 500))
+def test_bounds_hold_order_is_kept_and_nothing_is_lost(
+    told: list[tuple[str, str, int, bool]], most: int, most_cost: int
+) -> None:
+    queue = _queue(most, most_cost)
+    waiting: dict[Job, None] = {}
+    taken: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, (client, connection, cost, takes) in enumerate(told):
+        job = client, connection, cost, number
+        if _put(queue, job):
+            waiting[job] = None
+        assert len(queue) == len(waiting) <= most
+        assert sum(max(each[2], 1) for each in waiting) <= most_cost
+        if takes and (found := queue.take()) is not None:
+            del waiting[found]
+            taken[found[:2]].append(found[3])
+    for found in _taken(queue):
+        del waiting[found]
+        taken[found[:2]].append(found[3])
+    assert not waiting
+    assert not len(queue)
+    assert all(numbers == sorted(numbers) for numbers in taken.values())
+
+
+@given(_JOBS, st.data())
+def test_a_job_that_is_discarded_leaves_no_trace(
+    told: list[tuple[str, str, int, bool]], data: st.DataObject
+) -> None:
+    jobs = [(*each[:3], number) for number, each in enumerate(told)]
+    gone = data.draw(st.sets(st.sampled_from(jobs))) if jobs else set()
+    one, other = _queue(), _queue()
+    for job in jobs:
+        assert _put(one, job)
+        if job not in gone:
+            assert _put(other, job)
+    for job in gone:
+        one.discard(job[0], job[1], job)
+        one.discard(job[0], job[1], job)
+    assert len(one) == len(other)
+    assert sorted(_taken(one)) == sorted(_taken(other))
+    assert not one._root.flows
+
+
+@given(st.integers(1, 200), st.integers(1, 5))
+def test_no_job_starves_while_others_keep_coming(cost: int, others: int) -> None:
+    """What passes a job is bounded by its own cost for each of the others, however many jobs they
+    have and however many connections they open."""
+    queue, passed, number = _queue(), 0, 0
+    large = ("victim", "1", cost, 0)
+    assert _put(queue, large)
+    absent = [f"other{each}" for each in range(others)]
+    while True:
+        for name in absent:
+            number += 1
+            assert _put(queue, (name, str(number), 1, number))
+        job = queue.take()
+        assert job is not None
+        if job == large:
+            break
+        absent = [job[0]]
+        passed += 1
+        assert passed <= (cost + 1) * (others + 1)
+
+
+@pytest.mark.parametrize(("client", "connection"), [("good", "1"), ("bad", "good")])
+def test_a_small_job_passes_the_large_ones_of_others(client: str, connection: str) -> None:
+    queue = _queue()
+    for number in range(25):
+        assert _put(queue, ("bad", str(number), 16 * MIB, number))
+    assert None not in [queue.take() for _ in range(5)]
+    good = (client, connection, 400 * KIB, 99)
+    assert _put(queue, good)
+    assert queue.take() == good
+
+
+def test_clients_take_turns_whatever_their_connections() -> None:
+    queue = _queue()
+    for number in range(40):
+        assert _put(queue, ("many", str(number), 10, number))
+    for number in range(40, 50):
+        assert _put(queue, ("one", "1", 10, number))
+    first = [job[0] for job in _taken(queue)[:20]]
+    assert first.count("one") == 10
+
+
+def test_one_client_leaves_room_for_others() -> None:
+    queue = _queue(100, 1000)
+    assert sum(_put(queue, ("a", str(n), 1, n)) for n in range(100)) == 50
+    assert sum(_put(queue, ("b", str(n), 1, n)) for n in range(100)) == 25
+    assert _put(queue, ("c", "1", 1, 1))
+    queue = _queue(100, 1000)
+    assert sum(_put(queue, ("a", "1", 10, n)) for n in range(100)) == 34
+    assert sum(_put(queue, ("a", "2", 10, n)) for n in range(100)) > 0
+    assert not _put(queue, ("b", "1", 1000, 1))
+
+
+def test_jobs_that_cost_too_much_for_now_wait() -> None:
+    queue = _queue()
+    for job in (("a", "1", 50, 1), ("a", "2", 5, 2), ("b", "1", 60, 3), ("b", "1", 1, 4)):
+        assert _put(queue, job)
+    assert queue.take(10) == ("a", "2", 5, 2)
+    assert queue.take(10) is None
+    assert [job[3] for job in _taken(queue)] == [1, 3, 4]
+    assert queue.take(math.inf) is None
