@@ -208,9 +208,9 @@ def as_asked(message: Any, operation: Operation) -> Answer:
             return _index(status, ready_only=ready_only)
         case ModelMetadataRequest(model, version):
             metadata = _one(status, model, version).metadata
-            ready = version in metadata.versions if version else bool(metadata.versions)
+            usable = version in metadata.versions if version else bool(metadata.versions)
             metadata = replace(
-                metadata, unavailable=not ready, schedules=_schedules(status.version)
+                metadata, unavailable=not usable, schedules=_schedules(status.version)
             )
             config = message.model_status[model].config
             if config.HasField("sequence_batching"):
