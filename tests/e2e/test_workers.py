@@ -49,11 +49,13 @@ routes: [{{model: {model}, backend: demo, rewrite: {{model: identity}}}}]
 """
 
 
-def written(running: Infergate, model: str, *, http: str = "", count: object = 2) -> Path:
+def written(
+    running: Infergate, model: str, *, http: str = "", grpc: str = "", count: object = 2
+) -> Path:
     """The configuration with the route of ``model``."""
     file = running.log.parent / "routes.yaml"
     text = LISTENERS.format(
-        http=http or running.http, grpc=running.grpc, admin=running.admin,
+        http=http or running.http, grpc=grpc or running.grpc, admin=running.admin,
         folder=file.parent, workers=count, model=model,
     )  # fmt: skip
     file.write_text(text)
@@ -92,6 +94,7 @@ async def test_several_are_as_one() -> None:
         await the_console_tells_of_all(running, clients)
         await another_is_told_that_the_port_is_taken(running, 1)
         await all_or_none_take_a_configuration(running, clients)
+        await a_listener_gives_way_to_one_that_overlaps_it(running)
         await all_drain(running)
 
 
@@ -142,6 +145,18 @@ def console(running: Infergate, *pages: str) -> list[Any]:
         told.append(json.loads(asked.getresponse().read()))
     asked.close()
     return told
+
+
+async def a_listener_gives_way_to_one_that_overlaps_it(running: Infergate) -> None:
+    host, _, port = running.grpc.rpartition(":")
+    for address in (f"0.0.0.0:{port}", running.grpc):
+        written(running, "other", grpc=address)
+        assert "error" not in (told := reloaded(running)), told
+        for _ in range(COUNT):  # both accept
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            assert (await reader.readexactly(9))[3] == 4  # SETTINGS
+            writer.close()
 
 
 async def another_is_told_that_the_port_is_taken(running: Infergate, its_workers: int) -> None:

@@ -73,6 +73,16 @@ def test_commands_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
     assert ended.code == 0, f"{name_of(page)}:{ended.line}: exit code {ended.code}\n{ended.said}"
 
 
+@pytest.mark.peers
+def test_a_page_for_clients_of_other_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page says it: listeners stay open to them when the configuration is replaced."""
+    monkeypatch.setenv("INFERGATE_HOST", "0.0.0.0")
+    (page,) = (page for page in PAGES if page.name == "migrate-from-trt.md")
+    test_commands_do_what_the_page_says(page, tmp_path)
+
+
 @pytest.mark.parametrize("page", LEFT_OUT, ids=name_of)
 def test_commands_that_are_left_out_could_be_run(page: Path) -> None:
     left_out = [block for block in blocks_of(page) if is_left_out(block)]

@@ -37,7 +37,7 @@ Editors that know JSON schemas complete and check the file with
 - **Sizes**: `100B`, `64KiB`, `64MiB`, `1GiB`, or a whole number of bytes.
 - **Durations**: `250ms`, `30s`, `5m`, `1h`. Only `0` needs no unit.
 - **Addresses**: `127.0.0.1:8000`, `0.0.0.0:8000` for every interface, `[::1]:8000`; port 0 takes
-  a free one.
+  a free one. With the environment: `${HOST:-127.0.0.1}:${HTTP_PORT:-8000}`.
 - **Environment**: `${NAME}` and `${NAME:-default}` are replaced anywhere in a value; the default
   also takes the place of an empty variable. A value without quotes is then read as any other
   (`${N}` may be a number); one in quotes stays text. `$${` stands for `${` itself. Between `{ }`

@@ -8,6 +8,8 @@ afterwards, on whichever connection, is served by them.
 *Rule 1.* A call goes on as it began, on the parts that it found. Those are closed when the last
 call that was under way at the change has ended; what the new parts took over from them stays.
 *Rule 2.* A listener stays as long as its address is wanted: its socket and its connections with it.
+One whose address overlaps that of another, which is no longer wanted, listens beside it until the
+other is closed (0.0.0.0:8000 after 127.0.0.1:8000), and shares the sockets that it covers.
 *Rule 3.* A change that fails leaves nothing behind.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -199,11 +202,13 @@ class Running:
         self._parts.begin()
         self._pulse.start()
 
-    async def _open(self, opened: Mapping[str, _Listener]) -> None:
+    async def _open(
+        self, opened: Mapping[str, _Listener], beside: Sequence[socket.socket] = ()
+    ) -> None:
         try:
             for name, each in opened.items():
                 try:
-                    await each.server.bind(self._bind)
+                    await each.server.bind(self._bind, beside)
                 except OSError as error:
                     raise OSError(
                         f"listeners.{name}: cannot listen on {each.wanted.address}: {error}"
@@ -252,7 +257,7 @@ class Running:
         try:
             served = self._matched(parts.listening)
             new = {name: each for name, each in served.items() if self._is_new(each)}
-            await self._open(new)
+            await self._open(new, self._left_behind(served))
         except OSError as error:
             await parts.close((self._parts,))
             raise NotTaken(str(error)) from error
@@ -278,6 +283,12 @@ class Running:
 
     def _is_new(self, listener: _Listener) -> bool:
         return all(each.server is not listener.server for each in self._served.values())
+
+    def _left_behind(self, served: Mapping[str, _Listener]) -> list[socket.socket]:
+        """The sockets of those that do not listen any more once ``served`` are taken."""
+        kept = {each.server for each in served.values()}
+        left = (each.server for each in self._served.values() if each.server not in kept)
+        return [each for server in left for each in server.sockets]
 
     def _matched(self, wanted: Mapping[str, Listening]) -> dict[str, _Listener]:
         """Who listens for each: who does already, where anybody does (Rule 2). Raises NotTaken."""
@@ -317,6 +328,8 @@ class Running:
         self._busy.update(calls)
         left = [each.server for each in before.values() if self._is_new(each)]
         self._leaving.update(left)
+        for server in left:
+            server.leave()
         self._start(self._retire(old, calls, left))
 
     async def _retire(

@@ -15,6 +15,7 @@ from collections.abc import (
     Callable,
     Iterable,
     Mapping,
+    Sequence,
 )
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -185,9 +186,14 @@ class Server(Protocol):
         """The address it really bound."""
         ...
 
-    async def bind(self, bind: Bind | None = None) -> None:
-        """Have sockets, by ``bind`` or of its own, and accept nobody yet. Raises OSError where the
-        address is taken."""
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """Those that it has now, as far as it knows them."""
+        ...
+
+    async def bind(self, bind: Bind | None = None, beside: Sequence[socket.socket] = ()) -> None:
+        """Have sockets, by ``bind`` or of its own, and accept nobody yet. Its own may overlap
+        ``beside``, which will be closed soon. Raises OSError where the address is taken."""
         ...
 
     async def start(self) -> None:
@@ -202,6 +208,11 @@ class Server(Protocol):
 
     def calls(self) -> Iterable[asyncio.Task[None]]:
         """What serves requests and streams now."""
+        ...
+
+    def leave(self) -> None:
+        """Stop accepting; connections stay. Where nothing can be done about that at once, ``stop``
+        does it."""
         ...
 
     async def stop(self, grace: float) -> None:

@@ -21,6 +21,7 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
+    Sequence,
 )
 from contextlib import contextmanager
 from dataclasses import replace
@@ -95,12 +96,15 @@ class GrpcServer:
         """The address it really bound."""
         return self._address
 
-    async def bind(self, bind: Bind | None = None) -> None:
-        """See Server."""
+    sockets: Final = ()  # the library keeps them to itself
+
+    async def bind(self, bind: Bind | None = None, beside: Sequence[socket.socket] = ()) -> None:
+        """See Server. No listener of the library overlaps another of this process."""
+        del beside
         address = self._wanted
         if bind is not None:
-            beside = self._beside = await bind(address)
-            address = replace(address, port=beside.port)
+            shared = self._beside = await bind(address)
+            address = replace(address, port=shared.port)
         server = grpc.aio.server(options=self._options(shared=bind is not None))
         server.add_generic_rpc_handlers((self._methods,))
         self._server = server
@@ -149,6 +153,9 @@ class GrpcServer:
     def calls(self) -> Iterable[asyncio.Task[None]]:
         """See Server."""
         return tuple(self._methods.running)
+
+    def leave(self) -> None:
+        """See Server. The library knows no such thing."""
 
     async def stop(self, grace: float) -> None:
         """See Server. Streams hear no more from their clients, so that those that wait for them

@@ -7,7 +7,8 @@ and leaves the others to close themselves after their answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -89,9 +90,14 @@ class Sockets:
         """The address it really bound."""
         return self._address
 
-    async def bind(self, bind: Bind | None = None) -> None:
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
         """See Server."""
-        self._bound = await (bind or bound)(self._wanted)
+        return () if self._bound is None else self._bound.sockets
+
+    async def bind(self, bind: Bind | None = None, beside: Sequence[socket.socket] = ()) -> None:
+        """See Server."""
+        self._bound = await (bind(self._wanted) if bind else bound(self._wanted, beside=beside))
         self._address = replace(self._wanted, port=self._bound.port)
 
     async def start(self) -> None:
@@ -119,7 +125,7 @@ class Sockets:
         for connection in self._connections:
             yield from connection.calls()
 
-    async def stop(self, grace: float) -> None:
+    def leave(self) -> None:
         """See Server."""
         listeners, self._listeners = self._listeners, []
         for each in listeners:
@@ -130,6 +136,10 @@ class Sockets:
         if self._bound is not None:
             self._bound.close()
             self._bound = None
+
+    async def stop(self, grace: float) -> None:
+        """See Server."""
+        self.leave()
         self.stopping = True
         for connection in tuple(self._connections):
             connection.finish()

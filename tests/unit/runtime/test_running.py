@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
@@ -38,7 +38,10 @@ from infergate.runtime.doors import Doors
 from infergate.runtime.history import History
 from infergate.runtime.memory import settle
 from infergate.runtime.running import NotTaken, Running
+from infergate.transport.base import Address
+from infergate.transport.binding import bound
 from infergate.transport.rooms import MOST, ROOMS
+from peers.support.process import free_ports
 
 FREE = {"address": "127.0.0.1:0"}
 BODY = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"FP32","data":[1]}]}'
@@ -201,6 +204,34 @@ async def test_a_change_that_is_dropped_leaves_nothing_behind() -> None:
         assert [each.closed for each in site.made[2:4]] == [1, 1]
         assert list(site.running.listeners) == ["http"]
         assert site.running.config == with_timeout("9s")
+
+
+def listening_at(host: str, ports: Mapping[str, int], **more: Any) -> Config:
+    listeners = {name: {"address": f"{host}:{port}"} for name, port in ports.items()}
+    return configured(listeners={"http": None, "grpc": None, "admin": None, **listeners}, **more)
+
+
+async def test_a_listener_gives_way_to_one_that_overlaps_it() -> None:
+    """A change that is dropped changes nothing, and the ports stay this process's alone."""
+    names = ("http", "grpc", "admin")
+    ports = dict(zip(names, free_ports(3), strict=True))
+    async with serving(listening_at("127.0.0.1", ports)) as site:
+        for number, host in enumerate(("0.0.0.0", "127.0.0.1", "0.0.0.0")):
+            before = site.running.listeners
+            config = listening_at(host, ports, limits={"rank": 3 + number})
+            await (await site.running.prepare(config)).drop()
+            assert site.running.listeners == before
+            await site.running.reload(config)
+            assert [str(site.running.listeners[name].address) for name in names] == [
+                f"{host}:{ports[name]}" for name in names
+            ]
+            await until(lambda before=before: not any(s.sockets for s in before.values()))
+            for name in names:
+                with pytest.raises(OSError, match="in use"):
+                    await bound(Address("127.0.0.1", ports[name]))
+            new = Connection(f"127.0.0.1:{ports['http']}")
+            assert (await new.ask(inferring("identity"))).status == 200
+            await new.close()
 
 
 async def test_what_is_shared_follows_the_configuration_that_serves() -> None:

@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -205,10 +206,12 @@ class Supervisor:
         """The sockets of ``config``: those that are ``there``, and new ones. Raises OSError."""
         found: dict[str, Held] = {}
         shares = engine(config.engine).bind_grpc
+        addresses = {_key(*each): each for each in wanted(config).items()}
+        left = [each.bound.sockets for key, each in there.items() if key not in addresses]
+        beside = partial(bound, beside=[*chain.from_iterable(left)])
         try:
-            for name, address in wanted(config).items():
-                key = _key(name, address)
-                bind = shares if name == "grpc" else bound
+            for key, (name, address) in addresses.items():
+                bind = shares if name == "grpc" and shares is not bound else beside
                 known = there.get(key)
                 found[key] = known or await held(name, address, bind, len(self._places))
         except BaseException:
