@@ -82,6 +82,25 @@ def test_a_host_that_is_none(gateway: Tight, host: str) -> None:
     assert counted(gateway, outcome="bad_request") == before + 1
 
 
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("/config", "evil.example", 403),
+        ("http://evil.example:80/config", "127.0.0.1", 403),
+        ("http://evil.example", "127.0.0.1", 403),
+        ("http://127.0.0.1/config", "evil.example", 200),
+        ("http://evil.example/metrics", "127.0.0.1", 200),
+    ],
+)
+def test_an_absolute_target_says_which_host_is_meant(
+    gateway: Tight, target: str, host: str, status: int
+) -> None:
+    """RFC 9112, 3.2.2: the Host field is ignored then, so it lets nobody past rebinding's rule."""
+    with Client(gateway.admin) as client:
+        client.send(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        assert client.answer().status == status
+
+
 # ---- another protocol's port
 
 

@@ -64,7 +64,9 @@ class ListenerTls(Section):
         "`client_ca` is good.",
     )
     min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_spell_version)] = Field(
-        default="1.2", description="The lowest version of TLS that is spoken."
+        default="1.2",
+        description="The lowest version of TLS that is spoken; 1.2 with ECDHE and AES-GCM or "
+        "ChaCha20-Poly1305 alone.",
     )
 
     @model_validator(mode="after")

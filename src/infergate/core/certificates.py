@@ -27,6 +27,9 @@ _REASONS: Final = {
     "EE_KEY_TOO_SMALL": "the certificate's key is too short to be safe",
     "CA_MD_TOO_WEAK": "the certificate's signature is too weak to be safe",
 }
+CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""What TLS 1.2 may use, of listeners and towards backends: forward secrecy and AEAD. Neither CBC
+(Lucky 13 and what followed) nor RSA key exchange; HTTP/2 forbids both (RFC 9113, 9.2.2)."""
 _UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
 _EXPLICIT_0: Final = 0xA0
 

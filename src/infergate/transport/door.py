@@ -34,6 +34,7 @@ class Refusal(enum.Enum):
     TLS = "tls"
     HANDSHAKE = "handshake"
     HANDSHAKE_TIME = "handshake_time"
+    ALPN = "alpn"
     CERTIFICATE = "client_certificate"
     NAME = "client_name"
     SLOW_READER = "slow_reader"

@@ -39,6 +39,7 @@ _NOT_CONNECTED: Final = (
 """How grpc-core's load balancing and resolver begin to say that there is no connection."""
 _HANDSHAKE = re.compile("handshake|check peer|erification check")
 """How it words what failed after TCP had connected; this chooses a message only."""
+_NO_ALPN: Final = "selected ALPN"
 _TOO_LONG: Final = re.compile("(Received|Decompressed) message larger than max")
 _OURSELVES: Final = (
     "Stream removed (",
@@ -216,9 +217,12 @@ def _told_apart(error: Any, endpoint: Endpoint, *, late: bool, connected: bool) 
         ) from error
     if code is grpc.StatusCode.UNAVAILABLE and not connected:
         if details.startswith(_NOT_CONNECTED):
+            public = (
+                tls.NO_TLS if _HANDSHAKE.search(details) else "the backend could not be reached"
+            )
             raise GatewayError(
                 Kind.CONNECT,
-                tls.NO_TLS if _HANDSHAKE.search(details) else "the backend could not be reached",
+                tls.NO_HTTP2 if _NO_ALPN in details else public,
                 origin=Origin.BACKEND,
                 detail=said,
             ) from error

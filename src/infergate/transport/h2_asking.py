@@ -44,6 +44,10 @@ class Untouched(Exception):  # noqa: N818 - it is what the server said
     """The server did not look at the call."""
 
 
+class NoHttp2(ssl.SSLError):
+    """The server's TLS did not agree on HTTP/2."""
+
+
 class ClientLink(Link):
     """One connection to ``endpoint``. ``opened`` is told when it may be used, ``changed`` when it
     has room again, or, with the link, that it is over."""
@@ -64,6 +68,7 @@ class ClientLink(Link):
         self._opened: Final = opened
         self._changed: Final = changed
         self._ready: asyncio.Future[None] = loop.create_future()
+        self._ready.add_done_callback(_retrieve)  # nobody waits for it where connecting failed
         self.over: asyncio.Future[None] = loop.create_future()
         self._is_lost = False
         self._calls: set[Asked] = set()
@@ -79,7 +84,7 @@ class ClientLink(Link):
         if protocol:
             made = self._transport.get_extra_info("ssl_object")
             if made is None or made.selected_alpn_protocol() != protocol:
-                raise ssl.SSLError("the server does not speak HTTP/2")
+                raise NoHttp2("the server does not speak HTTP/2")
         await self._ready
 
     def abort(self) -> None:
@@ -209,6 +214,12 @@ class ClientLink(Link):
         self._leave()
         for each in tuple(self._calls):
             each.fail(garbage("the backend's answer is not HTTP/2", f"{self.endpoint}: {event}"))
+
+
+def _retrieve(ready: asyncio.Future[None]) -> None:
+    """An exception that was retrieved is not reported by asyncio."""
+    if not ready.cancelled():
+        ready.exception()
 
 
 class Asked:

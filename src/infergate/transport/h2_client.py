@@ -23,10 +23,10 @@ from infergate.core.limits import Limits
 from infergate.core.wire import RpcRequest, RpcResponse, size
 from infergate.transport.base import Endpoint
 from infergate.transport.connecting import connected
-from infergate.transport.h2_asking import ClientLink, Untouched
+from infergate.transport.h2_asking import ClientLink, NoHttp2, Untouched
 from infergate.transport.h2_client_calls import AskedOnce, AskedStream
 from infergate.transport.h2_served import ROOM
-from infergate.transport.tls import NO_TLS, Trust
+from infergate.transport.tls import NO_HTTP2, NO_TLS, Trust
 
 _MOST_CONNECTIONS: Final = 8
 """Connections of an endpoint; beyond that calls wait for others to end."""
@@ -110,9 +110,14 @@ class H2Upstream:
 
 
 def _unreached(endpoint: Endpoint, reason: BaseException) -> GatewayError:
+    public = "the backend could not be reached"
+    if isinstance(reason, NoHttp2):
+        public = NO_HTTP2
+    elif isinstance(reason, ssl.SSLError):
+        public = NO_TLS
     return GatewayError(
         Kind.CONNECT,
-        NO_TLS if isinstance(reason, ssl.SSLError) else "the backend could not be reached",
+        public,
         origin=Origin.BACKEND,
         detail=f"{endpoint}: {reason!r}",
     )

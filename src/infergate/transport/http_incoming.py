@@ -57,6 +57,8 @@ class Incoming:
             path, _, query = target.partition("?")
         else:
             path, query = message.url.raw_path, message.url.raw_query_string
+            if authority := message.url.raw_authority:
+                headers["host"] = authority  # the Host field is ignored (RFC 9112, 3.2.2)
         self.wire = HttpRequest(message.method, path, query, headers)
         self.call = call
         self.keep = not (message.should_close or message.upgrade or message.method == "CONNECT")

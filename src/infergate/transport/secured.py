@@ -29,6 +29,7 @@ from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 from infergate.transport.door import Refusal, peer_of
 from infergate.transport.timer import Timer
+from infergate.transport.tls_hello import NO_APPLICATION_PROTOCOL, Offer
 from infergate.transport.tls_names import Allowed, names_of
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._peer = ""
         self._names: tuple[str, ...] = ()
         self._has_begun = False
+        self._offer: Offer
         self._is_open = False
         self._has_ended = False  # our half: nothing is written any more
         self._has_said_so = False
@@ -93,6 +95,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         certificates = self._host.door.certificates
         assert certificates is not None
         self._allowed = certificates.allowed
+        self._offer = Offer(certificates.protocols)
         context = certificates.context()
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._timer.set(self._host.limits.header_time)
@@ -113,6 +116,10 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
             self._refuse(Refusal.PLAIN_TEXT, "it does not speak TLS")
         else:
             self._has_begun = True
+            if self._offer.excludes(sealed[:nbytes]):
+                self._raw.write(NO_APPLICATION_PROTOCOL)
+                self._refuse(Refusal.ALPN, "it offers no protocol (ALPN) that is spoken here")
+                return
             self._shake_hands()
 
     def eof_received(self) -> None:

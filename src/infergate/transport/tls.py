@@ -19,6 +19,7 @@ from typing import Final
 
 from infergate.core.certificates import (
     CERTIFICATE,
+    CIPHERS,
     CertificateError,
     ClientTls,
     load_authorities,
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 NO_TLS: Final = "no TLS connection to the backend could be made"
 """Told to the client where the server is not trusted or does not speak TLS."""
+NO_HTTP2: Final = "the backend does not speak HTTP/2 over TLS (ALPN h2)"
+"""Told to the client where the server's TLS does not agree on it."""
 
 _HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 """The files that OpenSSL looks for in a directory (openssl-rehash)."""
@@ -70,6 +73,7 @@ class Trust:
             made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             load_authorities(made, of.ca)
         made.minimum_version = ssl.TLSVersion.TLSv1_2
+        made.set_ciphers(CIPHERS)
         made.set_alpn_protocols([self._protocol])
         if of.certificate is not None and of.key is not None:
             load_pair(made, of.certificate, of.key)

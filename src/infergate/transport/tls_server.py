@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from infergate.core.certificates import (
+    CIPHERS,
     CertificateError,
     ServerTls,
     expires,
@@ -56,7 +57,7 @@ class ServerCertificates:
         self._name: Final = name
         self.settings: Final = settings
         self.allowed: Final = Allowed(settings.allowed_names)
-        self._protocols: Final = list(protocols)
+        self.protocols: Final = list(protocols)
         self._reloaded: Final = reloaded
         self._watch: Final = Watch((settings.certificate, settings.key, settings.client_ca), clock)
         self.generation = 0
@@ -103,8 +104,9 @@ class ServerCertificates:
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         made.minimum_version = _VERSIONS[settings.min_version]
         made.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-        if self._protocols:
-            made.set_alpn_protocols(self._protocols)
+        made.set_ciphers(CIPHERS)
+        if self.protocols:
+            made.set_alpn_protocols(self.protocols)
         load_pair(made, settings.certificate, settings.key)
         made.verify_mode = _ASKING[settings.client_certificates]
         if settings.client_ca is not None:

@@ -65,6 +65,7 @@ async def test_absolute_form(site: HttpSite) -> None:
     await peer.send(b"GET http://other/p?q HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await peer.answer()).status == 200
     assert (site.app.wires[0].path, site.app.wires[0].query) == ("/p", "q")
+    assert site.app.wires[0].headers["host"] == "other", "RFC 9112, 3.2.2: not the Host field"
     await peer.close()
 
 

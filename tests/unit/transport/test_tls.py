@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -124,12 +125,12 @@ CARRIERS = pytest.mark.parametrize(
 OF_GRPCS = pytest.mark.parametrize("client", [ask_grpcs, ask_own_grpcs])
 
 
-async def refused(ask: Ask, endpoint: Endpoint) -> GatewayError:
+async def refused(ask: Ask, endpoint: Endpoint, public: str = tls.NO_TLS) -> GatewayError:
     with pytest.raises(GatewayError) as caught:
         await ask(endpoint)
     error = caught.value
     assert (error.kind, error.origin) == (Kind.CONNECT, Origin.BACKEND)
-    assert error.public == "no TLS connection to the backend could be made"
+    assert error.public == public
     assert endpoint.authority in error.detail
     return error
 
@@ -206,10 +207,42 @@ async def test_grpcs_to_a_server_without_tls(
 
 
 @OF_GRPCS
-async def test_grpcs_to_a_tls_server_without_http2(client: Client, trust: Trust) -> None:
+async def test_grpcs_to_a_tls_server_without_http2(
+    client: Client, trust: Trust, caplog: pytest.LogCaptureFixture
+) -> None:
     trust(AUTHORITY)
     async with https("server") as endpoint, client() as ask:
-        await refused(ask, endpoint)
+        await refused(ask, endpoint, tls.NO_HTTP2)
+    gc.collect()
+    assert not caplog.records, "asyncio reports exceptions that nobody retrieved"
+
+
+@pytest.mark.parametrize(
+    ("ciphers", "is_good"),
+    [
+        ("ECDHE-ECDSA-AES256-SHA384:ECDHE-RSA-AES256-SHA384:ECDHE-RSA-AES128-SHA", False),
+        ("AES256-GCM-SHA384:AES128-SHA", False),
+        (tls.CIPHERS, True),
+    ],
+)
+def test_ciphers_of_tls_1_2(ciphers: str, is_good: bool, trust: Trust) -> None:
+    trust(AUTHORITY)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(FILES / "server.pem", FILES / "server.key")
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(ciphers)
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = tls.Trust(None).context().wrap_bio(down, up, server_hostname="localhost")
+    theirs = context.wrap_bio(up, down, server_side=True)
+    refusals = []
+    for end in (ours, theirs) * 3:
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLError as error:
+            refusals.append(error.reason)
+    assert (ours.cipher() is not None, "NO_SHARED_CIPHER" in refusals) == (is_good, not is_good)
 
 
 # ---- the store

@@ -118,6 +118,7 @@ class Head:
         if form is None or not http_head.is_host(form[1]):
             raise http_head.not_http()
         self.path, self.query = form[2] or "/", form[3] or ""
+        self.headers["host"] = form[1]  # the Host field is ignored (3.2.2)
 
 
 def _version(told: str) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ from infergate.transport.frame_server import FrameServer
 from infergate.transport.guard import Admission
 from infergate.transport.h1_server import H1Server
 from infergate.transport.h2_client import H2Upstream
+from infergate.transport.tls_hello import Offer
 from infergate.transport.tls_server import ServerCertificates
 from tls_kit import Authority, Pair, of_client, of_server, put
 
@@ -195,6 +197,121 @@ async def test_alpn(authority: Authority, pair: Pair, kind: str, agreed: str | N
         made = peer.writer.get_extra_info("ssl_object")
         assert (made.selected_alpn_protocol(), made.version()) == (agreed, "TLSv1.3")
         await peer.close_badly()  # what it was sent is unread
+
+
+def knock(port: int, offering: ssl.SSLContext, step: int) -> str | None:
+    """What is agreed on with a client whose first bytes come ``step`` by ``step``. Raises
+    SSLError."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    made = offering.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with socket.create_connection(("127.0.0.1", port), 10) as raw:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while True:
+            try:
+                made.do_handshake()
+            except ssl.SSLWantReadError:
+                said = outgoing.read()
+                for at in range(0, len(said), step):
+                    raw.sendall(said[at : at + step])
+                    time.sleep(0 if step > 100 else 0.001)  # that they are read one by one
+                if got := raw.recv(65_536):
+                    incoming.write(got)
+                else:
+                    incoming.write_eof()
+            else:
+                return made.selected_alpn_protocol()
+
+
+OFFERS = [
+    ("http", ["h2"], False),
+    ("http", ["x" * 255, "h2", "spdy/3"], False),
+    ("http", ["h2", "http/1.1"], True),
+    ("http", [], True),
+    ("grpc", ["http/1.1"], False),
+    ("grpc", ["grpc-exp", "h2"], True),
+    ("grpc", [], True),
+    ("frames", ["http/1.1"], True),
+]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("step", [64, 100_000])
+@pytest.mark.parametrize("offer", OFFERS, ids=str)
+async def test_a_protocol_that_both_speak(
+    authority: Authority,
+    pair: Pair,
+    step: int,
+    version: ssl.TLSVersion,
+    offer: tuple[str, list[str], bool],
+) -> None:
+    """RFC 7301, 3.2: where protocols are offered and none is shared there is no connection; who
+    offers none is taken to speak what the listener does."""
+    kind, offered, is_good = offer
+    offering = context(authority)
+    offering.maximum_version = version
+    if offered:
+        offering.set_alpn_protocols(offered)
+    async with served(kind, pair) as site:
+        if is_good:
+            agreed = await asyncio.to_thread(knock, site.port, offering, step)
+            assert agreed in {None, "h2", "http/1.1"}
+            assert not site.refused
+            return
+        with pytest.raises(ssl.SSLError, match="no application protocol"):
+            await asyncio.to_thread(knock, site.port, offering, step)
+        await site.turned_away(Refusal.ALPN)
+
+
+@pytest.mark.parametrize("record", [1, 7, 100, 10_000])
+def test_an_offer_in_any_number_of_records(record: int) -> None:
+    offering, said = ssl.create_default_context(), ssl.MemoryBIO()
+    offering.set_alpn_protocols(["h2"])
+    with suppress(ssl.SSLWantReadError):
+        offering.wrap_bio(ssl.MemoryBIO(), said, server_hostname="localhost").do_handshake()
+    hello = said.read()[5:]
+    pieces = [hello[at : at + record] for at in range(0, len(hello), record)]
+    sent = b"".join(b"\x16\x03\x01" + len(each).to_bytes(2) + each for each in pieces)
+    for protocols, excluded in ((["http/1.1"], True), (["h2"], False), ([], False)):
+        offer = Offer(protocols)
+        told = [offer.excludes(memoryview(sent)[at : at + 1]) for at in range(len(sent))]
+        assert told == [False] * (len(sent) - 1) + [excluded]
+    for cut in range(len(hello)):  # whatever is broken is for OpenSSL to judge
+        broken = hello[:1] + (cut).to_bytes(3) + hello[4 : 4 + cut]
+        record_of_it = b"\x16\x03\x01" + len(broken).to_bytes(2) + broken
+        assert not Offer(["h2"]).excludes(memoryview(record_of_it))
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc", "frames"])
+@pytest.mark.parametrize(
+    ("ciphers", "is_good"),
+    [
+        ("ECDHE-ECDSA-AES128-GCM-SHA256", True),
+        ("ECDHE-ECDSA-AES256-GCM-SHA384", True),
+        ("ECDHE-ECDSA-CHACHA20-POLY1305", True),
+        ("ECDHE-ECDSA-AES128-SHA", False),
+        ("ECDHE-ECDSA-AES256-SHA384", False),
+        ("ECDHE-ECDSA-AES128-CCM", False),
+        ("AES128-GCM-SHA256:AES128-SHA:DHE-RSA-AES128-GCM-SHA256", False),
+    ],
+)
+async def test_ciphers_of_tls_1_2(
+    authority: Authority,
+    pair: Pair,
+    kind: str,
+    ciphers: str,
+    is_good: bool,
+) -> None:
+    old = context(authority)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    old.set_ciphers(ciphers)
+    async with served(kind, pair) as site:
+        if is_good:
+            await asyncio.to_thread(knock, site.port, old, 100_000)
+            assert not site.refused
+            return
+        with pytest.raises(ssl.SSLError, match=r"(?i)handshake.failure"):
+            await asyncio.to_thread(knock, site.port, old, 100_000)
+        await site.turned_away(Refusal.HANDSHAKE)
 
 
 async def test_the_lowest_version(authority: Authority, pair: Pair) -> None:
