@@ -8,17 +8,20 @@ memoryviews of the message; the rest goes to the protobuf runtime.
 *Rule 1.* Any bytes are scanned or raise :class:`Malformed`; nothing is read past the end.
 *Rule 2.* What protobuf's own parsers refuse is refused: tags over 5 bytes, field number 0, lengths
 over 2^31-1, varints over 10 bytes. Groups, which proto3 does not have, are refused too.
-*Rule 3.* The number of top-level fields is capped, so that a body of two-byte fields costs no more
-than an honest one. Fields inside others are counted together, by an :class:`Allowance`.
+*Rule 3.* Every loop counts the fields that it walks and stops at the first one over its limit, so
+that a body of two-byte fields costs no more than an honest one. Fields inside others are counted
+together, by an :class:`Allowance`. What the protobuf runtime is given whole is counted before, by
+``parsing``.
 
 Reference: https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 
 VARINT: Final = 0
@@ -31,7 +34,13 @@ _TAG_BYTES: Final = 5
 VARINT_BYTES: Final = 10
 LENGTH_BYTES: Final = 5
 _LARGEST_LENGTH: Final = 2**31 - 1
+CONTINUED: Final = 0x80
+"""The bit of a varint's byte that says that another byte follows."""
+SHORT_TAG: Final = CONTINUED | 7
+"""The bits of a tag's first byte that say that it is the only one, and the wire type."""
 
+MAX_NAME: Final = 4 * KIB
+"""Bytes of a model's name or version that are read before the access check."""
 UNDECODABLE: Final = "a field inside another is cut short, or a text is not UTF-8"
 """What the protobuf runtime, which does not say, may have found in a message that scans."""
 
@@ -55,35 +64,51 @@ class Field(NamedTuple):
     end: int
 
 
+_made: Final = tuple.__new__
+"""Make a :class:`Field` at a third of the cost of calling the class."""
+
+
 def fields(data: Buffer, most: int) -> Iterator[Field]:
     """The top-level fields of ``data`` in order. Raises Malformed; also for more than ``most``."""
-    position, end, count = 0, len(data), 0
+    position, end, left = 0, len(data), most
     while position < end:
-        count += 1
-        if count > most:
+        left -= 1
+        if left < 0:
             raise Malformed(f"it has more than {most} fields")
-        start = position
-        tag = data[position]
-        position += 1
-        if tag > 0x7F:
-            tag, position = varint(data, start, _TAG_BYTES)
-        number, wire_type = tag >> 3, tag & 7
-        if not 0 < number < 2**29:
-            raise Malformed(f"field number {number} at byte {start} is out of range")
-        if wire_type == DELIMITED:
-            if position < end and data[position] < 0x80:
-                length = data[position]
-                position += 1
-            else:
-                length, position = varint(data, position, LENGTH_BYTES)
-            if length > _LARGEST_LENGTH:
-                raise Malformed(f"field {number} at byte {start} is longer than 2 GiB")
-            value, position = position, position + length
+        start, value = position, position + 2
+        tag = data[start]
+        if (
+            tag & SHORT_TAG == DELIMITED < tag
+            and value <= end
+            and (length := data[start + 1]) < CONTINUED
+            and value + length <= end
+        ):
+            position = value + length
+            yield _made(Field, (tag >> 3, DELIMITED, start, value, position))
         else:
-            value, position = position, _skip(data, position, number, wire_type)
-        if position > end:
-            raise Malformed(f"field {number} at byte {start} runs past the end of the message")
-        yield Field(number, wire_type, start, value, position)
+            field = field_at(data, start)
+            position = field.end
+            yield field
+
+
+def field_at(data: Buffer, start: int) -> Field:
+    """The field that begins at ``start``. Raises Malformed."""
+    tag, position = data[start], start + 1
+    if tag >= CONTINUED:
+        tag, position = varint(data, start, _TAG_BYTES)
+    number, wire_type = tag >> 3, tag & 7
+    if not 0 < number < 2**29:
+        raise Malformed(f"field number {number} at byte {start} is out of range")
+    if wire_type == DELIMITED:
+        length, value = varint(data, position, LENGTH_BYTES)
+        if length > _LARGEST_LENGTH:
+            raise Malformed(f"field {number} at byte {start} is longer than 2 GiB")
+        end = value + length
+    else:
+        value, end = position, _skip(data, position, number, wire_type)
+    if end > len(data):
+        raise Malformed(f"field {number} at byte {start} runs past the end of the message")
+    return _made(Field, (number, wire_type, start, value, end))
 
 
 class Allowance:
@@ -108,22 +133,6 @@ def counted(data: Buffer, allowance: Allowance) -> Iterator[Field]:
         yield field
 
 
-def count_along(data: Buffer, path: Sequence[int], allowance: Allowance) -> None:
-    """Spend of ``allowance`` for each field on, and just inside, ``path``: the numbers of fields,
-    each inside the one before. Raises Malformed."""
-    level = [memoryview(data)]
-    for number in path:
-        level = [
-            inside[field.value : field.end]
-            for inside in level
-            for field in counted(inside, allowance)
-            if field.number == number and field.wire_type == DELIMITED
-        ]
-    for inside in level:
-        for _ in counted(inside, allowance):
-            pass
-
-
 def _skip(data: Buffer, position: int, number: int, wire_type: int) -> int:
     """Where the value at ``position`` ends, which may be past the end of ``data``."""
     if wire_type == VARINT:
@@ -133,14 +142,22 @@ def _skip(data: Buffer, position: int, number: int, wire_type: int) -> int:
     raise Malformed(f"field {number} has wire type {wire_type}, which proto3 does not use")
 
 
-def varint(data: Buffer, position: int, longest: int) -> tuple[int, int]:
-    """The varint at ``position`` and where it ends."""
-    value = 0
-    for index, byte in enumerate(data[position : position + longest]):
-        value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return value, position + index + 1
-    raise Malformed(f"the varint at byte {position} does not end")
+def varint(data: Buffer, start: int, longest: int) -> tuple[int, int]:
+    """The varint at ``start`` and where it ends. Raises Malformed."""
+    value = shift = 0
+    position = start
+    try:
+        while (byte := data[position]) >= CONTINUED:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            position += 1
+            if shift == 7 * longest:
+                break
+        else:
+            return value | byte << shift, position + 1
+    except IndexError:
+        pass
+    raise Malformed(f"the varint at byte {start} does not end")
 
 
 def split(data: Buffer, raw: int, most: int) -> tuple[Buffer, list[memoryview]]:
@@ -176,15 +193,39 @@ def without(data: Buffer, numbers: frozenset[int], most: int) -> list[memoryview
     return runs
 
 
-def strings(data: Buffer, numbers: frozenset[int], most: int) -> dict[int, str]:
-    """The string fields in ``numbers``; of a field given twice the last, as protobuf has it."""
+def strings(data: Buffer, numbers: frozenset[int], most: int, longest: int) -> dict[int, str]:
+    """The string fields in ``numbers``; of a field given twice the last, as protobuf has it. Raises
+    Malformed; also for more than ``most`` fields, and for a text of more than ``longest`` bytes.
+
+    This runs before the access check, so it makes no :class:`Field` for a short field.
+    """
     found: dict[int, str] = {}
-    for field in fields(data, most):
-        if field.number in numbers and field.wire_type == DELIMITED:
+    position, end, left = 0, len(data), most
+    while position < end:
+        left -= 1
+        if left < 0:
+            raise Malformed(f"it has more than {most} fields")
+        start, value = position, position + 2
+        number = data[start]
+        if (
+            number & SHORT_TAG == DELIMITED < number
+            and value <= end
+            and (length := data[start + 1]) < CONTINUED
+            and value + length <= end
+        ):
+            position = value + length
+            number >>= 3
+        else:
+            number, wire_type, _, value, position = field_at(data, start)
+            if wire_type != DELIMITED:
+                continue
+        if number in numbers:
+            if position - value > longest:
+                raise Malformed(f"field {number} is a text of over {longest} bytes, the limit")
             try:
-                found[field.number] = str(data[field.value : field.end], "utf-8")
+                found[number] = str(data[value:position], "utf-8")
             except UnicodeDecodeError:
-                raise Malformed(f"field {field.number} is not UTF-8 text") from None
+                raise Malformed(f"field {number} is not UTF-8 text") from None
     return found
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from infergate.codecs.trtis.datatypes import CLASSIFIED, NUMBERS, legacy_name
 from infergate.codecs.trtis.options import Level
@@ -24,6 +24,8 @@ from infergate.core.names import check_region
 from infergate.core.places import Place
 from infergate.core.records import record
 from infergate.core.tensor import check_shape
+
+_SHOWN: Final = 80
 
 
 @record
@@ -71,11 +73,18 @@ def datatype_of(what: str, told: TensorMetadata) -> Datatype:
 
 
 def check_counts(header: Any, limits: Limits) -> None:
-    """Raises BAD_REQUEST for more tensors than are let in."""
+    """Raises BAD_REQUEST for more tensors, or dimensions of one, than are let in."""
     for what, given in (("inputs", header.input), ("outputs", header.output)):
         if len(given) > limits.tensors:
             raise bad_request(
                 f"there are {len(given)} {what}, the limit is {limits.tensors}", limit="tensors"
+            )
+    for each in header.input:
+        if len(each.dims) > limits.rank:
+            raise bad_request(
+                f"input '{each.name[:_SHOWN]}' has {len(each.dims)} dimensions, "
+                f"the limit is {limits.rank}",
+                limit="rank",
             )
 
 

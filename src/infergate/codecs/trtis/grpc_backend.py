@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
-from google.protobuf.message import DecodeError
-
+from infergate.codecs.protos.parsing import parse
 from infergate.codecs.protos.scan import Malformed
 from infergate.codecs.protos.statuses import raise_status
 from infergate.codecs.trtis import grpc_infer
@@ -21,7 +20,7 @@ from infergate.codecs.trtis.methods import (
     SHARED_MEMORY,
     STATUS,
 )
-from infergate.codecs.trtis.status import IN_STATUS, as_asked, parse_status
+from infergate.codecs.trtis.status import MOST_BYTES, MOST_FIELDS, as_asked, parse_status
 from infergate.codecs.trtis.statuses import check_status
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
 from infergate.core.limits import Limits
@@ -48,9 +47,6 @@ from infergate.core.messages import (
 from infergate.core.repository import name_alone
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, joined
-
-_SERVER_STATUS: Final = 2
-_IN_RESPONSE: Final = (_SERVER_STATUS, *IN_STATUS)
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> RpcRequest:
@@ -153,7 +149,7 @@ def parse_response(
         case SharedMemoryRegisterRequest() | SharedMemoryUnregisterRequest():
             _read(pb.SharedMemoryControlResponse, wire)
             return Done()
-    response = parse_status(pb.StatusResponse, joined(wire.message), _IN_RESPONSE)
+    response = parse_status(pb.StatusResponse, joined(wire.message))
     check_status(response.request_status, wire.metadata)
     return as_asked(response.server_status, operation)
 
@@ -161,8 +157,8 @@ def parse_response(
 def _read(kind: Any, wire: RpcResponse) -> Any:
     """The message, whose status is success."""
     try:
-        message = kind.FromString(joined(wire.message))
-    except DecodeError:
-        raise garbage(f"the backend's {kind.DESCRIPTOR.name} cannot be read") from None
+        message = parse(kind, joined(wire.message), MOST_FIELDS, MOST_BYTES)
+    except Malformed as error:
+        raise garbage(f"the backend's {kind.DESCRIPTOR.name} cannot be read", str(error)) from None
     check_status(message.request_status, wire.metadata)
     return message

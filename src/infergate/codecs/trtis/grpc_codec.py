@@ -146,7 +146,7 @@ class TrtisGrpc:
         try:
             model, version = grpc_infer.read_names(wire.message)
             number = grpc_infer.read_id(wire.message)
-        except Malformed:
+        except (Malformed, GatewayError):
             model, version, number = "", _LATEST, 0
         asked = InferRequest(model, _version(version))
         head = pb.InferResponse(request_status=self._statuses.error(error, asked))

@@ -98,7 +98,7 @@ def check(
 def _unfinished(
     head: Buffer, raw: Sequence[memoryview], asked: InferRequest, level: Level, limits: Limits
 ) -> tuple[Any, Unfinished[Parsed]]:
-    header = grpc_infer.parse_head(head, limits).meta_data
+    header = grpc_infer.parse_head(head).meta_data
     return header, read_request(header, asked, grpc_infer.allot(raw), level, limits)
 
 
@@ -106,7 +106,7 @@ def _cut_id(head: Buffer, header_number: int, limits: Limits) -> tuple[bytes | N
     """The header in ``head`` without its id, and that. None where it is there twice, or not at all,
     or too long to be remembered. Raises Malformed."""
     view = memoryview(head)
-    found = [each for each in fields(view, len(view)) if each.number == header_number]
+    found = [each for each in fields(view, grpc_infer.MOST_FIELDS) if each.number == header_number]
     if len(found) != 1 or found[0].wire_type != DELIMITED:
         return None, 0
     header = view[found[0].value : found[0].end]
@@ -127,7 +127,7 @@ def sequence(wire: RpcRequest, limits: Limits) -> SequenceId | None:
     if isinstance(wire, CheckedRpc) and wire.header is not None:
         return wire.header.sequence
     head, _ = grpc_infer.split_request(wire.message, limits)
-    return grpc_infer.parse_head(head, limits).meta_data.correlation_id or None
+    return grpc_infer.parse_head(head).meta_data.correlation_id or None
 
 
 def readdress(wire: RpcRequest, model: str, version: str) -> RpcRequest | None:
@@ -195,7 +195,7 @@ def _answered(
         check_status(_status_of(rest), wire.metadata)
         raw: Sequence[Buffer] = entries
     else:
-        head = grpc_infer.parse_answer_head(rest, limits)
+        head = grpc_infer.parse_answer_head(rest)
         check_status(head.request_status, wire.metadata)
         parsed = unfinished()[1].finish(entry.metadata)
         allot = grpc_infer.allot_outputs(entries)
@@ -216,7 +216,7 @@ def _answered(
 
 def _status_of(data: Buffer) -> Any:
     told = pb.RequestStatus()
-    for field in fields(data, len(data)):
+    for field in fields(data, grpc_infer.MOST_FIELDS):
         if field.number == _STATUS and field.wire_type == DELIMITED:
             told.MergeFromString(data[field.value : field.end])
     return told

@@ -3,8 +3,8 @@
 *Strategy.* Tensors are memoryviews of the message on the way in and message parts on the way out
 (``protos.scan``); only the rest goes through the protobuf runtime.
 
-*Rule.* What the runtime makes of a message is many times its size, so the rest is weighed, and what
-it holds is counted, before it sees it.
+*Rule.* What the runtime makes of a message is many times its size, so the fields of the rest are
+counted first (``protos.parsing``).
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
+from infergate.codecs.protos.parsing import parse
 from infergate.codecs.protos.scan import (
     DELIMITED,
-    UNDECODABLE,
+    MAX_NAME,
     VARINT,
     VARINT_BYTES,
     Allowance,
     Malformed,
-    count_along,
+    counted,
     fields,
     prefix,
     split,
@@ -33,7 +32,7 @@ from infergate.codecs.trtis.infer_request import Allot
 from infergate.codecs.trtis.messages import InferRequest, InferResponse
 from infergate.core.classification import MOST_CLASSES
 from infergate.core.errors import bad_request, garbage
-from infergate.core.limits import MIB, Limits
+from infergate.core.limits import KIB, MIB, Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import joined
 
@@ -41,22 +40,23 @@ RAW_INPUT: Final = 4
 RAW_OUTPUT: Final = 3
 MOST_HEAD: Final = 4 * MIB
 """A message without raw data. Parsing it holds the interpreter about 6 ms a MiB."""
-MOST_FIELDS: Final = 65536
-"""Fields of one message that are ever looked at: about 50 ms of the interpreter's time."""
+MOST_FIELDS: Final = 24 * KIB
+"""Fields of one request that are ever looked at: at most 50 ms of the interpreter's time."""
+MOST_ANSWER_FIELDS: Final = MOST_FIELDS + 4 * MOST_CLASSES
+"""Fields of one response: a class has three, and is one."""
 _FEW: Final = 16
 """Fields beside raw data: there are three."""
-# InferResponse.meta_data, its outputs, their batch entries, their classes
-_CLASSES: Final = (2, 4, 3, 1)
-# InferRequest.meta_data: its inputs and outputs
-_META_DATA: Final = (3,)
 
 
 def read_names(message: Sequence[Buffer]) -> tuple[str, int]:
-    """``model_name`` and ``model_version`` (fields 1 and 2), of each the last. Raises Malformed."""
+    """``model_name`` and ``model_version`` (fields 1 and 2), of each the last. Raises Malformed;
+    BAD_REQUEST for a name of over ``MAX_NAME`` bytes."""
     data = joined(message)
     model, version = "", 0
     for number, wire_type, _, value, end in fields(data, MOST_FIELDS):
         if number == 1 and wire_type == DELIMITED:
+            if end - value > MAX_NAME:
+                raise bad_request(f"model_name is longer than {MAX_NAME} bytes")
             model = _text(data[value:end])
         elif number == 2 and wire_type == VARINT:
             version = _uint64(data, value)
@@ -67,10 +67,11 @@ def read_id(message: Sequence[Buffer]) -> int:
     """``meta_data.id`` (field 5 of 3). Raises Malformed."""
     found = 0
     data = memoryview(joined(message))
-    for field in fields(data, MOST_FIELDS):
+    allowance = Allowance(MOST_FIELDS)
+    for field in counted(data, allowance):
         if field.number == 3 and field.wire_type == DELIMITED:
             header = data[field.value : field.end]
-            for inner in fields(header, MOST_FIELDS):
+            for inner in counted(header, allowance):
                 if inner.number == 5 and inner.wire_type == VARINT:
                     found = _uint64(header, inner.value)
     return found
@@ -90,7 +91,7 @@ def _uint64(data: Buffer, position: int) -> int:
 def read_request(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
     """An InferRequest without its raw data, and that. Raises Malformed."""
     head, raw = split_request(message, limits)
-    return parse_head(head, limits), raw
+    return parse_head(head), raw
 
 
 def split_request(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, list[memoryview]]:
@@ -98,16 +99,15 @@ def split_request(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, li
     return _split(message, RAW_INPUT, limits)
 
 
-def parse_head(head: Buffer, limits: Limits) -> Any:
+def parse_head(head: Buffer) -> Any:
     """An InferRequest from its bytes without raw data. Raises Malformed."""
-    count_along(head, _META_DATA, Allowance(4 * limits.tensors))
-    return _parsed(InferRequest, head)
+    return parse(InferRequest, head, MOST_FIELDS, MOST_HEAD)
 
 
 def read_response(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
     """An InferResponse without its raw data, and that. Raises Malformed."""
     head, raw = split_response(message, limits)
-    return parse_answer_head(head, limits), raw
+    return parse_answer_head(head), raw
 
 
 def split_response(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, list[memoryview]]:
@@ -115,10 +115,9 @@ def split_response(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, l
     return _split(message, RAW_OUTPUT, limits)
 
 
-def parse_answer_head(head: Buffer, limits: Limits) -> Any:
+def parse_answer_head(head: Buffer) -> Any:
     """An InferResponse from its bytes without raw data. Raises Malformed."""
-    count_along(head, _CLASSES, Allowance(16 * limits.tensors + 4 * MOST_CLASSES))
-    return _parsed(InferResponse, head)
+    return parse(InferResponse, head, MOST_ANSWER_FIELDS, MOST_HEAD)
 
 
 def _split(message: Sequence[Buffer], raw: int, limits: Limits) -> tuple[Buffer, list[memoryview]]:
@@ -126,13 +125,6 @@ def _split(message: Sequence[Buffer], raw: int, limits: Limits) -> tuple[Buffer,
     if len(rest) > MOST_HEAD:
         raise Malformed(f"it has {len(rest)} bytes beside raw data, the limit is {MOST_HEAD}")
     return rest, entries
-
-
-def _parsed(kind: Any, rest: Buffer) -> Any:
-    try:
-        return kind.FromString(rest)
-    except DecodeError:
-        raise Malformed(UNDECODABLE) from None
 
 
 def message_parts(head: Any, number: int, raw: Iterable[Buffer]) -> list[Buffer]:

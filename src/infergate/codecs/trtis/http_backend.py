@@ -14,16 +14,17 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
+from infergate.codecs.protos.parsing import parse
+from infergate.codecs.protos.scan import Malformed
 from infergate.codecs.trtis import text
+from infergate.codecs.trtis.grpc_infer import MOST_ANSWER_FIELDS, MOST_HEAD
 from infergate.codecs.trtis.http_frontend import ANSWERS, ASKS, STATUS, Form
 from infergate.codecs.trtis.infer_request import version_number, write_request
 from infergate.codecs.trtis.infer_response import Allot, read_response
 from infergate.codecs.trtis.messages import InferResponseHeader, RequestStatus, ServerStatus
 from infergate.codecs.trtis.paths import LIVE, READY, memory_path, model_path
 from infergate.codecs.trtis.paths import STATUS as STATUS_PATH
-from infergate.codecs.trtis.status import IN_STATUS, as_asked, parse_status
+from infergate.codecs.trtis.status import as_asked, parse_status
 from infergate.codecs.trtis.statuses import check_status
 from infergate.core.errors import GatewayError, Kind, Origin, garbage, retry_seconds
 from infergate.core.limits import Limits
@@ -147,7 +148,7 @@ def parse_response(
             | SharedMemoryUnregisterRequest()
         ):
             return Done()
-    status = parse_status(ServerStatus, joined(wire.body), IN_STATUS)
+    status = parse_status(ServerStatus, joined(wire.body))
     return as_asked(status, operation)
 
 
@@ -242,8 +243,8 @@ def _trailer(data: memoryview, header: Any, form: Form) -> Any:
     try:
         if form is Form.TEXT:
             return text.read(InferResponseHeader, str(data[:LONGEST_ANSWER], "utf-8"))
-        return InferResponseHeader.FromString(bytes(data))
-    except (DecodeError, ValueError):
+        return parse(InferResponseHeader, data, MOST_ANSWER_FIELDS, MOST_HEAD)
+    except (Malformed, ValueError):
         return header
 
 

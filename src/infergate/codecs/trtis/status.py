@@ -11,14 +11,13 @@ size of requests, V2 tells none of that: all are told under size 1.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
 from infergate.codecs.protos import plain
-from infergate.codecs.protos.scan import Allowance, Malformed, count_along
+from infergate.codecs.protos.parsing import parse
+from infergate.codecs.protos.scan import Malformed
 from infergate.codecs.trtis.checks import dims_of
 from infergate.codecs.trtis.datatypes import BY_NUMBER, INVALID, NUMBERS
 from infergate.codecs.trtis.messages import ServerStatus as Message
@@ -124,25 +123,16 @@ def _version(version: str) -> int | None:
 MOST_BYTES: Final = 8 * MIB
 """Of a status: a model takes 1 to 4 KiB with all its counters."""
 MOST_FIELDS: Final = 262144
-"""Of a status: fields on the way to, and of, the models' configurations. A model has about 30."""
-MOST_CONFIG: Final = MIB // 4
-"""Bytes of one model's configuration: of plain values it makes several hundred times its size."""
-IN_STATUS: Final = (4, 2, 1)
-"""ServerStatus.model_status, a model's, its config; its inputs are among the fields in there."""
+"""Of a status. A model has about 60, and 20 for each size of batch that was counted."""
 
 
-def parse_status(kind: Any, data: Buffer, path: Sequence[int]) -> Any:
-    """The message of class ``kind`` in ``data``, which holds a status whose configurations are at
-    ``path``. What is made of it is a hundred times its size, so it is weighed before.
-
-    Raises BACKEND_GARBAGE.
-    """
+def parse_status(kind: Any, data: Buffer) -> Any:
+    """The message of class ``kind`` in ``data``, which holds a status. Raises BACKEND_GARBAGE."""
     if len(data) > MOST_BYTES:
         raise garbage(f"the backend's status is of {len(data)} bytes, the limit is {MOST_BYTES}")
     try:
-        count_along(data, path, Allowance(MOST_FIELDS))
-        return kind.FromString(bytes(data))
-    except (Malformed, DecodeError) as error:
+        return parse(kind, data, MOST_FIELDS, MOST_BYTES)
+    except Malformed as error:
         raise garbage("the backend's status cannot be read", str(error)) from None
 
 
@@ -242,12 +232,12 @@ def _schedules(version: str) -> bool:
 
 def _told(config: Any, model: str) -> dict[str, Any]:
     """``config``, of ``model``, or a part of it."""
-    if config.ByteSize() > MOST_CONFIG:
+    try:
+        return plain.told(config)
+    except Malformed as error:
         raise garbage(
-            f"the backend's configuration of model '{model}' is of {config.ByteSize()} bytes, "
-            f"the limit is {MOST_CONFIG}"
-        )
-    return plain.told(config)
+            f"the backend's configuration of model '{model}' is too long", str(error)
+        ) from None
 
 
 def _index(status: ServerStatus, *, ready_only: bool) -> ModelIndex:

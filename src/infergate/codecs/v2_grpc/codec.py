@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
 from infergate.codecs.base import Capabilities, Parsed, Peek, Profile
+from infergate.codecs.protos.parsing import parse
 from infergate.codecs.protos.scan import (
     DELIMITED,
-    UNDECODABLE,
+    MAX_NAME,
     Malformed,
     fields,
     string_field,
@@ -27,7 +26,7 @@ from infergate.codecs.protos.scan import (
 )
 from infergate.codecs.protos.statuses import raise_status
 from infergate.codecs.v2_grpc import errors, repository, streams
-from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, most_fields
+from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, MOST_HEAD, most_fields
 from infergate.codecs.v2_grpc.infer_request import (
     asks_for_classes,
     read_request,
@@ -50,7 +49,7 @@ from infergate.codecs.v2_grpc.methods import BY_PATH, HEALTH, INFER, OPERATIONS,
 from infergate.codecs.v2_grpc.tensors import explain
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
-from infergate.core.limits import DEFAULT_LIMITS, KIB, Limits
+from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
 from infergate.core.messages import (
     Answer,
     InferRequest,
@@ -71,7 +70,13 @@ _ID: Final = 3
 _OUTPUTS: Final = 5
 _MOST_ASKED: Final = 64 * KIB
 """A request other than an inference: it holds a name and a version."""
+_MOST_ASKED_FIELDS: Final = 24 * KIB
+"""Fields of such a request."""
 _MOST_FILES: Final = 4096
+MOST_ANSWER: Final = 8 * MIB
+"""A backend's answer other than to an inference: what it tells of a model takes 1 to 4 KiB."""
+MOST_ANSWER_FIELDS: Final = 262144
+"""Fields of such an answer: what it tells of a model has about 100."""
 _NAMES: Final = frozenset({_MODEL, _VERSION, _ID})
 _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
     "raw": write_raw,
@@ -116,7 +121,7 @@ class V2Grpc:
             known = self._requests.find(wire)
             if known and known.head:
                 return known.head.peek
-            names = _strings(joined(wire.message), frozenset({_MODEL, _VERSION}))
+            names = _strings(joined(wire.message), frozenset({_MODEL, _VERSION}), MAX_NAME)
             if not names.get(_MODEL):
                 raise bad_request("model_name is missing")
             return Peek(operation, names[_MODEL], names.get(_VERSION, ""))
@@ -137,11 +142,9 @@ class V2Grpc:
         if method.holds_files:
             _named(joined(wire.message))
         try:
-            message = method.request.FromString(joined(wire.message))
-        except DecodeError:
-            raise bad_request(
-                f"the message to {wire.method} cannot be read: {UNDECODABLE}"
-            ) from None
+            message = parse(method.request, joined(wire.message), _MOST_ASKED_FIELDS, most)
+        except Malformed as error:
+            raise bad_request(f"the message to {wire.method} cannot be read: {error}") from None
         return Parsed(method.read_request(message), method.reply(message))
 
     def _read(self, wire: RpcRequest, limits: Limits) -> InferRequest:
@@ -219,12 +222,12 @@ class V2Grpc:
         method = method_of(operation)
         assert method is not None  # build_request found it
         try:
-            message = method.response.FromString(joined(wire.message))
-        except DecodeError as error:
+            message = parse(method.response, joined(wire.message), MOST_ANSWER_FIELDS, MOST_ANSWER)
+            return method.read_response(message)
+        except Malformed as error:
             raise garbage(
                 f"the backend's answer to {method.path} cannot be read", str(error)
             ) from None
-        return method.read_response(message)
 
     # ---- streams
 
@@ -336,7 +339,7 @@ class V2Grpc:
         if request is not None:
             number = request.apart.id
         else:
-            number = _strings(joined(asked.message), frozenset({_ID})).get(_ID, "")
+            number = _strings(joined(asked.message), frozenset({_ID}), MOST_HEAD).get(_ID, "")
         told = self._answers.find(wire.message, limits)
         if told is not None:
             return RpcResponse(told.renamed(model, version, number))
@@ -345,7 +348,7 @@ class V2Grpc:
             if _may_be_typed(message, limits):
                 wire = RpcResponse(write_raw(read_response(wire.message, limits)))
                 message = joined(wire.message)
-            names = strings(message, _NAMES, most_fields(limits))
+            names = strings(message, _NAMES, most_fields(limits), MOST_HEAD)
             wanted = {
                 number: text for number, text in ((_MODEL, model), (_VERSION, version)) if text
             }
@@ -366,9 +369,9 @@ def _operation(wire: RpcRequest) -> type[Operation]:
     return operation
 
 
-def _strings(message: Buffer, numbers: frozenset[int]) -> dict[int, str]:
+def _strings(message: Buffer, numbers: frozenset[int], longest: int) -> dict[int, str]:
     try:
-        return strings(message, numbers, MOST_FIELDS)
+        return strings(message, numbers, MOST_FIELDS, longest)
     except Malformed as error:
         raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None
 

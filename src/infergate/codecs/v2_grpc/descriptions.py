@@ -23,12 +23,12 @@ from infergate.codecs.protos.scan import (
 )
 from infergate.codecs.v2_grpc.contents import Typed
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import MIB, Limits
+from infergate.core.limits import KIB, MIB, Limits
 from infergate.core.tensor import Buffer
 
-MOST_FIELDS: Final = 65536
-"""Fields of one message that are ever looked at: about 50 ms of the interpreter's time."""
-MOST_HEAD: Final = 16 * MIB
+MOST_FIELDS: Final = 24 * KIB
+"""Fields of one message that are ever looked at: at most 50 ms of the interpreter's time."""
+MOST_HEAD: Final = 4 * MIB
 """A message without its tensors' data. Parsing it holds the interpreter about 6 ms a MiB."""
 
 _TENSORS: Final = 5

@@ -22,8 +22,9 @@ T = TypeVar("T")
 
 LONGEST: Final = 2 * KIB
 """Bytes of a head that may be remembered."""
-_MOST_RAW: Final = 4096
-"""Raw entries of a message that is taken apart."""
+_STEPS: Final = range(LONGEST + 2)
+"""One for each field of a message that is taken apart: a head of ``LONGEST`` has no more than half
+as many, and describes no more raw entries; one is the id, and the last step finds the end."""
 _HEAD_TAGS: Final = frozenset((number << 3 | 2) for number in (1, 2, 4, 5, 6, 7))
 _ID_TAG: Final = 3 << 3 | 2
 _LAST_SHIFT: Final = 28
@@ -61,7 +62,9 @@ def take_apart(  # noqa: C901, PLR0912 - one loop: a call a field would double i
     data: Buffer, raw_number: int
 ) -> Apart | None:
     """``data`` taken apart at its id and its raw entries; None where that is not for here (Rule
-    1): a field or a tag that no client writes, an id twice, a long head, a message cut short."""
+    1): a field or a tag that no client writes, an id twice, a long head or id, a message cut short.
+
+    It runs before the access check, so no more is walked than a head of ``LONGEST`` describes."""
     raw_tag = raw_number << 3 | 2
     own: Buffer = b""
     text = ""
@@ -70,7 +73,9 @@ def take_apart(  # noqa: C901, PLR0912 - one loop: a call a field would double i
     position = kept = count = size = 0
     end = len(data)
     try:
-        while position < end:
+        for _ in _STEPS:
+            if position >= end:
+                break
             start = position
             tag = data[start]
             length = data[start + 1]
@@ -90,7 +95,7 @@ def take_apart(  # noqa: C901, PLR0912 - one loop: a call a field would double i
             if tag == raw_tag:
                 raw.append((start, value, position))
             elif tag == _ID_TAG:
-                if own or position > end:
+                if own or position > end or length > LONGEST:
                     return None
                 own, text = data[start:position], str(data[value:position], "utf-8")
             elif tag in _HEAD_TAGS:
@@ -104,9 +109,11 @@ def take_apart(  # noqa: C901, PLR0912 - one loop: a call a field would double i
                     return None
                 runs.append(data[kept:start])
             kept = position
+        else:
+            return None
     except (IndexError, UnicodeDecodeError):
         return None
-    if position != end or size + end - kept > LONGEST or len(raw) > _MOST_RAW:
+    if position != end or size + end - kept > LONGEST:
         return None
     if kept < end:
         runs.append(data[kept:end])

@@ -13,17 +13,19 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from infergate.codecs.protos.parsing import parse
 from infergate.codecs.protos.scan import (
     DELIMITED,
     UNDECODABLE,
+    Allowance,
     Malformed,
+    counted,
     fields,
     prefix,
     split,
-    strings,
 )
 from infergate.codecs.v2_grpc.contents import Typed
-from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, cut_contents, most_fields
+from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, MOST_HEAD, cut_contents, most_fields
 from infergate.codecs.v2_grpc.messages import ModelInferRequest
 from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
 from infergate.codecs.v2_grpc.parts import plain_head
@@ -53,7 +55,7 @@ _OWN_PARAMETERS: Final = 4
 """ModelInferRequest.parameters"""
 _PARAMETERS: Final = 2
 """InferRequestedOutputTensor.parameters"""
-_KEY: Final = frozenset({1})
+_KEY: Final = 1
 """Of an entry of a map."""
 _CLASSIFICATION: Final = PARAMETER.encode()
 _SEQUENCE: Final = SEQUENCE.encode()
@@ -199,12 +201,10 @@ def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
         for field in fields(message, most_fields(limits))
         if field.number == _OWN_PARAMETERS and field.wire_type == DELIMITED
     ]
-    try:
-        return sequence_id(
-            read_parameters(ModelInferRequest.FromString(b"".join(parts)).parameters)
-        )
-    except DecodeError:
-        raise Malformed(UNDECODABLE) from None
+    if sum(map(len, parts)) > MOST_HEAD:
+        raise Malformed(f"its parameters have over {MOST_HEAD} bytes, the limit")
+    head = parse(ModelInferRequest, b"".join(parts), MOST_FIELDS, MOST_HEAD)
+    return sequence_id(read_parameters(head.parameters))
 
 
 def asks_for_classes(message: Buffer) -> bool:
@@ -213,22 +213,29 @@ def asks_for_classes(message: Buffer) -> bool:
     if len(message) <= _SHORT and _CLASSIFICATION not in bytes(message):
         return False
     view = memoryview(message)
+    allowance = Allowance(MOST_FIELDS)
     return any(
-        _is_classified(view[field.value : field.end])
-        for field in fields(message, MOST_FIELDS)
+        _is_classified(view[field.value : field.end], allowance)
+        for field in counted(message, allowance)
         if field.number == _OUTPUTS and field.wire_type == DELIMITED
     )
 
 
-def _is_classified(output: memoryview) -> bool:
-    """Whether an InferRequestedOutputTensor has the parameter."""
+def _is_classified(output: memoryview, allowance: Allowance) -> bool:
+    """Whether an InferRequestedOutputTensor has the parameter: an entry of a map, whose key is the
+    last of those that it has."""
     if _CLASSIFICATION not in bytes(output):
         return False
-    return any(
-        strings(output[field.value : field.end], _KEY, MOST_FIELDS) == {1: PARAMETER}
-        for field in fields(output, MOST_FIELDS)
-        if field.number == _PARAMETERS and field.wire_type == DELIMITED
-    )
+    for field in counted(output, allowance):
+        if field.number == _PARAMETERS and field.wire_type == DELIMITED:
+            entry = output[field.value : field.end]
+            key = b""
+            for inner in counted(entry, allowance):
+                if inner.number == _KEY and inner.wire_type == DELIMITED:
+                    key = bytes(entry[inner.value : inner.end])
+            if key == _CLASSIFICATION:
+                return True
+    return False
 
 
 def write_request(request: InferRequest) -> Sequence[Buffer]:

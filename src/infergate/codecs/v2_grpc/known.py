@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from infergate.codecs.base import Peek
 from infergate.codecs.protos.scan import Malformed, fields, string_field, strings, without
 from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, most_fields
-from infergate.codecs.v2_grpc.heads import Apart, Entry, Heads, take_apart
+from infergate.codecs.v2_grpc.heads import LONGEST, Apart, Entry, Heads, take_apart
 from infergate.codecs.v2_grpc.infer_request import RAW as RAW_INPUTS
 from infergate.codecs.v2_grpc.infer_request import Checked, asks_for_classes, read_sequence
 from infergate.codecs.v2_grpc.infer_response import RAW as RAW_OUTPUTS
@@ -295,6 +295,6 @@ class Answers:
 
 
 def _answer_head(head: bytes) -> AnswerHead:
-    names = strings(head, _NAMES, MOST_FIELDS)
+    names = strings(head, _NAMES, MOST_FIELDS, LONGEST)
     outputs = any(field.number == _OUTPUTS for field in fields(head, MOST_FIELDS))
     return AnswerHead(Names(head, names.get(_MODEL, ""), names.get(_VERSION, "")), outputs)

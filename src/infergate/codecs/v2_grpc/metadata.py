@@ -12,7 +12,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from infergate.codecs.protos.plain import told, written
+from infergate.codecs.protos.plain import MAX_VALUES, told, written
+from infergate.codecs.protos.scan import Allowance
 from infergate.codecs.v2_grpc.messages import (
     InferParameter,
     ModelConfigResponse,
@@ -72,7 +73,7 @@ def write_model_index(answer: ModelIndex) -> Any:
 
 
 def read_model_config(message: Any) -> ModelConfig:
-    """A ModelConfigResponse."""
+    """A ModelConfigResponse. Raises Malformed."""
     config = message.config
     return ModelConfig(config.name, told(config), config.SerializeToString(deterministic=True))
 
@@ -92,8 +93,9 @@ def write_model_config(answer: ModelConfig) -> Any:
 
 
 def read_statistics(message: Any) -> ModelStatistics:
-    """A ModelStatisticsResponse."""
-    return ModelStatistics(tuple(told(each) for each in message.model_stats))
+    """A ModelStatisticsResponse. Raises Malformed."""
+    allowance = Allowance(MAX_VALUES)
+    return ModelStatistics(tuple([told(each, allowance) for each in message.model_stats]))
 
 
 def write_statistics(answer: ModelStatistics) -> Any:

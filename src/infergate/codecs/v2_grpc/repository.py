@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from infergate.codecs.base import Profile
-from infergate.codecs.protos.scan import strings
+from infergate.codecs.protos.scan import MAX_NAME, strings
 from infergate.codecs.v2_grpc import messages as pb
 from infergate.core.errors import GatewayError, Kind, Origin, bad_request
 from infergate.core.messages import Done, ModelLoadRequest, ModelUnloadRequest
@@ -30,7 +30,7 @@ _INT64: Final = range(-(2**63), 2**63)
 def read_name(message: Buffer, most: int) -> str:
     """The model's name alone, from a message that may hold files. Raises Malformed for one that is
     none, or has over ``most`` fields."""
-    names = strings(message, frozenset({_FIRST, _SECOND}), most)
+    names = strings(message, frozenset({_FIRST, _SECOND}), most, MAX_NAME)
     return names.get(_SECOND) or names.get(_FIRST, "")
 
 

@@ -30,7 +30,7 @@ from infergate.codecs.v2_grpc import infer_response, wording
 from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, most_fields
 from infergate.codecs.v2_grpc.messages import ModelInferResponse, ModelStreamInferResponse
 from infergate.core.errors import GatewayError, Origin, garbage
-from infergate.core.limits import Limits
+from infergate.core.limits import MIB, Limits
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, joined, size
@@ -39,6 +39,8 @@ _FINAL: Final = "triton_final_response"
 _WANTS_EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 _WANTS_STATUS: Final = "triton_grpc_error"
 """Metadata."""
+_MAX_TEXT: Final = MIB
+"""Bytes of a server's error message, and of the model and the id that an error repeats."""
 # ModelStreamInferResponse
 _ERROR: Final = 1
 _ANSWER: Final = 2
@@ -96,7 +98,7 @@ def wants_status(wire: RpcRequest) -> bool:
 def build_error(error: GatewayError, wire: RpcRequest) -> RpcResponse:
     """``error`` and as much of ``wire`` as can be read: its model and id."""
     try:
-        told = strings(joined(wire.message), frozenset({_MODEL, _ID}), MOST_FIELDS)
+        told = strings(joined(wire.message), frozenset({_MODEL, _ID}), MOST_FIELDS, _MAX_TEXT)
     except Malformed:
         told = {}
     text = error.public.encode("utf-8", "replace").decode()
@@ -139,7 +141,7 @@ def _unwrapped(message: Buffer, limits: Limits, asked: InferRequest) -> Buffer:
     found = {field.number: field for field in fields(message, most_fields(limits))}
     if max(found, default=0) > _ANSWER:
         return message
-    error = strings(message, frozenset({_ERROR}), MOST_FIELDS).get(_ERROR, "")
+    error = strings(message, frozenset({_ERROR}), MOST_FIELDS, _MAX_TEXT).get(_ERROR, "")
     if error:
         raise GatewayError(wording.kind_of(error, asked.id), error, origin=Origin.BACKEND)
     field = found.get(_ANSWER)

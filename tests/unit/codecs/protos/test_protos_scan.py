@@ -51,7 +51,7 @@ def test_a_field_of_another_wire_type_is_left_to_the_runtime() -> None:
     data = b"\x38\x05" + string_field(1, "m")  # field 7 as a varint
     assert split(data, 7, MOST) == (data, [])
     assert b"".join(without(data, frozenset({7}), MOST)) == data
-    assert strings(data, frozenset({7}), MOST) == {}
+    assert strings(data, frozenset({7}), MOST, 99) == {}
 
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 16383, 16384, 2**31 - 1])
@@ -94,7 +94,7 @@ def test_every_wire_type_is_passed_over() -> None:
 
 def test_text_that_is_not_utf8() -> None:
     with pytest.raises(Malformed, match="field 1 is not UTF-8"):
-        strings(b"\x0a\x01\xff", frozenset({1}), MOST)
+        strings(b"\x0a\x01\xff", frozenset({1}), MOST, 99)
 
 
 @given(st.binary(max_size=64))
@@ -122,7 +122,7 @@ def test_what_the_runtime_reads_we_read_alike(data: bytes) -> None:
     except DecodeError:
         return
     try:
-        found = strings(data, frozenset({1, 2, 3}), MOST)
+        found = strings(data, frozenset({1, 2, 3}), MOST, 99)
         _, raw = split(data, 7, MOST)
     except Malformed as error:
         # groups, which proto3 messages do not have

@@ -8,11 +8,12 @@ from trtis_gateway import MODELS
 
 from infergate.codecs.base import CodecPlugin
 from infergate.codecs.profiles import GENERIC
+from infergate.codecs.protos.plain import MAX_VALUES
 from infergate.codecs.protos.scan import prefix
 from infergate.codecs.trtis import GRPC, HTTP
 from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis.http_backend import LONGEST_HEADER
-from infergate.codecs.trtis.status import MOST_BYTES, MOST_CONFIG, MOST_FIELDS
+from infergate.codecs.trtis.status import MOST_BYTES, MOST_FIELDS
 from infergate.codecs.trtis.text import line
 from infergate.core.classification import MOST_CLASSES
 from infergate.core.datatypes import Datatype
@@ -666,11 +667,11 @@ def test_a_configuration_that_is_dear_to_tell_is_not() -> None:
     """Two bytes an input of the sequencer: plain values of each take hundreds."""
     status = pb.ServerStatus()
     batching = status.model_status["m"].config.sequence_batching
-    for _ in range(MOST_CONFIG // 2 + 1):
+    for _ in range(MAX_VALUES // 2 + 1):
         batching.control_input.add()
     for plugin, wire in zip((HTTP, GRPC), status_of(status), strict=True):
         for operation in (ModelConfigRequest("m"), ModelMetadataRequest("m")):
-            with pytest.raises(GatewayError, match="configuration of model 'm' is of") as caught:
+            with pytest.raises(GatewayError, match="of model 'm' is too long") as caught:
                 plugin.make({}).parse_response(wire, operation, DEFAULT_LIMITS)
             assert caught.value.kind is Kind.BACKEND_GARBAGE
 

@@ -11,6 +11,7 @@ from infergate.codecs.base import Parsed, Unfinished
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.trtis import GRPC, HTTP, text
 from infergate.codecs.trtis import messages as pb
+from infergate.codecs.trtis.grpc_infer import MOST_FIELDS
 from infergate.codecs.trtis.statuses import CODE, KINDS, Refusal
 from infergate.core.classification import PARAMETER
 from infergate.core.datatypes import Datatype
@@ -282,8 +283,15 @@ def call_with(message: Any) -> RpcRequest:
 
 
 def test_a_call_of_too_many_tensors_or_too_long_names() -> None:
-    many = pb.InferRequest()
+    many = pb.InferRequest(model_version=-1)
     for _ in range(5000):
+        many.meta_data.input.add()
+    deep = pb.InferRequest(model_version=-1)
+    deep.meta_data.input.add(name="x" * 500, dims=[1] * 65)
+    for message, told in ((many, "there are 5000 inputs"), (deep, "has 65 dimensions")):
+        with pytest.raises(GatewayError, match=told):
+            GRPC.make({}).parse_request(call_with(message), DEFAULT_LIMITS)
+    for _ in range(MOST_FIELDS):
         many.meta_data.input.add()
     long = pb.InferRequest()
     long.meta_data.input.add(name="x" * (4 << 20))
