@@ -64,7 +64,7 @@ class Lease(Member):
     """One endpoint, as those hold it who send something there. Each attempt is ``finished``
     once, whatever happened."""
 
-    __slots__ = ("_endpoints", "checks_failed", "checks_ok", "endpoint", "site")
+    __slots__ = ("_endpoints", "checks_failed", "checks_ok", "endpoint", "site", "suspected")
 
     def __init__(self, endpoints: Endpoints, endpoint: Endpoint, site: int) -> None:
         weight, balance = endpoints.sites[site].weight, endpoints.balance
@@ -76,6 +76,8 @@ class Lease(Member):
         """Its place in the configuration, from 0."""
         self.checks_ok = 0
         self.checks_failed = 0
+        self.suspected = False
+        """A check is under way whose failure ejects it."""
 
     def take(self) -> Lease:
         """One more attempt, that nobody chose, is under way."""
@@ -121,6 +123,9 @@ class Endpoints:
         )
 
         self._lone = self._only()
+        self.suspect: Callable[[Lease], None] = lambda _: None
+        """Begins a check of an endpoint that may have failed by itself or because of requests; then
+        calls ``judged``."""
 
     def _only(self) -> Lease | None:
         """The one there is, where there is just one: nothing is to be decided then."""
@@ -163,14 +168,29 @@ class Endpoints:
         """An attempt on ``lease`` is over."""
         now = self._clock()
         if self._cluster.finished(lease, outcome, now):
-            _log.warning(
-                "backend '%s': %s is ejected for %.0f s: %d failures in a row",
-                self._backend,
-                lease.endpoint,
-                lease.outlier.until - now,
-                self.balance.rule.outliers.consecutive,
-                extra=ENDPOINT_EJECTED,
-            )
+            self._tell_ejected(lease, now)
+        elif not lease.suspected and self._cluster.suspects(lease, now):
+            lease.suspected = True
+            self.suspect(lease)
+
+    def judged(self, lease: Lease, *, well: bool) -> None:
+        """The check of ``lease``, which was suspected, is over."""
+        now = self._clock()
+        lease.suspected = False
+        if well:
+            lease.outlier.acquit()
+        elif self._cluster.convicted(lease, now):
+            self._tell_ejected(lease, now)
+
+    def _tell_ejected(self, lease: Lease, now: float) -> None:
+        _log.warning(
+            "backend '%s': %s is ejected for %.0f s: %d failures in a row",
+            self._backend,
+            lease.endpoint,
+            lease.outlier.until - now,
+            self.balance.rule.outliers.consecutive,
+            extra=ENDPOINT_EJECTED,
+        )
 
     def checked(self, lease: Lease, *, well: bool) -> None:
         """A check of ``lease`` is over."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
+
+from infergate.core import tracing_headers
+from infergate.core.errors import GatewayError, Kind
 
 # Headers that describe one connection or one body: wrong on any other, whatever the rule says.
 _NEVER: Final = frozenset(
@@ -34,30 +37,81 @@ _REMEMBERED: Final = 256
 _LONGEST: Final = 1024
 """Characters of one that is remembered."""
 _MOST_NAMES: Final = 64
+_CONNECTION: Final = "connection"
+_OVERHEAD: Final = 32
+"""Bytes by which a field counts for more than its name and value (RFC 9113, 6.5.2)."""
+
+
+def field_bytes(headers: Mapping[str, str]) -> int:
+    """How many bytes ``headers`` count for."""
+    return sum(map(len, headers)) + sum(map(len, headers.values())) + _OVERHEAD * len(headers)
+
+
+class _Passing(NamedTuple):
+    """Which headers of a request pass, by their ``names``; ``size`` in bytes is theirs without the
+    values; ``looked_at``: their values, or those of Connection, matter."""
+
+    names: tuple[str, ...]
+    size: int
+    looked_at: bool
 
 
 class HeaderRule:
     """Lets through the headers whose lower-case name matches one of some globs; those that hold
-    secrets where one is that very name."""
+    secrets where one is that very name; none that the header Connection names (RFC 9110, 7.6.1)."""
 
-    def __init__(self, globs: Iterable[str]) -> None:
+    def __init__(self, globs: Iterable[str], budget: int = 0) -> None:
+        """``budget`` in bytes: with one, the headers of traces are cut to what W3C lets them be,
+        and the rest refused beyond it. 0: nothing is bounded."""
         named = [glob.lower() for glob in globs]
         patterns = list(map(fnmatch.translate, named))
         self._pattern: Final = re.compile("|".join(patterns)) if patterns else None
         self._secrets: Final = _BY_NAME.difference(named)
-        self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._budget: Final = budget
+        self._known: dict[tuple[str, ...], _Passing] = {}
+
+    def passes(self, name: str) -> bool:
+        """Whether headers of this name pass at all."""
+        return bool(self._passing((name,)).names)
 
     def select(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """The headers that pass."""
+        """The headers that pass. Raises TOO_LARGE beyond the budget."""
         if self._pattern is None:
             return {}
         names = tuple(headers)
         passing = self._known.get(names)
         if passing is None:
             passing = self._passing(names)
-        return {name: headers[name] for name in passing}
+        selected = {name: headers[name] for name in passing.names}
+        if passing.looked_at:
+            selected = self._looked_at(selected, headers.get(_CONNECTION, ""))
+        if self._budget and passing.size + sum(map(len, selected.values())) > self._budget:
+            return self._fitted(selected)
+        return selected
 
-    def _passing(self, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _looked_at(self, selected: dict[str, str], connection: str) -> dict[str, str]:
+        """``selected`` but for what ``connection`` names, and with the headers of a trace cut."""
+        for name in connection.lower().split(","):
+            selected.pop(name.strip(" \t"), None)
+        return tracing_headers.bounded(selected) if self._budget else selected
+
+    def _fitted(self, selected: dict[str, str]) -> dict[str, str]:
+        """``selected`` with a baggage that fits. Raises TOO_LARGE."""
+        size = field_bytes(selected)
+        baggage = selected.pop(tracing_headers.BAGGAGE, "")
+        left = self._budget - field_bytes(selected)
+        if left < 0:
+            raise GatewayError(
+                Kind.TOO_LARGE,
+                f"the headers for the backend take {size} bytes, the limit is {self._budget}",
+                limit="forwarded_headers",
+            )
+        room = left - len(tracing_headers.BAGGAGE) - _OVERHEAD
+        if fitting := tracing_headers.first_members(baggage, room):
+            selected[tracing_headers.BAGGAGE] = fitting
+        return selected
+
+    def _passing(self, names: tuple[str, ...]) -> _Passing:
         assert self._pattern is not None
         passing = tuple(
             name
@@ -67,9 +121,14 @@ class HeaderRule:
             and not name.startswith(_NEVER_PREFIX)
             and self._pattern.fullmatch(name) is not None
         )
+        found = _Passing(
+            passing,
+            sum(map(len, passing)) + _OVERHEAD * len(passing),
+            _CONNECTION in names or not tracing_headers.NAMES.isdisjoint(passing),
+        )
         # names come from clients: remember a bounded number
         if sum(map(len, names)) <= _LONGEST and len(names) <= _MOST_NAMES:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            self._known[names] = passing
-        return passing
+            self._known[names] = found
+        return found

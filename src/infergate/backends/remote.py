@@ -35,7 +35,7 @@ from infergate.core.accounting import Writing, count_tensors, parts
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.figures import PlaceFigures
-from infergate.core.limits import Limits
+from infergate.core.limits import HEADER_BUDGET, Limits
 from infergate.core.memory import SMALL
 from infergate.core.messages import (
     Answer,
@@ -103,6 +103,7 @@ class Server:
     retry_share: float = SHARE
     """Of the inferences in progress: how many may be tries beyond the first."""
     retry_least: int = LEAST
+    header_budget: int = HEADER_BUDGET
     """How many may be in any case."""
 
 
@@ -133,6 +134,7 @@ class RemoteBackend(Generic[Req, Resp]):
         dropping = upstream if isinstance(upstream, Dropping) else None
         check = Checking(codec, upstream, limits).check
         self._watcher: Final = Watcher(self._endpoints, server.watching, check, dropping)
+        self._endpoints.suspect = self._watcher.suspect
         self.figures: Final = self._endpoints.figures
         self.start: Final = self._watcher.start
         queue = _queue(server, tally)
@@ -143,7 +145,7 @@ class RemoteBackend(Generic[Req, Resp]):
             upstream,
             headers,
             timeout=server.timeout,
-            forwarded=HeaderRule(server.forward_headers),
+            forwarded=HeaderRule(server.forward_headers, server.header_budget),
             returned=HeaderRule(server.return_headers),
             key=server.key,
             budget=RetryBudget(server.retry_share, server.retry_least),

@@ -388,7 +388,7 @@ class Sending(Generic[Req, Resp]):
         if error.kind is Kind.CONNECT:
             return Outcome.UNREACHED
         if error.kind is Kind.BACKEND_GARBAGE:
-            return Outcome.FAILED
+            return Outcome.BROKEN
         given = self.allowed(call)
         if call.retry.per_try is not None:
             given = min(given, call.retry.per_try)

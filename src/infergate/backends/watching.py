@@ -111,6 +111,7 @@ class Watcher:
         self._dropping: Final = dropping
         self._resolve: Final = resolve
         self._tasks: list[asyncio.Task[None]] = []
+        self._judging: Final[set[asyncio.Task[None]]] = set()
         self._names: Final = [i for i, site in enumerate(endpoints.sites) if site.resolves]
 
     def start(self) -> None:
@@ -121,10 +122,25 @@ class Watcher:
 
     async def stop(self) -> None:
         """End."""
-        tasks, self._tasks = self._tasks, []
+        tasks, self._tasks = [*self._tasks, *self._judging], []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def suspect(self, lease: Lease) -> None:
+        """Check ``lease`` now, once; ``Endpoints.judged`` gets the result."""
+        task = asyncio.get_running_loop().create_task(self._judge(lease))
+        self._judging.add(task)
+        task.add_done_callback(self._judging.discard)
+
+    async def _judge(self, lease: Lease) -> None:
+        well = True
+        try:
+            well = await self._check(lease, self._rule.timeout)
+        except Exception:  # noqa: BLE001 - the last line: Rule 2
+            _log.exception("a bug while checking %s", lease.endpoint, extra=BUG)
+        finally:
+            self._endpoints.judged(lease, well=well)
 
     def _loops(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         found: list[Callable[[], Coroutine[Any, Any, None]]] = []

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, WithJsonSchema
 
-from infergate.config.fields import HedgeAfter, Name, PositiveDuration
+from infergate.config.fields import HedgeAfter, Name, PositiveDuration, PositiveSize
 from infergate.config.mistakes import Finding, Path
 from infergate.config.section import Section
+from infergate.core.limits import HEADER_BUDGET
 from infergate.core.retrying import DEFAULT, RetryPolicy
 from infergate.routing.budget import LEAST, SHARE
 from infergate.routing.table import Mirror
@@ -53,7 +54,8 @@ class HedgeConfig(Section):
 
 
 class BackendLimits(Section):
-    """How much of a backend is asked at once. Only inferences count."""
+    """How much of a backend is asked at once, of which only inferences count; and how large the
+    headers may be that it is sent."""
 
     max_requests: Annotated[int, Field(ge=0)] = Field(
         default=0,
@@ -73,6 +75,14 @@ class BackendLimits(Section):
     retry_least: Annotated[int, Field(ge=0)] = Field(
         default=LEAST,
         description="How many tries beyond the first there may be at a time whatever the share.",
+    )
+    forwarded_headers: PositiveSize = Field(
+        default=HEADER_BUDGET,
+        description="Bytes of all client headers passed on by `forward_headers`: names, values, "
+        "and 32 for each. `tracestate` is cut to 512 characters and 32 members, `baggage` to 64 "
+        "members and what is left of this; an invalid `traceparent` is left out, and `tracestate` "
+        "with it. Beyond it a request is refused: HTTP 413, gRPC RESOURCE_EXHAUSTED. Servers close "
+        "connections over longer headers (aiohttp and Triton: 8190 bytes).",
     )
 
 

@@ -50,3 +50,7 @@ class Limits:
 
 
 DEFAULT_LIMITS: Final = Limits()
+HEADER_BUDGET: Final = 7168
+"""Bytes of all client headers that a backend is sent, counted as in RFC 9113, 6.5.2. Triton
+and aiohttp close a connection over 8190 bytes, gRPC servers may refuse metadata from 8 KiB on, and
+the gateway adds fields of its own."""

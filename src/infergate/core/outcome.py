@@ -12,6 +12,9 @@ class Outcome(enum.Enum):
     UNREACHED = "unreached"
     """There was no connection to it."""
     FAILED = "failed"
-    """It broke off, was too slow or said that it cannot serve now."""
+    """It was too slow or said that it cannot serve now."""
+    BROKEN = "broken"
+    """It broke off, or sent no answer of its protocol: its own failure, or what it makes of this
+    one request."""
     UNTOLD = "untold"
     """Nothing can be said: the client went away, or set too short a deadline."""

@@ -163,10 +163,23 @@ class Cluster(Generic[M]):
             return False
         member.failed += 1
         outlier, rule = member.outlier, self._rule.outliers
-        outlier.failed(unreached=outcome is Outcome.UNREACHED)
-        if not (outlier.is_due(rule, now) and self._may_eject(member, now)):
+        outlier.failed(unreached=outcome is Outcome.UNREACHED, doubtful=outcome is Outcome.BROKEN)
+        return outlier.is_sure(rule) and self._eject(member, now)
+
+    def suspects(self, member: M, now: float) -> bool:
+        """Whether ``member`` would be ejected if a check failed, too."""
+        due = member.outlier.is_due(self._rule.outliers, now)
+        return due and self._may_eject(member, now)
+
+    def convicted(self, member: M, now: float) -> bool:
+        """A check of ``member``, which was suspected, has failed; whether it was ejected."""
+        member.outlier.unreached = True  # so that checks that go well bring it back
+        return self._eject(member, now)
+
+    def _eject(self, member: M, now: float) -> bool:
+        if not self.suspects(member, now):
             return False
-        outlier.eject(rule, now)
+        member.outlier.eject(self._rule.outliers, now)
         self._until = -inf
         return True
 

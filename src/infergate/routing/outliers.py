@@ -5,7 +5,9 @@ detection, passive health checks).
 times that it was: 30 s, 60 s, up to 300 s.
 *Rule 2.* One that could not be reached and then answers as many checks as make one that is down be
 up again is back at once. One that failed otherwise is not: its checks may well be good all along.
-*Rule 3.* Each such time that it then spends without being ejected makes the next one shorter again.
+*Rule 3.* An endpoint that breaks off may do so because of one client's request. Unless so many
+failures in a row are surely its own, a check has to fail as well (docs/decisions/0041-blame.md).
+*Rule 4.* Each such time that it then spends without being ejected makes the next one shorter again.
 """
 
 from __future__ import annotations
@@ -33,11 +35,13 @@ DEFAULT_RULE: Final = OutlierRule()
 class Outlier:
     """What was seen of one endpoint."""
 
-    __slots__ = ("_answered", "_times", "ejections", "row", "unreached", "until")
+    __slots__ = ("_answered", "_times", "doubtful", "ejections", "row", "unreached", "until")
 
     def __init__(self) -> None:
         self.row = 0
         """Failures in a row."""
+        self.doubtful = 0
+        """How many of those a request may have caused."""
         self.until = -inf
         """When it is back, or was."""
         self.ejections = 0
@@ -48,9 +52,12 @@ class Outlier:
         """Checks that it has answered in a row since."""
         self._times = 0
 
-    def failed(self, *, unreached: bool) -> None:
-        """One more failure in a row."""
+    def failed(self, *, unreached: bool, doubtful: bool = False) -> None:
+        """One more failure in a row; ``doubtful``: the request may have caused it."""
+        if not self.row:
+            self.doubtful = 0
         self.row += 1
+        self.doubtful += doubtful
         self.unreached = unreached
         self._answered = 0
 
@@ -63,6 +70,14 @@ class Outlier:
         """Whether it has failed so often that it is to be ejected."""
         return bool(rule.consecutive) and self.row >= rule.consecutive and self.until <= now
 
+    def is_sure(self, rule: OutlierRule) -> bool:
+        """Whether failures that are surely its own are enough to eject it."""
+        return self.row - self.doubtful >= rule.consecutive
+
+    def acquit(self) -> None:
+        """A check went well: the failures in a row were those of requests."""
+        self.row = 0
+
     def eject(self, rule: OutlierRule, now: float) -> None:
         """Let it alone from ``now`` on."""
         if self._times:
@@ -70,9 +85,9 @@ class Outlier:
         self._times += 1
         self.until = now + min(rule.base * self._times, rule.longest)
         self.ejections += 1
-        self.row = 0
+        self.acquit()
 
     def forgive(self, now: float) -> None:
         """It was seen to be well: it is back."""
-        self.row = 0
+        self.acquit()
         self.until = min(self.until, now)

@@ -368,9 +368,10 @@ def _backend(
         max_queue=config.limits.max_queue,
         retry_share=config.limits.retry_percent / 100,
         retry_least=config.limits.retry_least,
+        header_budget=config.limits.forwarded_headers,
     )
     tally = shared.company.metrics.traffic.of(name)
-    tells = bool(HeaderRule(config.forward_headers).select({TRACEPARENT: ""}))
+    tells = HeaderRule(config.forward_headers).passes(TRACEPARENT)
     codec: Codec[Any, Any] = plugin.make({})
     tls = compiled.client_tls(config)
     match plugin.carrier:

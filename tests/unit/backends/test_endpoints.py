@@ -192,3 +192,64 @@ def test_readiness_is_known_when_all_were_asked_or_one_is_well() -> None:
     for _ in range(2):
         one.checked(well=True)
     assert among.ready is True
+
+
+# ---- failures that a request may have caused
+
+
+def break_off(lease: Lease, times: int = 5) -> None:
+    for _ in range(times):
+        lease.take().finished(Outcome.BROKEN)
+
+
+def suspecting() -> tuple[Endpoints, list[Lease]]:
+    among, _ = endpoints()
+    suspects: list[Lease] = []
+    among.suspect = suspects.append
+    return among, suspects
+
+
+def test_who_breaks_off_is_checked_before_it_is_ejected() -> None:
+    among, suspects = suspecting()
+    lease = among.all()[0]
+    break_off(lease, 4)
+    assert not suspects
+    break_off(lease, 20)
+    assert suspects == [lease], "once, until it is judged"
+    among.judged(lease, well=True)
+    assert lease.outlier.ejections == 0
+    break_off(lease, 4)
+    assert suspects == [lease]
+    break_off(lease, 1)
+    among.judged(lease, well=False)
+    assert lease.outlier.ejections == 1
+
+
+def test_its_own_failures_need_no_check() -> None:
+    among, suspects = suspecting()
+    lease = among.all()[0]
+    break_off(lease, 3)
+    fail(lease, 4)
+    assert (suspects, lease.outlier.ejections) == ([lease], 0)
+    fail(lease, 1)
+    assert lease.outlier.ejections == 1
+    among.judged(lease, well=False)
+    assert lease.outlier.ejections == 1
+
+
+def test_an_answer_makes_up_for_all_of_them() -> None:
+    among, suspects = suspecting()
+    lease = among.all()[0]
+    break_off(lease, 4)
+    lease.take().finished(Outcome.OK)
+    fail(lease, 4)
+    assert not suspects
+    fail(lease, 1)
+    assert lease.outlier.ejections == 1
+
+
+def test_the_last_one_is_not_suspected() -> None:
+    among, suspects = suspecting()
+    fail(among.all()[0])
+    break_off(among.all()[1], 50)
+    assert not suspects

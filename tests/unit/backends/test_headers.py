@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from infergate.backends.headers import HeaderRule
+from infergate.backends.headers import HeaderRule, field_bytes
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import HEADER_BUDGET
 
 
 def test_only_matching_names_pass() -> None:
@@ -40,3 +42,82 @@ def test_a_glob_that_happens_to_match_a_secret_does_not_hand_it_on() -> None:
         "authorization": "s",
         "x-team": "7",
     }
+
+
+# ---- what Connection names, and how long headers may be
+
+PARENT = f"00-{1:032x}-{1:016x}-01"
+
+
+@pytest.mark.parametrize(
+    ("connection", "passing"),
+    [
+        ("close", {"x-a", "x-b"}),
+        ("keep-alive", {"x-a", "x-b"}),
+        ("X-A", {"x-b"}),
+        ("close,\tx-b , x-a", set()),
+        ("x-c", {"x-a", "x-b"}),
+    ],
+)
+def test_what_connection_names_stays_on_it(connection: str, passing: set[str]) -> None:
+    headers = {"x-a": "1", "connection": connection, "x-b": "2"}
+    assert set(HeaderRule(["*"]).select(headers)) == passing
+    assert set(HeaderRule(["*"], HEADER_BUDGET).select(headers)) == passing
+
+
+@pytest.mark.parametrize(
+    ("value", "is_one"),
+    [
+        (PARENT, True),
+        (PARENT.replace("00-", "cc-", 1), True),
+        (PARENT.replace("00-", "cc-", 1) + "-what-will-come", True),
+        (PARENT + "-what-will-come", False),
+        (PARENT.replace("00-", "cc-", 1) + "-" + "x" * 8000, False),
+        (PARENT.replace("00-", "ff-", 1), False),
+        (PARENT[:-1], False),
+        (PARENT.upper().replace("1", "A"), False),
+        (f"00-{0:032x}-{1:016x}-01", False),
+        (f"00-{1:032x}-{0:016x}-01", False),
+        (PARENT + "\n", False),
+        ("x" * 9000, False),
+    ],
+)
+def test_a_traceparent_is_one_or_left_out(value: str, is_one: bool) -> None:
+    headers = {"traceparent": value, "tracestate": "a=1"}
+    told = HeaderRule(["trace*"], HEADER_BUDGET).select(headers)
+    assert told == (headers if is_one else {})
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        ("tracestate", "a=1,b=2", "a=1,b=2"),
+        ("tracestate", ",".join(["a=1"] * 40), ",".join(["a=1"] * 32)),
+        ("tracestate", f"a=1,b={'x' * 500},c={'y' * 100}", f"a=1,c={'y' * 100}"),
+        ("tracestate", ",".join(["a=" + "x" * 98] * 9), ",".join(["a=" + "x" * 98] * 5)),
+        ("tracestate", "a" * 9000, None),
+        ("baggage", ",".join(["a=1"] * 80), ",".join(["a=1"] * 64)),
+        ("baggage", ",".join(["a=" + "x" * 998] * 9), ",".join(["a=" + "x" * 998] * 7)),
+        ("baggage", "a" * 9000, None),
+    ],
+)
+def test_headers_of_traces_are_cut_by_whole_members(
+    name: str, given: str, told: str | None
+) -> None:
+    found = HeaderRule([name], HEADER_BUDGET).select({name: given})
+    assert found.get(name) == told
+    assert field_bytes(found) <= HEADER_BUDGET
+
+
+def test_baggage_has_what_others_leave() -> None:
+    rule = HeaderRule(["*"], 1000)
+    told = rule.select({"baggage": ",".join(["a=1"] * 60), "x-a": "1" * 800})
+    assert told == {"x-a": "1" * 800, "baggage": ",".join(["a=1"] * 31)}
+    assert field_bytes(told) <= 1000
+
+
+def test_beyond_the_budget_a_request_is_refused() -> None:
+    with pytest.raises(GatewayError) as caught:
+        HeaderRule(["*"], 1000).select({"x-a": "1" * 500, "x-b": "2" * 500})
+    assert (caught.value.kind, caught.value.limit) == (Kind.TOO_LARGE, "forwarded_headers")
+    assert len(HeaderRule(["*"]).select({"x-a": "1" * 500, "x-b": "2" * 500})) == 2

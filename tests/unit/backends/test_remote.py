@@ -179,9 +179,9 @@ async def test_headers_travel_by_rule_in_both_directions() -> None:
     remote = backend(
         upstream, forward_headers=["traceparent"], return_headers=["endpoint-load-metrics"]
     )
-    asked = call(headers={"traceparent": "00-1", "authorization": "secret"})
+    asked = call(headers={"traceparent": f"00-{1:032x}-{1:016x}-01", "authorization": "secret"})
     await remote.perform(ServerLiveRequest(), asked)
-    assert upstream.sent[0][0].metadata == {"traceparent": "00-1"}
+    assert upstream.sent[0][0].metadata == {"traceparent": f"00-{1:032x}-{1:016x}-01"}
     assert asked.returned == {"endpoint-load-metrics": "cpu=1"}
 
 

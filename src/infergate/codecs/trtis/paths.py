@@ -79,8 +79,9 @@ _COMPILED: Final = tuple(
 _SHOWN: Final = 200
 _PLAIN: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+")
 """What a segment of a path may hold as it stands (RFC 3986)."""
-_LONGEST_NAME: Final = 8000
-"""Bytes. On a target of over 8190 the servers close the connection without a word."""
+_LONGEST_NAME: Final = 4000
+"""Bytes. On a target of over 8190, which may hold two names, the servers close the connection
+without a word."""
 
 
 def locate(path: str) -> Place:

@@ -1,0 +1,145 @@
+"""Requests that make a server break off cost nobody else the endpoint; a server that is gone is let
+alone as fast as ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from faults.replicas import Replica, gateway, replicas, until
+from infergate.core.errors import GatewayError, Kind
+
+LOCAL = "127.0.0.1"
+LONGEST_LINE = 8190
+"""As aiohttp and Triton have it."""
+POISON = "x-poison"
+
+
+class Picky:
+    """Before a replica: closes the connection of a request that has a long line or POISON."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.closed = 0
+
+    async def start(self) -> str:
+        self._server = await asyncio.start_server(self._serve, LOCAL, 0, limit=1 << 20)
+        return f"http://{LOCAL}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for each in tuple(self._tasks):
+            each.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        there, back = await asyncio.open_connection(LOCAL, self._replica.http)
+        answers = asyncio.ensure_future(self._copy(there, writer))
+        try:
+            while data := await reader.read(1 << 20):
+                if POISON.encode() in data or max(map(len, data.split(b"\r\n"))) > LONGEST_LINE:
+                    self.closed += 1
+                    break
+                back.write(data)
+        finally:
+            answers.cancel()
+            back.close()
+            writer.close()
+            with suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    @staticmethod
+    async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 20):
+                writer.write(data)
+            writer.close()
+
+
+@asynccontextmanager
+async def picky(*of: Replica) -> AsyncIterator[tuple[list[Picky], list[str]]]:
+    made = [Picky(each) for each in of]
+    urls = [await each.start() for each in made]
+    try:
+        yield made, urls
+    finally:
+        for each in made:
+            await each.stop()
+
+
+NEVER = {"checks": "never", "timeout": "500ms"}
+
+
+@pytest.mark.parametrize("engine", ["own", "compat"])
+async def test_requests_that_break_connections_eject_nobody(engine: str) -> None:
+    async with (
+        replicas(LOCAL, LOCAL) as two,
+        picky(*two) as (proxies, urls),
+        gateway("http", engine, urls, health=NEVER, forward_headers=("x-*",)) as load,
+    ):
+        for _ in range(40):
+            with pytest.raises(GatewayError) as caught:
+                await load.ask(**{POISON: "1"})
+            assert caught.value.kind is Kind.BACKEND_GARBAGE
+        assert sum(each.closed for each in proxies) == 40
+        async with load.callers(2):
+            await load.more(20)
+        assert not load.failed
+        told = load.figures()
+        assert [each.ejections for each in told] == [0, 0]
+        assert sum(each.failed for each in told) == 40
+        assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
+
+
+async def test_a_server_that_is_gone_is_let_alone_by_what_was_under_way() -> None:
+    """Each request that a killed server breaks off is doubtful; a check settles it at once."""
+    async with (
+        replicas(LOCAL, LOCAL) as two,
+        picky(*two) as (proxies, urls),
+        gateway(
+            "http",
+            "own",
+            urls,
+            health=NEVER,
+            forward_headers=("x-*",),
+            outliers={"base_ejection_time": "100s"},
+        ) as load,
+    ):
+        for each in two:
+            each.backend.seconds = 0.3
+        async with load.callers(16):
+            await load.more(16)
+            await until(lambda: load.figures()[1].active > 5, "many are under way")
+            await proxies[1].stop()
+            await until(lambda: load.figures()[1].ejected == 1, "it is let alone")
+            await load.more(16)
+        assert await load.figure("infergate_endpoint_ejections_total", 1) == 1
+        assert load.figures()[0].ejections == 0
+
+
+@pytest.mark.parametrize("name", ["baggage", "tracestate", "traceparent"])
+async def test_headers_of_traces_break_no_connection(name: str) -> None:
+    """12 such requests ejected a healthy server."""
+    async with (
+        replicas(LOCAL, LOCAL) as two,
+        picky(*two) as (proxies, urls),
+        gateway("http", "own", urls, health=NEVER) as load,
+    ):
+        for size in (8_000, 9_000):
+            for value in ("k=" + "v" * size, ",".join(["k=v"] * (size // 4))):
+                await load.ask(**{name: value})
+        with pytest.raises(GatewayError, match=r"headers for the backend take .* the limit is"):
+            await load.ask(**{"x-request-id": "r" * 9_000})
+        assert not any(each.closed for each in proxies)
+        assert not any(each.failed for each in load.figures())
