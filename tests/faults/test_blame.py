@@ -143,3 +143,4 @@ async def test_headers_of_traces_break_no_connection(name: str) -> None:
             await load.ask(**{"x-request-id": "r" * 9_000})
         assert not any(each.closed for each in proxies)
         assert not any(each.failed for each in load.figures())
+        assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
