@@ -28,7 +28,7 @@ def config_of(model: ModelMetadata) -> ModelConfig:
         settings["model_transaction_policy"] = {"decoupled": True}
     if model.sequence_batching is not None:
         settings["sequence_batching"] = model.sequence_batching
-    versions = [int(each) for each in model.versions if _is_number(each)]
+    versions = [int(each) for each in model.versions if is_number(each)]
     if versions:
         settings["version_policy"] = {"specific": {"versions": versions}}
     return ModelConfig(model.name, settings)
@@ -45,7 +45,8 @@ def _datatype(told: str) -> str:
     return "TYPE_STRING" if told == _STRINGS else f"TYPE_{told}"
 
 
-def _is_number(version: str) -> bool:
+def is_number(version: str) -> bool:
+    """Whether ``version`` is a number as Triton's versions are."""
     digits = len(str(_INT64))
     return (
         version.isascii()

@@ -52,7 +52,7 @@ from infergate.gateway.bound import Bound
 from infergate.gateway.branches import Branches
 from infergate.gateway.catalogue import READY, Catalogue, asked
 from infergate.gateway.classes import asking_values, asks_for_classes, with_classes
-from infergate.gateway.configuration import config_of
+from infergate.gateway.configuration import config_of, is_number
 from infergate.gateway.control import NOTHING, Allowed, Control
 from infergate.gateway.readiness import Readiness
 from infergate.gateway.rename import metadata_to_backend, to_backend, to_client
@@ -71,6 +71,8 @@ EXTENSIONS: Final = (
 )
 """Extensions of V2 that the gateway carries. What a model does with them is its backend's."""
 _NAME: Final = "infergate"
+_ONLY_VERSION: Final = "1"
+"""Of a model that has no version, or none that is a number, in statistics."""
 
 
 class Gateway:
@@ -349,16 +351,18 @@ class Gateway:
         self, operation: ModelStatisticsRequest, bound: Bound, call: Call
     ) -> str:
         """The version that the gateway's figures are told of: the one asked for, else the model's
-        only one, as far as that can be had. Raises NOT_FOUND for a model that is not there."""
+        latest that is a number, else 1: perf_analyzer reads no other versions. Raises NOT_FOUND
+        for a model that is not there."""
         try:
             model = await self._described(operation.model, operation.version, bound, call)
         except GatewayError as error:
             if error.kind is Kind.NOT_FOUND:
                 raise
-            return operation.version  # a server that is down has been counted all the same
-        if operation.version or len(model.versions) != 1:
-            return operation.version
-        return model.versions[0]
+            return (
+                operation.version or _ONLY_VERSION
+            )  # a server that is down has been counted all the same
+        numbers = [each for each in model.versions if is_number(each)]
+        return operation.version or max(numbers, key=int, default=_ONLY_VERSION)
 
     async def _carried(self, operation: ModelOperation, bound: Bound, call: Call) -> Answer:
         answer = await bound.backend.perform(to_backend(operation, bound.route), call)

@@ -4,7 +4,8 @@
 forgotten first, and one that no route names and nobody declared is counted from its first success.
 *Rule 2.* The gateway counts requests, whatever their batch, and all versions of a model together:
 its time is the client's, from the request's head to the answer's making (of a stream's answers, the
-last's); ``compute_infer`` is what of it was the backend's.
+last's); ``compute_infer`` is what of it was the backend's. Nothing is known of the backend's queue,
+input and output: they are counted with a time of 0, for perf_analyzer reads them of every server.
 """
 
 from __future__ import annotations
@@ -71,12 +72,15 @@ class Figures:
             figures.failure_seconds += seconds
 
     def of(self, model: str, version: str) -> ModelStatistics:
-        """What has been counted of ``model``, told as of ``version``."""
+        """What has been counted of ``model``, told as of ``version``, which is not empty."""
         figures = self._of.get(model, _Figures())
         stats = {
             "success": _stat(figures.successes, figures.success_seconds),
             "fail": _stat(figures.failures, figures.failure_seconds),
+            "queue": _stat(figures.successes, 0.0),
+            "compute_input": _stat(figures.successes, 0.0),
             "compute_infer": _stat(figures.successes, figures.backend_seconds),
+            "compute_output": _stat(figures.successes, 0.0),
         }
         told = {
             "name": model,

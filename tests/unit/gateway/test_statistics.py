@@ -50,7 +50,10 @@ def test_successes_and_failures_are_counted_apart() -> None:
         "inference_stats": {
             "success": {"count": 2, "ns": 500_000_000},
             "fail": {"count": 1, "ns": 250_000_000},
+            "queue": {"count": 2, "ns": 0},
+            "compute_input": {"count": 2, "ns": 0},
             "compute_infer": {"count": 2, "ns": 250_000_000},
+            "compute_output": {"count": 2, "ns": 0},
         },
     }
 
@@ -155,9 +158,9 @@ async def test_of_other_servers_the_gateways_figures_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("versions", "told_of"), [(("7",), "7"), ((), ""), (("1", "2"), "")], ids=str
+    ("versions", "told_of"), [(("7",), "7"), ((), "1"), (("9", "10", "b"), "10"), (("v2",), "1")]
 )
-async def test_the_gateways_figures_are_of_the_only_version(
+async def test_the_gateways_figures_are_of_a_version_that_is_a_number(
     versions: tuple[str, ...], told_of: str
 ) -> None:
     memory = Memory("b")
@@ -182,7 +185,7 @@ async def test_a_server_that_is_down_has_been_counted() -> None:
     record(gateway.figures, "m")
     told = await gateway.perform(ModelStatisticsRequest("m"), call())
     assert isinstance(told, ModelStatistics)
-    assert [(each["version"], each["inference_count"]) for each in told.models] == [("", 1)]
+    assert [(each["version"], each["inference_count"]) for each in told.models] == [("1", 1)]
 
 
 async def test_all_models_are_those_of_the_index_as_far_as_they_can_be_had() -> None:
