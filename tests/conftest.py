@@ -27,6 +27,7 @@ from peers.support.installed import Installed
 from peers.support.kserve import KServe, prepare_kserve, started_kserve
 from peers.support.legacy_client import prepare_legacy_client
 from peers.support.mlserver import MLServer, prepare_mlserver, started_mlserver
+from peers.support.perf_analyzer import prepare_perf_analyzer
 from peers.support.release_tools import prepare_release_tools
 from peers.support.triton import Triton, prepare_triton, started_triton
 from searching import examples
@@ -64,6 +65,7 @@ _PEERS = {
     "graphpipe": (pytest.mark.peers, prepare_graphpipe),
     "graphpipe_new": (pytest.mark.peers, prepare_graphpipe_new),
     "grpclib": (pytest.mark.peers, prepare_grpclib),
+    "perf_analyzer": (pytest.mark.peers, prepare_perf_analyzer),
     "deploy_tools": (pytest.mark.peers, prepare_deploy_tools),
     "release_tools": (pytest.mark.peers, prepare_release_tools),
     "graphpipe_js": (pytest.mark.peers, _try_graphpipe_js),
@@ -186,6 +188,12 @@ def graphpipe_js() -> None:
 def grpclib() -> Installed:
     """grpclib, gRPC that is not Google's."""
     return prepare_grpclib()
+
+
+@pytest.fixture(scope="session")
+def perf_analyzer() -> Installed:
+    """NVIDIA's load generator."""
+    return prepare_perf_analyzer()
 
 
 @pytest.fixture(scope="session")

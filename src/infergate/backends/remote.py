@@ -342,7 +342,8 @@ class RemoteBackend(Generic[Req, Resp]):
     def _sequence(self, request: InferRequest, call: Call) -> SequenceName | None:
         """The sequence that ``request`` is of, where that matters: to the choice of an endpoint, or
         because nothing of a sequence is sent twice."""
-        return sequence_of(request) if self.spreads or call.retry.idempotent else None
+        matters = self.sequences and (self.spreads or call.retry.idempotent)
+        return sequence_of(request) if matters else None
 
     async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
         """See Backend. Of a model that may have been changed no description is believed."""

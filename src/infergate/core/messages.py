@@ -244,12 +244,14 @@ class ServerMetadata:
 
 @record
 class TensorMetadata:
-    """One input or output. ``datatype`` as the server spells it; -1 is a free dimension."""
+    """One input or output. ``datatype`` as the server spells it; -1 is a free dimension.
+    ``description`` as that of :class:`ModelMetadata`."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    description: str = ""
 
 
 @record
@@ -262,7 +264,8 @@ class ModelMetadata:
     ``decoupled``: whether it gives any number of answers to a request; None: it was not told.
     ``sequence_batching`` is that of Triton's configuration; None where the model was not told to
     have sequences. ``unavailable``: its server says that it cannot be used now. ``schedules``: its
-    legacy server knows the parameters ``priority`` and ``timeout``.
+    legacy server knows the parameters ``priority`` and ``timeout``. ``description``, ``server`` and
+    ``server_version`` are a GraphPipe server's words, for GraphPipe's clients.
     """
 
     name: str
@@ -277,6 +280,9 @@ class ModelMetadata:
     sequence_batching: Parameters | None = None
     unavailable: bool = False
     schedules: bool = False
+    description: str = ""
+    server: str = ""
+    server_version: str = ""
 
 
 @record

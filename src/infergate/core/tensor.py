@@ -31,6 +31,41 @@ from infergate.core.records import record
 
 Parameters = Mapping[str, Any]
 """Request, tensor or output parameters: a JSON value each; most protocols carry scalars only."""
+
+
+class OpaqueParameters(dict[str, Any]):
+    """Parameters read from a text that a server of the same ``protocol`` gets unchanged.
+
+    ``refusal`` is why the text has no meaning in other protocols: then there are no parameters.
+    """
+
+    __slots__ = ("protocol", "refusal", "text")
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        protocol: str,
+        text: bytes,
+        refusal: tuple[Kind, str] | None = None,
+    ) -> None:
+        super().__init__(parameters)
+        self.protocol = protocol
+        self.text = text
+        self.refusal = refusal
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return type(self), (dict(self), self.protocol, self.text, self.refusal)
+
+    def passes_to(self, protocol: str) -> bool:
+        """Whether a server that speaks ``protocol`` gets the text. Raises the refusal where it does
+        not."""
+        if protocol == self.protocol:
+            return True
+        if self.refusal is not None:
+            raise GatewayError(*self.refusal)
+        return False
+
+
 NO_PARAMETERS: Final[Parameters] = MappingProxyType({})
 Buffer = bytes | bytearray | memoryview
 MOST_BYTES_ELEMENTS: Final = 1 << 20

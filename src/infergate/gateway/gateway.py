@@ -47,6 +47,7 @@ from infergate.core.messages import (
 from infergate.core.sequences import PARAMETER as SEQUENCE
 from infergate.core.sequences import sequence_of
 from infergate.core.tally import RouteTally
+from infergate.core.tensor import OpaqueParameters
 from infergate.gateway import cast
 from infergate.gateway.bound import Bound
 from infergate.gateway.branches import Branches
@@ -293,7 +294,15 @@ class Gateway:
     def _fit(self, request: InferRequest, bound: Bound, call: Call) -> InferRequest:
         """``request`` with datatypes that the backend's protocol carries; what is declared of its
         model is noted on ``call``. Raises UNSUPPORTED for what the protocol cannot carry."""
-        if not bound.backend.sequences and sequence_of(request) is not None:
+        parameters = request.parameters
+        if (
+            not (
+                isinstance(parameters, OpaqueParameters)
+                and parameters.passes_to(bound.backend.protocol)
+            )
+            and not bound.backend.sequences
+            and sequence_of(request) is not None
+        ):
             raise GatewayError(
                 Kind.UNSUPPORTED,
                 f"parameter '{SEQUENCE}': backend '{bound.backend.name}' speaks "

@@ -7,6 +7,7 @@ from fakes import Memory, call
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest
+from infergate.core.tensor import OpaqueParameters
 from infergate.gateway.gateway import Gateway
 from infergate.routing.table import Route, RouteTable
 
@@ -38,3 +39,26 @@ async def test_a_protocol_without_sequences_is_sent_none(act: object) -> None:
         "parameter 'sequence_id': backend 'b' speaks memory, which has no sequences"
     )
     assert len(backend.asked) == 2
+
+
+@pytest.mark.parametrize("act", [perform, stream])
+async def test_a_config_is_for_its_server_to_read(act: object) -> None:
+    """A GraphPipe server gets what other protocols refuse, and what means a sequence to them."""
+    assert callable(act)
+    backend = Memory("b")
+    backend.sequences = False
+    made = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
+    sequence = OpaqueParameters({"sequence_id": 7}, "graphpipe", b'{"sequence_id": 7}')
+    refused = OpaqueParameters({}, "graphpipe", b"\xff", (Kind.BAD_REQUEST, "not UTF-8"))
+    for parameters, kind in ((sequence, Kind.UNSUPPORTED), (refused, Kind.BAD_REQUEST)):
+        request = InferRequest("m", parameters=parameters)
+        backend.protocol = "v2-rest"
+        with pytest.raises(GatewayError) as caught:
+            await act(made, request)
+        assert caught.value.kind is kind
+        backend.protocol = "graphpipe"
+        await act(made, request)
+        asked = backend.asked.pop()
+        assert isinstance(asked, InferRequest)
+        assert asked.parameters is parameters
+    assert not backend.asked

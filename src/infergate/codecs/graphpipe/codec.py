@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from infergate.codecs.base import Capabilities, Parsed, Peek, Profile, Unfinished
 from infergate.codecs.graphpipe import backend
+from infergate.codecs.graphpipe.config_text import PROTOCOL
 from infergate.codecs.graphpipe.datatypes import NUMBERS
 from infergate.codecs.graphpipe.errors import (
     BINARY,
@@ -58,7 +59,7 @@ class Form(enum.Enum):
 class GraphPipe:
     """The codec."""
 
-    name: str = "graphpipe"
+    name: str = PROTOCOL
     caps: Capabilities = Capabilities(datatypes=frozenset(NUMBERS), sequences=False)
     profiled: bool = False
     described: bool = True

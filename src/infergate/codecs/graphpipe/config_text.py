@@ -1,9 +1,10 @@
 """The free text ``config`` of an inference ⇄ its request parameters.
 
-*Rule.* A JSON object is the parameters. Any other text that is not empty is one parameter,
-``graphpipe_config``. On the way back that one alone is the text again, unless it would then read as
-a JSON object; no parameters are the empty text; all others are written as a JSON object. So
-parameters come back as they were, and so does a config but for the spelling of its JSON.
+*Rule 1.* To a GraphPipe server a config goes unchanged, whatever it holds.
+*Rule 2.* Elsewhere a JSON object is the parameters. Any other text that is not empty is one
+parameter, ``graphpipe_config``. On the way back that one alone is the text again, unless it would
+then read as a JSON object; no parameters are the empty text; all others are written as a JSON
+object. So parameters come back as they were, and so does a config but for the spelling of its JSON.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.tensor import Parameters
+from infergate.core.tensor import NO_PARAMETERS, OpaqueParameters, Parameters
 
+PROTOCOL: Final = "graphpipe"
 PARAMETER: Final = "graphpipe_config"
 LONGEST: Final = 64 * 1024
 """Bytes of a config: it is read while nothing else is."""
@@ -28,14 +30,24 @@ _LONGEST_INTEGER: Final = 20
 
 
 def read_config(config: memoryview) -> Parameters:
-    """Raises BAD_REQUEST for what is not UTF-8 and for JSON that other protocols cannot tell,
-    TOO_LARGE."""
+    """The parameters that ``config`` tells. Other protocols refuse, as BAD_REQUEST, what is not
+    UTF-8 and JSON that they cannot tell; as TOO_LARGE, what is longer than :data:`LONGEST`."""
+    text = bytes(config)
+    if not text:
+        return {}
+    try:
+        return OpaqueParameters(_told(text), PROTOCOL, text)
+    except GatewayError as error:
+        return OpaqueParameters(NO_PARAMETERS, PROTOCOL, text, (error.kind, error.public))
+
+
+def _told(config: bytes) -> Parameters:
     if len(config) > LONGEST:
         raise GatewayError(
             Kind.TOO_LARGE, f"config has {len(config)} bytes, the limit is {LONGEST}"
         )
     try:
-        text = bytes(config).decode()
+        text = config.decode()
     except UnicodeError:
         raise bad_request("config is not UTF-8") from None
     return _parameters(text)
@@ -43,6 +55,8 @@ def read_config(config: memoryview) -> Parameters:
 
 def write_config(parameters: Parameters) -> bytes:
     """Raises BAD_REQUEST for what JSON cannot tell, TOO_LARGE."""
+    if isinstance(parameters, OpaqueParameters):
+        return parameters.text
     if not parameters:
         return b""
     try:

@@ -30,9 +30,11 @@ MESSAGE: Final = Field(6, "message")
 
 VERSION: Final = Field(6, "version")
 SERVER: Final = Field(8, "server")
+DESCRIPTION: Final = Field(10, "description")
 INPUTS: Final = Field(12, "inputs")
 OUTPUTS: Final = Field(14, "outputs")
 
 IO_NAME: Final = Field(4, "name")
+IO_DESCRIPTION: Final = Field(6, "description")
 IO_SHAPE: Final = Field(8, "shape")
 IO_TYPE: Final = Field(10, "type")

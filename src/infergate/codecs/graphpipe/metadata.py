@@ -2,8 +2,9 @@
 
 *Rule 1.* A datatype that GraphPipe lacks is type 0 (Null) to clients; a type that is not known is
 an empty datatype from backends.
-*Rule 2.* ``version`` and ``server`` are of the server. Towards clients, who have no other way to
-learn them, ``version`` is the model's versions; from backends it is none of the model's.
+*Rule 2.* ``version`` and ``server`` are of the server, and so are descriptions: clients are told
+those of a GraphPipe server. Of any other, clients are told the model's versions, which they have no
+other way to learn, its platform, and that the server is infergate.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import flatbuffers
 
 from infergate.codecs.graphpipe.datatypes import told_name, told_number
 from infergate.codecs.graphpipe.fields import (
+    DESCRIPTION,
     INPUTS,
+    IO_DESCRIPTION,
     IO_NAME,
     IO_SHAPE,
     IO_TYPE,
@@ -42,7 +45,7 @@ def write_metadata(answer: ModelMetadata) -> bytes:
     builder = flatbuffers.Builder(1024)
     outputs = _write_ios(builder, answer.outputs)
     inputs = _write_ios(builder, answer.inputs)
-    texts = (answer.name, _version(answer), _SERVER, answer.platform)
+    texts = (answer.name, *_about(answer))
     name, version, server, description = (_text(builder, text) for text in texts)
     MetadataResponse.Start(builder)
     MetadataResponse.AddName(builder, name)
@@ -62,7 +65,7 @@ def _write_ios(builder: Any, ios: Sequence[TensorMetadata]) -> int:
 
 def _write_io(builder: Any, told: TensorMetadata) -> int:
     name = _text(builder, told.name)
-    description = _text(builder, "")
+    description = _text(builder, told.description)
     IOMetadata.StartShapeVector(builder, len(told.shape))
     for dimension in reversed(told.shape):
         builder.PrependInt64(dimension)
@@ -88,11 +91,12 @@ def _text(builder: Any, text: str) -> int:
 
 def write_json(answer: ModelMetadata) -> bytes:
     """What graphpipe-go answers a GET with."""
+    version, server, description = _about(answer)
     told = {
         "Name": answer.name,
-        "Version": _version(answer),
-        "Server": _SERVER,
-        "Description": answer.platform,
+        "Version": version,
+        "Server": server,
+        "Description": description,
         "Inputs": [_io_json(each) for each in answer.inputs],
         "Outputs": [_io_json(each) for each in answer.outputs],
     }
@@ -102,14 +106,17 @@ def write_json(answer: ModelMetadata) -> bytes:
 def _io_json(told: TensorMetadata) -> dict[str, Any]:
     return {
         "Name": told.name,
-        "Description": "",
+        "Description": told.description,
         "Shape": list(told.shape),
         "Type": told_number(told.datatype),
     }
 
 
-def _version(answer: ModelMetadata) -> str:
-    return ", ".join(answer.versions)
+def _about(answer: ModelMetadata) -> tuple[str, str, str]:
+    """Version, server and description (Rule 2)."""
+    if answer.server or answer.server_version or answer.description:
+        return answer.server_version, answer.server, answer.description
+    return ", ".join(answer.versions), _SERVER, answer.platform
 
 
 # ---- from backends
@@ -123,6 +130,9 @@ def read_metadata(table: Table, model: str, limits: Limits) -> ModelMetadata:
         inputs=_read_ios(table, INPUTS, limits),
         outputs=_read_ios(table, OUTPUTS, limits),
         max_batch_size=0,
+        description=table.text(DESCRIPTION),
+        server=table.text(SERVER),
+        server_version=table.text(VERSION),
     )
 
 
@@ -137,6 +147,7 @@ def _read_ios(table: Table, field: Field, limits: Limits) -> tuple[TensorMetadat
             each.text(IO_NAME),
             told_name(each.byte(IO_TYPE)),
             each.longs(IO_SHAPE, limits.rank),
+            description=each.text(IO_DESCRIPTION),
         )
         for each in table.tables(field, MOST)
     )
@@ -160,15 +171,20 @@ def metadata_of_json(told: dict[str, Any], model: str, limits: Limits) -> ModelM
         inputs=_ios_of_json(told.get("Inputs"), limits),
         outputs=_ios_of_json(told.get("Outputs"), limits),
         max_batch_size=0,
+        description=_text_of_json(told, "Description"),
+        server=_text_of_json(told, "Server"),
+        server_version=_text_of_json(told, "Version"),
     )
 
 
 def server_of_json(told: dict[str, Any]) -> ServerMetadata:
     """As :func:`read_server`."""
-    name, version = told.get("Server"), told.get("Version")
-    return ServerMetadata(
-        name if isinstance(name, str) else "", version if isinstance(version, str) else ""
-    )
+    return ServerMetadata(_text_of_json(told, "Server"), _text_of_json(told, "Version"))
+
+
+def _text_of_json(told: dict[str, Any], key: str) -> str:
+    text = told.get(key)
+    return text if isinstance(text, str) else ""
 
 
 def _ios_of_json(told: Any, limits: Limits) -> tuple[TensorMetadata, ...]:
@@ -185,5 +201,6 @@ def _io_of_json(told: Any, limits: Limits) -> TensorMetadata:
         case {"Name": str(name), "Shape": list() | None as shape, "Type": int(number)}:
             dimensions = tuple(shape or ())
             if len(dimensions) <= limits.rank and all(type(one) is int for one in dimensions):
-                return TensorMetadata(name, told_name(number), dimensions)
+                description = _text_of_json(told, "Description")
+                return TensorMetadata(name, told_name(number), dimensions, description=description)
     raise garbage("the backend's metadata has an input or output that cannot be read")

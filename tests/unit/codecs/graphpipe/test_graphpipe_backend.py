@@ -1,13 +1,16 @@
 """Servers of GraphPipe: how they are asked, and what their answers mean."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from graphpipe_wire import metadata, response, verified
 
+from infergate.codecs.base import Parsed
 from infergate.codecs.graphpipe import PLUGIN, errors
 from infergate.codecs.graphpipe import metadata as told_metadata
+from infergate.codecs.graphpipe.codec import Form
 from infergate.codecs.profiles import GENERIC
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
@@ -336,6 +339,8 @@ def test_metadata() -> None:
             for name, datatype in (("x", "FP32"), ("s", "BYTES"), ("odd", ""), ("new", ""))
         ),
         max_batch_size=0,
+        server="gpt",
+        server_version="1.2",
     )
     assert read(ok(body), ServerMetadataRequest()) == ServerMetadata("gpt", "1.2")
 
@@ -364,8 +369,21 @@ def test_metadata_as_json() -> None:
             inputs=(TensorMetadata("x", "FP32", (-1, 3)),),
             outputs=(TensorMetadata("o", "", ()),),
             max_batch_size=0,
+            server="gpt",
+            server_version="1.2",
         )
         assert read(wire, ServerMetadataRequest()) == ServerMetadata("gpt", "1.2")
+
+
+@pytest.mark.parametrize("form", ["json", "flatbuffer"])
+def test_a_servers_words_are_kept(form: str) -> None:
+    io = TensorMetadata("x", "FP32", (-1, 3), description="pixels")
+    told = ModelMetadata("m", (), "", (io,), (io,), max_batch_size=0)
+    told = replace(told, description="of cats", server="gpt", server_version="1.2")
+    question = ModelMetadataRequest("m")
+    reply = Form.JSON if form == "json" else Form.FLATBUFFER
+    wire = CODEC.build_response(told, Parsed(question, reply))
+    assert read(wire, question) == told
 
 
 def as_json(told: Any) -> HttpResponse:

@@ -1,8 +1,8 @@
 """The free text of an inference ⇄ parameters."""
 
-import contextlib
 import json
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from infergate.codecs.graphpipe.config_text import (
     write_config,
 )
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.tensor import OpaqueParameters
 from infergate.testing.strategies import names, scalars, texts
 
 
@@ -67,9 +68,16 @@ def test_reading(config: bytes, parameters: dict[str, Any]) -> None:
     ],
 )
 def test_refusals(config: bytes, told: str) -> None:
-    with pytest.raises(GatewayError, match=told) as caught:
-        read(config)
-    assert caught.value.kind is Kind.BAD_REQUEST
+    """By other protocols: a GraphPipe server gets any config as it is."""
+    parameters = read(config)
+    assert isinstance(parameters, OpaqueParameters)
+    for each in (parameters, pickle.loads(pickle.dumps(parameters))):
+        assert each == {}
+        assert each.passes_to("graphpipe")
+        with pytest.raises(GatewayError, match=told) as caught:
+            each.passes_to("v2-rest")
+        assert caught.value.kind is Kind.BAD_REQUEST
+        assert write_config(each) == config
 
 
 def test_the_deepest_that_is_read() -> None:
@@ -80,13 +88,16 @@ def test_the_deepest_that_is_read() -> None:
 
 def test_a_long_config_is_not_read() -> None:
     assert len(read(b"x" * LONGEST)[PARAMETER]) == LONGEST
+    long = read(b"x" * (LONGEST + 1))
+    assert isinstance(long, OpaqueParameters)
     for act in (
-        lambda: read(b"x" * (LONGEST + 1)),
+        lambda: long.passes_to("v2-grpc"),
         lambda: write_config({PARAMETER: "x" * (LONGEST + 1)}),
     ):
         with pytest.raises(GatewayError, match=f"{LONGEST + 1} bytes") as caught:
             act()
         assert caught.value.kind is Kind.TOO_LARGE
+    assert write_config(long) == b"x" * (LONGEST + 1)
 
 
 @pytest.mark.parametrize(
@@ -129,11 +140,12 @@ def test_parameters_come_back(parameters: dict[str, Any]) -> None:
 
 @given(st.binary(max_size=40) | texts().map(str.encode) | JSON.map(json.dumps).map(str.encode))
 def test_a_config_comes_back(config: bytes) -> None:
-    try:
-        parameters = read(config)
-    except GatewayError:
+    parameters = read(config)
+    assert write_config(parameters) == config
+    if isinstance(parameters, OpaqueParameters) and parameters.refusal:
         return
-    again = write_config(parameters)
+    # by way of another protocol
+    again = write_config(dict(parameters))
     if list(parameters) == [PARAMETER] and parameters[PARAMETER] == config.decode():
         assert again == config
     else:
@@ -142,5 +154,4 @@ def test_a_config_comes_back(config: bytes) -> None:
 
 @given(st.binary(max_size=200) | st.text('{}[]":,1eE+-.0aN\\u ', max_size=60).map(str.encode))
 def test_any_bytes(config: bytes) -> None:
-    with contextlib.suppress(GatewayError):
-        read(config)
+    assert write_config(read(config)) == config

@@ -59,7 +59,15 @@ def carries(value: Any) -> Any:
         case ServerMetadata():
             return replace(value, extensions=())
         case ModelMetadata():
-            return replace(value, versions=(), platform="", max_batch_size=0)
+            return replace(
+                value,
+                versions=(),
+                platform="",
+                max_batch_size=0,
+                server="infergate",
+                server_version=", ".join(value.versions),
+                description=value.platform,
+            )
         case InferRequest():
             return replace(value, model="m", version="", id="")
         case InferResponse():

@@ -58,8 +58,8 @@ TABLES = {
     "InferResponse": ("OUTPUT_TENSORS", "ERRORS"),
     "Tensor": ("TYPE", "SHAPE", "DATA", "STRING_VAL"),
     "Error": ("CODE", "MESSAGE"),
-    "MetadataResponse": ("VERSION", "SERVER", "INPUTS", "OUTPUTS"),
-    "IOMetadata": ("IO_NAME", "IO_SHAPE", "IO_TYPE"),
+    "MetadataResponse": ("VERSION", "SERVER", "DESCRIPTION", "INPUTS", "OUTPUTS"),
+    "IOMetadata": ("IO_NAME", "IO_DESCRIPTION", "IO_SHAPE", "IO_TYPE"),
 }
 
 
