@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from . import PROJECT, load, servers
-from .comparisons import BEFORE_ECHOES, IMAGE, TINY, through
+from .comparisons import BEFORE_ECHOES, BEFORE_OLD_ECHOES, IMAGE, TINY, old_echo, through
 from .load import Contender
 from .results import Result, Spread, proxy_cpu, ratio
 from .rounds import Comparison, Rounds
@@ -102,7 +102,11 @@ def _comparisons(sources: dict[str, Path], folder: Path) -> Iterator[list[Compar
         echoes = {
             work: stack.enter_context(servers.echo(work.answer(), folder)) for work in (TINY, IMAGE)
         }
-        config = servers.routed({w: f"grpc://{echo.addresses[0]}" for w, echo in echoes.items()})
+        urls = {work: f"grpc://{echo.addresses[0]}" for work, echo in echoes.items()}
+        for make, work in BEFORE_OLD_ECHOES.values():
+            echoes[work], urls[work] = stack.enter_context(old_echo(make, work, folder))
+        config = servers.routed(urls)
+        asked = {**BEFORE_ECHOES, **BEFORE_OLD_ECHOES}
         gateways = {
             (engine, name): stack.enter_context(servers.infergate(config, engine, folder, source))
             for engine in _ENGINES
@@ -110,7 +114,7 @@ def _comparisons(sources: dict[str, Path], folder: Path) -> Iterator[list[Compar
         }
 
         def contender(engine: str, name: str, row: str) -> Contender:
-            make, work = BEFORE_ECHOES[row]
+            make, work = asked[row]
             gateway = gateways[engine, name]
             found = through(gateway, make, work, echoes[work].pid, engine)
             return Contender(name, found.request, found.proxy, found.server, engine)
@@ -120,7 +124,7 @@ def _comparisons(sources: dict[str, Path], folder: Path) -> Iterator[list[Compar
                 f"{row} ({engine})",
                 tuple(contender(engine, name, row) for name in (BASELINE, CHANGED)),
             )
-            for row in BEFORE_ECHOES
+            for row in asked
             for engine in _ENGINES
         ]
 

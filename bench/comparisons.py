@@ -18,6 +18,7 @@ from .requests import (
     graphpipe_request,
     grpc_request,
     json_request,
+    legacy_grpc_request,
     legacy_request,
 )
 from .rounds import Comparison
@@ -29,6 +30,10 @@ GRPC_TINY = "V2 gRPC → V2 gRPC, tiny"
 GRPC_IMAGE = "V2 gRPC → V2 gRPC, 600 KB"
 GRAPHPIPE_IMAGE = "GraphPipe → V2 gRPC, 600 KB"
 LEGACY_IMAGE = "legacy HTTP → V2 gRPC, 600 KB"
+OLD_HTTP_TINY = "legacy HTTP → legacy HTTP, tiny"
+OLD_HTTP_IMAGE = "legacy HTTP → legacy HTTP, 600 KB"
+OLD_GRPC_TINY = "legacy gRPC → legacy gRPC, tiny"
+OLD_GRPC_IMAGE = "legacy gRPC → legacy gRPC, 600 KB"
 JSON_LATENCY = "100 requests/s, JSON → V2 gRPC, tiny"
 GRPC_LATENCY = "100 requests/s, V2 gRPC → V2 gRPC, tiny"
 BINARY_SIZES = "binary REST → V2 gRPC, by size"
@@ -59,12 +64,31 @@ BEFORE_ECHOES: dict[str, tuple[Make, Work]] = {
     LEGACY_IMAGE: (legacy_request, IMAGE),
 }
 """What is asked of a gateway in front of echoes alone."""
+BEFORE_OLD_ECHOES: dict[str, tuple[Make, Work]] = {
+    OLD_HTTP_TINY: (legacy_request, requests.tiny("echo-old-http-tiny")),
+    OLD_HTTP_IMAGE: (legacy_request, requests.image("echo-old-http-image")),
+    OLD_GRPC_TINY: (legacy_grpc_request, requests.tiny("echo-old-grpc-tiny")),
+    OLD_GRPC_IMAGE: (legacy_grpc_request, requests.image("echo-old-grpc-image")),
+}
+"""What is asked of a gateway in front of echoes that answer as legacy servers."""
 
 
 def through(gateway: servers.Proxy, make: Make, work: Work, server: int, engine: str) -> Contender:
     """The contender that asks for ``work`` through ``gateway``."""
-    address = gateway.grpc if make is grpc_request else gateway.http
+    over_grpc = make in {grpc_request, legacy_grpc_request}
+    address = gateway.grpc if over_grpc else gateway.http
     return Contender(f"infergate ({engine})", make(work, address), gateway.pid, server, engine)
+
+
+@contextmanager
+def old_echo(make: Make, work: Work, folder: Path) -> Iterator[tuple[Running, str]]:
+    """What answers ``work`` as a legacy server, and its URL behind its protocol."""
+    if make is legacy_request:
+        with servers.http_echo(requests.legacy_answer(work), folder) as echo:
+            yield echo, f"trtis-http+http://{echo.addresses[0]}"
+    else:
+        with servers.echo(requests.legacy_grpc_answer(work), folder) as echo:
+            yield echo, f"trtis-grpc+grpc://{echo.addresses[0]}"
 
 
 @contextmanager

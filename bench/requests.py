@@ -7,14 +7,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import grpc
 import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
-from infergate.codecs.base import Codec, Profile
+from infergate.codecs.base import Codec, Parsed, Profile
 from infergate.codecs.graphpipe import PLUGIN as GRAPHPIPE
+from infergate.codecs.protos.scan import VARINT_BYTES
+from infergate.codecs.trtis import GRPC as LEGACY_GRPC
 from infergate.codecs.trtis import HTTP as LEGACY
 from infergate.core.datatypes import Datatype
 from infergate.core.limits import DEFAULT_LIMITS
@@ -26,7 +29,8 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.tensor import tensor_of
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse, RpcResponse, joined
+from infergate.testing.vectors import finished
 
 from .load import LoadError, Request
 
@@ -159,27 +163,76 @@ def legacy_request(work: Work, address: str) -> Request:
     return _written_by(LEGACY.make({}), work, address)
 
 
-def _written_by(
-    codec: Codec[HttpRequest, HttpResponse], work: Work, address: str, path: str = ""
-) -> Request:
-    """As ``codec`` writes it and reads the answer, at ``path`` where it knows none itself."""
+def legacy_grpc_request(work: Work, address: str) -> Request:
+    """An Infer call of the legacy gRPC API at ``address``, answered right once."""
+    codec = LEGACY_GRPC.make({})
+    wire = codec.build_request(_asked(work), Profile("any"), _model(work))
+    message = bytes(joined(wire.message))
+    with grpc.insecure_channel(address, options=_MAX_MESSAGE) as channel:
+        answer = channel.unary_unary(wire.method)(message, timeout=30)
+    _check(codec, RpcResponse([answer]), work, address)
+    headers = {"content-type": "application/grpc", "te": "trailers"}
+    framed = _framed(message)
+    return Request(
+        f"http://{address}{wire.method}", headers, framed, len(_framed(answer)), grpc=True,
+        counted=VARINT_BYTES,
+    )  # fmt: skip
+
+
+def legacy_answer(work: Work) -> bytes:
+    """The whole answer of a legacy HTTP server."""
+    codec = LEGACY.make({})
+    wire = codec.build_response(*_answered(work, codec))
+    body = bytes(joined(wire.body))
+    headers = {**wire.headers, "Content-Length": str(len(body))}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 200 OK\r\n{lines}\r\n".encode() + body
+
+
+def legacy_grpc_answer(work: Work) -> bytes:
+    """The InferResponse of a legacy gRPC server."""
+    codec = LEGACY_GRPC.make({})
+    return bytes(joined(codec.build_response(*_answered(work, codec)).message))
+
+
+def _answered(work: Work, codec: Codec[Any, Any]) -> tuple[InferResponse, Parsed]:
+    wire = codec.build_request(_asked(work), Profile("any"), _model(work))
+    output = tensor_of("OUTPUT0", Datatype.FP32, work.array)
+    parsed = finished(codec.parse_request(wire, _LIMITS), _model(work))
+    return InferResponse(work.model, "1", outputs=(output,)), parsed
+
+
+def _asked(work: Work) -> InferRequest:
+    tensor = tensor_of("INPUT0", Datatype.FP32, work.array)
+    return InferRequest(work.model, inputs=(tensor,), outputs=(RequestedOutput("OUTPUT0"),))
+
+
+def _model(work: Work) -> ModelMetadata:
     shape = (-1,) * work.array.ndim
-    model = ModelMetadata(
+    return ModelMetadata(
         work.model,
         inputs=(TensorMetadata("INPUT0", "FP32", shape),),
         outputs=(TensorMetadata("OUTPUT0", "FP32", shape),),
     )
-    tensor = tensor_of("INPUT0", Datatype.FP32, work.array)
-    asked = InferRequest(work.model, inputs=(tensor,), outputs=(RequestedOutput("OUTPUT0"),))
-    wire = codec.build_request(asked, Profile("any"), model)
+
+
+def _check(codec: Codec[Any, Any], answer: Any, work: Work, address: str) -> None:
+    told = codec.parse_response(answer, _asked(work), _LIMITS, _model(work))
+    assert isinstance(told, InferResponse)
+    (output,) = told.outputs
+    _same(work, list(output.shape), bytes(output.data), address)
+
+
+def _written_by(
+    codec: Codec[HttpRequest, HttpResponse], work: Work, address: str, path: str = ""
+) -> Request:
+    """As ``codec`` writes it and reads the answer, at ``path`` where it knows none itself."""
+    wire = codec.build_request(_asked(work), Profile("any"), _model(work))
     target = (path or wire.path) + (f"?{wire.query}" if wire.query else "")
     body = bytes(joined(wire.body))
     answer, headers = _exchanged(address, target, wire.headers, body)
     lowered = {name.lower(): value for name, value in headers.items()}
-    told = codec.parse_response(HttpResponse(200, lowered, [answer]), asked, _LIMITS, model)
-    assert isinstance(told, InferResponse)
-    (output,) = told.outputs
-    _same(work, list(output.shape), bytes(output.data), address)
+    _check(codec, HttpResponse(200, lowered, [answer]), work, address)
     return Request(f"http://{address}{target}", wire.headers, body, len(answer))
 
 

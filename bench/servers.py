@@ -30,7 +30,8 @@ class Proxy:
 
 def routed(servers: Mapping[Work, str], *, more: int = 0) -> dict[str, object]:
     """The rest of a configuration: a route for each model, to its server's URL, or to the models
-    inside infergate where that is empty; before them routes for ``more`` models that nobody asks
+    inside infergate where that is empty (one that is not of V2 leads its URL with its protocol:
+    ``trtis-http+http://…``); before them routes for ``more`` models that nobody asks
     for. What an echo answers is declared: it has no metadata to tell."""
     return {
         "backends": {f"to-{work.model}": _backend(url) for work, url in servers.items()},
@@ -46,6 +47,9 @@ def routed(servers: Mapping[Work, str], *, more: int = 0) -> dict[str, object]:
 def _backend(url: str) -> dict[str, object]:
     if not url:
         return {"protocol": "builtin"}
+    protocol, _, rest = url.rpartition("+")
+    if protocol:
+        return {"protocol": protocol, "endpoints": [rest]}
     protocol = "v2-grpc" if url.startswith("grpc:") else "v2-rest"
     return {"protocol": protocol, "endpoints": [url], "profile": "triton"}
 
