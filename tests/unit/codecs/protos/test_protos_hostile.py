@@ -1,0 +1,315 @@
+"""Messages made of the cheapest fields that there are: every loop that walks one stops early.
+
+A field takes two bytes, so a message that inflates from a few kilobytes may hold tens of millions.
+"""
+
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from infergate.codecs.base import Unfinished
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.protos.parsing import parse
+from infergate.codecs.protos.plain import MAX_VALUES
+from infergate.codecs.protos.scan import MAX_NAME, Malformed, prefix, string_field
+from infergate.codecs.trtis import GRPC, grpc_backend, status
+from infergate.codecs.trtis import messages as legacy
+from infergate.codecs.trtis.methods import INFER, STREAM_INFER
+from infergate.codecs.v2_grpc import codec as v2_codec
+from infergate.codecs.v2_grpc import methods as v2
+from infergate.codecs.v2_grpc.codec import V2Grpc
+from infergate.codecs.v2_grpc.messages import (
+    ModelConfigResponse,
+    ModelInferRequest,
+    ModelInferResponse,
+)
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS, MIB
+from infergate.core.messages import (
+    InferRequest,
+    LogSettingsRequest,
+    ModelConfigRequest,
+    ModelIndexRequest,
+    ModelLoadRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    Operation,
+    ServerLiveRequest,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    SharedMemoryUnregisterRequest,
+)
+from infergate.core.wire import RpcRequest, RpcResponse
+
+NAMELESS = {
+    *(ServerLiveRequest, ServerReadyRequest, ServerMetadataRequest),
+    *(ModelIndexRequest, LogSettingsRequest),
+}
+SIZE = 6 * MIB
+NAMED = string_field(1, "secret")
+V2 = V2Grpc()
+TRTIS = GRPC.make({})
+
+
+class Counted(bytes):
+    """Counts how often a byte or a part is read."""
+
+    reads = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(key)
+
+
+def tag(number: int, wire_type: int) -> bytes:
+    """Of one byte or two."""
+    first = number << 3 | wire_type
+    return bytes((first,)) if first < 0x80 else bytes((first & 0x7F | 0x80, first >> 7))
+
+
+def many(number: int, wire_type: int = 2, value: bytes = b"\0", size: int = SIZE) -> bytes:
+    """So many bytes of fields with this number."""
+    field = tag(number, wire_type) + value
+    return field * (size // len(field))
+
+
+def inside(*path: int, fields: bytes) -> bytes:
+    """``fields`` inside the field that ``path`` leads to."""
+    for number in reversed(path):
+        fields = tag(number, 2) + prefix(1, len(fields))[1:] + fields
+    return fields
+
+
+TOP = [
+    *[(f"field-{number}", many(number)) for number in (1, 2, 3, 4, 5, 6, 7, 15)],
+    ("integers", many(8, 0, b"\x01")),
+    ("long-integers", many(8, 0, b"\xff" * 9 + b"\1")),
+    ("long-lengths", many(7, 2, b"\x80\0")),
+    ("two-in-turn", b"\x3a\0\x2a\0" * (SIZE // 4)),
+]
+"""Fields of a ModelInferRequest or a legacy InferRequest itself."""
+
+
+@pytest.mark.parametrize("message", [each for _, each in TOP], ids=[name for name, _ in TOP])
+@pytest.mark.parametrize("method", [v2.INFER, v2.STREAM, INFER, STREAM_INFER])
+def test_what_runs_before_the_access_check_is_bounded(method: str, message: bytes) -> None:
+    codec: Any = V2 if method in (v2.INFER, v2.STREAM) else TRTIS
+    data = Counted(NAMED + message)
+    wire = RpcRequest(method, (data,))
+    with suppress(GatewayError):
+        codec.peek(wire)
+    error = GatewayError(Kind.UNAUTHENTICATED, "who are you?")
+    codec.build_error(error, wire)
+    if codec is V2:
+        codec.build_stream_error(error, wire)
+    assert data.reads < 2_000_000
+
+
+@pytest.mark.parametrize(("codec", "method"), [(V2, v2.INFER), (TRTIS, INFER)])
+def test_a_long_name_is_not_read(codec: Any, method: str) -> None:
+    version = b"\x10\x01" * (codec is TRTIS)
+    peeked = codec.peek(RpcRequest(method, (string_field(1, "m" * MAX_NAME) + version,)))
+    assert len(peeked.model) == MAX_NAME
+    with pytest.raises(GatewayError, match=f"{MAX_NAME} bytes") as caught:
+        codec.peek(RpcRequest(method, (string_field(1, "m" * (MAX_NAME + 1)) + version,)))
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+@pytest.mark.parametrize(("codec", "method"), [(V2, v2.INFER), (TRTIS, INFER)])
+def test_the_model_that_is_peeked_at_is_the_one_that_is_asked_upstream(
+    codec: Any, method: str
+) -> None:
+    """The last name counts, wherever it is; and whatever was peeked at, no other goes on."""
+    version = b"\x10\x01" * (codec is TRTIS)
+    message = NAMED + version + many(9, size=4000) + string_field(1, "mine") + many(9, size=400)
+    wire = RpcRequest(method, (message,))
+    assert codec.peek(wire).model == "mine"
+    upstream = codec.readdress(wire, "theirs", "", GENERIC)
+    assert codec.peek(upstream).model == "theirs"
+    assert b"secret" not in b"".join(upstream.message)
+
+
+# ---- all that is walked and parsed
+
+
+def paths(message: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The fields, from the outermost in, of which a message may hold many, or much."""
+    for field in message.fields:
+        if field.is_repeated or field.message_type is not None:
+            yield (*before, field)
+        if field.message_type is not None:
+            yield from paths(field.message_type, (*before, field))
+
+
+def hostile(kind: Any, size: int) -> Iterator[tuple[str, bytes]]:
+    """Messages of the class of ``size`` bytes, each full of one thing, by what that is."""
+    for path in paths(kind.DESCRIPTOR):
+        name, leaf = ".".join(field.name for field in path), path[-1]
+        fills = {"empty": many(leaf.number, size=size)}
+        if leaf.message_type is None and leaf.type not in {leaf.TYPE_STRING, leaf.TYPE_BYTES}:
+            fills["packed"] = inside(leaf.number, fields=b"\1" * size)
+            fills["single"] = many(leaf.number, 0, b"\1", size)
+        for what, fill in fills.items():
+            yield f"{name}:{what}", inside(*[field.number for field in path[:-1]], fields=fill)
+
+
+SMALL, LARGE = MIB // 2, 4 * MIB
+REQUESTS: dict[str, tuple[Any, Any]] = {
+    v2.INFER: (V2, ModelInferRequest),
+    INFER: (TRTIS, legacy.InferRequest),
+}
+HEADS = {v2.INFER: NAMED, INFER: NAMED + b"\x10\x01"}
+UNNAMED = RpcRequest(v2.INFER, (NAMED,))
+NO_MODEL = ModelMetadata("m", max_batch_size=0)
+
+
+def ask(codec: Any, wire: RpcRequest) -> None:
+    """Everything that is done to a request."""
+
+    def parse_and_finish() -> None:
+        parsed = codec.parse_request(wire, DEFAULT_LIMITS)
+        if isinstance(parsed, Unfinished):
+            parsed.finish(NO_MODEL)
+
+    for act in (
+        lambda: codec.peek(wire),
+        parse_and_finish,
+        lambda: codec.shield(wire, DEFAULT_LIMITS),
+        lambda: codec.sequence(wire, DEFAULT_LIMITS),
+        lambda: codec.readdress(wire, "other", "", GENERIC),
+        lambda: codec.build_error(GatewayError(Kind.INTERNAL, "x"), wire),
+    ):
+        with suppress(GatewayError):
+            act()
+
+
+def answer(codec: Any, wire: RpcResponse) -> None:
+    """Everything that is done to the answer to an inference."""
+    acts: list[Callable[[], object]] = [
+        lambda: codec.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS, NO_MODEL),
+        lambda: codec.relabel(wire, UNNAMED, "m", "", DEFAULT_LIMITS),
+    ]
+    if codec is V2:
+        acts.append(lambda: codec.parse_stream_response(wire, InferRequest("m"), DEFAULT_LIMITS))
+    for act in acts:
+        with suppress(GatewayError):
+            act()
+
+
+CASES = [
+    *[
+        (f"{m}: {n}", codec, kind, n)
+        for m, (codec, kind) in REQUESTS.items()
+        for n, _ in hostile(kind, 8)
+    ],
+    *[
+        (f"answer: {n}", codec, kind, n)
+        for codec, kind in ((V2, ModelInferResponse), (TRTIS, legacy.InferResponse))
+        for n, _ in hostile(kind, 8)
+    ],
+]
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize(
+    ("codec", "kind", "name"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
+)
+def test_the_cost_of_an_inference_is_bounded(codec: Any, kind: Any, name: str) -> None:
+    """Eight times the bytes cost no more; and no message takes a multiple of its size."""
+    method = next((m for m, row in REQUESTS.items() if row[1] is kind), None)
+    seconds = []
+    for size in (SMALL, LARGE):
+        message = dict(hostile(kind, size))[name]
+        if method is not None:
+            message = HEADS[method] + message
+            act = partial(ask, codec, RpcRequest(method, (message,)))
+        else:
+            act = partial(answer, codec, RpcResponse((message,)))
+        took = []
+        for _ in range(2):
+            begin = time.thread_time()
+            act()
+            took.append(time.thread_time() - begin)
+        seconds.append(min(took))
+    assert seconds[1] < 3 * seconds[0] + 0.05
+    tracemalloc.start()
+    act()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * LARGE
+
+
+@pytest.mark.parametrize("method", v2.BY_PATH.values(), ids=lambda method: method.path)
+def test_every_answer_is_counted_before_it_is_parsed(
+    method: v2.Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(v2_codec, "MOST_ANSWER_FIELDS", 100)
+    operation = method.operation() if method.operation in NAMELESS else method.operation("m")
+    for name, message in hostile(method.response, 1000):
+        with pytest.raises(GatewayError, match="cannot be read") as caught:
+            V2.parse_response(RpcResponse((message,)), operation, DEFAULT_LIMITS)
+        assert caught.value.kind is Kind.BACKEND_GARBAGE, name
+        assert "more than 100 fields" in caught.value.detail, name
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        (ServerReadyRequest(), legacy.HealthResponse),
+        (ModelLoadRequest("m"), legacy.ModelControlResponse),
+        (SharedMemoryUnregisterRequest("m"), legacy.SharedMemoryControlResponse),
+        (ModelMetadataRequest("m"), legacy.StatusResponse),
+    ],
+    ids=lambda each: type(each).__name__ if not isinstance(each, type) else "",
+)
+def test_every_legacy_answer_is_counted_before_it_is_parsed(
+    operation: Operation, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (grpc_backend, status):
+        monkeypatch.setattr(module, "MOST_FIELDS", 100)
+    for name, message in hostile(kind, 1000):
+        with pytest.raises(GatewayError, match="cannot be read") as caught:
+            TRTIS.parse_response(RpcResponse((message,)), operation, DEFAULT_LIMITS)
+        assert "more than 100 fields" in caught.value.detail, name
+
+
+@given(st.binary(max_size=64), st.integers(0, 40))
+@example(inside(4, fields=b"\x0a\x01mh"), 40)
+@example(inside(4, fields=b"\x0a\x80\x00"), 40)
+def test_what_is_counted_is_what_the_runtime_reads(data: bytes, most: int) -> None:
+    """Bytes that the runtime takes are refused for their number alone."""
+    try:
+        theirs = ModelConfigResponse.FromString(data)
+    except DecodeError:
+        return
+    try:
+        assert parse(ModelConfigResponse, data, most, len(data)) == theirs
+    except Malformed as error:
+        # groups, which proto3 messages do not have
+        assert "more than" in str(error) or "wire type" in str(error)  # noqa: PT017
+
+
+def test_a_message_is_as_long_as_it_may_be() -> None:
+    data = string_field(1, "m")
+    assert parse(ModelInferRequest, data, 1, len(data)).model_name == "m"
+    for fields, size in ((0, len(data)), (1, len(data) - 1)):
+        with pytest.raises(Malformed):
+            parse(ModelInferRequest, data, fields, size)
+
+
+def test_a_configuration_becomes_no_more_values_than_fit() -> None:
+    message = ModelConfigResponse()
+    for _ in range(MAX_VALUES // 8):
+        message.config.input.add()
+    wire = RpcResponse((message.SerializeToString(),))
+    with pytest.raises(GatewayError, match="cannot be read") as caught:
+        V2.parse_response(wire, ModelConfigRequest("m"), DEFAULT_LIMITS)
+    assert f"more than {MAX_VALUES} fields" in caught.value.detail
