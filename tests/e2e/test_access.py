@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import threading
 import time
@@ -24,7 +25,7 @@ from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.legacy import OLD, OLD_INFER, SIMPLE, code_name, old_message
 from faults.peer import Answer, Client, post
 from faults.rpc import RpcBackend, call, channel
-from faults.watch import SECONDS, until
+from faults.watch import SECONDS, growing_at_most, others_served, until
 from infergate.access.keys import digest_of
 from infergate.codecs.base import Profile
 from infergate.codecs.graphpipe import PLUGIN
@@ -336,6 +337,37 @@ def test_a_message_that_names_two_models_is_not_taken_for_the_one_that_is_allowe
         if status.code is grpc.StatusCode.OK:
             assert pb.ModelInferResponse.FromString(status.message).model_name == "simple"
     assert len(site.rpc.requests) == before
+
+
+@pytest.mark.parametrize("field", [4, 5, 6, 7])
+def test_millions_of_fields_are_refused_at_the_cost_of_a_few(site: Site, field: int) -> None:
+    """38 KB on the wire, without credentials: they kept everybody else waiting for 8 s, and took
+    2.8 GB."""
+    message = pb.ModelInferRequest(model_name="secret").SerializeToString()
+    message += bytes((field << 3 | 2, 0)) * 20_000_000
+    good = rpc_message("simple").SerializeToString()
+    waited = [0.0]
+
+    def ask_as_another_client() -> None:
+        with channel(site.gateway.grpc) as other:
+            begin = time.monotonic()
+            assert (
+                call(other, good, metadata=tuple(bearer(GOOD).items())).code is grpc.StatusCode.OK
+            )
+            waited.append(time.monotonic() - begin)
+
+    before = cpu_seconds(site.gateway.pid)
+    with growing_at_most(site.gateway.pid, 4 * len(message)), others_served(ask_as_another_client):
+        status = call(site.channel, message, compression=grpc.Compression.Gzip)
+    assert status.code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAUTHENTICATED}
+    assert max(waited) < SECONDS / 2
+    assert cpu_seconds(site.gateway.pid) - before < 4
+
+
+def cpu_seconds(pid: int) -> float:
+    """Seconds of CPU that a process has used."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 # ---- guests, raw sockets
