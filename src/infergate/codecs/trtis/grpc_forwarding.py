@@ -58,6 +58,7 @@ class CheckedRpc(RpcRequest):
     """An inference that passed; ``id`` is its own, 0 where it has none."""
 
     header: CheckedHeader | None = None
+    names: tuple[str, str] = ("", "")
     unfinished: Callable[[], tuple[Any, Unfinished[Parsed]]] | None = None
     id: int = 0
 
@@ -68,7 +69,7 @@ def check(
     """``wire``, an inference of the model ``asked`` for, to be checked with the model's metadata.
     Raises Malformed, BAD_REQUEST."""
     head, raw = grpc_infer.split_request(wire.message, limits)
-    told, number = _cut_id(head, _REQUEST_HEADER, limits)
+    told, number = _cut_id(_only(head, _REQUEST_HEADER, _MODEL)[0], limits)
     key = None if told is None else (told, asked.model, asked.version)
     entry = headers.find(key)
     unread = partial(_unfinished, head, raw, asked, level, limits)
@@ -90,7 +91,15 @@ def check(
                 raise bad_request(f"the message cannot be read: {error}") from None
             parsed = unfinished.finish(metadata)
             known, id_ = headers.add(key, header, parsed, metadata, limits), header.id
-        return CheckedRpc(wire.method, wire.message, wire.metadata, known, unread, id_)
+        return CheckedRpc(
+            wire.method,
+            wire.message,
+            wire.metadata,
+            known,
+            (asked.model, asked.version),
+            unread,
+            id_,
+        )
 
     return Unfinished(asked.model, asked.version, finish)
 
@@ -102,15 +111,10 @@ def _unfinished(
     return header, read_request(header, asked, grpc_infer.allot(raw), level, limits)
 
 
-def _cut_id(head: Buffer, header_number: int, limits: Limits) -> tuple[bytes | None, int]:
-    """The header in ``head`` without its id, and that. None where it is there twice, or not at all,
-    or too long to be remembered. Raises Malformed."""
-    view = memoryview(head)
-    found = [each for each in fields(view, grpc_infer.MOST_FIELDS) if each.number == header_number]
-    if len(found) != 1 or found[0].wire_type != DELIMITED:
-        return None, 0
-    header = view[found[0].value : found[0].end]
-    if len(header) > MAX_KEY_LENGTH:
+def _cut_id(header: memoryview | None, limits: Limits) -> tuple[bytes | None, int]:
+    """``header`` without its id, and that; None where it is too long to be remembered. Raises
+    Malformed."""
+    if header is None or len(header) > MAX_KEY_LENGTH:
         return None, 0
     kept: list[memoryview] = []
     number = 0
@@ -120,6 +124,22 @@ def _cut_id(head: Buffer, header_number: int, limits: Limits) -> tuple[bytes | N
         else:
             kept.append(header[each.start : each.end])
     return b"".join(kept), number
+
+
+def _only(head: Buffer, number: int, other: int) -> tuple[memoryview | None, memoryview]:
+    """The field ``number`` of ``head``, None where it is not there just once, and all fields
+    ``other`` together, which protobuf merges. Raises Malformed."""
+    view = memoryview(head)
+    found: list[memoryview] = []
+    others: list[memoryview] = []
+    for field in fields(view, grpc_infer.MOST_FIELDS):
+        if field.wire_type == DELIMITED:
+            if field.number == number:
+                found.append(view[field.value : field.end])
+            elif field.number == other:
+                others.append(view[field.value : field.end])
+    rest = others[0] if len(others) == 1 else memoryview(b"".join(others))
+    return found[0] if len(found) == 1 else None, rest
 
 
 def sequence(wire: RpcRequest, limits: Limits) -> SequenceId | None:
@@ -133,11 +153,12 @@ def sequence(wire: RpcRequest, limits: Limits) -> SequenceId | None:
 def readdress(wire: RpcRequest, model: str, version: str) -> RpcRequest | None:
     """``wire`` to another model. None where it is to be translated. Raises Malformed,
     BAD_REQUEST."""
-    if isinstance(wire, CheckedRpc) and wire.header is not None and not wire.header.forwards:
-        return None
+    if isinstance(wire, CheckedRpc) and wire.header is not None:
+        if not wire.header.forwards:
+            return None
+        if wire.names == (model, version):
+            return RpcRequest(INFER, wire.message)
     number = version_number(model, version)
-    if grpc_infer.read_names(wire.message) == (model, number):
-        return RpcRequest(INFER, wire.message)
     names = pb.InferRequest(model_name=model, model_version=number).SerializeToString()
     return RpcRequest(INFER, [names, *_without(joined(wire.message), (_MODEL, _VERSION))])
 
@@ -189,10 +210,11 @@ def _answered(
     assert entry is not None
     assert unfinished is not None
     rest, entries = grpc_infer.split_response(wire.message, limits)
-    told, _ = _cut_id(rest, _ANSWER_HEADER, limits)
+    header, code = _only(rest, _ANSWER_HEADER, _STATUS)
+    told, _ = _cut_id(header, limits)
     answer = None if told is None else entry.answers.get((told, *names))
     if answer is not None and tuple(map(len, entries)) == answer.sizes:
-        check_status(_status_of(rest), wire.metadata)
+        check_status(pb.RequestStatus.FromString(code), wire.metadata)
         raw: Sequence[Buffer] = entries
     else:
         head = grpc_infer.parse_answer_head(rest)
@@ -200,26 +222,18 @@ def _answered(
         parsed = unfinished()[1].finish(entry.metadata)
         allot = grpc_infer.allot_outputs(entries)
         answer, raw, repeats = read_answer(head.meta_data, allot, parsed, entry, names)
-        header = answer.header.SerializeToString(deterministic=True)
-        answer = replace(answer, header=header)
+        written = answer.header.SerializeToString(deterministic=True)
+        answer = replace(answer, header=written)
         if repeats and told is not None:
             entry.remember((told, *names), answer)
     ours = status().SerializeToString(deterministic=True)
-    header = answer.header
+    text = answer.header
     if asked.id:
-        header += pb.InferResponseHeader(id=asked.id).SerializeToString()
+        text += pb.InferResponseHeader(id=asked.id).SerializeToString()
     parts: list[Buffer] = [
-        b"".join((prefix(_STATUS, len(ours)), ours, prefix(_ANSWER_HEADER, len(header)), header))
+        b"".join((prefix(_STATUS, len(ours)), ours, prefix(_ANSWER_HEADER, len(text)), text))
     ]
     return RpcResponse(grpc_infer.add_raw(parts, grpc_infer.RAW_OUTPUT, answer.data(raw)))
-
-
-def _status_of(data: Buffer) -> Any:
-    told = pb.RequestStatus()
-    for field in fields(data, grpc_infer.MOST_FIELDS):
-        if field.number == _STATUS and field.wire_type == DELIMITED:
-            told.MergeFromString(data[field.value : field.end])
-    return told
 
 
 def _relayed(

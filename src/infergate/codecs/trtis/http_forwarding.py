@@ -55,7 +55,7 @@ class CheckedHttp(HttpRequest):
     id: int = 0
 
 
-def _cut_id(told: str) -> tuple[str, int]:
+def cut_id(told: str) -> tuple[str, int]:
     """``told`` without the id at its end, where C++ prints it, and that; with 0 as it is where
     there is none, or where what looks like one might be something else."""
     head, found, number = told.rpartition(" id: ")
@@ -77,7 +77,7 @@ def check(
 ) -> Unfinished[HttpRequest]:
     """``wire``, an inference of the model ``asked`` for, to be checked with the model's metadata.
     Raises BAD_REQUEST."""
-    told, number = _cut_id(wire.headers.get(ASKS, ""))
+    told, number = cut_id(wire.headers.get(ASKS, ""))
     key = (told, asked.model, asked.version)
     entry = headers.find(key)
     unread = partial(_unfinished, wire, asked, level, limits)
@@ -156,7 +156,7 @@ def relabel(
     if not isinstance(asked, CheckedHttp) or asked.header is None:
         return _relayed(wire, told, asked, model, version, status)
     form = http_frontend.form_of(asked)
-    key = (_cut_id(told)[0], form, model, version)
+    key = (cut_id(told)[0], form, model, version)
     answer = asked.header.answers.get(key)
     if answer is not None and sum(answer.sizes) <= size(wire.body):
         raw = _cut(wire.body, answer.sizes)
