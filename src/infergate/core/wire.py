@@ -57,6 +57,20 @@ class HttpResponse:
     rest: Rest | None = None
 
 
+class LateMessage(Protocol):
+    """A compressed message that inflates to more than its ``beginning``, which is inflated."""
+
+    @property
+    def beginning(self) -> Buffer:
+        """Its first bytes."""
+        ...
+
+    async def whole(self, memory: MemoryShare) -> Buffer:
+        """Inflate all of it, counted by ``memory`` before it is allocated. Raises OVERLOADED, and
+        what is wrong with the message. It is called once."""
+        ...
+
+
 @dataclass(slots=True)
 class RpcRequest:
     """A unary gRPC call. ``method`` is ``/package.Service/Method``."""
@@ -66,6 +80,8 @@ class RpcRequest:
     metadata: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     memory: MemoryShare = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
     """As ``HttpRequest.memory``."""
+    late: LateMessage | None = field(default=None, kw_only=True, repr=False, compare=False)
+    """The message, if it is not inflated yet: ``message`` is empty then."""
     found: Any = field(default=None, init=False, repr=False, compare=False)
     """What its codec has found in the message, kept so that it is looked through once. It is nobody
     else's."""

@@ -34,6 +34,7 @@ _REFUSALS: Final = {
     16: Kind.UNAUTHENTICATED,
 }
 """The gRPC codes by which the gateway's own services refuse; any other is a bad request."""
+_RESOURCE_EXHAUSTED: Final = 8
 _LONGEST_ID: Final = 128
 _boot: Final = os.urandom(6).hex()
 _numbers: Final = itertools.count(1)
@@ -168,7 +169,9 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
     def _answering(self, wire: RpcRequest, call: Call) -> Awaitable[RpcResponse]:
         """Serve ``wire`` by its service."""
         service = self._services.get(wire.method)
-        return super()._answering(wire, call) if service is None else _serve(service, wire, call)
+        if service is not None:
+            return _serve(service, wire, call)
+        return self._frontend(wire).respond(wire, call, wire.late)
 
 
 def _streaming(codec: Codec[RpcRequest, RpcResponse]) -> Iterable[RpcStreaming | InTurn]:
@@ -181,6 +184,9 @@ def _streaming(codec: Codec[RpcRequest, RpcResponse]) -> Iterable[RpcStreaming |
 
 async def _serve(service: Service, wire: RpcRequest, call: Call) -> RpcResponse:
     call.protocol, call.operation = "grpc", wire.method[1:]
+    if wire.late is not None:  # no message of theirs is so long
+        call.fail(GatewayError(Kind.TOO_LARGE, "the message is too long"))
+        return RpcResponse(code=_RESOURCE_EXHAUSTED, details=call.error)
     answer = await service(wire, call)
     if answer.code:
         call.outcome = _REFUSALS.get(answer.code, Kind.BAD_REQUEST).value

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from infergate.backends.base import Backend, read_wrong
@@ -17,14 +18,16 @@ from infergate.codecs.base import Codec, Forwarding, Parsed, Peek, Profile, Unfi
 from infergate.core.accounting import count_tensors, parts
 from infergate.core.call import REQUEST_ID, Call
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import OPERATIONS, Answer, InferRequest
 from infergate.core.sequences import SequenceName
 from infergate.core.vocabulary import BUG
+from infergate.core.wire import LateMessage
 from infergate.gateway.answers import only, opened
 from infergate.gateway.gateway import Bound, Gateway
 from infergate.gateway.labour import Aside, Labour
+from infergate.gateway.late import BEGINNING, beginning
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -231,6 +234,11 @@ class Plain:
     forward: Final = staticmethod(Forward)
 
 
+def _begun(wire: Any, late: LateMessage) -> Any:
+    """``wire`` with the beginning of its message."""
+    return replace(wire, message=(beginning(late.beginning),), late=None)
+
+
 class Frontend(Generic[Req, Resp]):
     """Answers one protocol's requests."""
 
@@ -273,17 +281,20 @@ class Frontend(Generic[Req, Resp]):
             return ways.forward(self.codec, self._labour, backend, self._translate)
         return self._translate
 
-    async def respond(self, wire: Req, call: Call) -> Resp:
-        """The answer to ``wire``, good or bad. Notes the outcome on ``call``."""
+    async def respond(self, wire: Req, call: Call, late: LateMessage | None = None) -> Resp:
+        """The answer to ``wire``, good or bad. Notes the outcome on ``call``. ``late`` is the
+        message of ``wire`` where it is not inflated yet."""
         call.protocol = self.codec.name
         call.lacks = self._lacks
         try:
-            peek = self.codec.peek(wire)
+            peek = self.codec.peek(wire if late is None else _begun(wire, late))
             call.operation = OPERATIONS[peek.operation]
             call.model = peek.model
             self._check_names(peek)
             if self._gate is not None:
                 peek = await self._gate.admitted(peek, call)
+            if late is not None:
+                await self._inflate(wire, late, peek, call)
             if peek.operation is not InferRequest:
                 return await self._translate.perform(wire, call)
             bound = self.gateway.bind(peek.model, peek.version, call)
@@ -303,6 +314,22 @@ class Frontend(Generic[Req, Resp]):
             names.check(peek.model)
         if peek.version:
             names.check(peek.version, "model version")
+
+    async def _inflate(self, wire: Any, late: LateMessage, early: Peek, call: Call) -> None:
+        """Put the whole message into ``wire``, which is about what ``early`` says. Raises
+        GatewayError."""
+        whole = await late.whole(call.memory)
+        call.bytes_in = len(whole)
+        wire.late, wire.message = None, (whole,)
+        peek = self.codec.peek(wire)
+        if (peek.operation, peek.model, peek.version) != (
+            early.operation,
+            early.model,
+            early.version,
+        ):
+            raise bad_request(
+                f"the names in a compressed message must be in its first {BEGINNING} bytes"
+            )
 
     async def welcome(self, call: Call) -> None:
         """Raises GatewayError where a stream is not to be opened: there are so many of them, and

@@ -25,6 +25,7 @@ from infergate.transport.h2.roles import ClientConnection
 from infergate.transport.h2.stream import Stream
 from infergate.transport.h2_link import NOBODY, Link
 from infergate.transport.h2_served import ROOM
+from infergate.transport.inflating import Late
 
 _HEADER_BYTES: Final = 64 * KIB
 """What a backend's headers may come to."""
@@ -285,17 +286,8 @@ class Asked:
             return
         try:
             self._take(parts)
-        except TooLong as error:
-            self.fail(
-                GatewayError(
-                    Kind.TOO_LARGE,
-                    "the backend's answer is too large",
-                    origin=Origin.BACKEND,
-                    detail=self._said(error),
-                )
-            )
-        except NoMessage as error:
-            self.fail(garbage("the backend's answer broke off", self._said(error)))
+        except (TooLong, NoMessage) as error:
+            self.fail(self._wrong(error))
         except GatewayError as error:
             self.fail(error)
         else:
@@ -406,6 +398,25 @@ class Asked:
         else:
             self._memory.grow(more)
         self._counted = size
+
+    async def _whole(self, message: Buffer | Late) -> Buffer:
+        """``message``, inflated where it is not. Raises GatewayError."""
+        if not isinstance(message, Late):
+            return message
+        try:
+            whole = await message.whole(self._memory)
+        except (TooLong, NoMessage) as error:
+            raise self._wrong(error) from None
+        self._counted += len(whole)
+        return whole
+
+    def _wrong(self, error: TooLong | NoMessage) -> GatewayError:
+        """What is wrong with a message of the backend."""
+        said = self._said(error)
+        if isinstance(error, NoMessage):
+            return garbage("the backend's answer broke off", said)
+        told = "the backend's answer is too large"
+        return GatewayError(Kind.TOO_LARGE, told, origin=Origin.BACKEND, detail=said)
 
     def _said(self, what: object) -> str:
         return f"{self._link.endpoint}: {what}"

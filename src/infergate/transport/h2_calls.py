@@ -26,6 +26,7 @@ from infergate.transport.h2.fields import Fields
 from infergate.transport.h2.messages import PREFIX, Messages, NoMessage, OneMessage, TooLong, prefix
 from infergate.transport.h2.stream import Stream
 from infergate.transport.h2_served import Served
+from infergate.transport.inflating import Late
 from infergate.transport.timer import body_due
 
 if TYPE_CHECKING:
@@ -104,7 +105,11 @@ class UnaryCall(Served):
             self._turn_away(self.wrong(NoMessage(_CUT)))
             return
         self.call.bytes_in = len(message)
-        wire = RpcRequest(self._asked.method, (message,), self._asked.headers)
+        wire = RpcRequest(self._asked.method, (), self._asked.headers)
+        if isinstance(message, Late):
+            wire.late = message
+        else:
+            wire.message = (message,)
         link = self._link
         self._task = link.loop.create_task(self._answer(wire, link.host.app))
 
@@ -115,7 +120,10 @@ class UnaryCall(Served):
             response = self.refused(error)
         except Exception:  # noqa: BLE001 - a bug costs one call
             response = self._bug()
-        del wire
+        late = self._reader.message
+        if isinstance(late, Late) and isinstance(late.error, TooLong | NoMessage):
+            response = self.described(late.error)  # the application has recorded it
+        del wire, late
         self._reader.message = None
         self._share.release()
         self.finish(response)
@@ -241,6 +249,11 @@ class StreamCall(Served):
             if taken is not None:
                 message, length = taken
                 self._count += 1
+                if isinstance(message, Late):
+                    whole = await self._inflated(message)
+                    if whole is None:
+                        return
+                    message = whole
                 self._share.release()  # who takes it has it admitted itself
                 link.core.release(self._stream, length)
                 link.flush_soon()
@@ -257,14 +270,29 @@ class StreamCall(Served):
             self._waiter = link.loop.create_future()
             await self._waiter
 
+    async def _inflated(self, message: Late) -> Buffer | None:
+        try:
+            if not self._share.is_taken:
+                self._share.take(len(message))
+            return await message.whole(self._share)
+        except (TooLong, NoMessage) as error:
+            wrong = self.wrong(error)
+            self._fail(wrong.code, wrong.details)
+        except GatewayError as error:
+            self._turn_away(error)
+        return None
+
+    def _turn_away(self, error: GatewayError) -> None:
+        refusal = self.refused(error)
+        self._fail(refusal.code or calls.UNAVAILABLE, refusal.details or error.public)
+
     def _admit(self, lacking: int) -> bool:
         """Rule 2, for a message of which so much is to come."""
         try:
             if not self._share.is_taken:
                 self._share.take(self._body.held + lacking)
         except GatewayError as error:
-            refusal = self.refused(error)
-            self._fail(refusal.code or calls.UNAVAILABLE, refusal.details or error.public)
+            self._turn_away(error)
             return False
         return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from infergate.core.errors import GatewayError, Kind, Origin, garbage
+from infergate.core.errors import garbage
 from infergate.core.tensor import Buffer
 from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse
 from infergate.transport.h2.calls import Answered
@@ -55,7 +55,7 @@ class AskedOnce(Asked):
         if message is None:
             said = self._said("status OK")
             raise garbage("the backend's answer holds no message", said)
-        return RpcResponse((message,), metadata=ending.metadata)
+        return RpcResponse((await self._whole(message),), metadata=ending.metadata)
 
 
 class AskedStream(Asked):
@@ -87,17 +87,9 @@ class AskedStream(Asked):
                 taken = None if messages is None else messages.take()
                 if taken is None and self._is_over and messages and not messages.is_empty:
                     raise NoMessage("cut short")  # noqa: TRY301
-            except TooLong as error:
-                raise GatewayError(
-                    Kind.TOO_LARGE,
-                    "the backend's answer is too large",
-                    origin=Origin.BACKEND,
-                    detail=self._said(error),
-                ) from None
-            except NoMessage as error:
-                if self._error is None:
-                    said = self._said(error)
-                    raise garbage("the backend's answer broke off", said) from None
+            except (TooLong, NoMessage) as error:
+                if self._error is None or isinstance(error, TooLong):
+                    raise self._wrong(error) from None
                 taken = None
             if taken is not None:
                 message, length = taken
@@ -105,7 +97,7 @@ class AskedStream(Asked):
                 link.core.release(self._stream, length)
                 link.flush_soon()
                 first, self._first = self._first, NO_HEADERS
-                return RpcResponse((message,), metadata=first)
+                return RpcResponse((await self._whole(message),), metadata=first)
             if self._is_over:
                 return self._end()
             if messages is not None and (lacking := messages.lacking) > 0:

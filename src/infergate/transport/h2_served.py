@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from infergate.core.call import Call
-from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
 from infergate.core.vocabulary import BUG
@@ -203,12 +203,14 @@ class Served:
     def wrong(self, error: TooLong | NoMessage) -> RpcResponse:
         """How gRPC itself tells what is wrong with a message, whatever is spoken in it; the
         application records it."""
-        told = str(error)
-        if isinstance(error, TooLong):
-            self.refused(GatewayError(Kind.TOO_LARGE, told, limit="body"))
-            return RpcResponse(code=calls.RESOURCE_EXHAUSTED, details=told)
-        self.refused(bad_request(told))
-        return RpcResponse(code=calls.INTERNAL, details=told)
+        self.refused(error)
+        return self.described(error)
+
+    @staticmethod
+    def described(error: TooLong | NoMessage) -> RpcResponse:
+        """The same, of what the application has recorded."""
+        code = calls.RESOURCE_EXHAUSTED if isinstance(error, TooLong) else calls.INTERNAL
+        return RpcResponse(code=code, details=str(error))
 
     def finish(self, response: RpcResponse) -> None:
         """Send the end of the answer: all of it, where it is unary."""

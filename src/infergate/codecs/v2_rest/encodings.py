@@ -8,17 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.inflation import GZIP, RATIO, RAW, ZLIB, Corrupt, Oversized, pieces
 from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, joined, size
 
-_GZIP: Final = 31
-_GZIP_MAGIC: Final = b"\x1f\x8b"
-_ZLIB: Final = 15
-_RAW: Final = -15
-_CHUNK: Final = 64 * 1024
-_RATIO: Final = 1032
-"""No deflate stream inflates to more times its size."""
 _TRIED: Final = 64 * KIB
 _LITTLE: Final = Limits(body=256 * KIB)
 """Half a millisecond's inflating."""
@@ -41,12 +35,12 @@ def decoded(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) 
     encoding = headers["content-encoding"].strip().lower()
     match encoding:
         case "gzip" | "x-gzip":
-            return _inflated(data, _GZIP, encoding, limits)
+            return _inflated(data, GZIP, encoding, limits)
         case "deflate":
             # the standard's deflate is zlib; some clients send it bare. A zlib header's two bytes
             # are a multiple of 31 and name method 8.
             bare = not (len(data) > 1 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0)
-            return _inflated(data, _RAW if bare else _ZLIB, encoding, limits)
+            return _inflated(data, RAW if bare else ZLIB, encoding, limits)
         case _:
             raise GatewayError(
                 Kind.UNSUPPORTED_ENCODING,
@@ -70,7 +64,7 @@ def inflated_size(wire: HttpRequest) -> int:
     if is_plain(wire.headers):
         return size(wire.body)
     _undo_little(wire)
-    return size(wire.body) * (1 if is_plain(wire.headers) else _RATIO)
+    return size(wire.body) * (1 if is_plain(wire.headers) else RATIO)
 
 
 def is_plain(headers: Mapping[str, str]) -> bool:
@@ -86,38 +80,12 @@ def _too_large(limits: Limits) -> GatewayError:
 
 
 def _inflated(data: Buffer, window: int, encoding: str, limits: Limits) -> bytes:
-    """All members of a gzip body (RFC 1952, 2.2: "one after another"), or the one zlib stream.
-
-    Input is taken by the chunk: what follows a member's end is copied by zlib, so the rest of the
-    body would be copied with every member.
-    """
-    view = memoryview(data)
-    place = 0
-    room = limits.body
-    pieces: list[bytes] = []
-    for _ in range(MOST_MEMBERS):
-        inflater = zlib.decompressobj(window)
-        while not inflater.eof:
-            chunk = view[place : place + _CHUNK]
-            if not chunk:
-                raise bad_request(f"the {encoding} body ends too early")
-            try:
-                piece = inflater.decompress(chunk, room + 1)
-            except zlib.error as error:
-                raise bad_request(f"the {encoding} body is corrupt: {error}") from None
-            room -= len(piece)
-            if room < 0:
-                raise _too_large(limits)
-            pieces.append(piece)
-            place += len(chunk)
-        place -= len(inflater.unused_data)
-        if window != _GZIP or bytes(view[place : place + 2]) != _GZIP_MAGIC:
-            break
-    else:
-        raise bad_request(f"the {encoding} body has more than {MOST_MEMBERS} members")
-    if place < len(view):
-        raise bad_request(f"{len(view) - place} bytes follow the end of the {encoding} body")
-    return b"".join(pieces)
+    try:
+        return b"".join(pieces(data, window, limits.body, MOST_MEMBERS))
+    except Corrupt as error:
+        raise bad_request(f"the {encoding} body {error}") from None
+    except Oversized:
+        raise _too_large(limits) from None
 
 
 def accepted(header: str) -> str:
@@ -150,5 +118,5 @@ def _weight(parameters: str) -> float:
 
 def encoded(body: Sequence[Buffer], encoding: str) -> list[Buffer]:
     """``body`` in gzip or deflate."""
-    deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP if encoding == "gzip" else _ZLIB)
+    deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, GZIP if encoding == "gzip" else ZLIB)
     return [b"".join([*map(deflater.compress, body), deflater.flush()])]

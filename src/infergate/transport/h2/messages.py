@@ -6,28 +6,36 @@ Source: gRPC over HTTP/2, "Length-Prefixed-Message" and "Message-Encoding".
 from __future__ import annotations
 
 import struct
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.inflation import GZIP, ZLIB, Corrupt, Oversized, pieces
 from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
+from infergate.transport.inflating import Late, inflated
 from infergate.transport.rooms import room
 
 PREFIX: Final = struct.Struct(">BI")
 _SIZE: Final = PREFIX.size
 _LONG: Final = 64 * KIB
-ENCODINGS: Final = {"gzip": 31, "deflate": 15}
+ENCODINGS: Final = {"gzip": GZIP, "deflate": ZLIB}
 """What a message may be compressed by, and how zlib calls it; deflate is zlib's format."""
 ACCEPTED: Final = "identity, deflate, gzip"
 
 
-class TooLong(Exception):  # noqa: N818 - it is what the peer sent
+class TooLong(GatewayError):  # noqa: N818 - it is what the peer sent
     """A message is, or inflates to, more than is taken."""
 
+    def __init__(self, told: str) -> None:
+        super().__init__(Kind.TOO_LARGE, told, limit="body")
 
-class NoMessage(Exception):  # noqa: N818
+
+class NoMessage(GatewayError):  # noqa: N818
     """What came is no message."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__(Kind.BAD_REQUEST, told)
 
 
 def prefix(length: int) -> bytes:
@@ -49,24 +57,25 @@ def _checked(flag: int, length: int, most: int, encoding: str) -> None:
         raise NoMessage("a message is compressed, but not said how")
 
 
-def _inflated(data: Buffer, most: int, encoding: str) -> bytes:
-    machine = zlib.decompressobj(ENCODINGS[encoding])
+def _inflated(data: Buffer, most: int, encoding: str) -> Buffer | Late:
+    return inflated(_pieces(data, most, encoding), len(data), most)
+
+
+def _pieces(data: Buffer, most: int, encoding: str) -> Iterator[bytes]:
+    """Raises TooLong, NoMessage."""
     try:
-        message = machine.decompress(data, most + 1)
-    except zlib.error as error:
-        raise NoMessage(f"a message is no {encoding}") from error
-    if len(message) > most:
-        raise TooLong(f"Received message larger than max (compressed, vs. {most})")
-    if not machine.eof or machine.unused_data:
-        raise NoMessage(f"a message is cut short, or goes on after its {encoding}")
-    return message
+        yield from pieces(data, ENCODINGS[encoding], most)
+    except Corrupt as error:
+        raise NoMessage(f"a message in {encoding} {error}") from None
+    except Oversized:
+        raise TooLong(f"Received message larger than max (compressed, vs. {most})") from None
 
 
 class OneMessage:
     """A body that is to be one message of at most ``most`` bytes.
 
     ``length`` is what it announced, None until it has. A short message is ``bytes``; one that comes
-    in pieces goes to where it will stay.
+    in pieces goes to where it will stay. A compressed one may be Late.
     """
 
     __slots__ = ("_encoding", "_filled", "_flag", "_head", "_most", "_room", "length", "message")
@@ -79,7 +88,7 @@ class OneMessage:
         self._room: memoryview | None = None
         self._filled = 0
         self.length: int | None = None
-        self.message: Buffer | None = None
+        self.message: Buffer | Late | None = None
 
     def add(self, parts: Sequence[Buffer]) -> None:
         """Some of the body. Raises TooLong, NoMessage."""
@@ -191,7 +200,7 @@ class Messages:
             return 0
         return int(PREFIX.unpack_from(body)[1]) + _SIZE - len(body)
 
-    def take(self) -> tuple[Buffer, int] | None:
+    def take(self) -> tuple[Buffer | Late, int] | None:
         """The next message, and how many bytes of the body it was; None as long as it is not
         here. Raises TooLong, NoMessage."""
         if self._room is not None:
@@ -217,7 +226,7 @@ class Messages:
         self._room = room(length)  # touched only as bytes come
         self._room[: self._filled] = memoryview(body)[_SIZE:]
 
-    def _take_long(self, data: memoryview) -> tuple[Buffer, int] | None:
+    def _take_long(self, data: memoryview) -> tuple[Buffer | Late, int] | None:
         if self._filled < len(data):
             return None
         self._room = None

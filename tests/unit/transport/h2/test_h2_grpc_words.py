@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import random
 import zlib
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infergate.core.limits import Limits
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.inflation import PIECE
+from infergate.core.limits import MIB, Limits
+from infergate.core.memory import UNLIMITED, MemoryShare
 from infergate.transport import grpc_metadata
 from infergate.transport.h2 import calls, fields
 from infergate.transport.h2.calls import Answered, Asked
 from infergate.transport.h2.fields import BlockReader, Fields
 from infergate.transport.h2.messages import Messages, NoMessage, OneMessage, TooLong, prefix
+from infergate.transport.inflating import Late
 
 MOST = 100_000
 
@@ -131,15 +137,74 @@ def test_a_long_message_that_is_the_last(*, asked_for: bool) -> None:
     assert (many.is_empty, many.lacking) == (True, 0)
 
 
-def test_a_long_compressed_message_in_pieces() -> None:
+async def test_a_long_compressed_message_in_pieces() -> None:
     noise = random.Random(0).randbytes(90_000)
     many, body = Messages(100_000, "gzip"), framed(gzip.compress(noise), 1)
     many.add([body[:70_000]])
     assert many.take() is None
     assert many.lacking == len(body) - 70_000
     many.add([body[70_000:] + framed(b"next")])
-    assert many.take() == (noise, len(body))
+    taken = many.take()
+    assert taken is not None
+    late, length = taken
+    assert isinstance(late, Late)
+    assert (length, len(late)) == (len(body), len(body) - 5)
+    assert await late.whole(UNLIMITED) == noise
     assert many.take() == (b"next", 9)
+
+
+class _Budget:
+    """Memory for ``left`` bytes."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def grow(self, size: int) -> None:
+        if size > self.left:
+            raise GatewayError(Kind.OVERLOADED, "full")
+        self.left -= size
+
+
+def _late(packed: bytes, most: int = 64 * MIB) -> Late:
+    reader = OneMessage(most, "gzip")
+    reader.add([framed(packed, 1)])
+    assert isinstance(reader.message, Late)
+    return reader.message
+
+
+async def test_a_bomb_is_counted_before_it_is_inflated_and_others_have_their_turn() -> None:
+    packed = gzip.compress(bytes(32 * MIB), 1)
+    late, budget = _late(packed), _Budget(MIB)
+    assert late.beginning == bytes(len(late.beginning))
+    assert len(late.beginning) <= 2 * PIECE
+    with pytest.raises(GatewayError, match="full"):
+        await late.whole(cast("MemoryShare", budget))
+    assert budget.left < PIECE
+    others = [_late(packed) for _ in range(3)]
+    inflating = [asyncio.create_task(each.whole(UNLIMITED)) for each in others]
+    turns = 0
+    while not all(each.done() for each in inflating):
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 3 * 32 * MIB // PIECE  # in each of the loop's turns a piece of one of them
+    assert [bytes(each.result()) == bytes(32 * MIB) for each in inflating] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("packed", "error"),
+    [
+        (gzip.compress(bytes(MIB))[:-4], NoMessage),
+        (gzip.compress(bytes(MIB)) + b"x", NoMessage),
+        (gzip.compress(bytes(MIB))[:-8] + bytes(8), NoMessage),
+        (gzip.compress(bytes(MIB)) * 2, NoMessage),  # gRPC knows one member
+        (gzip.compress(bytes(2 * MIB)), TooLong),
+    ],
+)
+async def test_what_is_found_wrong_late(packed: bytes, error: type[GatewayError]) -> None:
+    late = _late(packed, MIB)
+    with pytest.raises(error):
+        await late.whole(UNLIMITED)
+    assert type(late.error) is error
 
 
 @pytest.mark.parametrize(("name", "packed"), [("gzip", gzip.compress), ("deflate", zlib.compress)])

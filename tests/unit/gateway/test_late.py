@@ -1,0 +1,130 @@
+"""A compressed gRPC message is inflated only once its request was admitted."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import Memory, call
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as pb
+
+from infergate.codecs.base import Peek
+from infergate.codecs.registry import plugins
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.memory import MemoryShare
+from infergate.core.messages import InferRequest
+from infergate.core.wire import RpcRequest, RpcResponse
+from infergate.gateway.dispatch import RpcDispatch
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.gateway import Gateway
+from infergate.gateway.late import BEGINNING, beginning
+from infergate.routing.table import Route, RouteTable
+
+METHOD = "/inference.GRPCInferenceService/ModelInfer"
+
+
+class _Late:
+    def __init__(self, message: bytes) -> None:
+        self.message = message
+        self.beginning = message[: 2 * BEGINNING]
+        self.inflated = 0
+
+    async def whole(self, memory: MemoryShare) -> bytes:
+        memory.grow(len(self.message))
+        self.inflated += 1
+        return self.message
+
+
+class _Gate:
+    def __init__(self, error: GatewayError | None = None) -> None:
+        self.error = error
+        self.asked: list[Peek] = []
+
+    async def admitted(self, peek: Peek, call: Call) -> Peek:
+        self.asked.append(peek)
+        if self.error is not None:
+            raise self.error
+        return peek
+
+    async def known(self, call: Call) -> None:
+        raise NotImplementedError
+
+
+def _message(model: str = "m") -> bytes:
+    message = pb.ModelInferRequest(model_name=model, model_version="1")
+    message.inputs.add(name="INPUT0", datatype="UINT8", shape=[100_000])
+    message.raw_input_contents.append(bytes(100_000))
+    return bytes(message.SerializeToString())
+
+
+def _dispatch(memory: Memory, gate: _Gate) -> RpcDispatch:
+    gateway = Gateway(RouteTable([Route("*", "b")]), {"b": memory}, {})
+    codec = plugins()["v2-grpc"].make({})
+    frontend = Frontend(codec, gateway, DEFAULT_LIMITS, gate=gate)
+    return RpcDispatch({"": frontend}, {"/own/Method": _own}, {}, lambda _: None)
+
+
+async def _respond(message: bytes, gate: _Gate) -> tuple[RpcResponse, _Late, Memory, Call]:
+    memory, late, asked = Memory("b"), _Late(message), call()
+    answer = await _dispatch(memory, gate).respond(RpcRequest(METHOD, late=late), asked)
+    return answer, late, memory, asked
+
+
+async def _own(wire: RpcRequest, call: Call) -> RpcResponse:
+    raise NotImplementedError
+
+
+async def test_a_client_that_is_refused_causes_no_inflation() -> None:
+    gate = _Gate(GatewayError(Kind.FORBIDDEN, "no"))
+    answer, late, memory, asked = await _respond(_message(), gate)
+    assert (answer.code, asked.model, asked.outcome) == (7, "m", "forbidden")
+    assert gate.asked == [Peek(InferRequest, "m", "1")]
+    assert (late.inflated, memory.asked) == (0, [])
+
+
+async def test_a_client_that_is_admitted_is_served() -> None:
+    gate = _Gate()
+    answer, late, memory, asked = await _respond(_message(), gate)
+    assert (answer.code, answer.details) == (0, "")
+    assert (late.inflated, len(memory.asked), len(gate.asked)) == (1, 1, 1)
+    assert asked.bytes_in == len(_message())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        _message() + pb.ModelInferRequest(model_name="another").SerializeToString(),
+        pb.ModelInferRequest(id="x" * BEGINNING).SerializeToString() + _message(),
+    ],
+    ids=["another name later", "no name early"],
+)
+async def test_names_are_at_the_beginning(message: bytes) -> None:
+    answer, _, memory, asked = await _respond(message, _Gate())
+    assert asked.outcome == "bad_request"
+    assert answer.code == 3
+    assert memory.asked == []
+
+
+async def test_the_gateways_own_methods_take_no_such_message() -> None:
+    dispatch, asked = _dispatch(Memory("b"), _Gate()), call()
+    answer = await dispatch.respond(RpcRequest("/own/Method", late=_Late(b"")), asked)
+    assert (answer.code, asked.outcome) == (8, "too_large")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_have_a_beginning(data: bytes) -> None:
+    assert data.startswith(beginning(data))
+
+
+@given(st.text(max_size=20), st.binary(max_size=3 * BEGINNING), st.integers(0, 3 * BEGINNING))
+def test_whole_fields_are_kept(model: str, raw: bytes, end: int) -> None:
+    message = pb.ModelInferRequest(model_name=model, id="i")
+    message.raw_input_contents.append(raw)
+    packed = bytes(message.SerializeToString())
+    kept = beginning(packed[:end])
+    found = pb.ModelInferRequest.FromString(kept)
+    assert kept == b"" or found.model_name == model
+    if len(packed) <= min(end, BEGINNING):
+        assert kept == packed
