@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from infergate.config.schema import Config, RewriteConfig, RouteConfig
-from infergate.config.values import duration_text
+from infergate.config.values import duration_text, shown_urls
 
 _HEADINGS: Final = ("MODEL", "VERSION", "BACKEND", "PROTOCOL", "ENDPOINTS", "TIMEOUT", "REWRITE")
 
@@ -49,7 +49,7 @@ def _route(config: Config, route: RouteConfig) -> Sequence[str]:
         route.version or "any",
         route.backend,
         backend.protocol,
-        " ".join(map(str, backend.endpoints)) or "-",
+        " ".join(shown_urls(backend.endpoints)) or "-",
         duration_text(timeout),
         ", ".join((*_rewrite(route.rewrite), *_cast(route))) or "-",
     )

@@ -98,21 +98,21 @@ def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
         if (wrong := _misfit(url, backend.protocol, schemes)) is not None:
             yield path, wrong
         if (at := first.setdefault(str(url), index)) != index:  # metrics could not tell them apart
-            yield path, f"'{url}' is endpoints[{at}] already; its share is told by 'weight'"
+            yield path, f"'{url.shown}' is endpoints[{at}] already; its share is told by 'weight'"
 
 
 def _misfit(url: Url, protocol: str, schemes: tuple[str, ...]) -> str | None:
     if url.scheme not in schemes:
         fitting = " or ".join(_begin(scheme) for scheme in schemes)
-        return f"'{url}' does not fit the protocol {protocol}: expected {fitting}"
+        return f"'{url.shown}' does not fit the protocol {protocol}: expected {fitting}"
     if url.scheme in protocols.UNIX_SCHEMES:
         return None
     if url.port == 0:
-        return f"'{url}': port 0 is no port to connect to"
+        return f"'{url.shown}': port 0 is no port to connect to"
     if url.port is None and url.scheme not in protocols.DEFAULT_PORTS:
-        return f"'{url}' needs a port, like {url.scheme}://{url.host}:8001"
+        return f"'{url.shown}' needs a port, like {url.scheme}://{url.host}:8001"
     if url.path and url.scheme not in protocols.DEFAULT_PORTS:
-        return f"'{url}': a {url.scheme}:// URL has no path"
+        return f"'{url.shown}': a {url.scheme}:// URL has no path"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, InstanceOf, PlainSerializer, WithJsonSchema
@@ -11,27 +12,34 @@ from infergate.config.section import Section
 from infergate.config.values import Url, parse_url, told
 
 _MOST_WEIGHT: Final = 1000
-_KEYS: Final = frozenset({"url", "weight"})
+_KEYS: Final = frozenset({"url", "weight", "name"})
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def parse_endpoint(value: Any) -> Url:
-    """A URL, or one with its weight: ``{url: http://a:8000, weight: 3}``."""
+    """A URL, or one with its weight or name: ``{url: http://a:8000, weight: 3, name: large}``."""
     if not isinstance(value, dict):
         return parse_url(value)
     unknown = sorted(str(key) for key in value.keys() - _KEYS)
     if unknown:
-        raise ValueError(f"unknown key '{unknown[0]}'; an endpoint has a url and a weight")
+        raise ValueError(f"unknown key '{unknown[0]}'; an endpoint has a url, a weight and a name")
     if "url" not in value:
         raise ValueError("an endpoint needs a url, like {url: http://10.0.0.7:8000, weight: 3}")
     weight = value.get("weight", 1)
     if type(weight) is not int or not 1 <= weight <= _MOST_WEIGHT:
         raise ValueError(f"weight must be from 1 to {_MOST_WEIGHT}, got {told(weight)}")
-    return parse_url(value["url"]).weighing(weight)
+    name = value.get("name", "")
+    if not isinstance(name, str) or not _NAME.fullmatch(name or "x"):
+        raise ValueError(f"name must be letters, digits, '.', '_' and '-', got {told(name)}")
+    return parse_url(value["url"]).described(weight, name)
 
 
 def endpoint_text(url: Url) -> str | dict[str, Any]:
     """``url`` as the config spells it."""
-    return str(url) if url.weight == 1 else {"url": str(url), "weight": url.weight}
+    if url.weight == 1 and not url.name:
+        return str(url)
+    named = {"name": url.name} if url.name else {}
+    return {"url": str(url), "weight": url.weight, **named}
 
 
 EndpointUrl = Annotated[
@@ -47,6 +55,7 @@ EndpointUrl = Annotated[
                     "properties": {
                         "url": {"type": "string", "format": "URL"},
                         "weight": {"type": "integer", "minimum": 1, "maximum": _MOST_WEIGHT},
+                        "name": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
                     },
                     "required": ["url"],
                     "additionalProperties": False,

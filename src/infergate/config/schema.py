@@ -59,8 +59,9 @@ class BackendConfig(Section):
         "over HTTP; grpc:// or grpcs:// with a port for v2-grpc and trtis-grpc; for graphpipe also "
         "size-prefixed messages over tcp://host:port or unix:/path; none for builtin. https and "
         "grpcs trust the system's certificates, or those that "
-        "SSL_CERT_FILE and SSL_CERT_DIR name. One of several may have a weight: "
-        "`{url: http://a:8000, weight: 3}`. A name stands for all its addresses, each of which is "
+        "SSL_CERT_FILE and SSL_CERT_DIR name. One of several may have a weight, and each a name: "
+        "`{url: http://a:8000/t0ken, weight: 3, name: large}`. Logs, metrics and the console show "
+        "the name, else the URL, whose path is hidden. A name stands for all its addresses, each of which is "
         "an endpoint with the name's weight (`dns_refresh`). `balance` says which is asked; those "
         "of a sequence go to one, always the same (docs/decisions/0013).",
     )

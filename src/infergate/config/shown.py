@@ -1,7 +1,8 @@
 """A configuration as it may be shown: what its file says, without secrets; and how two differ.
 
-*Rule.* Hidden are hashes of keys, passwords in URLs, and what a route compares with headers that
-carry credentials. Variables of the environment are shown as what they stood for, but for those.
+*Rule.* Hidden are hashes of keys, passwords in URLs, paths of endpoints, and what a route compares
+with headers that carry credentials. Variables of the environment are shown as what they stood for,
+but for those.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _HEADERS: Final = "headers"
 _CREDENTIAL: Final = re.compile(r"auth|cookie|key|token|secret|password|session", re.IGNORECASE)
 _USER: Final = re.compile(r"://[^/?#]*@")
 """As far as the last @ before a path: a password may hold one."""
+_PATH: Final = re.compile(r"(?<=://)([^/]+)/.*")
 _CONTEXT: Final = 3
 _Path = tuple[str | int, ...]
 _dumper: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -96,6 +98,8 @@ def _masked(text: str, path: _Path) -> str:
             return HIDDEN
         case (*_, str(section), str(key)) if section == _HEADERS and _CREDENTIAL.search(key):
             return HIDDEN
+        case ("backends", _, "endpoints", int(), *key) if key != ["name"]:
+            return _PATH.sub(rf"\1/{HIDDEN}", text)
     return _USER.sub(f"://{HIDDEN}@", text)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -30,23 +31,34 @@ _MAX_PORT: Final = 65535
 _UNIX_URL: Final = re.compile(r"((?:http\+)?unix):(?://)?(.*)")
 _LONGEST_UNIX_PATH: Final = 107
 """Bytes of the path of a unix socket (Linux: sun_path)."""
+HIDDEN_PATH: Final = "/(hidden)"
+"""Stands for the path of an endpoint."""
 _MODE: Final = re.compile(r"0?[0-7]{3}")
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
     """An endpoint as the config spells it. ``port`` None: the scheme's own. ``path`` is that of a
-    socket file where there is no host. ``weight`` is its share beside others'."""
+    socket file where there is no host. ``weight`` is its share beside others'; ``name`` is what
+    logs, metrics and the console call it, if the operator has given it one."""
 
     scheme: str
     host: str
     port: int | None
     path: str = ""
     weight: int = 1
+    name: str = ""
 
-    def weighing(self, weight: int) -> Url:
-        """The same with another weight."""
-        return replace(self, weight=weight)
+    def described(self, weight: int, name: str) -> Url:
+        """The same with another weight and name."""
+        return replace(self, weight=weight, name=name)
+
+    @property
+    def shown(self) -> str:
+        """Its name, else the URL without its path, which may hold a token."""
+        if self.name:
+            return self.name
+        return str(replace(self, path=HIDDEN_PATH)) if self.host and self.path else str(self)
 
     def __str__(self) -> str:
         if not self.host:
@@ -54,6 +66,18 @@ class Url:
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port is None else f":{self.port}"
         return f"{self.scheme}://{host}{port}{self.path}"
+
+
+def shown_urls(urls: Iterable[Url]) -> list[str]:
+    """What each of a backend's ``urls`` is called, no two alike."""
+    found: dict[str, None] = {}
+    for url in urls:
+        shown, number = url.shown, 1
+        while shown in found:
+            number += 1
+            shown = f"{url.shown} {number}"
+        found[shown] = None
+    return list(found)
 
 
 def told(value: Any) -> str:

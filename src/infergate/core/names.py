@@ -18,6 +18,7 @@ UNSAFE: Final = (
 )
 """As a class of a regular expression: the control characters (Cc), line and paragraph separators,
 the controls of bidirectional text, and lone surrogates."""
+_ESCAPED: Final = re.compile(f"[{UNSAFE}]".replace(r"\x00-\x1f", r"\x00-\x08\x0b-\x1f"))
 _UNSAFE: Final = re.compile(f"[{UNSAFE}]")
 _FORBIDDEN: Final = re.compile(f"(?P<unsafe>[{UNSAFE}])|(?P<escape>%[0-9A-Fa-f]{{2}})|[/\\\\?#]")
 _REMEMBERED: Final = 4096
@@ -106,6 +107,13 @@ def check_tensor_name(name: str, what: str) -> None:
     """Raise BAD_REQUEST for a tensor's ``name`` that is not accepted; ``what`` is "input 2"."""
     if problem := tensor_name_problem(name):
         raise bad_request(f"the name of {what} {problem}")
+
+
+def escaped(text: str) -> str:
+    r"""``text`` with ``\uXXXX`` in place of each character that no name may contain, but for line
+    feeds and tabs. JSON stays the same JSON. Such characters hide or forge text in terminals,
+    editors and browsers."""
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def is_accepted(rule: NameRule, *names: str) -> bool:

@@ -2,8 +2,9 @@
 
 *Strategy.* A thread of its own makes lines of what has gathered since it last wrote: no request
 waits for its line, and a reader of the log that stops reading stops that thread alone.
-*Rule 1.* What a client sent (model name, id) is always quoted, so that no request can forge a line,
-and cut, so that none can fill the disk. Tensor data and headers are never logged.
+*Rule 1.* What a client sent (model name, id) is always quoted, so that no request can forge a line
+(control characters, U+2028 and the controls of bidirectional text are escaped), and cut, so that
+none can fill the disk. Tensor data and headers are never logged.
 *Rule 2.* A line of a request that failed tells what to do next.
 """
 
@@ -22,6 +23,7 @@ from typing import BinaryIO, Final, NamedTuple
 import orjson
 
 from infergate.core.call import Call
+from infergate.core.names import escaped
 from infergate.core.vocabulary import ADVICE, REQUEST
 
 _WAITING: Final = 10_000  # lines that may wait to be written; further ones are dropped
@@ -130,6 +132,8 @@ def _lines(spelt: Callable[[Fields], str], layout: str, between: str) -> Line:
             told.bytes_out,
             f"{between}{spelt(rest)}" if rest else "",
         )
+        if not text.isascii() or "\x7f" in text:  # JSON has escaped all other ones
+            text = escaped(text)
         return text.encode()
 
     return line

@@ -8,6 +8,7 @@ from typing import Final
 
 import orjson
 
+from infergate.core.names import escaped
 from infergate.core.vocabulary import BUG, TRACES_NOT_SENT, Event
 from infergate.observe.access_log import iso, printable
 from infergate.observe.repeated import Repeated
@@ -35,6 +36,10 @@ class TextLines(logging.Formatter):
     """``TIME LEVEL EVENT: MESSAGE``, and what to do next; the logger's name stands for the event of
     a library. A traceback follows in lines of its own."""
 
+    def format(self, record: logging.LogRecord) -> str:
+        """All lines, without characters that hide or forge text."""
+        return escaped(super().format(record))
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its name
         """The line."""
         event, advice = _event(record)
@@ -60,7 +65,7 @@ class JsonLines(logging.Formatter):
         if advice:
             line["advice"] = advice
         told = {k: printable(v) if isinstance(v, str) else v for k, v in line.items()}
-        return orjson.dumps(told).decode()
+        return escaped(orjson.dumps(told).decode())
 
 
 FORMATTERS: Final[dict[str, type[logging.Formatter]]] = {"json": JsonLines, "text": TextLines}

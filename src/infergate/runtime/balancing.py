@@ -9,6 +9,7 @@ from infergate.backends.endpoints import Balance, Site
 from infergate.backends.watching import Watching, is_name
 from infergate.config import compile as compiled
 from infergate.config.schema import BackendConfig
+from infergate.config.values import shown_urls
 from infergate.core.call import Call
 from infergate.routing.cluster import ClusterRule
 from infergate.routing.outliers import OutlierRule
@@ -20,10 +21,11 @@ _LEAST: Final = "least-request"
 def sites(config: BackendConfig) -> Sequence[Site]:
     """Where the backend is. Regions of shared memory are one server's, so its name is one too."""
     looks_up = bool(config.dns_refresh) and config.shared_memory == "copy"
-    pairs = zip(config.endpoints, compiled.endpoints(config), strict=True)
+    urls = config.endpoints
+    rows = zip(urls, shown_urls(urls), compiled.endpoints(config), strict=True)
     return [
-        Site(endpoint, str(url), url.weight, looks_up and is_name(endpoint.host))
-        for url, endpoint in pairs
+        Site(endpoint, shown, url.weight, looks_up and is_name(endpoint.host))
+        for url, shown, endpoint in rows
     ]
 
 

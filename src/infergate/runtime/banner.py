@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, TextIO
 
 from infergate import __version__
 from infergate.config.schema import Config
+from infergate.config.values import shown_urls
 from infergate.runtime.console.plan import plan
 from infergate.runtime.running import ADMIN
 from infergate.terminal import Table, show
@@ -91,7 +92,7 @@ def _tables(config: Config, addresses: Mapping[str, Address]) -> Iterator[Table]
                 route["label"],
                 route["backend"],
                 config.backends[route["backend"]].protocol,
-                " ".join(map(str, config.backends[route["backend"]].endpoints)) or "-",
+                " ".join(shown_urls(config.backends[route["backend"]].endpoints)) or "-",
             )
             for route in told["routes"][:_MOST_ROUTES]
         ],

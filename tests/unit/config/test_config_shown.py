@@ -7,6 +7,9 @@ import pytest
 from infergate.config import Config, load
 from infergate.config.load import parse
 from infergate.config.shown import HIDDEN_CHANGE, difference, shown
+from infergate.config.values import shown_urls
+from infergate.runtime.balancing import sites
+from infergate.runtime.console.plan import plan
 
 GOOD = Path(__file__).parents[2] / "config" / "good"
 HASH = "5" * 63
@@ -75,3 +78,32 @@ def test_every_configuration_can_be_shown(file: Path) -> None:
     loaded = load(file, environ)
     assert "routes:" in shown(loaded)
     assert "routes:" in shown(loaded, defaults=True)
+
+
+ENDPOINTS = """
+backends:
+  b:
+    protocol: v2-rest
+    endpoints:
+      - http://a:8000/token-abc
+      - http://a:8000/token-def
+      - {{url: "https://c/{0}", name: big}}
+routes: [{{model: "*", backend: b}}]
+"""
+
+
+@pytest.mark.parametrize("defaults", [False, True])
+def test_no_path_of_an_endpoint_is_shown(defaults: bool) -> None:
+    made = [parse(ENDPOINTS.format(each), "routes.yaml", {}) for each in ("token-1", "token-2")]
+    text = shown(made[0], defaults=defaults)
+    assert "token-" not in text
+    assert text.count("http://a:8000/(hidden)") == 2
+    assert "name: big" in text
+    told = difference(*made)
+    assert "token-" not in told
+    assert "+  - url: https://c/(hidden, another one)" in told.replace("    ", "  ")
+    urls = made[0].backends["b"].endpoints
+    labels = ["http://a:8000/(hidden)", "http://a:8000/(hidden) 2", "big"]
+    assert shown_urls(urls) == labels
+    assert [each.label for each in sites(made[0].backends["b"])] == labels
+    assert [each["endpoints"] for each in plan(made[0], {})["backends"]] == [labels]

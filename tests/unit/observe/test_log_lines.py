@@ -86,3 +86,11 @@ def test_an_error_that_a_library_tells_of_a_task_is_a_bug() -> None:
     assert json.loads(FORMATTERS["json"]().format(record))["event"] == "bug"
     record.levelno = logging.INFO
     assert json.loads(FORMATTERS["json"]().format(record))["event"] == "log"
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_no_character_hides_what_is_logged(form: str) -> None:
+    hiding = "a\x7fb\x85c\u2028d\u202ee\x1bf\udcff"
+    told = line(form, f"answering {hiding} failed", extra=telling(AUDIT, subject=hiding))
+    assert told.isprintable()
+    assert told.count(r"a\u007fb\u0085c\u2028d\u202ee\u001bf") == (2 if form == "json" else 1)

@@ -151,6 +151,19 @@ def test_no_model_name_can_forge_a_line(form: str) -> None:
     assert b'model="y"' not in text
 
 
+HIDING = "a\x7fb\x85c\u2028d\u202ee\u2066f\x1bg"
+"""Characters that end lines, or hide and turn round what is read."""
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_no_character_hides_what_is_logged(form: str) -> None:
+    line = line_of(form, finished(model=HIDING, error=HIDING, detail=HIDING), 0.5, 0.0).decode()
+    assert line[:-1].isprintable()
+    assert line.count(r"a\u007fb\u0085c\u2028d\u202ee\u2066f\u001bg") == 3
+    if form == "json":
+        assert json.loads(line)["model"] == HIDING
+
+
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_what_is_no_text_costs_no_line(form: str) -> None:
     out = io.BytesIO()

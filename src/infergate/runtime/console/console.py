@@ -18,6 +18,7 @@ from infergate.config.schema import Config
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import MIB
+from infergate.core.names import escaped
 from infergate.core.vocabulary import AUDIT, telling
 from infergate.core.wire import HttpRequest, HttpResponse, joined, size
 from infergate.observe.access_log import printable
@@ -210,16 +211,20 @@ def _json(told: Mapping[str, Any], status: int = 200) -> HttpResponse:
 
 
 def _dumped(told: Mapping[str, Any]) -> bytes:
-    # a lone surrogate of a client's is no JSON
+    # a lone surrogate of a client's is no JSON, and others would hide or turn round what is read
     try:
-        return orjson.dumps(told)
+        dumped = orjson.dumps(told)
     except TypeError:
         return orjson.dumps(_printable(told))
+    if dumped.isascii() and b"\x7f" not in dumped:
+        return dumped
+    text = dumped.decode()
+    return dumped if escaped(text) is text else orjson.dumps(_printable(told))
 
 
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
-        return printable(value)
+        return escaped(printable(value))
     if isinstance(value, Mapping):
         return {_printable(key): _printable(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -9,6 +9,7 @@ from infergate.codecs.base import Carrier
 from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import BackendConfig, Config
+from infergate.config.values import shown_urls
 from infergate.routing.table import Route, Target
 from infergate.transport.base import Address
 
@@ -88,5 +89,5 @@ def _backend(name: str, backend: BackendConfig) -> Json:
         "profile": backend.profile,
         "timeout": backend.timeout,
         "balance": backend.balance.policy,
-        "endpoints": [str(each) for each in backend.endpoints],
+        "endpoints": shown_urls(backend.endpoints),
     }

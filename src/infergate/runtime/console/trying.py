@@ -89,7 +89,7 @@ class _Tap:
         """See Upstream."""
         told: Json = {
             "backend": self._backend,
-            "endpoint": f"{endpoint}{endpoint.path}",
+            "endpoint": str(endpoint),
             "request": wires.of_request(wire),
             "answer": None,
             "error": "",
@@ -274,11 +274,11 @@ def _gateway(gateway: Gateway, model: str, version: str, call: Call, seen: _Seen
     try:
         route = gateway.bind(model, version, _beside(call)).route
     except GatewayError:
-        return Gateway(RouteTable(()), {}, gateway.declared)
+        return Gateway(RouteTable((), gateway.names), {}, gateway.declared)
     route = replace(route, mirror=None)
     names = (route.backend, route.fallback, *(each.backend for each in route.split))
     backends = {name: _tapped(known[name], seen) for name in names if name}
-    return Gateway(RouteTable((route,)), backends, gateway.declared)
+    return Gateway(RouteTable((route,), gateway.names), backends, gateway.declared)
 
 
 def _tapped(backend: Backend, seen: _Seen) -> Backend:

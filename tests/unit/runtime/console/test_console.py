@@ -20,6 +20,7 @@ from infergate.config.load import load
 from infergate.core.call import Call
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.runtime.assemble import assemble
+from infergate.runtime.console.console import _dumped
 from infergate.runtime.console.visitors import MARK
 from infergate.runtime.history import History, Outcome
 from infergate.runtime.running import ADMIN, Running
@@ -283,3 +284,12 @@ async def test_data_ports_know_no_console(site: Site) -> None:
     for path in ("/console", "/console/state"):
         answer = await app.respond(HttpRequest("GET", path), Call("test", time.monotonic()))
         assert answer.status == 404
+
+
+def test_no_character_hides_what_is_shown() -> None:
+    told = {"model": "a\u202eb\x7fc\ud800", "plain": "\u00e9"}
+    for each in (told, {"model": "a\u202eb\x7fc", "list": [{"\u2028": 1}]}):
+        shown = _dumped(each).decode()
+        assert shown.isprintable()
+        assert json.loads(shown)["model"].startswith(r"a\u202eb\u007fc")
+    assert json.loads(_dumped({"plain": "\u00e9\n"})) == {"plain": "\u00e9\n"}
