@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import ssl
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -93,6 +94,11 @@ backends:
   old-rpc: {{protocol: trtis-grpc, endpoints: ["grpcs://{right.grpc}"], tls: *tls, timeout: 60s}}
   pipe: {{protocol: graphpipe, endpoints: ["https://{right.pipe}"], tls: *tls, timeout: 60s}}
   raw: {{protocol: graphpipe, endpoints: ["tcp://{right.raw}"], timeout: 60s}}
+  silent:
+    protocol: v2-rest
+    endpoints: ["http://{silent}"]
+    timeout: 3s
+    outliers: {{consecutive_errors: 0}}
 routes:
   - model: '/sure-rpc\\.(.+)/'
     backend: rpc
@@ -119,6 +125,7 @@ routes:
   - {{model: '/old-rpc\\.(.+)/', backend: old-rpc, rewrite: {{model: '\\1'}}}}
   - {{model: '/pipe\\.(.+)/', backend: pipe, rewrite: {{model: '\\1'}}}}
   - {{model: '/raw\\.(.+)/', backend: raw, rewrite: {{model: '\\1'}}}}
+  - {{model: '/silent\\.(.+)/', backend: silent, rewrite: {{model: '\\1'}}}}
   - {{model: "*", backend: ours}}
 """
 
@@ -236,13 +243,15 @@ class Front:
         self._left, self._right = behind
         self._listeners = ""
         self._number = 0
+        # Who connects is never accepted: nothing is read, and nothing answered.
+        self._silent: Final = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.gateway: Infergate
         self.frames: str
 
     @contextlib.contextmanager
     def started(self) -> Iterator[None]:
         """While the block runs."""
-        with started(self._launch) as running:
+        with self._silent, started(self._launch) as running:
             self.gateway = _infergate(running)
             self.frames = running.addresses[3]
             yield
@@ -264,6 +273,7 @@ class Front:
         rest = _BACKENDS.format(
             left=self._left,
             right=self._right,
+            silent=f"127.0.0.1:{self._silent.getsockname()[1]}",
             tls=self._trust.upstream,
             timeout=60 + self._number % 3,
         )

@@ -12,7 +12,7 @@ import itertools
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
@@ -45,6 +45,7 @@ from infergate.transport.base import Endpoint
 from infergate.transport.frame_client import EitherUpstream
 from infergate.transport.grpc_client import GrpcUpstream
 
+from .soak_attackers import ATTACKS
 from .soak_faults import FAULTS, STREAM, Target, break_off
 from .soak_site import KEY, ONCE, SURE, Listener
 from .soak_verdict import Counts, Outages
@@ -96,7 +97,9 @@ class Traffic:
         while time.monotonic() < until:
             await asyncio.sleep(random.uniform(0, 2 * pause))
             if random.random() < faulty:
-                await random.choice((self._break_off, self._break_off, self._err, self._give_up))()
+                await random.choice(
+                    (self._break_off, self._break_off, self._attack, self._err, self._give_up)
+                )()
             else:
                 await random.choices(
                     (self._one, self._stream, self._repeated, self._legacy_stream, self._sequence,
@@ -119,6 +122,11 @@ class Traffic:
             for each in (self._stream, self._repeated, self._legacy_stream, self._sequence,
                          self._question, self._past):  # fmt: skip
                 await each()
+
+    async def attacked(self) -> None:
+        """Each attack once: the memory that it needs stays with the process as well."""
+        for name in ATTACKS:
+            await self._attacked(name)
 
     async def close(self) -> None:
         """All clients leave."""
@@ -269,9 +277,29 @@ class Traffic:
         name = random.choice(list(FAULTS))
         self.counts.faults[name] += 1
         listener, what = FAULTS[name]
-        task = asyncio.create_task(break_off(self._target(listener), what(KEY)))
+        self._go_on(break_off(self._target(listener), what(KEY)))
+
+    def _go_on(self, beside: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(beside)
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
+
+    async def _attack(self) -> None:
+        self._go_on(self._attacked(random.choice(list(ATTACKS))))
+
+    async def _attacked(self, name: str) -> None:
+        self.counts.faults[name] += 1
+        attack = ATTACKS[name]
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        listener = self._front[attack.listener]
+        target = listener.target("h2" if attack.listener == "grpc" else "http/1.1")
+        wrong = (await attack.outcomes(target) or {"nothing"}) - attack.right
+        if not wrong:
+            return
+        met = attack.behind and self._outages.explain(began, loop.time())
+        counts = self.counts.explained if met else self.counts.unexplained
+        counts[f"{name}: {', '.join(sorted(wrong))}"] += 1
 
     def _target(self, listener: str) -> Target:
         if listener == "plain":

@@ -1,0 +1,337 @@
+"""Clients of a soak whose few bytes ask for much work, or break a rule so that others may pay.
+
+Each keeps to the limits on bytes. ``right`` has all outcomes that are right for it: any other is a
+failure, unless the attack goes on to a server (``behind``) that had an outage meanwhile. That the
+good clients beside them are served, and that memory stays flat, is for the rest of the soak to see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gzip
+import json
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from infergate.transport.h2 import calls, fields, frames
+
+from .soak_faults import INFER, Target
+from .soak_site import KEY
+
+_PATIENCE: Final = 100.0
+_UNREAD: Final = 30.0
+"""Seconds in which nothing is read: twice ``idle_body_time`` (see ``soak_site``)."""
+_MIB: Final = 1 << 20
+_LIVE: Final = "/inference.GRPCInferenceService/ServerLive"
+_CODES: Final = {str(each.value[0]): each.name for each in grpc.StatusCode}
+_REFUSED: Final = frozenset({"400", "413", "429", "503"})
+_REFUSED_RPC: Final = frozenset({"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "UNAVAILABLE"})
+_UNKNOWN_RPC: Final = frozenset({"INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED"})
+
+
+@dataclass(frozen=True)
+class Attack:
+    """``said`` to the ``listener`` by ``at_once`` clients."""
+
+    listener: str
+    said: Callable[[], bytes]
+    right: frozenset[str]
+    at_once: int = 1
+    reads: bool = True
+    behind: bool = False
+
+    async def outcomes(self, target: Target) -> set[str]:
+        """What came of it."""
+        ask = _rpc if self.listener == "grpc" else _http
+        asked = (ask(target, self) for _ in range(self.at_once))
+        return {each for found in await asyncio.gather(*asked) for each in found}
+
+
+# ---- over HTTP
+
+
+def _post(path: str, body: bytes, **headers: str) -> bytes:
+    told = {"Host": "x", "Authorization": f"Bearer {KEY}", "Connection": "close"}
+    told |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in told.items() if value)
+    head = f"POST {path} HTTP/1.1\r\n{lines}Content-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def _binary(model: str, datatype: str, shape: list[int], data: bytes, *, zipped: bool) -> bytes:
+    tensor = {"name": "INPUT0", "datatype": datatype, "shape": shape,
+              "parameters": {"binary_data_size": len(data)}}  # fmt: skip
+    head = json.dumps({"inputs": [tensor]}).encode()
+    body = head + data
+    return _post(
+        f"/v2/models/{model}/infer",
+        gzip.compress(body) if zipped else body,
+        Content_Encoding="gzip" if zipped else "",
+        Inference_Header_Content_Length=str(len(head)),
+    )
+
+
+def _bomb() -> bytes:
+    return _binary("silent.identity", "UINT8", [32 * _MIB], bytes(32 * _MIB), zipped=True)
+
+
+def _unread() -> bytes:
+    third = b"\xab\xaa\xaa\x3e"  # many digits in JSON
+    return _binary("identity", "FP32", [2 * _MIB], third * 2 * _MIB, zipped=False)
+
+
+def _long_json() -> bytes:
+    count = 4 * _MIB
+    head = f'{{"inputs":[{{"name":"INPUT0","datatype":"FP32","shape":[{count}],"data":[0'
+    body = head.encode() + b",0" * (count - 1) + b"]}]}"
+    return _post("/v2/models/identity/infer", gzip.compress(body), Content_Encoding="gzip")
+
+
+def _empty_texts() -> bytes:
+    return _binary("identity", "BYTES", [_MIB], bytes(4 * _MIB), zipped=True)
+
+
+def _many_dims(key: str) -> bytes:
+    dims = ",".join("1" * 31_000)
+    told = f'batch_size:1 input{{name:"INPUT0" dims:[{dims}]}} output{{name:"OUTPUT0" raw{{}}}}'
+    return _post("/api/infer/identity", bytes(4), NV_InferRequest=told, Authorization=key)
+
+
+def _named(path: str) -> bytes:
+    return _post(f"/v2/models/{path}/infer", b'{"inputs":[]}')
+
+
+def _traced() -> bytes:
+    """Headers that a server might close its connection for, which others share."""
+    body = json.dumps(
+        {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
+    )
+    long = ",".join(f"k{number}=" + "v" * 100 for number in range(85))
+    return _post(
+        "/v2/models/rest.identity/infer", body.encode(), baggage=long, tracestate=long[:9000]
+    )
+
+
+async def _http(target: Target, attack: Attack) -> list[str]:
+    host, _, port = target.address.rpartition(":")
+    made = socket.socket()
+    made.setblocking(False)  # noqa: FBT003
+    if not attack.reads:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    await asyncio.get_running_loop().sock_connect(made, (host, int(port)))
+    limit = 1 << (16 if attack.reads else 10)
+    reader, writer = await asyncio.open_connection(
+        sock=made, ssl=target.tls, server_hostname=host if target.tls else None, limit=limit
+    )
+    try:
+        writer.write(attack.said())
+        if not attack.reads:
+            await asyncio.sleep(_UNREAD)
+        return [await _answer(reader)]
+    except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
+        return ["late" if isinstance(error, TimeoutError) else "cut off"]
+    finally:
+        writer.transport.abort()
+
+
+async def _answer(reader: asyncio.StreamReader) -> str:
+    """The status of an answer that comes whole."""
+    async with asyncio.timeout(_PATIENCE):
+        status = (await reader.readline()).split()
+        length = 0
+        while line := (await reader.readline()).strip():
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                length = int(value)
+        while length:
+            got = await reader.read(min(length, _MIB))
+            if not got:
+                raise asyncio.IncompleteReadError(b"", length)
+            length -= len(got)
+        return status[1].decode() if len(status) > 1 else "cut off"
+
+
+# ---- over gRPC
+
+_WIDE: Final = frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**30)]) + frames.window_update(
+    0, 2**30
+)
+"""So that whole answers come unasked."""
+
+
+def _opened(stream: int, method: str, key: str = KEY, *, zipped: bool = False) -> bytes:
+    block = calls.asking(method, "x", "http", "soak")
+    if key:
+        block += calls.told({"authorization": f"Bearer {key}"})
+    if zipped:
+        block += fields.field("grpc-encoding", "gzip")
+    return frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block)
+
+
+def _message(stream: int, data: bytes, *, zipped: bool = False) -> bytes:
+    whole = bytes([zipped]) + len(data).to_bytes(4) + data
+    parts = [whole[at : at + 16_384] for at in range(0, len(whole), 16_384)]
+    last = len(parts) - 1
+    return b"".join(
+        frames.frame(frames.DATA, frames.END_STREAM if at == last else 0, stream, part)
+        for at, part in enumerate(parts)
+    )
+
+
+def _field(number: int, data: bytes) -> bytes:
+    """A field of a protobuf message that has a length."""
+    written, length = bytearray([number << 3 | 2]), len(data)
+    while length >= 0x80:
+        written.append(length & 0x7F | 0x80)
+        length >>= 7
+    written.append(length)
+    return bytes(written) + data
+
+
+def _inferring(message: bytes, key: str = KEY, *, zipped: bool = True) -> bytes:
+    said = gzip.compress(message) if zipped else message
+    return _opened(1, INFER, key, zipped=zipped) + _message(1, said, zipped=zipped)
+
+
+def _tiny_fields(model: bytes, number: int, key: str) -> bytes:
+    return _inferring(_field(1, model) + _field(number, b"") * 20_000_000, key)
+
+
+def _raw_texts() -> bytes:
+    tensor = _field(1, b"INPUT0") + _field(2, b"BYTES") + b"\x1a\x03\x80\x80\x40"
+    return _inferring(_field(1, b"identity") + _field(5, tensor) + _field(7, bytes(4 * _MIB)))
+
+
+def _named_rpc(name: bytes) -> bytes:
+    return _inferring(_field(1, name), zipped=False)
+
+
+def _live(stream: int) -> bytes:
+    return _opened(stream, _LIVE) + _message(stream, b"")
+
+
+def _after_reset() -> bytes:
+    """A stream of another client of the same proxy is open meanwhile."""
+    late = frames.frame(frames.DATA, 0, 3, b"x" * 100)
+    reset = frames.reset(3, frames.Code.CANCEL)
+    return (
+        _opened(1, _LIVE)
+        + _opened(3, INFER)
+        + late
+        + reset
+        + late * 20
+        + _message(1, b"")
+        + _live(5)
+    )
+
+
+def _flood() -> bytes:
+    late = frames.frame(frames.DATA, 0, 1, b"x")
+    return _opened(1, INFER) + frames.reset(1, frames.Code.CANCEL) + late * 2000 + _live(3)
+
+
+def _all_at_once() -> bytes:
+    """As a proxy that has not heard yet how many streams there may be."""
+    return b"".join(map(_live, range(1, 1200, 2)))
+
+
+async def _rpc(target: Target, attack: Attack) -> list[str]:
+    host, _, port = target.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=target.tls)
+    said = attack.said()
+    found: dict[int, str] = {}
+    wanted = _streams(said)
+    blocks = fields.BlockReader(_MIB)
+    try:
+        writer.write(frames.PREFACE + _WIDE + said)
+        async with asyncio.timeout(_PATIENCE):
+            while wanted - found.keys():
+                first, flags, stream = frames.HEAD.unpack(
+                    await reader.readexactly(frames.HEAD_SIZE)
+                )
+                payload = await reader.readexactly(first >> 8)
+                match first & 0xFF:
+                    case frames.HEADERS:
+                        told = dict(blocks.read(payload).pairs).get("grpc-status")
+                        if told is not None:
+                            found[stream] = _CODES.get(told, told)
+                    case frames.RST_STREAM if stream in wanted:
+                        found.setdefault(stream, f"RST {int.from_bytes(payload)}")
+                    case frames.GOAWAY:
+                        return [*found.values(), f"GOAWAY {int.from_bytes(payload[4:8])}"]
+                    case frames.SETTINGS if not flags & frames.ACK:
+                        writer.write(frames.SETTINGS_ACK)
+    except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
+        return [*found.values(), "late" if isinstance(error, TimeoutError) else "cut off"]
+    else:
+        return list(found.values())
+    finally:
+        writer.transport.abort()
+
+
+def _streams(said: bytes) -> set[int]:
+    """The streams that are opened by ``said`` and not reset, whose outcomes count."""
+    found: set[int] = set()
+    at = 0
+    while at < len(said):
+        first, _, stream = frames.HEAD.unpack_from(said, at)
+        at += frames.HEAD_SIZE + (first >> 8)
+        if first & 0xFF == frames.HEADERS:
+            found.add(stream)
+        elif first & 0xFF == frames.RST_STREAM:
+            found.discard(stream)
+    return found
+
+
+def _right(*outcomes: str) -> frozenset[str]:
+    return frozenset(outcomes)
+
+
+def _attack(
+    listener: str, right: frozenset[str], make: Callable[..., bytes], *of: object, **how: object
+) -> Attack:
+    return Attack(listener, functools.cache(functools.partial(make, *of)), right, **how)  # type: ignore[arg-type]
+
+
+ATTACKS: Final[Mapping[str, Attack]] = {
+    "gRPC: twenty million fields of outputs": _attack(
+        "grpc", _REFUSED_RPC, _tiny_fields, b"identity", 6, KEY
+    ),
+    "gRPC: twenty million empty tensors": _attack(
+        "grpc", _REFUSED_RPC, _tiny_fields, b"identity", 7, KEY
+    ),
+    "gRPC: twenty million fields, by nobody": _attack(
+        "grpc", _REFUSED_RPC | _UNKNOWN_RPC, _tiny_fields, b"secret", 7, ""
+    ),
+    "gRPC: a million empty texts": _attack("grpc", _REFUSED_RPC | {"OK"}, _raw_texts),
+    "gRPC: a name of a megabyte": _attack("grpc", _REFUSED_RPC, _named_rpc, b"n" * _MIB),
+    "gRPC: a name with NUL": _attack("grpc", _REFUSED_RPC, _named_rpc, b"identity\0-mine"),
+    "gRPC: DATA after its own reset": _attack("grpc", _right("OK"), _after_reset),
+    "gRPC: a flood of DATA after its own reset": _attack("grpc", _right("GOAWAY 11"), _flood),
+    "gRPC: 600 calls before the settings are known": _attack("grpc", _right("OK"), _all_at_once),
+    "HTTP: gzip bombs to a silent server": _attack(
+        "http", _REFUSED | {"502", "504"}, _bomb, at_once=4
+    ),
+    "HTTP: long JSON that nobody reads": _attack(
+        "http", _REFUSED | {"cut off"}, _unread, at_once=2, reads=False
+    ),
+    "HTTP: gzip of long JSON": _attack("http", _REFUSED | {"200"}, _long_json, at_once=4),
+    "HTTP: a million empty texts": _attack("http", _REFUSED | {"200"}, _empty_texts),
+    "HTTP: thirty thousand dimensions": _attack(
+        "http", _right("400", "413", "431"), _many_dims, f"Bearer {KEY}"
+    ),
+    "HTTP: thirty thousand dimensions, by nobody": _attack(
+        "http", _right("400", "401", "403", "413", "431"), _many_dims, ""
+    ),
+    "HTTP: a name with dot segments": _attack("http", _right("400"), _named, "pub-x%2f..%2fsecret"),
+    "HTTP: a name with NUL": _attack("http", _right("400"), _named, "simple%00-mine"),
+    "HTTP: a path of 60 KB": _attack("http", _right("400", "414"), _named, "n" * 60_000),
+    "HTTP: headers of traces of 9 KB": _attack(
+        "http", _right("200", "400", "431"), _traced, behind=True
+    ),
+}
