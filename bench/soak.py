@@ -1,12 +1,12 @@
 """``python -m bench.soak``: every kind of client at a gateway for a while, about one in a hundred
-of them broken or an attacker, its servers failing and its configuration changing meanwhile, and whether anything
-is left behind.
+of them broken or an attacker, its servers failing and its configuration changing meanwhile, and
+whether anything is left behind.
 
 *Strategy.* The gateway has all switched on that it can do (``soak_site``). Clients of every
-protocol ask it and judge each answer (``soak_traffic``), some attack it (``soak_attackers``), while one server at a time is killed, cut
-off, made to hang or to talk nonsense (``soak_outages``). A failure is explained only if it met an
-outage, and if its route does not promise to survive it. The gateway, and the server that is never
-ended, are watched from outside, with all their processes.
+protocol ask it and judge each answer (``soak_traffic``), some attack it (``soak_attackers``), while
+one server at a time is killed, cut off, made to hang or to talk nonsense (``soak_outages``). A
+failure is explained only if it met an outage, and if its route does not promise to survive it. The
+gateway, and the server that is never ended, are watched from outside, with all their processes.
 """
 
 from __future__ import annotations
