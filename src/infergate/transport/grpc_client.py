@@ -87,7 +87,8 @@ class GrpcUpstream:
             raise garbage("the backend's answer holds no message", endpoint.authority)
         if len(answer) > SMALL:  # the library hands it over whole
             wire.memory.grow(len(answer))
-        return RpcResponse((answer,), metadata=grpc_metadata.read(await call.trailing_metadata()))
+        metadata = _together(await call.initial_metadata(), await call.trailing_metadata())
+        return RpcResponse((answer,), metadata=metadata)
 
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
@@ -114,9 +115,10 @@ class GrpcUpstream:
                     continue
                 late = timeout is not None and time.monotonic() - started >= timeout - _EARLY
                 connected = channel.get_state() is _CONNECTED
-                yield _told_apart(answer, endpoint, late=late, connected=connected)
+                yield _told_apart(answer, endpoint, late=late, connected=connected, begun=begun)
                 return
-            metadata = grpc_metadata.read(await call.trailing_metadata())
+            head = () if begun else await call.initial_metadata()
+            metadata = _together(head, await call.trailing_metadata())
             if metadata:
                 yield RpcResponse(metadata=metadata)
         finally:
@@ -155,6 +157,11 @@ class GrpcUpstream:
         channels, self._channels = list(self._channels.values()), {}
         for channel, _ in channels:
             await channel.close()
+
+
+def _together(first: Any, last: Any) -> dict[str, str]:
+    """The metadata before an answer and after it, which counts where both have a name."""
+    return {**grpc_metadata.read(first or ()), **grpc_metadata.read(last or ())}
 
 
 def _metadata(wire: RpcRequest) -> Any:
@@ -206,8 +213,11 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
     ]
 
 
-def _told_apart(error: Any, endpoint: Endpoint, *, late: bool, connected: bool) -> RpcResponse:
-    """The server's answer; or raises what happened on the way to it."""
+def _told_apart(
+    error: Any, endpoint: Endpoint, *, late: bool, connected: bool, begun: bool = False
+) -> RpcResponse:
+    """The server's answer, with its first metadata unless it has ``begun``; or raises what happened
+    on the way to it."""
     code: grpc.StatusCode = error.code()
     details: str = error.details() or ""
     said = f"{endpoint}: {code.name}: {details}"
@@ -240,5 +250,5 @@ def _told_apart(error: Any, endpoint: Endpoint, *, late: bool, connected: bool) 
     return RpcResponse(
         code=code.value[0],
         details=details,
-        metadata=grpc_metadata.read(error.trailing_metadata() or ()),
+        metadata=_together(() if begun else error.initial_metadata(), error.trailing_metadata()),
     )

@@ -17,10 +17,12 @@ class AskedOnce(Asked):
 
     def __init__(self, link: ClientLink, wire: RpcRequest, deadline: float) -> None:
         self._reader: OneMessage | None = None
+        self._first: Mapping[str, str] = NO_HEADERS
         super().__init__(link, wire, deadline)
 
     def _expect(self, answered: Answered) -> None:
         self._reader = OneMessage(self._link.most, answered.encoding)
+        self._first = answered.metadata
 
     def _take(self, parts: Sequence[Buffer]) -> None:
         reader = self._reader
@@ -49,13 +51,14 @@ class AskedOnce(Asked):
         ending = self._ending
         assert ending is not None
         assert ending.code is not None
+        metadata = _together(self._first, ending.metadata)
         if ending.code:
-            return RpcResponse(code=ending.code, details=ending.details, metadata=ending.metadata)
+            return RpcResponse(code=ending.code, details=ending.details, metadata=metadata)
         message = None if self._reader is None else self._reader.message
         if message is None:
             said = self._said("status OK")
             raise garbage("the backend's answer holds no message", said)
-        return RpcResponse((await self._whole(message),), metadata=ending.metadata)
+        return RpcResponse((await self._whole(message),), metadata=metadata)
 
 
 class AskedStream(Asked):
@@ -116,7 +119,13 @@ class AskedStream(Asked):
         ending = self._ending
         assert ending is not None
         assert ending.code is not None
-        if self._has_ended or not (ending.code or ending.metadata):
+        metadata = _together(self._first, ending.metadata)
+        if self._has_ended or not (ending.code or metadata):
             return None
         self._has_ended = True
-        return RpcResponse(code=ending.code, details=ending.details, metadata=ending.metadata)
+        return RpcResponse(code=ending.code, details=ending.details, metadata=metadata)
+
+
+def _together(first: Mapping[str, str], last: Mapping[str, str]) -> Mapping[str, str]:
+    """The metadata before an answer and after it, which counts where both have a name."""
+    return {**first, **last} if first else last

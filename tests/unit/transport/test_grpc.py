@@ -442,7 +442,7 @@ async def test_metadata_before_the_first_message_comes_with_it(rpc_upstream: Rpc
     try:
         for count, told in {
             2: [{"x-first": "1"}, {}, {"x-last": "2"}],
-            0: [{"x-last": "2"}],
+            0: [{"x-first": "1", "x-last": "2"}],
         }.items():
             wire = ask("S", str(count).encode())
             answers = [each async for each in rpc_upstream.stream(wire, endpoint, 30)]
@@ -450,6 +450,42 @@ async def test_metadata_before_the_first_message_comes_with_it(rpc_upstream: Rpc
             assert [bool(each.message) for each in answers] == [True] * count + [False]
     finally:
         await server.stop(None)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_metadata_before_an_answer_comes_with_it(
+    rpc_upstream: RpcUpstream, *, fails: bool
+) -> None:
+    async def serve(message: bytes, context: Any) -> bytes:
+        await context.send_initial_metadata((("x-first", "1"), ("x-both", "a")))
+        context.set_trailing_metadata((("x-last", "2"), ("x-both", "b")))
+        if fails:
+            await context.abort(grpc.StatusCode.ABORTED, "enough", context.trailing_metadata())
+        return message
+
+    methods = {
+        "U": grpc.unary_unary_rpc_method_handler(serve),
+        "S": grpc.unary_stream_rpc_method_handler(serve_none(serve)),
+    }
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", methods),))
+    endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    try:
+        answer = await rpc_upstream.exchange(ask("U", b"m"), endpoint, 30)
+        (end,) = [each async for each in rpc_upstream.stream(ask("S", b"m"), endpoint, 30)]
+    finally:
+        await server.stop(None)
+    for each in (answer, end):
+        assert each.code == (10 if fails else 0)
+        assert dict(each.metadata) == {"x-first": "1", "x-both": "b", "x-last": "2"}
+
+
+def serve_none(serve: Any) -> Any:
+    async def stream(message: bytes, context: Any) -> None:
+        await serve(message, context)
+
+    return stream
 
 
 async def test_a_streams_bad_end_is_its_last_answer(
