@@ -266,7 +266,11 @@ def test_model_readiness(asked: Client, backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("model", "version", "words"),
-    [("no-such-model", "", "unknown model"), ("simple", "9", "version")],
+    [
+        ("no-such-model", "", "unknown model"),
+        ("simple", "9", "version"),
+        ("simple", "abc", "version|Not Found"),
+    ],
 )
 def test_unknown_models_and_versions(
     asked: Client, backend: str, model: str, version: str, words: str

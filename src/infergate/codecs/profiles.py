@@ -6,10 +6,12 @@ its metadata which one it is; where its name tells nothing, the extensions it li
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Final
 
 from infergate.codecs.base import Profile
+from infergate.core.errors import Kind
 from infergate.core.messages import ServerMetadata
 
 GENERIC: Final = Profile("generic")
@@ -68,6 +70,45 @@ BY_NAME: Final = {
 """All of them, as the configuration calls them."""
 _TOLD: Final = {**BY_NAME, "openvino model server": OVMS}
 """By what their metadata calls them, in lower case."""
+
+
+_MISJUDGED: Final = (
+    (
+        Kind.BACKEND_ERROR,
+        re.compile(
+            "failed to parse the request JSON buffer|Unable to parse '|attempt to access JSON"
+        ),
+        Kind.BAD_REQUEST,
+    ),
+    (
+        Kind.BACKEND_ERROR,
+        re.compile("failed to load '.*', failed to poll from model repository", re.DOTALL),
+        Kind.NOT_FOUND,
+    ),
+    (
+        Kind.BAD_REQUEST,
+        re.compile(
+            "failed to get model version from specified version string '"
+            "|invalid model version specified '"
+            "|requested model version is not available for model '"
+        ),
+        Kind.NOT_FOUND,
+    ),
+)
+"""Errors that Triton reports with a code that does not fit. It calls JSON that it cannot read, and
+a model that its repository does not have, internal errors; and a version that does not exist an
+invalid argument over gRPC, but a path that does not exist over REST."""
+_REQUEST_ID: Final = re.compile(r"\[request id: [^]]*\] ")
+
+
+def kind_by_words(kind: Kind, message: str) -> Kind:
+    """The kind of the error that a server tells as ``kind`` with ``message``."""
+    said = _REQUEST_ID.match(message)
+    start = said.end() if said else 0
+    for told, words, meant in _MISJUDGED:
+        if kind is told and words.match(message, start):
+            return meant
+    return kind
 
 
 def detect(metadata: ServerMetadata) -> Profile:

@@ -16,7 +16,9 @@ from infergate.codecs.profiles import (
     OVMS,
     TRITON,
     detect,
+    kind_by_words,
 )
+from infergate.core.errors import Kind
 from infergate.core.messages import ServerMetadata
 
 
@@ -54,3 +56,32 @@ def test_all_that_the_configuration_knows() -> None:
         "graphpipe-py",
     } <= set(BY_NAME)
     assert all(name == profile.name for name, profile in BY_NAME.items())
+
+
+@pytest.mark.parametrize(
+    ("told", "message", "meant"),
+    [
+        (Kind.BACKEND_ERROR, "Unable to parse 'inputs'", Kind.BAD_REQUEST),
+        (
+            Kind.BACKEND_ERROR,
+            "failed to load 'nosuch', failed to poll from model repository",
+            Kind.NOT_FOUND,
+        ),
+        (Kind.BACKEND_ERROR, "failed to load 'simple', version 1 is broken", Kind.BACKEND_ERROR),
+        (Kind.BAD_REQUEST, "invalid model version specified '-1' , version should", Kind.NOT_FOUND),
+        (
+            Kind.BAD_REQUEST,
+            "[request id: 7] failed to get model version from specified version string 'abc'",
+            Kind.NOT_FOUND,
+        ),
+        (
+            Kind.BAD_REQUEST,
+            "requested model version is not available for model 'simple'",
+            Kind.NOT_FOUND,
+        ),
+        (Kind.BAD_REQUEST, "the model says: invalid model version specified '", Kind.BAD_REQUEST),
+        (Kind.NO_BACKEND, "invalid model version specified '-1'", Kind.NO_BACKEND),
+    ],
+)
+def test_what_triton_tells_by_another_code(told: Kind, message: str, meant: Kind) -> None:
+    assert kind_by_words(told, message) is meant

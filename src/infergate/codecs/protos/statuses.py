@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NoReturn
 
+from infergate.codecs.profiles import kind_by_words
 from infergate.core.errors import GatewayError, Kind, Origin, retry_seconds
 from infergate.core.wire import RpcResponse
 
@@ -39,7 +40,7 @@ def raise_status(wire: RpcResponse) -> NoReturn:
     if kind is Kind.OVERLOADED and _TOO_LARGE.search(wire.details):
         kind = Kind.TOO_LARGE
     raise GatewayError(
-        kind,
+        kind_by_words(kind, wire.details),
         wire.details or f"the backend answered with gRPC status {wire.code} and no message",
         origin=Origin.BACKEND,
         retry_after=retry_seconds(wire.metadata),

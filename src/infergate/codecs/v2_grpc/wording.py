@@ -21,6 +21,8 @@ _NO_ID: Final = "<id_unknown>"
 _ABSENT: Final = (
     "Request for unknown model: '",
     "Unable to find shared memory region: '",
+    "failed to get model version from specified version string '",
+    "invalid model version specified '",
 )
 _WRONG: Final = (
     # inputs and outputs
@@ -49,7 +51,6 @@ _WRONG: Final = (
     ("invalid value for '", "', expected value "),
     ("parameter keys starting with 'triton_' are reserved ", ""),
     ("'shared_memory_", "' must be specified along with '"),
-    ("failed to get model version from specified version string '", ""),
     # sequences
     ("inference request to model '", "' must specify "),
     ("inference request for sequence ", " must specify the START flag "),

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import orjson
 
+from infergate.codecs.profiles import kind_by_words
 from infergate.codecs.v2_rest.paths import locate
 from infergate.core.errors import GatewayError, Kind, Origin, refusal_headers, retry_seconds
 from infergate.core.wire import HttpRequest, HttpResponse
@@ -92,22 +93,12 @@ def kind_of(status: int) -> Kind:
     return Kind.BACKEND_ERROR if 500 <= status < 600 else Kind.BACKEND_GARBAGE
 
 
-_CLIENTS: Final = re.compile(
-    "failed to parse the request JSON buffer|Unable to parse '|attempt to access JSON"
-)
-"""How Triton begins what its JSON library refuses: under 500, but a client's mistake whatever
-stands behind (TRITONJSON errors are INTERNAL, and nothing else words them so)."""
-
-
 def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
     """The error that a backend's answer tells, judged by its body, not by its Content-Type."""
     text = body[: 4 * _MOST_DETAIL].decode("utf-8", "replace").strip()
     message = _message(text) or f"the backend answered HTTP {status}"
-    kind = kind_of(status)
-    if kind is Kind.BACKEND_ERROR and _CLIENTS.match(message):
-        kind = Kind.BAD_REQUEST
     return GatewayError(
-        kind,
+        kind_by_words(kind_of(status), message),
         message[:LONGEST],
         origin=Origin.BACKEND,
         detail=f"HTTP {status}" if message == text else f"HTTP {status}: {text[:_MOST_DETAIL]}",

@@ -11,6 +11,11 @@ ABSENT = [
     "Request for unknown model: 'nosuch' is not found",
     "Request for unknown model: 'simple' version 9 is not found",
     "Unable to find shared memory region: 'nosuch'",
+    (
+        "failed to get model version from specified version string 'x' (details: stol), version "
+        "should be an integral value > 0"
+    ),
+    "invalid model version specified '-1' , version should be an integral value > 0",
 ]
 WRONG = [
     (
@@ -75,10 +80,6 @@ WRONG = [
     (
         "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter "
         "for tensor 'INPUT0'"
-    ),
-    (
-        "failed to get model version from specified version string 'x' (details: stol), version "
-        "should be an integral value > 0"
     ),
     ("inference request to model 'accumulate' must specify a non-zero or non-empty correlation ID"),
     (
