@@ -120,13 +120,24 @@ def error_of_status(status: int, headers: Mapping[str, str], body: bytes) -> Gat
     )
 
 
+def _message(error: Table) -> str:
+    """The message of ``error``; of a long one the beginning."""
+    data = error.data(MESSAGE)
+    if len(data) <= 4 * LONGEST:
+        return error.text(MESSAGE)
+    return str(data[: 4 * LONGEST], "utf-8", "ignore")
+
+
 def error_of_response(errors: Sequence[Table]) -> GatewayError:
     """What the ``errors`` of an answer tell: the first one's kind by its code, which servers make
     an HTTP status or leave out, and the messages of all. Raises BAD_REQUEST where one cannot be
     read."""
     code = errors[0].long(CODE)
-    messages = filter(None, (each.text(MESSAGE) for each in errors))
-    told = "; ".join(messages)[:LONGEST]
+    told = ""
+    for each in errors:
+        if len(told) < LONGEST and (message := _message(each)):
+            told = f"{told}; {message}" if told else message
+    told = told[:LONGEST]
     return GatewayError(
         kind_of(code) if 400 <= code < 600 else Kind.BACKEND_ERROR,
         told or "the backend answered with an error and no message",

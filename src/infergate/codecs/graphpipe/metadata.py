@@ -30,12 +30,14 @@ from infergate.codecs.graphpipe.fields import (
 from infergate.codecs.graphpipe.reading import Field, Table
 from infergate.codecs.graphpipe.schema import IOMetadata, MetadataResponse
 from infergate.core.errors import garbage
-from infergate.core.limits import Limits
+from infergate.core.limits import MIB, Limits
 from infergate.core.messages import ModelMetadata, ServerMetadata, TensorMetadata
 
 _SERVER: Final = "infergate"
 MOST: Final = 65536
 """Inputs or outputs that a backend may tell of. graphpipe-tf tells every node of a graph."""
+MAX_JSON: Final = 4 * MIB
+"""Bytes of it as JSON: the event loop reads it, and makes a Python object of each value."""
 
 # ---- to clients
 
@@ -156,7 +158,7 @@ def _read_ios(table: Table, field: Field, limits: Limits) -> tuple[TensorMetadat
 def read_json(body: bytes, limits: Limits) -> dict[str, Any]:
     """The answer to a GET. Raises BACKEND_GARBAGE."""
     try:
-        told = json.loads(body) if len(body) <= limits.json else None
+        told = json.loads(body) if len(body) <= min(limits.json, MAX_JSON) else None
     except (ValueError, RecursionError):
         told = None
     if not isinstance(told, dict):

@@ -14,7 +14,7 @@ from infergate.codecs.v2_rest.infer_response import answer_body, blamed
 from infergate.codecs.v2_rest.paths import INDEX, NAMES, STATISTICS, model_path
 from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import Limits
+from infergate.core.limits import MIB, Limits
 from infergate.core.messages import (
     Answer,
     Done,
@@ -96,6 +96,11 @@ _BUILD: Final[Mapping[type[Operation], Callable[[Any, Profile], HttpRequest]]] =
     SharedMemoryUnregisterRequest: lambda operation, _: shared_memory.write_request(operation),
 }
 
+MAX_BYTES: Final = 8 * MIB
+"""An answer other than to an inference: what it tells of a model takes 1 to 4 KiB."""
+MAX_VALUES: Final = 1 << 19
+"""Values in such an answer."""
+
 # ---- read -------------------------------------------------------------------------------------
 
 
@@ -105,7 +110,7 @@ def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> 
         return Health(ok=False)
     body = bytes(answer_body(wire, limits))
     try:
-        check_json_size(len(body), limits)
+        _check_size(body, limits)
         if isinstance(operation, _HEALTH):
             return metadata.read_ready(body)
         if isinstance(operation, _CHANGES):  # some servers say more, in words of their own
@@ -113,6 +118,15 @@ def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> 
         return _READ[type(operation)](read_tolerantly(body), operation)
     except GatewayError as error:
         raise blamed(error) from None
+
+
+def _check_size(body: bytes, limits: Limits) -> None:
+    """The event loop reads these answers, and makes a Python object of each value."""
+    check_json_size(len(body), limits)
+    if len(body) > MAX_BYTES or body.count(b",") > MAX_VALUES:
+        raise GatewayError(
+            Kind.TOO_LARGE, f"it has over {MAX_BYTES} bytes or {MAX_VALUES} values, the limits"
+        )
 
 
 def _says_no(status: int, operation: Operation) -> bool:

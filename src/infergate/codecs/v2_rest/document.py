@@ -35,6 +35,10 @@ DEEPEST: Final = 100
 MOST_NESTED: Final = 1 << 18
 """Arrays and objects in one document. Each that becomes a Python object costs up to 1 µs, though
 its text may have 3 bytes. Triton has no such bound."""
+MAX_NAMES: Final = 1 << 16
+"""Members of any one object that is read: their names become Python strings."""
+MAX_VALUES: Final = 1 << 16
+"""Values of one object that becomes a Python object as a whole."""
 MOST_MEMBERS: Final = 1024
 """Of an object whose members are all looked up: each look-up walks the object."""
 _BRACKETS: Final = b"[]{}"
@@ -157,6 +161,7 @@ def named(node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
     comes twice, known or not.
     """
     if isinstance(node, simdjson.Object):
+        _check_size(len(node), path, MAX_NAMES, "members")
         names = _checked_names(list(node.keys()), path)
         # only known names are looked up: a look-up walks the object
         return {name: node[name] for name in known if name in names}
@@ -170,17 +175,17 @@ def named(node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
 def every(node: Node, path: str) -> dict[str, Node]:
     """All members of the object ``node``, at most :data:`MOST_MEMBERS`, null left out (Rule 4).
     Raises like :func:`named`, and TOO_LARGE."""
-    if isinstance(node, simdjson.Object):
-        names = list(node.keys())
-    elif isinstance(node, Members):
-        names = [name for name, _ in node]
-    else:
+    if not isinstance(node, simdjson.Object | Members):
         raise bad_request(f"{path} must be an object, not {kind(node)}")
-    if len(names) > MOST_MEMBERS:
-        raise GatewayError(
-            Kind.TOO_LARGE, f"{path} has {len(names)} members, the limit is {MOST_MEMBERS}"
-        )
-    return members(node, path, names)
+    _check_size(len(node), path, MOST_MEMBERS, "members")
+    if isinstance(node, simdjson.Object):
+        return members(node, path, list(node.keys()))
+    return members(node, path, [name for name, _ in node])
+
+
+def _check_size(size: int, path: str, most: int, what: str) -> None:
+    if size > most:
+        raise GatewayError(Kind.TOO_LARGE, f"{path} has over {most} {what}, the limit")
 
 
 def _checked_names(names: list[str], path: str) -> set[str]:
@@ -220,9 +225,12 @@ def _check_text(text: str, path: str) -> None:
 
 
 def parameters(node: Node, path: str) -> dict[str, Any]:
-    """The object ``node`` as plain Python values. Raises BAD_REQUEST."""
+    """The object ``node`` as plain Python values. Raises BAD_REQUEST, and TOO_LARGE before over
+    ``MAX_VALUES`` of them are made."""
     if isinstance(node, simdjson.Object):
         text: bytes = node.mini  # type: ignore[assignment]  # the stubs say str
+        if text.count(b",") >= MAX_VALUES:
+            _check_size(_STRING.sub(b"", text).count(b",") + 1, path, MAX_VALUES, "values")
         if text.count(b"{") == 1:
             _checked_names(list(node.keys()), path)
             return node.as_dict()

@@ -19,6 +19,7 @@ from typing import Any, Final
 import orjson
 
 from infergate.codecs.v2_rest.document import (
+    MAX_VALUES,
     Node,
     is_array,
     items,
@@ -62,7 +63,7 @@ _OF_FORM: Final = frozenset({BINARY_SIZE, BINARY, BINARY_OUTPUT})
 _FIELDS: Final = ("name", "datatype", "shape", "parameters", "data")
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _KNOWN: Final = ", ".join(BY_NAME)
-MOST_PARAMETERS: Final = 1 << 16
+MOST_PARAMETERS: Final = MAX_VALUES
 """Values in all parameters of a message: each becomes a Python object, and more than one where it
 goes from process to process."""
 

@@ -1,6 +1,7 @@
 """Servers of GraphPipe: how they are asked, and what their answers mean."""
 
 import json
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -262,6 +263,16 @@ def test_errors_of_a_response(
     assert len(error.public) <= errors.LONGEST
 
 
+def test_long_errors_are_not_read_whole() -> None:
+    wire = ok(response(None, [(400, b"x" * 4_000_000)] * 8))
+    size = len(wire.body[0])
+    tracemalloc.start()
+    error = refused(read, wire, inference(), model(("a",)))
+    assert error.public == "x" * errors.LONGEST
+    assert tracemalloc.get_traced_memory()[1] < size / 4
+    tracemalloc.stop()
+
+
 def test_unreadable_errors_beside_outputs_are_none() -> None:
     wrong = response([(1, [1], b"1")], [(400, b"\xff")])
     found = read(ok(wrong), inference(), model(("a",)))
@@ -426,5 +437,7 @@ def test_json_that_is_too_long() -> None:
     body = json.dumps(JSON).encode()
     fits = Limits(json=len(body))
     assert read(as_json(body), ModelMetadataRequest("m"), None, fits)
-    error = refused(read, as_json(body + b" "), ModelMetadataRequest("m"), None, fits)
-    assert error.kind is Kind.BACKEND_GARBAGE
+    long = body + b" " * (told_metadata.MAX_JSON + 1 - len(body))
+    for wire, limits in ((as_json(body + b" "), fits), (as_json(long), DEFAULT_LIMITS)):
+        error = refused(read, wire, ModelMetadataRequest("m"), None, limits)
+        assert error.kind is Kind.BACKEND_GARBAGE

@@ -8,7 +8,15 @@ from v2_rest_wires import CODEC, ok, one, parse, post, refused
 from infergate.codecs.v2_rest.document import MOST_NESTED, check_nesting
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, Limits
-from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelConfigRequest,
+    ModelIndexRequest,
+    ModelMetadataRequest,
+    ModelStatisticsRequest,
+    Operation,
+)
 
 TENSOR = '{"name":"X","datatype":"INT8","shape":[1],"data":[1]}'
 
@@ -76,6 +84,55 @@ def test_as_many_arrays_and_objects_as_there_may_be(item: str) -> None:
     with pytest.raises(GatewayError, match="262144 arrays and objects") as caught:
         check_nesting(f"[{text}]".encode())
     assert caught.value.kind is Kind.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ('{"inputs":[],"parameters":{"p":[' + '"ab",' * 1_000_000 + "0]}}", "65536 values"),
+        ('{"inputs":[],"parameters":{"p":[' + "1.5," * 1_000_000 + "0]}}", "65536 values"),
+        ("{" + '"a":0,' * 1_000_000 + '"inputs":[]}', "65536 members"),
+        ('{"inputs":[{' + '"a":0,' * 1_000_000 + '"name":"X"}]}', "65536 members"),
+    ],
+    ids=["texts", "numbers", "members", "members of a tensor"],
+)
+def test_values_are_counted_before_they_are_made(body: str, told: str) -> None:
+    """Each would be an object of 24 to 100 bytes."""
+    wire = post(body)
+    tracemalloc.start()
+    try:
+        refused(wire, told, kind=Kind.TOO_LARGE)
+        assert tracemalloc.get_traced_memory()[1] < 6 * len(body)
+    finally:
+        tracemalloc.stop()
+
+
+def test_commas_in_texts_are_no_values() -> None:
+    told = parse(post('{"inputs":[],"parameters":{"p":"' + "," * 100_000 + '"}}'))
+    assert told.parameters == {"p": "," * 100_000}
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['{"a":"' + "x" * (8 << 20) + '"}', '{"a":[' + "0," * 600_000 + "0]}"],
+    ids=["bytes", "values"],
+)
+@pytest.mark.parametrize(
+    "operation",
+    [
+        ModelMetadataRequest("m"),
+        ModelConfigRequest("m"),
+        ModelStatisticsRequest("m"),
+        ModelIndexRequest(),
+    ],
+    ids=lambda operation: type(operation).__name__,
+)
+def test_a_server_tells_no_more_than_the_event_loop_may_read(
+    operation: Operation, body: str
+) -> None:
+    with pytest.raises(GatewayError, match="it has over 8388608 bytes or 524288") as caught:
+        CODEC.parse_response(ok(body), operation, DEFAULT_LIMITS)
+    assert caught.value.kind is Kind.BACKEND_GARBAGE
 
 
 @pytest.mark.parametrize("beside", ["1", "NaN"])
