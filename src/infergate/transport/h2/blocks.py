@@ -30,6 +30,13 @@ _MOST_SHIFT: Final = 28
 """Bits of an integer: no length or index is longer."""
 
 
+class TooManyHeaders(ConnectionFault):
+    """A block comes to more than is taken. What it did to the table is not known."""
+
+    def __init__(self) -> None:
+        super().__init__(Code.ENHANCE_YOUR_CALM, "too many headers")
+
+
 class Decoder:
     """Of one connection. ``is_stateless``: the last block would mean the same as long as the table
     keeps its size; ``is_resized``: it gave it another one."""
@@ -85,7 +92,7 @@ class Decoder:
                     self._add(pair)
             size += len(pair[0]) + len(pair[1]) + PER_FIELD
             if size > self._most:
-                raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many headers")
+                raise TooManyHeaders
             found.append(pair)
         return found
 

@@ -18,8 +18,9 @@ CONNECTION_WINDOW: Final = 16 * MIB
 FRAME: Final = 256 * KIB
 """The longest frame taken. DATA is handed on as it comes, so none is ever held whole."""
 BLOCK_TIMES: Final = 4
-"""How many times the limit on headers a header block may have: up to there the stream is refused,
-beyond it the connection ends."""
+"""How many times the limit on headers a header block may have: up to there the call is told so,
+beyond it the block is not read and the stream is reset, once the peer has acknowledged our
+SETTINGS (until then it may use a table, and the connection ends)."""
 CONTINUATIONS: Final = 32
 """CONTINUATION frames of one header block."""
 SETTINGS_ENTRIES: Final = 64

@@ -18,6 +18,7 @@ from typing import Final
 
 from infergate.core.tensor import Buffer
 from infergate.transport.h2 import bounds, frames
+from infergate.transport.h2.blocks import TooManyHeaders
 from infergate.transport.h2.budget import Budget
 from infergate.transport.h2.events import (
     Data,
@@ -140,7 +141,18 @@ class Connection(Reader):
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
         self.advances += 1
-        self._on_headers(number, self._blocks.read(block), end=end)
+        try:
+            told = self._blocks.read(block)
+        except TooManyHeaders:
+            if not self._may_skip():
+                raise
+            self._on_skipped(number)
+            return
+        self._on_headers(number, told, end=end)
+
+    def _may_skip(self) -> bool:
+        """There is no table once the peer has acknowledged our SETTINGS."""
+        return not self._acks_due
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
         if length > self._window:

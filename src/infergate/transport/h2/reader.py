@@ -58,6 +58,7 @@ class Reader:
         self._block_stream = 0
         self._block_flags = 0
         self._continuations = 0
+        self._is_skipping = False  # the rest of a header block that is too long
 
     # ---- what those derived from it say
 
@@ -85,6 +86,14 @@ class Reader:
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
         """A header block is complete. Raises ConnectionFault, StreamFault."""
+        raise NotImplementedError
+
+    def _may_skip(self) -> bool:
+        """Whether a header block may be left unread: it has no effect on others."""
+        raise NotImplementedError
+
+    def _on_skipped(self, number: int) -> None:
+        """A header block on ``number`` was too long. Raises ConnectionFault, StreamFault."""
         raise NotImplementedError
 
     def _charge(self, what: str) -> None:
@@ -299,13 +308,22 @@ class Reader:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION of nothing")
         self._continuations += 1
         if (
-            self._continuations > bounds.CONTINUATIONS
+            self._is_skipping
+            or self._continuations > bounds.CONTINUATIONS
             or len(block) + len(payload) > self._most_block
         ):
-            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "a header block is too long")
-        block += payload
+            if not self._may_skip():
+                raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "a header block is too long")
+            self._is_skipping = True
+            self._charge("header blocks that are too long")
+        else:
+            block += payload
         if flags & END_HEADERS:
             self._block = None
+            if self._is_skipping:
+                self._is_skipping = False
+                self._on_skipped(number)
+                return
             end = bool(self._block_flags & END_STREAM)
             self._on_block(number, bytes(block), end=end)
 

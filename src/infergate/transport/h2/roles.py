@@ -50,6 +50,16 @@ class _Peer(Connection):
         else:
             self._charge("headers on closed streams")
 
+    def _on_skipped(self, number: int) -> None:
+        if number not in self.streams and not self._opens(number):
+            self._for_nobody(number)
+            return
+        raise StreamFault(number, Code.ENHANCE_YOUR_CALM)
+
+    def _opens(self, number: int) -> bool:
+        """Whether headers on ``number``, which is not open, open it. Raises ConnectionFault."""
+        raise NotImplementedError
+
 
 class ServerConnection(_Peer):
     """The end that answers, at most ``most`` streams at a time."""
@@ -124,17 +134,22 @@ class ServerConnection(_Peer):
     def _is_idle(self, number: int) -> bool:
         return number > self.last_stream or not number % 2
 
+    def _opens(self, number: int) -> bool:
+        if not number % 2:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "a client's streams have odd numbers")
+        is_new = number > self.last_stream
+        if is_new:
+            self.last_stream = number
+        return is_new
+
     def _on_headers(self, number: int, fields: Fields, *, end: bool) -> None:
         stream = self.streams.get(number)
         if stream is not None:
             self._end_body(stream, fields, end=end)
             return
-        if not number % 2:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "a client's streams have odd numbers")
-        if number <= self.last_stream:
+        if not self._opens(number):
             self._for_nobody(number)
             return
-        self.last_stream = number
         if self._last_served is not None or (
             len(self.streams) >= self._most and not self._may_be_early(fields.size)
         ):
@@ -200,6 +215,11 @@ class ClientConnection(_Peer):
     def _is_idle(self, number: int) -> bool:
         return number > self.last_stream or not number % 2
 
+    def _opens(self, number: int) -> bool:
+        if self._is_idle(number):
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "an answer to nothing")
+        return False
+
     def _check_push(self, value: int) -> None:
         if value:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a server switches pushing on")
@@ -213,8 +233,7 @@ class ClientConnection(_Peer):
     def _on_headers(self, number: int, fields: Fields, *, end: bool) -> None:
         stream = self.streams.get(number)
         if stream is None:
-            if self._is_idle(number):
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "an answer to nothing")
+            self._opens(number)
             self._for_nobody(number)
             return
         if stream.received_headers:

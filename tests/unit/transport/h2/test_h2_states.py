@@ -302,3 +302,59 @@ def test_early_streams_are_bounded(excess: str) -> None:
         b"".join(headers(2 * n + 101, block) for n in range(bounds.EARLY_STREAMS)), 0.0
     ))  # fmt: skip
     assert 0.9 * bounds.EARLY_HEADERS < served * 4000 <= bounds.EARLY_HEADERS
+
+
+# ---- header blocks that are too long (a backend may quote a megabyte in a status)
+
+PIECE = b"\x00\x01a\x7f\x81\x1e" + b"x" * 3968
+LONG = {
+    "in many frames": headers(1, PIECE, 0)
+    + frame(frames.CONTINUATION, 0, 1, PIECE * 2) * 20
+    + frame(frames.CONTINUATION, frames.END_HEADERS, 1, PIECE),
+    "in too many frames": headers(1, b"", 0)
+    + frame(frames.CONTINUATION, 0, 1, b"") * 40
+    + frame(frames.CONTINUATION, frames.END_HEADERS, 1),
+    "when it is decoded": headers(1, b"\x8f" * 4096),
+}
+
+
+@pytest.mark.parametrize("long", LONG)
+@pytest.mark.parametrize("step", [1, 7000, 1_000_000])
+@pytest.mark.parametrize("state", ["server, idle", "server, open", "client, open"])
+def test_a_header_block_that_is_too_long(state: str, long: str, step: int) -> None:
+    """Without a table it means nothing to others, and costs its stream alone."""
+    connection = STATES[state]()
+    connection.receive(frames.SETTINGS_ACK, 0.0)
+    connection.take()
+    said = LONG[long] + frame(frames.PING, 0, 0, bytes(8))
+    for at in range(0, len(said), step):
+        connection.receive(said[at : at + step], 0.0)
+    assert [(each[0], each[2]) for each in sent(connection)] == [
+        (frames.RST_STREAM, 1), (frames.PING, 0),
+    ]  # fmt: skip
+    assert not connection.streams
+    assert not connection.is_over
+
+
+@pytest.mark.parametrize("long", LONG)
+def test_such_a_block_while_there_may_be_a_table(long: str) -> None:
+    connection = server()
+    connection.receive(LONG[long], 0.0)
+    assert connection.is_over
+
+
+def test_such_blocks_are_paid_for() -> None:
+    connection = server(HELLO + frames.SETTINGS_ACK)
+    endless = headers(1, PIECE, 0) + frame(frames.CONTINUATION, 0, 1, PIECE * 4) * 1000
+    assert failure(connection.receive(endless, 0.0))[0] == Code.ENHANCE_YOUR_CALM
+    connection, count = server(HELLO + frames.SETTINGS_ACK), 0
+    while not connection.is_over:
+        count += 1
+        connection.receive(headers(2 * count - 1, b"\x8f" * 4096), 0.0)
+    assert count <= bounds.CALM + 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(2, Code.PROTOCOL_ERROR), (1, Code.STREAM_CLOSED)])
+def test_such_a_block_where_none_may_be(number: int, code: Code) -> None:
+    connection = server(HELLO + frames.SETTINGS_ACK + asked(3))
+    assert failure(connection.receive(headers(number, b"\x8f" * 4096), 0.0))[0] == code
