@@ -62,8 +62,8 @@ class BackendConfig(Section):
         "SSL_CERT_FILE and SSL_CERT_DIR name. One of several may have a weight, and each a name: "
         "`{url: http://a:8000/t0ken, weight: 3, name: large}`. Logs, metrics and the console show "
         "the name, else the URL, whose path is hidden. A host name stands for all its addresses, "
-        "each of which is an endpoint with the name's weight (`dns_refresh`). `balance` says which is asked; those "
-        "of a sequence go to one, always the same (docs/decisions/0013).",
+        "each of which is an endpoint with the name's weight (`dns_refresh`). `balance` says which "
+        "is asked; those of a sequence go to one, always the same (docs/decisions/0013).",
     )
     balance: BalanceConfig = Field(
         default=BalanceConfig(), description="How it is chosen which of several endpoints is asked."
