@@ -233,7 +233,12 @@ class Textual(Protocol[Req_contra]):
     Such a codec, what it is given and what it makes of long text can be pickled."""
 
     def text_in(self, wire: Req_contra) -> int:
-        """Bytes of text that reading the request ``wire`` goes through, at most. Never raises."""
+        """Bytes of text that reading the request ``wire`` goes through, at most, and of all that is
+        inflated for it. Never raises."""
+        ...
+
+    def text_forwarded(self, wire: Any, asked: Any) -> int:
+        """Bytes that ``relabel`` compresses or inflates for the answer ``wire`` to ``asked``."""
         ...
 
     def text_out(self, answer: Answer, parsed: Parsed) -> int:

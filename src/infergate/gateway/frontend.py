@@ -23,7 +23,7 @@ from infergate.core.limits import Limits
 from infergate.core.messages import OPERATIONS, Answer, InferRequest
 from infergate.core.sequences import SequenceName
 from infergate.core.vocabulary import BUG
-from infergate.core.wire import LateMessage
+from infergate.core.wire import HttpRequest, LateMessage, size
 from infergate.gateway.answers import only, opened
 from infergate.gateway.gateway import Bound, Gateway
 from infergate.gateway.labour import Aside, Labour
@@ -177,12 +177,14 @@ class Forward(Generic[Req, Resp]):
             found = self._shield(wire, limits)
         else:
             found = await self._labour.aside(call, self._codec.shield, wire, limits)
+            if not isinstance(found, Unfinished):
+                call.memory.grow(size(parts(found)))
         if isinstance(found, Unfinished):
             found = await self._otherwise.finished(found, call)
         checked: Req = found
         model = route.backend_model(peek.model)
         keeps = self._backend.spreads or route.retry.idempotent
-        sequence = self._sequence(checked, model) if keeps else None
+        sequence = await self._sequence(checked, bound, model, call) if keeps else None
         upstream = self._codec.readdress(
             checked,
             model,
@@ -193,19 +195,34 @@ class Forward(Generic[Req, Resp]):
             call.way = self._otherwise.name
             return await self._otherwise.infer(checked, peek, bound, call)
         answer = await self._backend.infer(upstream, call, sequence)
+        names = (
+            peek.model if route.rewrite.model else "",
+            (peek.version or route.version) if route.rewrite.version else "",
+        )
         try:
-            return self._relabel(
-                answer,
-                checked,
-                peek.model if route.rewrite.model else "",
-                (peek.version or route.version) if route.rewrite.version else "",
-                limits,
-            )
+            if self._labour.forwards_here(answer, checked):
+                return self._relabel(answer, checked, *names, limits)
+            return await self._relabel_aside(answer, checked, names, call)
         except GatewayError as error:
             raise read_wrong(error, bound.backend.name) from None
 
-    def _sequence(self, wire: Req, model: str) -> SequenceName | None:
-        number = self._codec.sequence(wire, self._labour.limits)
+    async def _relabel_aside(
+        self, answer: Resp, asked: Any, names: tuple[str, str], call: Call
+    ) -> Resp:
+        """The same by a helper, which needs no tensors of the request."""
+        if isinstance(asked, HttpRequest):
+            asked = replace(asked, body=())
+        labour = self._labour
+        return await labour.aside(call, self._codec.relabel, answer, asked, *names, labour.limits)
+
+    async def _sequence(
+        self, wire: Req, bound: Bound, model: str, call: Call
+    ) -> SequenceName | None:
+        labour, limits = self._labour, self._labour.limits
+        if bound.route.validate or labour.reads_here(wire):
+            number = self._codec.sequence(wire, limits)
+        else:
+            number = await labour.aside(call, self._codec.sequence, wire, limits)
         return None if number is None else SequenceName(model, number)
 
 

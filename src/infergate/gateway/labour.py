@@ -15,8 +15,9 @@ from infergate.codecs.base import Codec, Parsed, Textual, Unfinished
 from infergate.core.accounting import Writing, check_answer
 from infergate.core.call import ANONYMOUS, Call
 from infergate.core.limits import Limits
-from infergate.core.memory import SMALL
+from infergate.core.memory import SMALL, MemoryShare
 from infergate.core.messages import Answer, InferResponse, ModelMetadata
+from infergate.core.wire import HttpRequest, HttpResponse, size
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -33,11 +34,13 @@ class Aside(Protocol):
         *arguments: Any,
         client: tuple[str, str],
         cost: int,
+        begin: Callable[[], None] | None = None,
     ) -> T:
         """``function(*arguments)`` done before ``deadline``, all of it pickled; the function, which
         holds nothing of one request, only now and then. ``client`` is an identity or address, and a
         connection, which processes are shared fairly between by the ``cost`` of their jobs: bytes
-        that are gone through. Raises GatewayError: the function's own, TIMEOUT, OVERLOADED, or
+        that are gone through; ``begin`` is called, and may raise, when its turn has come. Raises
+        GatewayError: the function's own, TIMEOUT, OVERLOADED, or
         INTERNAL."""
         ...
 
@@ -86,31 +89,76 @@ class Labour(Generic[Req, Resp]):
         except BaseException:
             writing.failed()
             raise
-        size = writing.done(wire)
-        check_answer(size, self.limits)
-        return wire, size
+        length = writing.done(wire)
+        check_answer(length, self.limits)
+        return wire, length
 
     async def aside(self, call: Call, how: Callable[..., T], *arguments: Any) -> T:
         """``how(*arguments)``, a method of the codec, done aside for the client of ``call``."""
         assert self._aside is not None
         client, cost = _client(call), self._cost(*arguments)
-        return await self._aside.run(call.deadline, how, *arguments, client=client, cost=cost)
+        inflated = _inflated(arguments[0], cost)
+        if not inflated:
+            return await self._aside.run(call.deadline, how, *arguments, client=client, cost=cost)
+        reserved = _Reserved(call.memory, inflated)
+        try:
+            return await self._aside.run(
+                call.deadline, how, *arguments, client=client, cost=cost, begin=reserved.begin
+            )
+        finally:
+            reserved.end()
 
     def _cost(self, message: Any, *arguments: Any) -> int:
         """Bytes that a method of the codec goes through to read or write ``message``, at most."""
         if isinstance(message, Unfinished):
             return message.text
-        if self._text is None:
+        text, most = self._text, self.limits.body
+        if text is None:
             return 0
         if isinstance(message, Answer):
-            return self._text.text_out(message, arguments[0])
-        return min(self._text.text_in(message), self.limits.body)
+            return text.text_out(message, arguments[0])
+        if isinstance(message, HttpResponse):
+            return min(text.text_forwarded(message, arguments[0]), most)
+        return min(text.text_in(message), most)
+
+    def forwards_here(self, answer: Resp, asked: Req) -> bool:
+        """Whether ``answer`` to ``asked``, which goes on as it came, is made ready here."""
+        text = self._text
+        return text is None or text.text_forwarded(answer, asked) <= self.limits.json_inline
 
     async def finish(self, unfinished: Unfinished[T], model: ModelMetadata, call: Call) -> T:
         """``Unfinished.finish``."""
         if self._aside is None or unfinished.text <= self.limits.json_inline:
             return unfinished.finish(model)
         return await self.aside(call, _finished, unfinished, model)
+
+
+class _Reserved:
+    """Memory for what a helper inflates, ``size`` bytes at most, from ``begin`` to ``end``: what
+    has come of it by then is counted by who has it."""
+
+    def __init__(self, memory: MemoryShare, size: int) -> None:
+        self._memory: Final = memory
+        self._size: Final = size
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Raises OVERLOADED."""
+        self._memory.grow(self._size)
+        self._has_begun = True
+
+    def end(self) -> None:
+        """Give it back, if it was had."""
+        if self._has_begun:
+            self._memory.shrink(self._size)
+
+
+def _inflated(message: Any, cost: int) -> int:
+    """How much longer a ``message`` that ``cost`` bytes are gone through for is inflated than it is
+    now; 0 where it is not compressed."""
+    if isinstance(message, HttpRequest | HttpResponse):
+        return max(0, cost - size(message.body))
+    return 0
 
 
 def _client(call: Call) -> tuple[str, str]:

@@ -23,7 +23,7 @@ class Named:
         self.answer = answer
         self.raises: BaseException | None = None
 
-    async def respond(self, wire: Any, call: Call) -> Any:
+    async def respond(self, wire: Any, call: Call, late: object = None) -> Any:
         if self.raises:
             raise self.raises
         call.protocol = self.name

@@ -33,7 +33,7 @@ from infergate.codecs.v2_rest import (
     streams,
 )
 from infergate.codecs.v2_rest.elements import NON_FINITE
-from infergate.codecs.v2_rest.encodings import decoded, inflated_size
+from infergate.codecs.v2_rest.encodings import accepted, decoded, inflated_size, is_plain
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.generate import Flat, write_generated
 from infergate.codecs.v2_rest.infer_request import read_request
@@ -47,6 +47,7 @@ from infergate.codecs.v2_rest.paths import NAMES, Place, find
 from infergate.codecs.v2_rest.tensors import HEADER
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.inflation import RATIO
 from infergate.core.json_size import json_size
 from infergate.core.limits import Limits
 from infergate.core.messages import (
@@ -77,7 +78,7 @@ from infergate.core.messages import (
     TraceSettingsRequest,
 )
 from infergate.core.sequences import SequenceId
-from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.core.wire import HttpRequest, HttpResponse, size
 
 _DEFAULT_COMPRESS_MIN: Final = 256
 _JSON: Final = {"content-type": JSON_TYPE}
@@ -150,11 +151,20 @@ class V2Rest:
         return errors.build_error(error, wire)
 
     def text_in(self, wire: HttpRequest) -> int:
-        """Of a compressed body, what it may inflate to; one that inflates to little is left in
-        ``wire`` as it then is."""
+        """Of a compressed body, what all of it may inflate to; one that inflates to little is left
+        in ``wire`` as it then is."""
         most = inflated_size(wire)
+        if not is_plain(wire.headers):
+            return most
         told = wire.headers.get(HEADER, "")
         return min(int(told), most) if told.isdecimal() and len(told) < _LONG_NUMBER else most
+
+    def text_forwarded(self, wire: HttpResponse, asked: HttpRequest) -> int:
+        """See Textual."""
+        if not is_plain(wire.headers):
+            return size(wire.body) * RATIO
+        accept = asked.headers.get("accept-encoding", "")
+        return size(wire.body) if accept and accepted(accept) else 0
 
     def text_out(self, answer: Answer, parsed: Parsed) -> int:
         """The outputs that are not asked for in binary, or all where they are compressed."""

@@ -74,10 +74,12 @@ class Pool:
         *arguments: Any,
         client: tuple[str, str] = ("", ""),
         cost: int = 0,
+        begin: Callable[[], None] | None = None,
     ) -> T:
         """``function(*arguments)`` by another process; all of it is pickled. ``client`` is who
         shares the queue fairly with others: an identity or address, and a connection; ``cost`` is
-        an estimate of the bytes that the job goes through.
+        an estimate of the bytes that the job goes through. ``begin`` is called when its turn has
+        come; what it raises, this raises.
 
         Raises what it raises (GatewayError, else RuntimeError), TIMEOUT at ``deadline`` (of
         ``time.monotonic``, which is the loop's clock; None: after ``PATIENCE``), INTERNAL where the
@@ -89,7 +91,9 @@ class Pool:
         try:
             async with asyncio.timeout_at(deadline):
                 place = self._take_now(cost) or await self._wait(client, cost)
-                value = await place.do((function, arguments))
+                if begin is not None:
+                    self._begin(begin, place)
+                value = await place.do((function, arguments), cost)
         except TimeoutError:
             if place is None:
                 self._tally.expired += 1
@@ -104,6 +108,13 @@ class Pool:
                 retry_after=_RETRY_AFTER,
             ) from error
         return cast("T", value)
+
+    def _begin(self, begin: Callable[[], None], place: _Place) -> None:
+        try:
+            begin()
+        except BaseException:
+            self._freed(place)
+            raise
 
     def _take_now(self, cost: int) -> _Place | None:
         if self._free and not len(self._queue) and cost <= self._max_cost():
@@ -164,10 +175,10 @@ class _Place:
         self._freed: Final = freed
         self._started: asyncio.Task[_Process] | None = None
 
-    async def do(self, job: Any) -> Any:
+    async def do(self, job: Any, cost: int) -> Any:
         try:
             process = await self._living()
-            answer = process.send(job, lambda: self._freed(self))
+            answer = process.send(job, cost, lambda: self._freed(self))
         except BaseException:
             self._freed(self)
             raise
@@ -261,13 +272,14 @@ class _Process(asyncio.SubprocessProtocol):
         # uvloop's is none by name
         self._transport = cast("asyncio.SubprocessTransport", transport)
 
-    def send(self, job: Any, taken: Callable[[], None]) -> asyncio.Future[Any]:
-        """The answer to ``job``. ``taken`` is called when it is here, or will never be."""
+    def send(self, job: Any, cost: int, taken: Callable[[], None]) -> asyncio.Future[Any]:
+        """The answer to ``job``, which goes through ``cost`` bytes at most. ``taken`` is called
+        when the answer is here, or will never be."""
         function, arguments = job
         laid = _Laid(self._memory)
         known = _known(function)
         pickled = known + pack(arguments, laid.lay)
-        room = self._memory.room(max(_LEAST, _TIMES * laid.size))
+        room = self._memory.room(max(_LEAST, _TIMES * laid.size, cost))
         place = self._memory.mapped.place(room)
         if place is None:
             head = HEAD.pack(len(pickled), len(known), 0, 0, 0)

@@ -753,6 +753,9 @@ def test_text_in_of_what_is_compressed() -> None:
     assert told_in(little, content_encoding="gzip") == 1000
     assert told_in(little, content_encoding=" Identity") == len(little)
     assert told_in(much, content_encoding="gzip") == len(much) * 1032
+    binary = {"content_encoding": "gzip", "inference_header_content_length": "40"}
+    assert told_in(little, **binary) == 40
+    assert told_in(much, **binary) == len(much) * 1032  # all of it is inflated
     for wrong in (b"x" * 100, os.urandom(100_000)):
         assert told_in(wrong, content_encoding="gzip") == len(wrong) * 1032
 
@@ -790,6 +793,16 @@ def test_text_out_is_what_is_written_as_text_or_compressed() -> None:
         assert CODEC.text_out(answer, parsed) == expected
     assert CODEC.text_out(answer, Parsed(request)) == 9
     assert CODEC.text_out(Health(ok=True), Parsed(ServerLiveRequest())) == 0
+
+
+def test_text_forwarded_is_what_is_compressed_or_inflated() -> None:
+    def text(accept: str, **headers: str) -> int:
+        told = {name.replace("_", "-"): value for name, value in headers.items()}
+        asked = HttpRequest("POST", "/v2/models/m/infer", "", {"accept-encoding": accept})
+        return CODEC.text_forwarded(HttpResponse(200, told, (b"x" * 1000,)), asked)
+
+    assert (text(""), text("identity"), text("gzip")) == (0, 0, 1000)
+    assert text("", content_encoding="gzip") == 1000 * 1032
 
 
 @pytest.mark.parametrize("nested", [False, True])

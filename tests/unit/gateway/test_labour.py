@@ -1,0 +1,159 @@
+"""What a frontend has done by a helper because it inflates or deflates much, and the memory for
+it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fakes import Wired, call
+
+from infergate.codecs.base import Profile
+from infergate.codecs.registry import plugins
+from infergate.core.call import ANONYMOUS, Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB
+from infergate.core.retrying import RetryPolicy
+from infergate.core.wire import HttpRequest, HttpResponse, joined, size
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.gateway import Gateway
+from infergate.routing.table import Route, RouteTable
+
+PATH = "/v2/models/m/infer"
+HEADER = "inference-header-content-length"
+
+
+class _Aside:
+    """Does it here, and remembers it."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[str, tuple[str, str], int]] = []
+        self.arguments: tuple[Any, ...] = ()
+
+    async def run(
+        self,
+        deadline: float | None,
+        function: Callable[..., Any],
+        *arguments: Any,
+        client: tuple[str, str],
+        cost: int,
+        begin: Callable[[], None] | None = None,
+    ) -> Any:
+        if begin is not None:
+            begin()
+        name = getattr(function, "func", function).__name__
+        self.jobs.append((name, client, cost))
+        self.arguments = arguments
+        return function(*arguments)
+
+
+class _Memory:
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = self.peak = 0
+
+    def grow(self, size: int) -> None:
+        if self.held + size > self.most:
+            raise GatewayError(Kind.OVERLOADED, "full")
+        self.held += size
+        self.peak = max(self.peak, self.held)
+
+    def shrink(self, size: int) -> None:
+        self.held -= size
+
+
+class _Rest(Wired):
+    protocol = "v2-rest"
+
+    def __init__(self, reply: HttpResponse) -> None:
+        super().__init__("b", plugins()["v2-rest"].make({}))
+        self.reply = reply  # type: ignore[assignment]
+
+    async def profile(self, call: Call) -> Profile:
+        return Profile("any", binary=True)
+
+
+def _compressed(elements: int) -> HttpRequest:
+    told = {"name": "INPUT0", "datatype": "UINT8", "shape": [elements],
+            "parameters": {"binary_data_size": elements}}  # fmt: skip
+    head = json.dumps({"inputs": [told]}).encode()
+    headers = {HEADER: str(len(head)), "content-encoding": "gzip", "accept-encoding": "gzip"}
+    return HttpRequest("POST", PATH, "", headers, (gzip.compress(head + bytes(elements)),))
+
+
+def _answer(elements: int) -> HttpResponse:
+    told = {"model_name": "m", "outputs": [{"name": "O", "datatype": "BYTES", "shape": [1],
+            "data": ["x" * elements]}]}  # fmt: skip
+    return HttpResponse(200, {"content-type": "application/json"}, [json.dumps(told).encode()])
+
+
+def _frontend(aside: _Aside, reply: HttpResponse, **route: Any) -> Frontend[Any, Any]:
+    table = RouteTable([Route("m", "b", **route)])
+    gateway = Gateway(table, {"b": _Rest(reply)}, {})
+    return Frontend(plugins()["v2-rest"].make({}), gateway, DEFAULT_LIMITS, aside)
+
+
+async def test_a_helper_inflates_what_is_long_and_memory_is_counted_meanwhile() -> None:
+    aside, memory = _Aside(), _Memory(64 * MIB)
+    wire = _compressed(4 * MIB)
+    cost = size(wire.body) * 1032
+    answer = await _frontend(aside, _answer(1)).respond(wire, call(memory=memory))
+    assert answer.status == 200
+    assert aside.jobs == [("shield", ("", "test"), cost)]
+    assert cost - size(wire.body) <= memory.peak < cost + 5 * MIB
+    assert 4 * MIB < memory.held < 5 * MIB  # the body as it goes on
+
+
+async def test_without_memory_nothing_is_inflated() -> None:
+    aside = _Aside()
+    answer = await _frontend(aside, _answer(1)).respond(
+        _compressed(4 * MIB), call(memory=_Memory(MIB))
+    )
+    assert (answer.status, aside.jobs) == (503, [])
+
+
+@pytest.mark.parametrize(("elements", "jobs"), [(100 * KIB, []), (300 * KIB, ["relabel"])])
+async def test_a_helper_compresses_long_answers_that_go_on(elements: int, jobs: list[str]) -> None:
+    aside = _Aside()
+    wire = replace(_compressed(1), headers={HEADER: "0", "accept-encoding": "gzip"}, body=(b"",))
+    frontend = _frontend(aside, _answer(elements), validate=False)
+    answer = await frontend.respond(wire, call())
+    assert answer.headers["content-encoding"] == "gzip"
+    assert b"x" * elements in gzip.decompress(bytes(joined(answer.body)))
+    assert [each[0] for each in aside.jobs] == jobs
+    assert not jobs or aside.arguments[1].body == ()  # its tensors stay here
+
+
+async def test_a_helper_looks_for_the_sequence_of_what_is_not_checked() -> None:
+    aside = _Aside()
+    frontend = _frontend(aside, _answer(1), validate=False, retry=RetryPolicy(idempotent=True))
+    answer = await frontend.respond(_compressed(MIB), call())
+    assert answer.status == 200
+    assert [each[0] for each in aside.jobs] == ["sequence"]
+
+
+@pytest.mark.parametrize(
+    ("peer", "identity", "client"),
+    [
+        ("10.0.0.1:5", "key:a", "key:a"),
+        ("10.0.0.1:5", ANONYMOUS, "10.0.0.1"),
+        ("[::1]:5", "", "[::1]"),
+        ("unix", "", ""),
+    ],
+)
+async def test_who_shares_helpers(peer: str, identity: str, client: str) -> None:
+    class Permit:
+        def __init__(self) -> None:
+            self.identity = identity
+
+        def allows(self, operation: type, model: str) -> bool:
+            return True
+
+    aside, asked = _Aside(), call(permit=Permit())
+    asked.peer = peer
+    await _frontend(aside, _answer(1)).respond(_compressed(MIB), asked)
+    assert aside.jobs[0][1] == (client, peer)
