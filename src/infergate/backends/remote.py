@@ -18,25 +18,26 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar
 
-from infergate.backends.base import read_wrong, several
+from infergate.backends.base import several
 from infergate.backends.carriers import HTTP_HEADERS, RPC_HEADERS, HeaderAccess
 from infergate.backends.checking import Checking
 from infergate.backends.descriptions import LIFETIME, Descriptions, configured
 from infergate.backends.detection import Detection
 from infergate.backends.endpoints import Balance, Endpoints, Lease, Site
 from infergate.backends.headers import HeaderRule
+from infergate.backends.messages import Messages
 from infergate.backends.queueing import Queue
 from infergate.backends.remembered import DOUBTFUL
 from infergate.backends.sending import Sending, late
 from infergate.backends.watching import Watcher, Watching
-from infergate.codecs.base import Codec, Profile, Rephrasing, Streaming, Textual
+from infergate.codecs.base import Codec, Profile, Rephrasing, Streaming
 from infergate.codecs.profiles import GENERIC, detect
-from infergate.core.accounting import Writing, count_tensors, parts
+from infergate.core.accounting import count_tensors, parts
+from infergate.core.aside import Aside
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.figures import PlaceFigures
-from infergate.core.limits import HEADER_BUDGET, Limits
-from infergate.core.memory import SMALL
+from infergate.core.limits import HEADER_BUDGET, CostlyError, Limits
 from infergate.core.messages import (
     Answer,
     InferRequest,
@@ -119,8 +120,10 @@ class RemoteBackend(Generic[Req, Resp]):
         limits: Limits,
         *,
         tally: Tally | None = None,
+        aside: Aside | None = None,
     ) -> None:
-        """``tally`` is where its retries and the like are counted."""
+        """``tally`` is where its retries and the like are counted, ``aside`` where messages that
+        take long are read and written; None: here."""
         tally = tally or Tally()
         self.name: Final = server.name
         self.protocol: Final = codec.name
@@ -128,7 +131,7 @@ class RemoteBackend(Generic[Req, Resp]):
         self.sequences: Final = codec.caps.sequences
         self.codec: Final = codec
         self._upstream: Final = upstream
-        self._limits: Final = limits
+        self._messages: Final = Messages(server.name, codec, limits, aside)
         sites = [e if isinstance(e, Site) else Site(e, str(e)) for e in server.endpoints]
         self._endpoints: Final = Endpoints(server.name, sites, server.balance)
         dropping = upstream if isinstance(upstream, Dropping) else None
@@ -154,7 +157,6 @@ class RemoteBackend(Generic[Req, Resp]):
         )
         self.infer: Final = self._sending.infer
         """See :class:`~infergate.backends.sending.Sending`."""
-        self._textual: Final = codec if isinstance(codec, Textual) else None
         self._rephrasing: Final = _rephrasing(codec)
         self._detection: Final = Detection(server.profile, self._ask_profile)
         self._descriptions: Final = Descriptions(self._ask_description)
@@ -190,9 +192,17 @@ class RemoteBackend(Generic[Req, Resp]):
         if self.codec.described and isinstance(operation, InferRequest):
             return await self._infer_described(operation, call)
         profile = await self.profile(call)
-        wire = self._built(operation, profile, call)
+        messages = self._messages
+        if messages.is_long(operation, profile):
+            wire = await messages.write_aside(operation, profile, call)
+        else:
+            wire = messages.write(operation, profile, call)
         try:
-            return self._read(await self._answer(operation, wire, call), operation, call)
+            answer = await self._answer(operation, wire, call)
+            try:
+                return messages.read(answer, operation, call)
+            except CostlyError:
+                return await messages.read_aside(answer, operation, call)
         except GatewayError as error:
             if error.kind not in _NOT_UNDERSTOOD:
                 raise
@@ -211,7 +221,8 @@ class RemoteBackend(Generic[Req, Resp]):
     ) -> Answer:
         """Rule 2."""
         try:
-            return self._read(await self._sending.exchange(wire, call), operation, call)
+            answer = await self._sending.exchange(wire, call)
+            return await self._messages.read_either(answer, operation, call)
         except GatewayError as error:
             if error.kind not in _NOT_UNDERSTOOD:
                 raise
@@ -228,10 +239,14 @@ class RemoteBackend(Generic[Req, Resp]):
     async def _infer_described(self, request: InferRequest, call: Call) -> Answer:
         """Rule 1."""
         profile = await self.profile(call)
-        declared = call.declared
+        declared, messages = call.declared, self._messages
         model = declared or await self.describe(request.model, request.version, call)
         try:
-            wire = self.codec.build_request(request, profile, model)
+            wire = (
+                await messages.write_aside(request, profile, call, model)
+                if messages.is_long(request, profile)
+                else messages.write(request, profile, call, model)
+            )
         except GatewayError as error:
             if declared or error.kind not in _OUTDATED:
                 raise
@@ -239,40 +254,17 @@ class RemoteBackend(Generic[Req, Resp]):
             if newer == model:
                 raise
             model = newer
-            wire = self.codec.build_request(request, profile, model)
+            wire = await messages.write_aside(request, profile, call, model)
         answer = await self.infer(wire, call, self._sequence(request, call))
         try:
-            return self._read(answer, request, call, model)
+            try:
+                return messages.read(answer, request, call, model)
+            except CostlyError:
+                return await messages.read_aside(answer, request, call, model)
         except GatewayError as error:
             if error.kind in _UNFITTING:
                 self._descriptions.doubt(request.model, request.version)
             raise
-
-    def _built(self, operation: Operation, profile: Profile, call: Call) -> Req:
-        textual, most = self._textual, 0
-        if textual is not None and isinstance(operation, InferRequest):
-            most = textual.size_to_backend(operation, profile)
-        if most <= SMALL:
-            return self.codec.build_request(operation, profile)
-        writing = Writing(most, call.memory)
-        try:
-            wire = self.codec.build_request(operation, profile)
-        except BaseException:
-            writing.failed()
-            raise
-        writing.done(wire)
-        return wire
-
-    def _read(
-        self, answer: Resp, operation: Operation, call: Call, model: ModelMetadata | None = None
-    ) -> Answer:
-        try:
-            read = self.codec.parse_response(answer, operation, self._limits, model)
-        except GatewayError as error:
-            raise read_wrong(error, self.name) from None
-        if isinstance(read, InferResponse):
-            count_tensors(read.outputs, parts(answer), call.memory)
-        return read
 
     async def stream(
         self, request: InferRequest, call: Call
@@ -289,7 +281,7 @@ class RemoteBackend(Generic[Req, Resp]):
             try:
                 async with aclosing(self._sending.stream(wire, call, sequence)) as messages:
                     async for message in messages:
-                        answer = self._read_streamed(codec, message, request, model)
+                        answer = await self._messages.read_streamed(message, request, call, model)
                         begun = True
                         if answer is not None:
                             new = count_tensors(answer.outputs, parts(message), call.memory)
@@ -327,18 +319,6 @@ class RemoteBackend(Generic[Req, Resp]):
             model = await self.describe(request.model, request.version, call)
         return codec.build_stream_request(request, profile, model), model
 
-    def _read_streamed(
-        self,
-        codec: Streaming[Req, Resp],
-        message: Resp,
-        request: InferRequest,
-        model: ModelMetadata | None,
-    ) -> InferResponse | None:
-        try:
-            return codec.parse_stream_response(message, request, self._limits, model)
-        except GatewayError as error:
-            raise read_wrong(error, self.name) from None
-
     def _sequence(self, request: InferRequest, call: Call) -> SequenceName | None:
         """The sequence that ``request`` is of, where that matters: to the choice of an endpoint, or
         because nothing of a sequence is sent twice."""
@@ -370,7 +350,8 @@ class RemoteBackend(Generic[Req, Resp]):
         self, wire: Req, operation: Operation, lease: Lease, call: Call
     ) -> Answer | GatewayError:
         try:
-            return self._read(await self._sending.to(lease, wire, call), operation, call)
+            answer = await self._sending.to(lease, wire, call)
+            return await self._messages.read_either(answer, operation, call)
         except GatewayError as error:
             return error
 
@@ -393,7 +374,7 @@ class RemoteBackend(Generic[Req, Resp]):
         question = ServerMetadataRequest()
         wire = self.codec.build_request(question, GENERIC)
         told = await self._sending.exchange(wire, call)
-        answer = self.codec.parse_response(told, question, self._limits)
+        answer = await self._messages.read_either(told, question, call)
         assert isinstance(answer, ServerMetadata)
         return detect(answer)
 

@@ -242,7 +242,11 @@ class Textual(Protocol[Req_contra]):
         ...
 
     def text_out(self, answer: Answer, parsed: Parsed) -> int:
-        """Bytes of tensors that ``build_response`` would write as text."""
+        """Bytes of tensors that ``build_response`` would write as text, or in a loop."""
+        ...
+
+    def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+        """The same of ``build_request``."""
         ...
 
     def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:

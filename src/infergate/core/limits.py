@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import astuple, dataclass
+from typing import Any, ClassVar, Final
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -13,6 +13,8 @@ MIB: Final = 1024 * KIB
 class Limits:
     """What codecs and transports refuse to exceed. Sizes in bytes, times in seconds."""
 
+    on_loop: ClassVar[bool] = False
+    """Whether the work is done on the event loop and may take it a short time only."""
     body: int = 64 * MIB
     """A request or answer, and what a compressed one may inflate to (Triton HTTP: 64 MiB)."""
     json: int = 32 * MIB
@@ -49,8 +51,36 @@ class Limits:
     """Bytes of request bodies being served at once, and of answers that wait for slow readers."""
 
 
+class LoopLimits(Limits):
+    """The same limits for work on the event loop: what would take longer than the loop can spare
+    raises ``CostlyError`` before it begins. In another process they are plain limits."""
+
+    __slots__ = ()
+    on_loop: ClassVar[bool] = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Limits, astuple(self)
+
+
+class CostlyError(Exception):
+    """The work is within the limits but takes too long for the event loop: a helper must do it."""
+
+
 DEFAULT_LIMITS: Final = Limits()
 HEADER_BUDGET: Final = 7168
 """Bytes of all client headers that a backend is sent, counted as in RFC 9113, 6.5.2. Triton
 and aiohttp close a connection over 8190 bytes, gRPC servers may refuse metadata from 8 KiB on, and
 the gateway adds fields of its own."""
+ELEMENTS_ON_LOOP: Final = 1 << 16
+"""BYTES elements of a message that the event loop reads: each takes it 0.1 to 0.3 µs a walk."""
+
+
+def check_loop(limits: Limits, amount: int, most: int) -> None:
+    """Raises CostlyError where the event loop is to do more than ``most`` of something."""
+    if amount > most and limits.on_loop:
+        raise CostlyError
+
+
+def for_loop(limits: Limits) -> LoopLimits:
+    """``limits`` for work on the event loop."""
+    return LoopLimits(*astuple(limits))

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from infergate.core.datatypes import NUMPY, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.limits import Limits
+from infergate.core.limits import DEFAULT_LIMITS, ELEMENTS_ON_LOOP, Limits, check_loop
 from infergate.core.places import Place
 from infergate.core.records import record
 
@@ -69,7 +69,8 @@ class OpaqueParameters(dict[str, Any]):
 NO_PARAMETERS: Final[Parameters] = MappingProxyType({})
 Buffer = bytes | bytearray | memoryview
 MOST_BYTES_ELEMENTS: Final = 1 << 20
-"""In one tensor. Each has to be walked, about 0.2 µs: this many hold the event loop 0.2 s."""
+"""In one tensor. Each has to be walked, about 0.2 µs. More than ``ELEMENTS_ON_LOOP`` of a message
+are walked by a helper."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -183,8 +184,11 @@ def count_bytes(name: str, data: Buffer, most: int) -> int:
     return count
 
 
-def add_bytes_elements(name: str, shape: tuple[int, ...], so_far: int) -> int:
-    """``so_far`` and the BYTES elements that ``shape`` announces. Raises TOO_LARGE.
+def add_bytes_elements(
+    name: str, shape: tuple[int, ...], so_far: int, limits: Limits = DEFAULT_LIMITS
+) -> int:
+    """``so_far`` and the BYTES elements that ``shape`` announces. Raises TOO_LARGE, and CostlyError
+    on the event loop.
 
     The limit is for all tensors of a message together: a thousand tensors of a million elements
     each would hold the interpreter for minutes.
@@ -196,6 +200,7 @@ def add_bytes_elements(name: str, shape: tuple[int, ...], so_far: int) -> int:
             f"tensor '{name}': shape {list(shape)} makes it {elements} BYTES elements in "
             f"the message, the limit is {MOST_BYTES_ELEMENTS}",
         )
+    check_loop(limits, elements, ELEMENTS_ON_LOOP)
     return elements
 
 

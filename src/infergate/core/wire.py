@@ -7,7 +7,7 @@ is given out as parts, so that a tensor's memory reaches the socket without bein
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -84,7 +84,10 @@ class RpcRequest:
     """The message, if it is not inflated yet: ``message`` is empty then."""
     found: Any = field(default=None, init=False, repr=False, compare=False)
     """What its codec has found in the message, kept so that it is looked through once. It is nobody
-    else's."""
+    else's, and does not go to another process."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple([getattr(self, each.name) for each in fields(self) if each.init])
 
 
 @dataclass(slots=True)

@@ -16,17 +16,18 @@ from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 from infergate.backends.base import Backend, read_wrong
 from infergate.codecs.base import Codec, Forwarding, Parsed, Peek, Profile, Unfinished
 from infergate.core.accounting import count_tensors, parts
+from infergate.core.aside import Aside
 from infergate.core.call import REQUEST_ID, Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.limits import Limits
+from infergate.core.limits import CostlyError, Limits
 from infergate.core.messages import OPERATIONS, Answer, InferRequest
 from infergate.core.sequences import SequenceName
 from infergate.core.vocabulary import BUG
 from infergate.core.wire import HttpRequest, LateMessage, size
 from infergate.gateway.answers import only, opened
 from infergate.gateway.gateway import Bound, Gateway
-from infergate.gateway.labour import Aside, Labour
+from infergate.gateway.labour import Labour
 from infergate.gateway.late import BEGINNING, beginning
 
 Req = TypeVar("Req")
@@ -115,12 +116,20 @@ class Translate(Generic[Req, Resp]):
     async def parse(self, wire: Req, call: Call) -> Parsed:
         """The whole of what ``wire`` asks for."""
         labour = self._labour
-        if labour.reads_here(wire):
-            parsed = labour.codec.parse_request(wire, labour.limits)
-        else:
+        here = labour.reads_here(wire)
+        if here:
+            try:
+                parsed = labour.codec.parse_request(wire, labour.limits)
+            except CostlyError:
+                here = False
+        if not here:
             parsed = await labour.aside(call, labour.parse_request, wire)
         if isinstance(parsed, Unfinished):
-            parsed = await self.finished(parsed, call)
+            unfinished = parsed
+            try:
+                parsed = await self.finished(unfinished, call, here=here)
+            except CostlyError:
+                parsed = await self.finished(unfinished, call, here=False)
         operation = parsed.operation
         if isinstance(operation, InferRequest):
             count_tensors(operation.inputs, parts(wire), call.memory)
@@ -134,18 +143,18 @@ class Translate(Generic[Req, Resp]):
         response: Resp = (await labour.written(call, how, answer, parsed))[0]
         return response
 
-    async def finished(self, unfinished: Unfinished[T], call: Call) -> T:
+    async def finished(self, unfinished: Unfinished[T], call: Call, *, here: bool) -> T:
         """``unfinished`` made whole. What contradicts the metadata may contradict old metadata
         only, so it is looked at again before the client is refused."""
         model, version = unfinished.model, unfinished.version
         known = await self._gateway.describe(model, version, call)
         try:
-            return await self._labour.finish(unfinished, known, call)
+            return await self._labour.finish(unfinished, known, call, here=here)
         except GatewayError:
             newer = await self._gateway.describe(model, version, call, newer=True)
             if newer == known:
                 raise
-        return await self._labour.finish(unfinished, newer, call)
+        return await self._labour.finish(unfinished, newer, call, here=here)
 
 
 class Forward(Generic[Req, Resp]):
@@ -168,19 +177,24 @@ class Forward(Generic[Req, Resp]):
         self._otherwise: Final = otherwise
 
     async def infer(self, wire: Req, peek: Peek, bound: Bound, call: Call) -> Resp:
-        """Check, readdress, exchange, relabel."""
+        """Check, readdress, exchange, relabel. What takes long to check is translated."""
         route, limits = bound.route, self._labour.limits
         found: Any  # the type checker cannot tell Req from Unfinished[Req]
         if not route.validate:  # the operator vouches for this route's clients
             found = wire
-        elif self._labour.reads_here(wire):
-            found = self._shield(wire, limits)
         else:
-            found = await self._labour.aside(call, self._codec.shield, wire, limits)
-            if not isinstance(found, Unfinished):
-                call.memory.grow(size(parts(found)))
-        if isinstance(found, Unfinished):
-            found = await self._otherwise.finished(found, call)
+            here = self._labour.reads_here(wire)
+            try:
+                if here:
+                    found = self._shield(wire, limits)
+                else:
+                    found = await self._labour.aside(call, self._codec.shield, wire, limits)
+                    if not isinstance(found, Unfinished):
+                        call.memory.grow(size(parts(found)))
+                if isinstance(found, Unfinished):
+                    found = await self._otherwise.finished(found, call, here=here)
+            except CostlyError:
+                return await self._translated(wire, peek, bound, call)
         checked: Req = found
         model = route.backend_model(peek.model)
         keeps = self._backend.spreads or route.retry.idempotent
@@ -192,19 +206,27 @@ class Forward(Generic[Req, Resp]):
             await self._backend.profile(call),
         )
         if upstream is None:  # this server does not take that form of the protocol
-            call.way = self._otherwise.name
-            return await self._otherwise.infer(checked, peek, bound, call)
+            return await self._translated(checked, peek, bound, call)
         answer = await self._backend.infer(upstream, call, sequence)
         names = (
             peek.model if route.rewrite.model else "",
             (peek.version or route.version) if route.rewrite.version else "",
         )
+        labour = self._labour
         try:
-            if self._labour.forwards_here(answer, checked):
+            if not labour.forwards_here(answer, checked):
+                return await self._relabel_aside(answer, checked, names, call)
+            try:
                 return self._relabel(answer, checked, *names, limits)
-            return await self._relabel_aside(answer, checked, names, call)
+            except CostlyError:
+                how = self._codec.relabel
+                return await labour.aside(call, how, answer, checked, *names, limits)
         except GatewayError as error:
             raise read_wrong(error, bound.backend.name) from None
+
+    def _translated(self, wire: Req, peek: Peek, bound: Bound, call: Call) -> Awaitable[Resp]:
+        call.way = self._otherwise.name
+        return self._otherwise.infer(wire, peek, bound, call)
 
     async def _relabel_aside(
         self, answer: Resp, asked: Any, names: tuple[str, str], call: Call
@@ -218,11 +240,14 @@ class Forward(Generic[Req, Resp]):
     async def _sequence(
         self, wire: Req, bound: Bound, model: str, call: Call
     ) -> SequenceName | None:
-        labour, limits = self._labour, self._labour.limits
-        if bound.route.validate or labour.reads_here(wire):
-            number = self._codec.sequence(wire, limits)
-        else:
-            number = await labour.aside(call, self._codec.sequence, wire, limits)
+        labour, how = self._labour, self._codec.sequence
+        try:
+            if bound.route.validate or labour.reads_here(wire):
+                number = how(wire, labour.limits)
+            else:
+                number = await labour.aside(call, how, wire, labour.limits)
+        except CostlyError:
+            number = await labour.aside(call, how, wire, labour.limits)
         return None if number is None else SequenceName(model, number)
 
 

@@ -1,7 +1,10 @@
-"""A codec's work on one message: done here, or aside where the message holds much text.
+"""A codec's work on one message: done here, or aside where it takes long.
 
-*Why.* The libraries that read and write JSON hold the interpreter while they do, so a long document
-would keep every other request waiting (docs/decisions/0008-long-json-aside.md).
+*Why.* The libraries that read and write JSON hold the interpreter while they do, and so does each
+loop over the parts of a message: others would wait (docs/decisions/0008-long-json-aside.md).
+*How.* A codec estimates the text of a message, which is known beforehand (``Textual``). All else
+it finds out on the way: with ``LoopLimits`` it raises CostlyError instead of beginning what takes
+long, and is called again in a helper (docs/decisions/0037-costly-work.md).
 *Rule.* Where it is done changes nothing about what comes of it.
 """
 
@@ -9,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from infergate.codecs.base import Codec, Parsed, Textual, Unfinished
-from infergate.core.accounting import Writing, check_answer
-from infergate.core.call import ANONYMOUS, Call
-from infergate.core.limits import Limits
+from infergate.core.accounting import Writing, check_answer, parts
+from infergate.core.aside import Aside, client_of
+from infergate.core.call import Call
+from infergate.core.limits import Limits, for_loop
 from infergate.core.memory import SMALL, MemoryShare
 from infergate.core.messages import Answer, InferResponse, ModelMetadata
 from infergate.core.wire import HttpRequest, HttpResponse, size
@@ -24,38 +28,17 @@ Resp = TypeVar("Resp")
 T = TypeVar("T")
 
 
-class Aside(Protocol):
-    """Runs functions in other processes."""
-
-    async def run(
-        self,
-        deadline: float | None,
-        function: Callable[..., T],
-        *arguments: Any,
-        client: tuple[str, str],
-        cost: int,
-        begin: Callable[[], None] | None = None,
-    ) -> T:
-        """``function(*arguments)`` done before ``deadline``, all of it pickled; the function, which
-        holds nothing of one request, only now and then. ``client`` is an identity or address, and a
-        connection, which processes are shared fairly between by the ``cost`` of their jobs: bytes
-        that are gone through; ``begin`` is called, and may raise, when its turn has come. Raises
-        GatewayError: the function's own, TIMEOUT, OVERLOADED, or
-        INTERNAL."""
-        ...
-
-
 class Labour(Generic[Req, Resp]):
     """``codec``'s costly work. ``aside`` None: all of it is done here."""
 
     def __init__(self, codec: Codec[Req, Resp], limits: Limits, aside: Aside | None) -> None:
         self.codec: Final = codec
-        self.limits: Final = limits
+        self.limits: Final = limits if aside is None else for_loop(limits)
         self._aside: Final = aside
         self._textual: Final = codec if isinstance(codec, Textual) else None
         self._text: Final = None if aside is None else self._textual
         self._short: Final = min(SMALL, limits.json_inline)
-        self.parse_request: Final = partial(codec.parse_request, limits=limits)
+        self.parse_request: Final = partial(codec.parse_request, limits=self.limits)
         """One object, which is known aside once it was there."""
 
     def reads_here(self, wire: Req) -> bool:
@@ -96,7 +79,7 @@ class Labour(Generic[Req, Resp]):
     async def aside(self, call: Call, how: Callable[..., T], *arguments: Any) -> T:
         """``how(*arguments)``, a method of the codec, done aside for the client of ``call``."""
         assert self._aside is not None
-        client, cost = _client(call), self._cost(*arguments)
+        client, cost = client_of(call), self._cost(*arguments)
         inflated = _inflated(arguments[0], cost)
         if not inflated:
             return await self._aside.run(call.deadline, how, *arguments, client=client, cost=cost)
@@ -114,21 +97,24 @@ class Labour(Generic[Req, Resp]):
             return message.text
         text, most = self._text, self.limits.body
         if text is None:
-            return 0
+            return size(parts(message))
         if isinstance(message, Answer):
             return text.text_out(message, arguments[0])
         if isinstance(message, HttpResponse):
             return min(text.text_forwarded(message, arguments[0]), most)
-        return min(text.text_in(message), most)
+        return min(max(text.text_in(message), size(parts(message))), most)
 
     def forwards_here(self, answer: Resp, asked: Req) -> bool:
         """Whether ``answer`` to ``asked``, which goes on as it came, is made ready here."""
         text = self._text
         return text is None or text.text_forwarded(answer, asked) <= self.limits.json_inline
 
-    async def finish(self, unfinished: Unfinished[T], model: ModelMetadata, call: Call) -> T:
-        """``Unfinished.finish``."""
-        if self._aside is None or unfinished.text <= self.limits.json_inline:
+    async def finish(
+        self, unfinished: Unfinished[T], model: ModelMetadata, call: Call, *, here: bool
+    ) -> T:
+        """``Unfinished.finish``; ``here``: the event loop made ``unfinished`` and tries to finish
+        it, or raises CostlyError."""
+        if self._aside is None or (here and unfinished.text <= self.limits.json_inline):
             return unfinished.finish(model)
         return await self.aside(call, _finished, unfinished, model)
 
@@ -159,14 +145,6 @@ def _inflated(message: Any, cost: int) -> int:
     if isinstance(message, HttpRequest | HttpResponse):
         return max(0, cost - size(message.body))
     return 0
-
-
-def _client(call: Call) -> tuple[str, str]:
-    """Who shares helpers with others: an identity, where it tells clients apart, else an address;
-    and the connection."""
-    peer, identity = call.peer, call.identity
-    known = identity and identity != ANONYMOUS
-    return identity if known else peer.rpartition(":")[0], peer
 
 
 def _finished(unfinished: Unfinished[T], model: ModelMetadata) -> T:

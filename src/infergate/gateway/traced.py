@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 from infergate.codecs.base import Forwarding, Parsed
+from infergate.core.aside import Aside
 from infergate.core.call import Call
 from infergate.core.messages import Answer, InferRequest, InferResponse
 from infergate.core.tracing import Tracing
@@ -17,7 +18,7 @@ from infergate.gateway.bound import Bound
 from infergate.gateway.frontend import Exchanging, Forward, Translate
 from infergate.gateway.gateway import Gateway
 from infergate.gateway.guarded import GuardedGateway
-from infergate.gateway.labour import Aside, Labour
+from infergate.gateway.labour import Labour
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")

@@ -22,6 +22,7 @@ from infergate.codecs.protos import SCHEMA
 from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
+from infergate.core.aside import Aside
 from infergate.core.call import Call
 from infergate.core.figures import EndpointFigures, PlaceFigures
 from infergate.core.limits import Limits
@@ -31,7 +32,6 @@ from infergate.gateway.dispatch import HttpDispatch, Record, RpcDispatch, named
 from infergate.gateway.frontend import Frontend, Gate, Ways
 from infergate.gateway.gateway import Gateway
 from infergate.gateway.guarded import GuardedGateway, guarded_services
-from infergate.gateway.labour import Aside
 from infergate.gateway.services import own_services
 from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.statistics import Figures
@@ -154,8 +154,13 @@ def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
         tracing = before.tracing
     else:
         tracing = _tracing(config)
+    if before is not None and before.config.helpers == config.helpers:
+        aside = before.aside
+    else:
+        helpers = shared.company.metrics.traffic.helpers
+        aside = Pool(config.helpers, helpers) if config.helpers else None
     backends = {
-        name: alike.get(name) or _backend(name, config, limits, shared, tracing)
+        name: alike.get(name) or _backend(name, config, limits, shared, tracing, aside)
         for name in config.backends
     }
     gateway = _maker_of_gateways(config, tracing)(
@@ -178,11 +183,6 @@ def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
         log = before.log
     else:
         log = _access_log(config, shared.company)
-    if before is not None and before.config.helpers == config.helpers:
-        aside = before.aside
-    else:
-        tally = shared.company.metrics.traffic.helpers
-        aside = Pool(config.helpers, tally) if config.helpers else None
     access = None
     try:
         if isinstance(gateway, GuardedGateway):
@@ -215,7 +215,7 @@ def _maker_of_gateways(config: Config, tracing: Tracing | None) -> Callable[...,
 
 def _alike(before: Parts, config: Config, limits: Limits) -> dict[str, Backend]:
     """The backends of ``before`` that ``config`` says the same of, by their names."""
-    if before.limits != limits:
+    if before.limits != limits or before.config.helpers != config.helpers:
         return {}
     if before.config.tracing != config.tracing:
         return {}  # each of their exchanges is traced, or none
@@ -341,12 +341,13 @@ def _frontends(
     return frontends
 
 
-def _backend(
+def _backend(  # noqa: PLR0913, PLR0917 - what it stands on
     name: str,
     whole: Config,
     limits: Limits,
     shared: _Shared,
     tracing: Tracing | None,
+    aside: Aside | None,
 ) -> Backend:
     config = whole.backends[name]
     plugin = plugins().get(config.protocol)
@@ -382,13 +383,17 @@ def _backend(
                 upstream = Turns(upstream, config.connections)
             if tracing is not None:
                 upstream = TracedUpstream(upstream, HTTP_HEADERS, tracing, name, tells=tells)
-            return RemoteBackend(server, codec, upstream, HTTP_HEADERS, limits, tally=tally)
+            return RemoteBackend(
+                server, codec, upstream, HTTP_HEADERS, limits, tally=tally, aside=aside
+            )
         case Carrier.GRPC:
             ask_grpc = engine(whole.engine).ask_grpc
             asking = ask_grpc(limits, tls)
             if tracing is not None:
                 asking = TracedUpstream(asking, RPC_HEADERS, tracing, name, tells=tells)
-            return RemoteBackend(server, codec, asking, RPC_HEADERS, limits, tally=tally)
+            return RemoteBackend(
+                server, codec, asking, RPC_HEADERS, limits, tally=tally, aside=aside
+            )
 
 
 def _admin(

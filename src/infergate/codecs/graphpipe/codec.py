@@ -12,7 +12,8 @@ Sources: seed specification 003, and what servers and clients put on the wire
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from infergate.codecs.base import Capabilities, Parsed, Peek, Profile, Unfinished
@@ -32,6 +33,7 @@ from infergate.codecs.graphpipe.metadata import write_json, write_metadata
 from infergate.codecs.graphpipe.options import Errors, Options, read_options
 from infergate.codecs.graphpipe.paths import Place, locate
 from infergate.codecs.graphpipe.reading import Message, Table
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import (
@@ -44,8 +46,10 @@ from infergate.core.messages import (
     Operation,
     ServerLiveRequest,
 )
+from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, joined
 
+_STRING: Final = 4
 _JSON: Final = {"content-type": "application/json"}
 
 
@@ -118,6 +122,32 @@ class GraphPipe:
             place = Place()
         return refuse_by_status(error) if place.question else refuse_by_response(error)
 
+    def text_in(self, wire: HttpRequest) -> int:  # noqa: ARG002 - reading the message tells
+        """Nothing is known beforehand."""
+        return 0
+
+    def text_forwarded(self, wire: HttpResponse, asked: HttpRequest) -> int:  # noqa: ARG002
+        """Nothing is compressed."""
+        return 0
+
+    def text_out(self, answer: Answer, parsed: Parsed) -> int:  # noqa: ARG002
+        """Strings: each is told by an offset."""
+        return _strings(answer.outputs) if isinstance(answer, InferResponse) else 0
+
+    def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:  # noqa: ARG002
+        """Strings are written anew."""
+        return 0, _written(answer.outputs)
+
+    def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+        """As of ``text_out``."""
+        del profile
+        return _strings(operation.inputs)
+
+    def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+        """As of ``size_out``."""
+        del profile
+        return _written(operation.inputs)
+
     # ---- towards backends
 
     def build_request(
@@ -160,6 +190,17 @@ def _request(wire: HttpRequest) -> tuple[int, Table]:
             f"req_type is {kind}, neither {INFER} (InferRequest) nor {METADATA} (MetadataRequest)"
         )
     return kind, request
+
+
+def _strings(tensors: Sequence[Tensor]) -> int:
+    """What it costs to write ``tensors``, in bytes of JSON that cost as much."""
+    strings = [math.prod(each.shape) for each in tensors if each.datatype is Datatype.BYTES]
+    return _STRING * sum(strings)
+
+
+def _written(tensors: Sequence[Tensor]) -> int:
+    """Bytes of the offsets and strings that are written of ``tensors``, at most."""
+    return 3 * sum(len(each.data) for each in tensors if each.datatype is Datatype.BYTES)
 
 
 def _health(ok: bool, question: Operation) -> HttpResponse:  # noqa: FBT001 - it is the answer

@@ -13,7 +13,9 @@ nodes: a server that ignores names would answer with another output.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from infergate.codecs.base import Parsed, Unfinished
 from infergate.codecs.graphpipe import layout
@@ -26,7 +28,7 @@ from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
 from infergate.core.records import record
-from infergate.core.tensor import Buffer
+from infergate.core.tensor import Buffer, Parameters, Tensor
 
 
 @record
@@ -50,26 +52,35 @@ def read_request(table: Table, model: str, version: str, limits: Limits) -> Unfi
     called = (name or f"input {index}" for index, name in enumerate(inputs))
     tensors = read_tensors(zip(called, tables, strict=True), limits)
     outputs = table.texts(OUTPUT_NAMES, limits.tensors)
-
-    def finish(metadata: ModelMetadata) -> Parsed:
-        names = resolve_inputs(inputs, metadata)
-        wanted = resolve_outputs(outputs, metadata)
-        request = InferRequest(
-            model,
-            version,
-            parameters=parameters,
-            inputs=tuple(
-                [
-                    tensor if tensor.name == name else replace(tensor, name=name)
-                    for tensor, name in zip(tensors, names, strict=True)
-                ]
-            ),
-            outputs=tuple(map(RequestedOutput, dict.fromkeys(wanted))),
-        )
-        all_names = tuple(told.name for told in metadata.outputs)
-        return Parsed(request, Reply(wanted or all_names, asked=bool(wanted)))
-
+    finish = partial(_finish, model, version, parameters, tensors, inputs, outputs)
     return Unfinished(model, version, finish)
+
+
+def _finish(  # noqa: PLR0913, PLR0917 - all of a request
+    model: str,
+    version: str,
+    parameters: Parameters,
+    tensors: Sequence[Tensor],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    metadata: ModelMetadata,
+) -> Parsed:
+    names = resolve_inputs(inputs, metadata)
+    wanted = resolve_outputs(outputs, metadata)
+    request = InferRequest(
+        model,
+        version,
+        parameters=parameters,
+        inputs=tuple(
+            [
+                tensor if tensor.name == name else replace(tensor, name=name)
+                for tensor, name in zip(tensors, names, strict=True)
+            ]
+        ),
+        outputs=tuple(map(RequestedOutput, dict.fromkeys(wanted))),
+    )
+    all_names = tuple(told.name for told in metadata.outputs)
+    return Parsed(request, Reply(wanted or all_names, asked=bool(wanted)))
 
 
 # ---- to backends

@@ -27,7 +27,7 @@ def read_tensors(tables: Iterable[tuple[str, Table]], limits: Limits) -> tuple[T
         datatype = _datatype(name, table.byte(TYPE))
         shape = check_shape(name, table.longs(SHAPE, limits.rank), limits)
         if datatype is Datatype.BYTES:
-            elements = add_bytes_elements(name, shape, elements)
+            elements = add_bytes_elements(name, shape, elements, limits)
             data: Buffer = _strings(name, shape, table)
         else:
             data = table.data(DATA)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from infergate.core.limits import KIB
+from infergate.core.limits import KIB, CostlyError, Limits
 from infergate.core.tensor import Buffer
 
 VARINT: Final = 0
@@ -30,6 +30,8 @@ DELIMITED: Final = 2
 FIXED32: Final = 5
 _FIXED_SIZES: Final = {FIXED64: 8, FIXED32: 4}
 
+FIELDS_ON_LOOP: Final = 16384
+"""Fields inside others that the event loop looks at: each takes it 1 µs, and what it holds more."""
 _TAG_BYTES: Final = 5
 VARINT_BYTES: Final = 10
 LENGTH_BYTES: Final = 5
@@ -124,6 +126,25 @@ class Allowance:
         self._left -= 1
         if self._left < 0:
             raise Malformed(f"its fields hold more than {self._most} fields")
+
+
+class _LoopAllowance(Allowance):
+    """The same on the event loop, which a helper relieves of long walks."""
+
+    __slots__ = ()
+
+    def spend(self) -> None:
+        """One more. Raises CostlyError when there were too many."""
+        self._left -= 1
+        if self._left < 0:
+            raise CostlyError
+
+
+def allowance(most: int, limits: Limits) -> Allowance:
+    """Of ``most`` fields; where fewer are too many for the event loop, they raise CostlyError."""
+    if limits.on_loop and most > FIELDS_ON_LOOP:
+        return _LoopAllowance(FIELDS_ON_LOOP)
+    return Allowance(most)
 
 
 def counted(data: Buffer, allowance: Allowance) -> Iterator[Field]:

@@ -23,7 +23,7 @@ from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis.checked import CheckedHeaders
 from infergate.codecs.trtis.datatypes import NUMBERS
 from infergate.codecs.trtis.infer_request import read_request
-from infergate.codecs.trtis.infer_response import write_response
+from infergate.codecs.trtis.infer_response import write_response, written_text
 from infergate.codecs.trtis.methods import BY_PATH, INFER, STREAM_INFER, Method
 from infergate.codecs.trtis.options import Options, read_options
 from infergate.codecs.trtis.status import unknown_is_not_ready
@@ -73,6 +73,9 @@ class TrtisGrpc:
         self._checked: Final = CheckedHeaders()
         # No server of the old API tells its outputs' datatypes.
         self.forwards: bool = not options.data_type
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TrtisGrpc, (self._options,)  # what is remembered stays here
 
     # ---- towards clients
 
@@ -153,6 +156,33 @@ class TrtisGrpc:
         head.meta_data.id = number
         head.meta_data.SetInParent()
         return head
+
+    def text_in(self, wire: RpcRequest) -> int:  # noqa: ARG002 - reading the message tells
+        """Nothing is known beforehand."""
+        return 0
+
+    def text_forwarded(self, wire: RpcResponse, asked: RpcRequest) -> int:  # noqa: ARG002
+        """Nothing is compressed."""
+        return 0
+
+    def text_out(self, answer: Answer, parsed: Parsed) -> int:
+        """Classes and shapes, in the units of JSON's bytes."""
+        if not isinstance(answer, InferResponse):
+            return 0
+        return written_text(answer.outputs, parsed.reply.outputs)
+
+    def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
+        """Headers are short, tensors are not copied."""
+        return 0, self.text_out(answer, parsed)
+
+    def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+        """Shapes, in the units of JSON's bytes."""
+        del profile
+        return written_text(operation.inputs, ())
+
+    def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+        """As of ``size_out``."""
+        return self.text_to_backend(operation, profile)
 
     # ---- towards backends
 

@@ -27,7 +27,7 @@ from infergate.codecs.trtis.paths import STATUS as STATUS_PATH
 from infergate.codecs.trtis.status import as_asked, parse_status
 from infergate.codecs.trtis.statuses import check_status
 from infergate.core.errors import GatewayError, Kind, Origin, garbage, retry_seconds
-from infergate.core.limits import Limits
+from infergate.core.limits import Limits, check_loop
 from infergate.core.messages import (
     Answer,
     Done,
@@ -221,14 +221,15 @@ def _inference(
     model: ModelMetadata,
     limits: Limits,
 ) -> InferResponse:
-    header, _ = read_answer(told, wire.body, Form.BINARY)
+    header, _ = read_answer(told, wire.body, Form.BINARY, limits)
     return read_response(header, allot(memoryview(joined(wire.body))), operation, model, limits)
 
 
-def read_answer(told: str, body: Sequence[Buffer], form: Form) -> tuple[Any, int]:
+def read_answer(told: str, body: Sequence[Buffer], form: Form, limits: Limits) -> tuple[Any, int]:
     """NV-InferResponse, not to be changed, and how many bytes of ``body`` are tensors. Classes that
     it leaves out (v1.0 to 1.4) are in what follows them, which is of ``form``. Raises
-    BACKEND_GARBAGE."""
+    BACKEND_GARBAGE, and CostlyError on the event loop."""
+    check_loop(limits, len(told), text.LONGEST_ON_LOOP)
     header = _read(InferResponseHeader, ANSWERS, told)
     length = sum(each.raw.batch_byte_size for each in header.output)
     if any(not each.HasField("raw") and not each.batch_classes for each in header.output):

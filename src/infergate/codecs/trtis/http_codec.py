@@ -10,8 +10,9 @@ Sources: seed specification 004, and what servers and clients of the API put on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from infergate.codecs.base import Capabilities, Parsed, Peek, Profile, Unfinished
@@ -20,7 +21,7 @@ from infergate.codecs.trtis.checked import CheckedHeaders
 from infergate.codecs.trtis.datatypes import NUMBERS
 from infergate.codecs.trtis.http_frontend import Form
 from infergate.codecs.trtis.infer_request import read_request
-from infergate.codecs.trtis.infer_response import write_response
+from infergate.codecs.trtis.infer_response import write_response, written_text
 from infergate.codecs.trtis.messages import SharedMemoryStatus as Regions
 from infergate.codecs.trtis.options import Options, read_options
 from infergate.codecs.trtis.paths import find
@@ -65,14 +66,15 @@ class TrtisHttp:
         # No server of the old API tells its outputs' datatypes.
         self.forwards: bool = not options.data_type
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TrtisHttp, (self._options,)  # what is remembered stays here
+
     # ---- towards clients
 
     def peek(self, wire: HttpRequest) -> Peek:
-        """The path tells all. A header that cannot be read is refused before a model is looked
-        for, as the servers do."""
+        """The path tells all. Where the header cannot be read, the answer is the same whatever else
+        is wrong: see ``build_error``."""
         operation = find(wire.method, wire.path)
-        if isinstance(operation, InferRequest):
-            http_frontend.read_header(wire)
         return Peek(
             type(operation), getattr(operation, "model", ""), getattr(operation, "version", "")
         )
@@ -82,7 +84,7 @@ class TrtisHttp:
         operation = find(wire.method, wire.path)
         match operation:
             case InferRequest():
-                header = http_frontend.read_header(wire)
+                header = http_frontend.read_header(wire, limits)
                 unfinished = read_request(
                     header, operation, http_frontend.allot(wire.body), self._options.level, limits
                 )
@@ -139,9 +141,36 @@ class TrtisHttp:
                 return http_frontend.bare(405 if not_allowed else 400)
             if isinstance(operation, InferRequest):
                 return http_frontend.refused_inference(
-                    wire, lambda: self._statuses.error(error, operation)
+                    wire, error, lambda: self._statuses.error(error, operation)
                 )
         return http_frontend.empty(self._statuses.error(error, operation), ok=False)
+
+    def text_in(self, wire: HttpRequest) -> int:  # noqa: ARG002 - reading the header tells
+        """Nothing is known beforehand."""
+        return 0
+
+    def text_forwarded(self, wire: HttpResponse, asked: HttpRequest) -> int:  # noqa: ARG002
+        """Nothing is compressed."""
+        return 0
+
+    def text_out(self, answer: Answer, parsed: Parsed) -> int:
+        """Classes and shapes, in the units of JSON's bytes."""
+        if not isinstance(answer, InferResponse):
+            return 0
+        return written_text(answer.outputs, parsed.reply.inference.outputs)
+
+    def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
+        """Headers are short, tensors are not copied."""
+        return 0, self.text_out(answer, parsed)
+
+    def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+        """Shapes, in the units of JSON's bytes."""
+        del profile
+        return written_text(operation.inputs, ())
+
+    def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+        """As of ``size_out``."""
+        return self.text_to_backend(operation, profile)
 
     # ---- towards backends
 
@@ -178,8 +207,7 @@ class TrtisHttp:
 
     def sequence(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
         """By the correlation id."""
-        del limits  # reading the header keeps them
-        return http_forwarding.sequence(wire)
+        return http_forwarding.sequence(wire, limits)
 
     def readdress(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
@@ -192,8 +220,8 @@ class TrtisHttp:
         self, wire: HttpResponse, asked: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
         """Raises the backend's error, or BACKEND_GARBAGE."""
-        del limits
-        return http_forwarding.relabel(wire, asked, model, version, self._statuses.success)
+        status = self._statuses.success
+        return http_forwarding.relabel(wire, asked, model, version, status, limits)
 
 
 @record
@@ -205,11 +233,15 @@ class _Reply:
 
 
 def _with_form(unfinished: Unfinished[Parsed], form: Form) -> Unfinished[Parsed]:
-    def finish(metadata: ModelMetadata) -> Parsed:
-        parsed = unfinished.finish(metadata)
-        return Parsed(parsed.operation, _Reply(parsed.reply, form))
-
+    finish = partial(_finish, unfinished.finish, form)
     return Unfinished(unfinished.model, unfinished.version, finish)
+
+
+def _finish(
+    finish: Callable[[ModelMetadata], Parsed], form: Form, metadata: ModelMetadata
+) -> Parsed:
+    parsed = finish(metadata)
+    return Parsed(parsed.operation, _Reply(parsed.reply, form))
 
 
 def make(options: Mapping[str, Any]) -> TrtisHttp:

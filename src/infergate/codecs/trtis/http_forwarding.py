@@ -90,7 +90,7 @@ def check(
                 known.check_strings(_cut(wire.body, known.sizes))
         else:
             parsed = (unfinished or unread()).finish(metadata)
-            header = http_frontend.read_header(wire)
+            header = http_frontend.read_header(wire, limits)
             known, id_ = headers.add(key, header, parsed, metadata, limits), header.id
         return CheckedHttp(
             wire.method, wire.path, wire.query, wire.headers, wire.body, known, level, id_
@@ -102,7 +102,7 @@ def check(
 def _unfinished(
     wire: HttpRequest, asked: InferRequest, level: Level, limits: Limits
 ) -> Unfinished[Parsed]:
-    header = http_frontend.read_header(wire)
+    header = http_frontend.read_header(wire, limits)
     return read_request(header, asked, http_frontend.allot(wire.body), level, limits)
 
 
@@ -116,11 +116,11 @@ def _cut(body: Sequence[Buffer], sizes: Sequence[int]) -> list[Buffer]:
     return parts
 
 
-def sequence(wire: HttpRequest) -> SequenceId | None:
+def sequence(wire: HttpRequest, limits: Limits) -> SequenceId | None:
     """The sequence that ``wire`` belongs to. Raises BAD_REQUEST."""
     if isinstance(wire, CheckedHttp) and wire.header is not None:
         return wire.header.sequence
-    return http_frontend.read_header(wire).correlation_id or None
+    return http_frontend.read_header(wire, limits).correlation_id or None
 
 
 def readdress(wire: HttpRequest, model: str, version: str) -> HttpRequest | None:
@@ -143,18 +143,19 @@ def readdress(wire: HttpRequest, model: str, version: str) -> HttpRequest | None
     return HttpRequest("POST", path, query, headers, wire.body)
 
 
-def relabel(
+def relabel(  # noqa: PLR0913, PLR0917 - those of the codec, and the status
     wire: HttpResponse,
     asked: HttpRequest,
     model: str,
     version: str,
     status: Callable[[], Any],
+    limits: Limits,
 ) -> HttpResponse:
     """The backend's answer, of ``model`` and ``version`` where these are not empty, with the
     gateway's own ``status``. Raises the backend's error, or BACKEND_GARBAGE."""
     told = http_backend.check_inference(wire)
     if not isinstance(asked, CheckedHttp) or asked.header is None:
-        return _relayed(wire, told, asked, model, version, status)
+        return _relayed(wire, told, asked, model, version, status, limits)
     form = http_frontend.form_of(asked)
     key = (cut_id(told)[0], form, model, version)
     answer = asked.header.answers.get(key)
@@ -177,7 +178,7 @@ def _read_answer(
     operation = find(asked.method, asked.path)
     assert isinstance(operation, InferRequest)
     parsed = _unfinished(asked, operation, level, entry.limits).finish(entry.metadata)
-    read, _ = http_backend.read_answer(told, wire.body, form)
+    read, _ = http_backend.read_answer(told, wire.body, form, entry.limits)
     allot = http_backend.allot(memoryview(joined(wire.body)))
     answer, raw, repeats = read_answer(read, allot, parsed, entry, key[2:])
     answer = replace(answer, header=http_frontend.repeatable(answer.header, form))
@@ -193,12 +194,13 @@ def _relayed(  # noqa: PLR0913, PLR0917 - those of relabel, and what it found
     model: str,
     version: str,
     status: Callable[[], Any],
+    limits: Limits,
 ) -> HttpResponse:
     """Rule 3."""
     if not model and not version and _ANSWER.match(told) is not None:
         return http_frontend.relayed(told, wire.body, status())
     form = http_frontend.form_of(asked)
-    read, length = http_backend.read_answer(told, wire.body, form)
+    read, length = http_backend.read_answer(told, wire.body, form, limits)
     header = InferResponseHeader()
     header.CopyFrom(read)
     if model:

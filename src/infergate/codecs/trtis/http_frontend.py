@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import enum
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
@@ -24,7 +26,8 @@ from infergate.codecs.trtis.messages import (
 )
 from infergate.codecs.trtis.options import Level
 from infergate.codecs.trtis.paths import query_value
-from infergate.core.errors import GatewayError, bad_request
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.limits import Limits, check_loop
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, joined
 
@@ -32,6 +35,8 @@ ASKS: Final = "nv-inferrequest"
 STATUS: Final = "NV-Status"
 ANSWERS: Final = "NV-InferResponse"
 MISSING: Final = "The request header should contain 'NV-InferRequest'"
+_STRING: Final = re.compile(r"""(["'])(?:[^\\"']++|\\.|(?!\1)["'])*+\1""")
+_ID: Final = re.compile(r"(?<!\w)id\s*:\s*([0-9]{1,20})(?!\w)")
 _TYPE: Final = "Content-Type"
 _BINARY_TYPE: Final = "application/octet-stream"
 _TEXT_TYPE: Final = "text/plain"
@@ -61,38 +66,47 @@ def status_form_of(wire: HttpRequest, level: Level) -> Form:
 # ---- inferences
 
 
-def read_header(wire: HttpRequest) -> Any:
-    """What NV-InferRequest says; not to be changed. Raises BAD_REQUEST."""
+class UnreadableHeader(GatewayError):  # noqa: N818 - it says what the header is
+    """NV-InferRequest is no InferRequestHeader."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(Kind.BAD_REQUEST, f"NV-InferRequest cannot be read: {why[:200]}")
+
+
+def read_header(wire: HttpRequest, limits: Limits) -> Any:
+    """What NV-InferRequest says; not to be changed. Raises BAD_REQUEST, and CostlyError on the
+    event loop."""
     told = wire.headers.get(ASKS)
     if told is None:
         raise bad_request(MISSING)
+    check_loop(limits, len(told), text.LONGEST_ON_LOOP)
     try:
         return text.read(InferRequestHeader, told)
     except ValueError as error:
-        raise bad_request(f"NV-InferRequest cannot be read: {str(error)[:200]}") from None
+        raise UnreadableHeader(str(error)) from None
 
 
 def allot(body: Sequence[Buffer]) -> Allot:
     """The inputs' data, one after another, from ``body``; not copied where it is one piece."""
+    return partial(_slices, body)
 
-    def slices(inputs: Sequence[Input], model: str) -> Sequence[Buffer]:
-        data = memoryview(joined(body))
-        found: list[Buffer] = []
-        position = 0
-        for each in inputs:
-            missing = position + each.size - len(data)
-            if missing > 0:
-                raise bad_request(
-                    f"unexpected size for input '{each.name}', expecting {missing} bytes "
-                    f"for model '{model}'"
-                )
-            found.append(data[position : position + each.size])
-            position += each.size
-        if position < len(data):
-            raise bad_request(f"unexpected additional input data for model '{model}'")
-        return found
 
-    return slices
+def _slices(body: Sequence[Buffer], inputs: Sequence[Input], model: str) -> Sequence[Buffer]:
+    data = memoryview(joined(body))
+    found: list[Buffer] = []
+    position = 0
+    for each in inputs:
+        missing = position + each.size - len(data)
+        if missing > 0:
+            raise bad_request(
+                f"unexpected size for input '{each.name}', expecting {missing} bytes "
+                f"for model '{model}'"
+            )
+        found.append(data[position : position + each.size])
+        position += each.size
+    if position < len(data):
+        raise bad_request(f"unexpected additional input data for model '{model}'")
+    return found
 
 
 def _status_line(status: Any) -> str:
@@ -133,16 +147,30 @@ def relayed(header: str, body: Sequence[Buffer], status: Any) -> HttpResponse:
     return HttpResponse(200, headers, body)
 
 
-def refused_inference(wire: HttpRequest, status: Callable[[], Any]) -> HttpResponse:
-    """In answer to ``wire``; without a status where its header cannot be read."""
-    try:
-        header = read_header(wire)
-    except GatewayError:
-        if ASKS in wire.headers:
-            return bare(400)
+def refused_inference(
+    wire: HttpRequest, error: GatewayError, status: Callable[[], Any]
+) -> HttpResponse:
+    """``error`` in answer to ``wire``; without a status where its header cannot be read."""
+    if ASKS not in wire.headers:
         return HttpResponse(400, {_TYPE: _TEXT_TYPE}, [MISSING.encode()])
-    told = text.line(InferResponseHeader(id=header.id))
+    if isinstance(error, UnreadableHeader):
+        return bare(400)
+    try:
+        number = _id_of(wire.headers[ASKS])
+    except ValueError:
+        return bare(400)
+    told = text.line(InferResponseHeader(id=number))
     return HttpResponse(400, {ANSWERS: told, STATUS: _status_line(status()), _TYPE: _BINARY_TYPE})
+
+
+def _id_of(told: str) -> int:
+    """The id in a header; of a long one found without reading the rest. Raises ValueError where a
+    short one cannot be read."""
+    if len(told) <= text.LONGEST_ON_LOOP:
+        return int(text.read(InferRequestHeader, told).id)
+    found = _ID.findall(_STRING.sub("", told))
+    number = int(found[-1]) if found else 0
+    return number if number < 2**64 else 0
 
 
 # ---- the rest

@@ -13,6 +13,7 @@ does not tell: the server would take FP32 for INT32. The rest of the checks are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from infergate.codecs.base import Parsed, Unfinished
@@ -27,7 +28,7 @@ from infergate.codecs.trtis.checks import (
     datatype_of,
     is_batched,
 )
-from infergate.codecs.trtis.messages import InferRequestHeader
+from infergate.codecs.trtis.messages import Carried, InferRequestHeader
 from infergate.codecs.trtis.options import Level
 from infergate.codecs.trtis.parameters import read_id, read_parameters, write_parameters
 from infergate.codecs.trtis.statuses import Refusal
@@ -65,39 +66,48 @@ def read_request(
     """The inference that ``header`` asks for, of the model and version of ``asked``. Raises
     BAD_REQUEST, also when it is finished."""
     check_counts(header, limits)
-
-    def finish(metadata: ModelMetadata) -> Parsed:
-        if metadata.unavailable:
-            told = level.unavailable_model(asked.model, asked.version)
-            raise Refusal("UNAVAILABLE", told, Kind.NO_BACKEND)
-        check_batch(header, metadata)
-        outputs = check_outputs(header, metadata, level)
-        inputs = check_inputs(header, metadata, limits)
-        batch = (header.batch_size,) if is_batched(metadata) else ()
-        tensors = _tensors(inputs, batch, allot(inputs, metadata.name))
-        check_classes(outputs)
-        request = InferRequest(
-            asked.model,
-            asked.version,
-            read_id(header),
-            read_parameters(header),
-            tensors,
-            tuple([_requested(output) for output in dict.fromkeys(outputs)]),
-        )
-        return Parsed(request, Reply(header.id, header.batch_size, batch, outputs))
-
+    finish = partial(_finish, Carried(header), asked, allot, level, limits)
     return Unfinished(asked.model, asked.version, finish)
 
 
+def _finish(  # noqa: PLR0913, PLR0917 - all of a request
+    carried: Carried,
+    asked: InferRequest,
+    allot: Allot,
+    level: Level,
+    limits: Limits,
+    metadata: ModelMetadata,
+) -> Parsed:
+    if metadata.unavailable:
+        told = level.unavailable_model(asked.model, asked.version)
+        raise Refusal("UNAVAILABLE", told, Kind.NO_BACKEND)
+    header = carried.message
+    check_batch(header, metadata)
+    outputs = check_outputs(header, metadata, level)
+    inputs = check_inputs(header, metadata, limits)
+    batch = (header.batch_size,) if is_batched(metadata) else ()
+    tensors = _tensors(inputs, batch, allot(inputs, metadata.name), limits)
+    check_classes(outputs)
+    request = InferRequest(
+        asked.model,
+        asked.version,
+        read_id(header),
+        read_parameters(header),
+        tensors,
+        tuple([_requested(output) for output in dict.fromkeys(outputs)]),
+    )
+    return Parsed(request, Reply(header.id, header.batch_size, batch, outputs))
+
+
 def _tensors(
-    inputs: Sequence[Input], batch: tuple[int, ...], datas: Sequence[Buffer]
+    inputs: Sequence[Input], batch: tuple[int, ...], datas: Sequence[Buffer], limits: Limits
 ) -> tuple[Tensor, ...]:
     tensors: list[Tensor] = []
     elements = 0
     for each, data in zip(inputs, datas, strict=True):
         shape = (*batch, *each.dims)
         if each.datatype is Datatype.BYTES:
-            elements = add_bytes_elements(each.name, shape, elements)
+            elements = add_bytes_elements(each.name, shape, elements, limits)
         if each.place is None:
             check_data(each.name, each.datatype, shape, data)
         tensors.append(Tensor(each.name, each.datatype, shape, data, place=each.place))

@@ -35,3 +35,20 @@ InferResponse: Final = _message("InferResponse")
 _CODE: Final = RequestStatus.DESCRIPTOR.fields_by_name["code"].enum_type
 CODES: Final[dict[str, int]] = {name: value.number for name, value in _CODE.values_by_name.items()}
 """RequestStatusCode"""
+
+
+class Carried:
+    """A ``message`` that may go to another process."""
+
+    __slots__ = ("message",)
+
+    def __init__(self, message: Any) -> None:
+        self.message: Final = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        name = self.message.DESCRIPTOR.full_name
+        return _carried, (name, self.message.SerializeToString())
+
+
+def _carried(name: str, data: bytes) -> Carried:
+    return Carried(SCHEMA.message(name).FromString(data))

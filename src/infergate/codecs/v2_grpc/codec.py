@@ -104,6 +104,7 @@ class V2Grpc:
             raise ValueError(f"contents is {contents!r}, not one of {sorted(_WRITERS)}")
         if stream not in ("triton", "plain"):
             raise ValueError(f"stream is {stream!r}, neither 'triton' nor 'plain'")
+        self._options: Final = (contents, stream)
         self._plain: Final = stream == "plain"
         self._write_response: Final = _WRITERS[contents]
         # A forwarded answer keeps the form the backend chose.
@@ -111,6 +112,9 @@ class V2Grpc:
         self._requests: Final = Requests()
         self._responses: Final = Responses()
         self._answers: Final = Answers()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return V2Grpc, self._options  # what is remembered stays here
 
     # ---- towards clients
 

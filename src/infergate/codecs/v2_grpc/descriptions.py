@@ -17,13 +17,14 @@ from infergate.codecs.protos.scan import (
     DELIMITED,
     Allowance,
     Malformed,
+    allowance,
     counted,
     fields,
     prefix,
 )
 from infergate.codecs.v2_grpc.contents import Typed
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import KIB, MIB, Limits
+from infergate.core.limits import KIB, MIB, Limits, check_loop
 from infergate.core.tensor import Buffer
 
 MOST_FIELDS: Final = 24 * KIB
@@ -31,6 +32,7 @@ MOST_FIELDS: Final = 24 * KIB
 MOST_HEAD: Final = 4 * MIB
 """A message without its tensors' data. Parsing it holds the interpreter about 6 ms a MiB."""
 
+_HEAD_ON_LOOP: Final = MIB
 _TENSORS: Final = 5
 """ModelInferRequest.inputs, ModelInferResponse.outputs"""
 _REQUESTED: Final = 6
@@ -52,7 +54,7 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[Typed]]:
 
     Raises Malformed, and TOO_LARGE by Rule 2.
     """
-    allowance = Allowance(MOST_FIELDS)
+    spent = allowance(MOST_FIELDS, limits)
     view = memoryview(head)
     runs: list[Buffer] = []
     typed: list[Typed] = []
@@ -61,8 +63,8 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[Typed]]:
         if field.wire_type != DELIMITED:
             continue
         if field.number == _TENSORS:
-            contents, rest = _part(len(typed), view[field.value : field.end], limits, allowance)
-            typed.append(Typed(contents, allowance))
+            contents, rest = _part(len(typed), view[field.value : field.end], limits, spent)
+            typed.append(Typed(contents, spent))
             if contents:
                 runs += (
                     view[kept : field.start],
@@ -71,7 +73,7 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[Typed]]:
                 )
                 kept = field.end
         elif field.number == _REQUESTED:
-            for _ in counted(view[field.value : field.end], allowance):
+            for _ in counted(view[field.value : field.end], spent):
                 pass
     size = len(head) - sum(len(piece) for each in typed for piece in each.pieces)
     if size > MOST_HEAD:
@@ -79,19 +81,20 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[Typed]]:
             Kind.TOO_LARGE,
             f"names, shapes and parameters take {size} bytes, the limit is {MOST_HEAD}",
         )
+    check_loop(limits, size, _HEAD_ON_LOOP)
     if not runs:
         return head, typed
     return b"".join((*runs, view[kept:])), typed
 
 
 def _part(
-    index: int, description: memoryview, limits: Limits, allowance: Allowance
+    index: int, description: memoryview, limits: Limits, spent: Allowance
 ) -> tuple[list[memoryview], list[memoryview]]:
     """The pieces of the typed contents of tensor ``index``, and what is left of it."""
     contents: list[memoryview] = []
     rest: list[memoryview] = []
     kept = shape = 0
-    for field in counted(description, allowance):
+    for field in counted(description, spent):
         if field.wire_type != DELIMITED:
             continue
         if field.number == _CONTENTS:

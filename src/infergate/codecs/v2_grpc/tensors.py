@@ -45,7 +45,7 @@ def read_tensors(described: Iterable[Described], limits: Limits) -> tuple[Tensor
         name = message.name
         shape = check_shape(name, message.shape, limits)
         if datatype is Datatype.BYTES:
-            elements = add_bytes_elements(name, shape, elements)
+            elements = add_bytes_elements(name, shape, elements, limits)
         if isinstance(contents, Place):
             parameters = without_place(read_parameters(message.parameters))
             tensors.append(Tensor(name, datatype, shape, b"", parameters, contents))

@@ -115,7 +115,7 @@ def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> 
             return metadata.read_ready(body)
         if isinstance(operation, _CHANGES):  # some servers say more, in words of their own
             return Done()
-        return _READ[type(operation)](read_tolerantly(body), operation)
+        return _READ[type(operation)](read_tolerantly(body, limits), operation)
     except GatewayError as error:
         raise blamed(error) from None
 

@@ -178,6 +178,10 @@ class V2Rest:
         """See Textual."""
         return 0 if profile.binary else json_size(operation.inputs)[1]
 
+    def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+        """The inputs of a server that takes no binary data."""
+        return 0 if profile.binary else sum(len(tensor.data) for tensor in operation.inputs)
+
     # ---- towards backends
 
     def build_request(

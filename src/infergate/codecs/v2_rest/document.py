@@ -26,6 +26,7 @@ import numpy as np
 import simdjson
 
 from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.limits import DEFAULT_LIMITS, KIB, Limits, check_loop
 
 Node = Any
 """A scalar, or an object or array of either parser."""
@@ -39,6 +40,8 @@ MAX_NAMES: Final = 1 << 16
 """Members of any one object that is read: their names become Python strings."""
 MAX_VALUES: Final = 1 << 16
 """Values of one object that becomes a Python object as a whole."""
+SLOW_ON_LOOP: Final = 64 * KIB
+"""Text that the standard library reads on the event loop, over 0.1 ms a KiB."""
 MOST_MEMBERS: Final = 1024
 """Of an object whose members are all looked up: each look-up walks the object."""
 _BRACKETS: Final = b"[]{}"
@@ -65,12 +68,14 @@ class Literal(str):
 _LITERALS: Final = {word: Literal(word) for word in ("NaN", "Infinity", "-Infinity")}
 
 
-def read(text: bytes) -> Node:
-    """The document in ``text``. Raises BAD_REQUEST with the place of the mistake."""
+def read(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
+    """The document in ``text``. Raises BAD_REQUEST with the place of the mistake, and CostlyError
+    on the event loop."""
     check_nesting(text)
     try:
         return simdjson.Parser().parse(text)
     except (ValueError, RuntimeError):
+        check_loop(limits, len(text), SLOW_ON_LOOP)
         return _read_again(text)
 
 
@@ -88,13 +93,16 @@ def _read_again(text: bytes) -> Node:
     return document
 
 
-def read_tolerantly(text: bytes) -> Node:
+def read_tolerantly(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
     """The document in a server's answer. Triton writes BYTES that are not UTF-8 as they are into
-    JSON strings: such bytes become lone surrogates (PEP 383), which ``elements`` turns back."""
+    JSON strings: such bytes become lone surrogates (PEP 383), which ``elements`` turns back.
+    Raises CostlyError on the event loop."""
+    check_loop(limits, len(text), limits.json_inline)
     check_nesting(text)
     try:
         return simdjson.Parser().parse(text)
     except (ValueError, RuntimeError):
+        check_loop(limits, len(text), SLOW_ON_LOOP)
         return load(text.decode("utf-8-sig", "surrogateescape"))
 
 

@@ -33,7 +33,7 @@ from infergate.codecs.v2_rest.infer_response import (
 from infergate.codecs.v2_rest.paths import locate
 from infergate.codecs.v2_rest.tensors import BINARY_TYPE, HEADER, json_length
 from infergate.core.errors import GatewayError, bad_request
-from infergate.core.limits import Limits
+from infergate.core.limits import MIB, Limits, check_loop
 from infergate.core.messages import InferRequest, RequestedOutput
 from infergate.core.sequences import PARAMETER as SEQUENCE
 from infergate.core.sequences import SequenceId
@@ -53,6 +53,8 @@ _REST: Final = re.compile(
 _START: Final = re.compile(rb"\s*+\{")
 _NAMES: Final = {"model": b"model_name", "version": b"model_version", "id": b"id"}
 _SPACE: Final = b" \t\r\n"
+_DECODED_ON_LOOP: Final = 4 * MIB
+"""Text other than ASCII that the event loop looks at: each byte may take four in memory."""
 _TAIL: Final = 64
 """Bytes at the end of an answer's JSON in which its last two brackets are looked for."""
 
@@ -158,7 +160,7 @@ class Relabel:
             found = _leading(body, length)
         except GatewayError as error:
             raise blamed(error) from None
-        if found is None or not _is_text(body, length):
+        if found is None or not _is_text(body, length, self.limits):
             return self._rebuilt(wire)
         parts = _spliced(body, told, found)
         if HEADER in headers:
@@ -212,10 +214,11 @@ def _ends_in_array(body: Buffer, end: int) -> bool:
     return tail.translate(None, _SPACE).endswith(b"]}")
 
 
-def _is_text(body: Buffer, length: int) -> bool:
+def _is_text(body: Buffer, length: int, limits: Limits) -> bool:
     text = body if length == len(body) else bytes(memoryview(body)[:length])
     if isinstance(text, bytes) and text.isascii():
         return True
+    check_loop(limits, length, _DECODED_ON_LOOP)
     try:
         str(text, "utf-8")
     except UnicodeDecodeError:

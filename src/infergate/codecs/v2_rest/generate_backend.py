@@ -134,7 +134,7 @@ def read_generated(
     body = bytes(joined(wire.body))
     try:
         check_json_size(len(body), limits)
-        top = every(read_tolerantly(body), "the answer")
+        top = every(read_tolerantly(body, limits), "the answer")
         if "error" in top and "model_name" not in top:
             raise _told_error(top["error"], wire.status)
         names = [string(top.pop(name, ""), name) for name in _NAMES]

@@ -133,7 +133,7 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
 def _read_long(cut: Body, limits: Limits) -> tuple[Told, frozenset[Form]]:
     """What the JSON of ``cut`` tells, and the forms it is told in."""
     source = Source(_SIDE, Blobs(cut.binary), limits)
-    top = source.members(read(cut.json), "the body", _FIELDS)
+    top = source.members(read(cut.json, limits), "the body", _FIELDS)
     if "inputs" not in top:
         raise bad_request("inputs is missing")
     inputs = read_tensors(

@@ -20,7 +20,7 @@ from infergate.codecs.v2_rest.elements import (
     write_numbers,
     write_strings,
 )
-from infergate.codecs.v2_rest.encodings import accepted, decoded, encoded
+from infergate.codecs.v2_rest.encodings import accepted, decoded, encoded, is_plain
 from infergate.codecs.v2_rest.errors import JSON_TYPE, LONGEST, backend_error
 from infergate.codecs.v2_rest.infer_request import Wanted
 from infergate.codecs.v2_rest.tensors import (
@@ -40,8 +40,9 @@ from infergate.codecs.v2_rest.tensors import (
 )
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, Origin, bad_request, garbage
+from infergate.core.inflation import RATIO
 from infergate.core.json_size import json_size
-from infergate.core.limits import Limits
+from infergate.core.limits import Limits, check_loop
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 from infergate.core.wire import HttpResponse, size
@@ -141,7 +142,10 @@ def compressed(
 
 
 def answer_body(wire: HttpResponse, limits: Limits) -> Buffer:
-    """The body of a 200, its encoding undone. Raises the error that any other status tells."""
+    """The body of a 200, its encoding undone. Raises the error that any other status tells, and
+    CostlyError on the event loop."""
+    if not is_plain(wire.headers):
+        check_loop(limits, RATIO * size(wire.body), limits.json_inline)
     try:
         body = decoded(wire.headers, wire.body, limits)
     except GatewayError as error:
@@ -161,7 +165,7 @@ def read_response(wire: HttpResponse, operation: InferRequest, limits: Limits) -
     body = answer_body(wire, limits)
     try:
         cut = split(wire.headers, body, limits)
-        top = members(read_tolerantly(cut.json), "the body", (*_FIELDS, "error"))
+        top = members(read_tolerantly(cut.json, limits), "the body", (*_FIELDS, "error"))
         if "outputs" not in top:
             # Triton and Seldon tell some errors under 200
             raise _told_error(top) if "error" in top else bad_request("outputs is missing")

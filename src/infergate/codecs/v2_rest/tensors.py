@@ -245,7 +245,9 @@ def _described(
             raise bad_request(f"{path}.shape must hold integers, not {kind(dimension)}")
     shape = check_shape(name, dimensions, source.limits)
     if datatype is Datatype.BYTES:
-        source.bytes_elements = add_bytes_elements(name, shape, source.bytes_elements)
+        source.bytes_elements = add_bytes_elements(
+            name, shape, source.bytes_elements, source.limits
+        )
     return name, datatype, shape
 
 

@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 
 class Pool:
-    """``most`` processes (over 0); implements :class:`infergate.gateway.labour.Aside`. Waiting,
+    """``most`` processes (over 0); implements :class:`infergate.core.aside.Aside`. Waiting,
     refusals and waiting times are counted in ``tally``."""
 
     def __init__(self, most: int, tally: Tally | None = None) -> None:

@@ -1,0 +1,38 @@
+"""Where work is done that would keep the event loop too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from infergate.core.call import ANONYMOUS, Call
+
+T = TypeVar("T")
+
+
+class Aside(Protocol):
+    """Runs functions in other processes."""
+
+    async def run(
+        self,
+        deadline: float | None,
+        function: Callable[..., T],
+        *arguments: Any,
+        client: tuple[str, str],
+        cost: int,
+        begin: Callable[[], None] | None = None,
+    ) -> T:
+        """``function(*arguments)`` done before ``deadline``, all of it pickled; the function, which
+        holds nothing of one request, only now and then. ``client`` is an identity or address, and a
+        connection, which processes are shared fairly between by the ``cost`` of their jobs: bytes
+        that are gone through; ``begin`` is called, and may raise, when its turn has come. Raises
+        GatewayError: the function's own, TIMEOUT, OVERLOADED, or INTERNAL."""
+        ...
+
+
+def client_of(call: Call) -> tuple[str, str]:
+    """Who shares helpers with others: an identity, where it tells clients apart, else an address;
+    and the connection."""
+    peer, identity = call.peer, call.identity
+    known = identity and identity != ANONYMOUS
+    return identity if known else peer.rpartition(":")[0], peer
