@@ -52,8 +52,8 @@ WORST: dict[str, Worst] = {
 @pytest.fixture(scope="module")
 def timed() -> Iterator[Timed]:
     with started_timed() as gateway:
-        for worst in WORST.values():
-            worst.send(gateway)  # what is loaded or started once is there now
+        for worst in WORST.values():  # what is loaded or started once is there now
+            beside(gateway, worst, ATTACKERS)
         yield gateway
 
 

@@ -1,5 +1,5 @@
-"""``python -m faults.timed PORT ARGUMENT…``: infergate on asyncio's own loop, whose callbacks are
-measured. Whoever connects to PORT gets the costliest since the last time, in seconds of CPU, as
+"""``python -m faults.timed PORT ARGUMENT…``: infergate on asyncio's own loop, whose callbacks
+are measured. Whoever connects to PORT gets the costliest since the last time, in seconds of CPU, as
 one line of JSON."""
 
 from __future__ import annotations
