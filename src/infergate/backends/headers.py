@@ -38,6 +38,7 @@ _LONGEST: Final = 1024
 """Characters of one that is remembered."""
 _MOST_NAMES: Final = 64
 _CONNECTION: Final = "connection"
+_KEEP: Final = "keep-alive"
 _OVERHEAD: Final = 32
 """Bytes by which a field counts for more than its name and value (RFC 9113, 6.5.2)."""
 
@@ -49,11 +50,12 @@ def field_bytes(headers: Mapping[str, str]) -> int:
 
 class _Passing(NamedTuple):
     """Which headers of a request pass, by their ``names``; ``size`` in bytes is theirs without the
-    values; ``looked_at``: their values, or those of Connection, matter."""
+    values; ``is_named``: Connection may name some; ``is_traced``: some are a trace's."""
 
     names: tuple[str, ...]
     size: int
-    looked_at: bool
+    is_named: bool
+    is_traced: bool
 
 
 class HeaderRule:
@@ -82,22 +84,22 @@ class HeaderRule:
         passing = self._known.get(names)
         if passing is None:
             passing = self._passing(names)
-        selected = {name: headers[name] for name in passing.names}
-        if passing.looked_at:
-            selected = self._looked_at(selected, headers.get(_CONNECTION, ""))
-        if self._budget and passing.size + sum(map(len, selected.values())) > self._budget:
-            return self._fitted(selected)
+        size, selected = passing.size, {}
+        for name in passing.names:
+            value = selected[name] = headers[name]
+            size += len(value)
+        if passing.is_named and (connection := headers[_CONNECTION]) != _KEEP:
+            for name in connection.lower().split(","):
+                selected.pop(name.strip(" \t"), None)
+        if self._budget:
+            if passing.is_traced:
+                tracing_headers.bound(selected)
+            if size > self._budget and (size := field_bytes(selected)) > self._budget:
+                self._fit(selected, size)
         return selected
 
-    def _looked_at(self, selected: dict[str, str], connection: str) -> dict[str, str]:
-        """``selected`` but for what ``connection`` names, and with the headers of a trace cut."""
-        for name in connection.lower().split(","):
-            selected.pop(name.strip(" \t"), None)
-        return tracing_headers.bounded(selected) if self._budget else selected
-
-    def _fitted(self, selected: dict[str, str]) -> dict[str, str]:
-        """``selected`` with a baggage that fits. Raises TOO_LARGE."""
-        size = field_bytes(selected)
+    def _fit(self, selected: dict[str, str], size: int) -> None:
+        """Cut the baggage of ``selected``, of ``size`` bytes. Raises TOO_LARGE."""
         baggage = selected.pop(tracing_headers.BAGGAGE, "")
         left = self._budget - field_bytes(selected)
         if left < 0:
@@ -109,7 +111,6 @@ class HeaderRule:
         room = left - len(tracing_headers.BAGGAGE) - _OVERHEAD
         if fitting := tracing_headers.first_members(baggage, room):
             selected[tracing_headers.BAGGAGE] = fitting
-        return selected
 
     def _passing(self, names: tuple[str, ...]) -> _Passing:
         assert self._pattern is not None
@@ -124,7 +125,8 @@ class HeaderRule:
         found = _Passing(
             passing,
             sum(map(len, passing)) + _OVERHEAD * len(passing),
-            _CONNECTION in names or not tracing_headers.NAMES.isdisjoint(passing),
+            _CONNECTION in names,
+            not tracing_headers.NAMES.isdisjoint(passing),
         )
         # names come from clients: remember a bounded number
         if sum(map(len, names)) <= _LONGEST and len(names) <= _MOST_NAMES:

@@ -27,20 +27,18 @@ _BAGGAGE_BYTES: Final = 8192
 _BAGGAGE_MEMBERS: Final = 64
 
 
-def bounded(headers: dict[str, str]) -> dict[str, str]:
-    """``headers`` with those of the trace as they may go on. A ``tracestate`` means nothing without
-    its ``traceparent``."""
-    found = dict(headers)
-    if TRACEPARENT in found and not is_traceparent(found[TRACEPARENT]):
-        del found[TRACEPARENT]
-        found.pop(TRACESTATE, None)
-    for name, cut in ((TRACESTATE, _state), (BAGGAGE, _baggage)):
-        if (value := found.get(name)) is not None:
-            if kept := cut(value):
-                found[name] = kept
-            else:
-                del found[name]
-    return found
+def bound(headers: dict[str, str]) -> None:
+    """Leave those of the trace in ``headers`` as they may go on. A ``tracestate`` means nothing
+    without its ``traceparent``."""
+    parent = headers.get(TRACEPARENT)
+    if parent is not None and not is_traceparent(parent):
+        del headers[TRACEPARENT]
+        headers.pop(TRACESTATE, None)
+    for name, cut in _CUTS:
+        if name in headers:
+            headers[name] = cut(headers[name])
+            if not headers[name]:
+                del headers[name]
 
 
 def is_traceparent(value: str) -> bool:
@@ -72,3 +70,6 @@ def first_members(value: str, limit: int) -> str:
         return ""
     end = value.rfind(",", 0, limit + 1)
     return value[:end] if end > 0 else ""
+
+
+_CUTS: Final = ((TRACESTATE, _state), (BAGGAGE, _baggage))
