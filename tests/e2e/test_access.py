@@ -307,7 +307,8 @@ def test_no_backend_hears_of_who_is_refused(
 
 
 def test_a_backend_hears_of_others_and_gets_no_credential(site: Site) -> None:
-    """Its rule lets everything through: ``forward_headers: ["*"]``."""
+    """Its rule lets everything through: ``forward_headers: ["*"]``. What Connection names stays
+    on the connection."""
     seen: list[dict[str, Any]] = []
     answer = site.rpc.answer
 
@@ -320,10 +321,12 @@ def test_a_backend_hears_of_others_and_gets_no_credential(site: Site) -> None:
         for headers in (bearer(GOOD), {"x-api-key": GOOD}):
             told = v2_grpc(site, "fwd", {**headers, "x-team": "7"})
             assert told.code == "OK", told
+        hop = {**bearer(GOOD), "x-team": "7", "x-hop": "1", "connection": "keep-alive, X-Hop"}
+        assert v2_rest(site, "fwd", hop).code == "200"
     finally:
         site.rpc.answer = answer
-    assert [each["x-team"] for each in seen] == ["7", "7"]
-    assert not [each for each in seen if {"authorization", "x-api-key"} & each.keys()]
+    assert [each["x-team"] for each in seen] == ["7", "7", "7"]
+    assert not [e for e in seen if {"authorization", "x-api-key", "x-hop"} & e.keys()]
 
 
 def test_a_message_that_names_two_models_is_not_taken_for_the_one_that_is_allowed(

@@ -128,10 +128,10 @@ def test_what_clients_branch_on(asked: Client, backend: str) -> None:
     assert "sequence_batching" not in settings("simple")
 
 
-def infer(asked: Client, model: str, value: int = 1) -> Any:
+def infer(asked: Client, model: str, value: int = 1, **more: Any) -> Any:
     array = np.array([[value] * 16], np.int32)
     tensors = [asked.input(f"INPUT{number}", array, "INT32") for number in range(2)]
-    return asked.infer(model, tensors)
+    return asked.infer(model, tensors, **more)
 
 
 def counted(asked: Client, *model: str) -> dict[str, int]:
@@ -333,6 +333,22 @@ def test_a_model_that_triton_does_not_have(asked: Client, backend: str) -> None:
     )
 
 
+WRONG = {"400", "StatusCode.INVALID_ARGUMENT"}
+HARMFUL = ("simple\0-mine", "x\\..", "x%2f..%2fsimple", "simple?x", "s" * 2000)
+
+
+@both
+def test_a_name_or_a_header_harms_no_model_and_no_connection(asked: Client, backend: str) -> None:
+    """A server may cut names at NUL, and closes connections over long names and headers."""
+    for name in HARMFUL:
+        fails(WRONG, "the model name ", lambda n=name: asked.unload_model(f"{backend}.{n}"))  # type: ignore[misc]
+        fails(WRONG, "the model name ", lambda n=name: infer(asked, f"{backend}.{n}"))  # type: ignore[misc]
+    for header in ("baggage", "tracestate", "traceparent", "x-request-id"):
+        answer = infer(asked, f"{backend}.simple", headers={header: "k=" + "v" * 9000})
+        assert answer.as_numpy("OUTPUT0")[0, 0] == 2
+    assert ready(asked, f"{backend}.simple")
+
+
 def test_models_inside_are_neither_loaded_nor_unloaded(asked: Client) -> None:
     fails(REFUSED, "inside infergate", lambda: asked.load_model("inside.simple"))
     fails(REFUSED, "inside infergate", lambda: asked.unload_model("inside.simple"))
@@ -426,6 +442,9 @@ def test_a_legacy_model_is_loaded_on_every_endpoint(
         return [sum("odel" in t and "ontrol" in t for t in each) for each in told]
 
     before = changes()
+    for name in HARMFUL:
+        fails(WRONG, "the model name ", lambda n=name: asked.unload_model(f"{backend}.{n}"))  # type: ignore[misc]
+    assert changes() == before
     asked.load_model(model)
     assert changes() == [count + 1 for count in before]
     answer = plain(asked, asked.get_model_config(model))
