@@ -46,6 +46,7 @@ MOST_MEMBERS: Final = 1024
 """Of an object whose members are all looked up: each look-up walks the object."""
 _BRACKETS: Final = b"[]{}"
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
+_NOT_COMMAS: Final = bytes(set(range(256)) - set(b',"'))
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
 """A string, or what is left of the text where one does not end. It matches at every quote: one
 that failed would be tried again at the next, each time to the end of the text."""
@@ -238,7 +239,7 @@ def parameters(node: Node, path: str) -> dict[str, Any]:
     if isinstance(node, simdjson.Object):
         text: bytes = node.mini  # type: ignore[assignment]  # the stubs say str
         if text.count(b",") >= MAX_VALUES:
-            _check_size(_STRING.sub(b"", text).count(b",") + 1, path, MAX_VALUES, "values")
+            _check_size(_commas(text) + 1, path, MAX_VALUES, "values")
         if text.count(b"{") == 1:
             _checked_names(list(node.keys()), path)
             return node.as_dict()
@@ -252,6 +253,16 @@ def parameters(node: Node, path: str) -> dict[str, Any]:
         _check_text(json.dumps(found, ensure_ascii=False), path)
         return found
     raise bad_request(f"{path} must be an object, not {kind(node)}")
+
+
+def _commas(text: bytes) -> int:
+    """How many commas of the valid JSON ``text`` are in no string. Takes a few times its memory:
+    a regular expression would make an object for each string."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    marks = np.frombuffer(text.translate(None, _NOT_COMMAS), np.uint8)
+    inside = np.bitwise_xor.accumulate((marks == ord('"')).view(np.uint8))
+    return int(np.count_nonzero((marks == ord(",")) & (inside == 0)))
 
 
 class _TwinsError(Exception):
