@@ -69,6 +69,7 @@ FORMS: Final[dict[Datatype, _Form]] = {
 _BY_NUMBER: Final = {form.number: form for form in FORMS.values()}
 _BYTES_TAG: Final = FORMS[Datatype.BYTES].number << 3 | DELIMITED
 _pack: Final = struct.Struct("<I").pack
+_PARTS: Final = 4096
 _SHORT: Final = 0x80
 """Lengths below this are one byte."""
 
@@ -158,14 +159,20 @@ def _read_integers(
     return narrow.data.cast("B") if found else memoryview(b"")
 
 
-def _read_bytes(name: str, form: _Form, expected: int, typed: Typed) -> bytes:
-    """There may be a million elements: one part is made for each, and they are not counted
-    against the allowance."""
+def _read_bytes(name: str, form: _Form, expected: int, typed: Typed) -> bytearray:
+    """There may be a million elements: one part is made for each, of which no more than
+    ``_PARTS`` are kept at a time, and they are not counted against the allowance."""
+    found = bytearray()
     parts: list[bytes] = []
+    left = expected + 1
     for piece in typed.pieces:
         data = bytes(piece)  # slices of bytes are cheaper than views
         position, end = 0, len(data)
-        while position < end and len(parts) <= expected:
+        while position < end and len(parts) < left:
+            if len(parts) >= _PARTS:
+                found += b"".join(parts)
+                left -= len(parts)
+                parts.clear()
             if data[position] != _BYTES_TAG:
                 typed.allowance.spend()
                 other = next(fields(piece[position:], 1))
@@ -183,7 +190,8 @@ def _read_bytes(name: str, form: _Form, expected: int, typed: Typed) -> bytes:
                 if position > end:
                     raise Malformed(f"an element of {form.field} runs past its end")
             parts.append(_pack(position - start) + data[start:position])
-    return b"".join(parts)
+    found += b"".join(parts)
+    return found
 
 
 def write_contents(datatype: Datatype, data: Buffer) -> Any:

@@ -36,7 +36,7 @@ def read(run: Buffer, counted: int, dtype: str) -> npt.NDArray[Any]:
     does. Raises Malformed for an integer of too many bytes."""
     octets = np.frombuffer(run, dtype=np.uint8)
     if counted == len(octets):
-        return octets.astype(dtype)
+        return octets  # each below 128, which any type holds
     values = np.empty(counted, dtype=dtype)
     done = begin = 0
     while begin < len(octets):

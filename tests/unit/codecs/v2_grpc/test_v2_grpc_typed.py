@@ -1,5 +1,6 @@
 """Typed contents against the protobuf runtime, and messages cheap to write but dear to read."""
 
+import contextlib
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -209,6 +210,25 @@ def test_an_answer_is_weighed_too() -> None:
         assert caught.value.kind is Kind.BACKEND_GARBAGE
 
     assert peak(act) < 2.5 * len(body)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "element"),
+    [("BYTES", b"B\0"), *[(name, each) for name in ("BOOL", "INT8", "INT64") for each in (b"\1", b"\xff\0\1")]],
+)  # fmt: skip
+def test_elements_take_no_more_than_eight_times_their_bytes(datatype: str, element: bytes) -> None:
+    count = 1 << 17
+    elements = element * count
+    if datatype != "BYTES":
+        count = sum(byte < 0x80 for byte in elements)
+        elements = prefix(FORMS[Datatype(datatype)].number, len(elements)) + elements
+    data = message(typed(elements), shape=count, datatype=datatype)
+
+    def act() -> None:
+        with contextlib.suppress(GatewayError):  # 127 and 0x80 + 0x7F are no INT8
+            assert read(data)
+
+    assert peak(act) < 8.5 * len(data) + MIB
 
 
 # ---- as the protobuf runtime reads
