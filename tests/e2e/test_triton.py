@@ -94,6 +94,25 @@ def test_each_datatype_comes_back_bit_for_bit(asked: Client, backend: str, datat
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("datatype", ["FP16", "BF16"])
+def test_what_triton_has_in_binary_only_is_told_in_json(
+    gateway: Infergate, backend: str, datatype: str
+) -> None:
+    one = {"FP16": b"\x00\x3c", "BF16": b"\x80\x3f"}[datatype]
+    tensor = {"name": "INPUT0", "datatype": datatype, "shape": [1]}
+    text = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": 2}}]}).encode()
+    asked = urllib.request.Request(
+        f"http://{gateway.http}/v2/models/{backend}.id_{datatype}/infer",
+        text + one,
+        {"Inference-Header-Content-Length": str(len(text))},
+    )
+    for _ in range(2):
+        with urllib.request.urlopen(asked) as answer:
+            (output,) = json.load(answer)["outputs"]
+        assert output == tensor | {"name": "OUTPUT0", "data": [1.0]}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_arbitrary_bytes_in_binary(asked: Client, backend: str) -> None:
     array = np.array([b"\xff\x00\xfe", b"", b"\x80"], np.object_)
     answer = asked.infer(f"{backend}.id_BYTES", [asked.input("INPUT0", array, "BYTES")])

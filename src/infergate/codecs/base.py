@@ -34,6 +34,11 @@ Req_contra = TypeVar("Req_contra", contravariant=True)
 T = TypeVar("T")
 
 
+class OutputsNeedTranslation(GatewayError):  # noqa: N818 - a GatewayError by its name as well
+    """The server cannot give outputs in the form that a forwarded message asked for, but can in the
+    form that ``build_request`` asks for."""
+
+
 class Carrier(enum.Enum):
     """Which transport carries a protocol's messages."""
 

@@ -14,7 +14,15 @@ from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from infergate.backends.base import Backend, read_wrong
-from infergate.codecs.base import Codec, Forwarding, Parsed, Peek, Profile, Unfinished
+from infergate.codecs.base import (
+    Codec,
+    Forwarding,
+    OutputsNeedTranslation,
+    Parsed,
+    Peek,
+    Profile,
+    Unfinished,
+)
 from infergate.core.accounting import count_tensors, parts
 from infergate.core.aside import Aside
 from infergate.core.call import REQUEST_ID, Call
@@ -36,6 +44,8 @@ Req_contra = TypeVar("Req_contra", contravariant=True)
 Resp_co = TypeVar("Resp_co", covariant=True)
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+_MOST_REFUSING: Final = 1024
+"""Models of one backend that are remembered as ones to translate for."""
 
 
 @runtime_checkable
@@ -175,6 +185,8 @@ class Forward(Generic[Req, Resp]):
         self._labour: Final = labour
         self._backend: Final = backend
         self._otherwise: Final = otherwise
+        self._refusing: Final[set[str]] = set()
+        """The backend's models whose outputs cannot be had in the form that clients ask for."""
 
     async def infer(self, wire: Req, peek: Peek, bound: Bound, call: Call) -> Resp:
         """Check, readdress, exchange, relabel. What takes long to check is translated."""
@@ -205,7 +217,7 @@ class Forward(Generic[Req, Resp]):
             route.backend_version(peek.version),
             await self._backend.profile(call),
         )
-        if upstream is None:  # this server does not take that form of the protocol
+        if upstream is None or model in self._refusing:  # this server does not take that form
             return await self._translated(checked, peek, bound, call)
         answer = await self._backend.infer(upstream, call, sequence)
         names = (
@@ -221,12 +233,24 @@ class Forward(Generic[Req, Resp]):
             except CostlyError:
                 how = self._codec.relabel
                 return await labour.aside(call, how, answer, checked, *names, limits)
+        except OutputsNeedTranslation:
+            if not await self._may_run_again(checked, bound, model, call):
+                raise
+            return await self._translated(checked, peek, bound, call)
         except GatewayError as error:
             raise read_wrong(error, bound.backend.name) from None
 
     def _translated(self, wire: Req, peek: Peek, bound: Bound, call: Call) -> Awaitable[Resp]:
         call.way = self._otherwise.name
         return self._otherwise.infer(wire, peek, bound, call)
+
+    async def _may_run_again(self, wire: Req, bound: Bound, model: str, call: Call) -> bool:
+        """Whether the inference ``wire``, which ``model`` has run, is not a step of a sequence. From
+        now on all messages to that model are translated."""
+        if len(self._refusing) >= _MOST_REFUSING:
+            self._refusing.clear()
+        self._refusing.add(model)
+        return await self._sequence(wire, bound, model, call) is None
 
     async def _relabel_aside(
         self, answer: Resp, asked: Any, names: tuple[str, str], call: Call

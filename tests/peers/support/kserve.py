@@ -1,19 +1,24 @@
-"""A real KServe model server with the models of ``peers.models.kserve``."""
+"""A real KServe model server with the models of ``peers.models.kserve``, and KServe's own clients:
+its SDK, and a transformer."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from peers.models import kserve as sources
 
 from .installed import Installed, install
 from .process import Launch, free_ports, started
 
-_SERVER = Path(sources.__file__).parent / "server.py"
+_SOURCES = Path(sources.__file__).parent
+_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -34,16 +39,50 @@ def prepare_kserve() -> Installed:
 @contextmanager
 def started_kserve() -> Iterator[KServe]:
     """A KServe with all models loaded, until the block is left."""
+    with _started("server.py") as running:
+        yield running
+
+
+@contextmanager
+def started_transformer(predictor: str, protocol: str) -> Iterator[KServe]:
+    """A KServe with a transformer in front of ``predictor``, ``host:port``, which it asks by
+    ``protocol``, ``v2`` or ``grpc-v2``. It is ready when the predictor is."""
+    asking = ["--predictor_host", predictor, "--predictor_protocol", protocol]
+    with _started("transformer.py", *asking, "--enable_predictor_health_check") as running:
+        yield running
+
+
+@contextmanager
+def _started(program: str, *options: str) -> Iterator[KServe]:
     peer = prepare_kserve()
 
     def prepare(_folder: Path) -> Launch:
         http, grpc = free_ports(2)
+        ports = ["--http_port", str(http), "--grpc_port", str(grpc)]
         return Launch(
-            "KServe",
-            [str(peer.python), str(_SERVER), "--http_port", str(http), "--grpc_port", str(grpc)],
+            f"KServe {program}",
+            [str(peer.python), str(_SOURCES / program), *ports, *options],
             {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
             [http, grpc],
         )
 
     with started(prepare) as running:
         yield KServe(*running.addresses, running.pid, running.log)
+
+
+def told_by_kserve(http: str, grpc: str) -> dict[str, Any]:
+    """What each scenario of ``client.py`` ended in.
+
+    Raises RuntimeError with the client's own words when it did not come to its end.
+    """
+    done = subprocess.run(
+        [str(prepare_kserve().python), str(_SOURCES / "client.py"), http, grpc],
+        env={**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the client ended after:\n{done.stdout}\n{done.stderr[-4000:]}")
+    return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from fakes import LineCodec, Memory, Wired, call
 
+from infergate.codecs.base import OutputsNeedTranslation
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.wire import RpcRequest, RpcResponse
@@ -147,3 +148,29 @@ def test_a_refusal_of_the_transport_takes_this_form() -> None:
     )
     assert answer.details == "too_large: too large"
     assert asked.outcome == "too_large"
+
+
+async def test_outputs_that_cannot_be_had_in_that_form_are_translated() -> None:
+    """A second time where the first told so, from the beginning later; never a step of a sequence
+    twice."""
+
+    class Refusing(LineCodec):
+        def relabel(self, *_: Any) -> RpcResponse:
+            raise OutputsNeedTranslation(Kind.BAD_REQUEST, "not in JSON")
+
+    backend = Wired("b", LineCodec())
+    sequence = RpcRequest("infer m 1 id", metadata={"sequence": "s"})
+    refused = await frontend(backend, Refusing()).respond(sequence, call())
+    assert refused.details == "bad_request: not in JSON"
+    assert (len(backend.wires), len(backend.asked)) == (1, 0)
+
+    codec = Refusing()
+    served = frontend(backend, codec)
+    for times in (1, 2):
+        asked = call()
+        answer = await served.respond(RpcRequest("infer m 1 id"), asked)
+        assert b"InferResponse" in bytes(answer.message[0])
+        assert asked.way == "translate"
+        assert (len(backend.wires), codec.decoded) == (2, times)
+    await served.respond(sequence, call())
+    assert len(backend.wires) == 2

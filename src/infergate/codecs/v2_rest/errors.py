@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import orjson
 
+from infergate.codecs.base import OutputsNeedTranslation
 from infergate.codecs.profiles import kind_by_words
 from infergate.codecs.v2_rest.paths import locate
 from infergate.core.errors import GatewayError, Kind, Origin, refusal_headers, retry_seconds
@@ -71,6 +72,8 @@ KIND: Final[Mapping[int, Kind]] = {
 """What a status other than 200 means. Others: 4xx BAD_REQUEST (Triton 400, FastAPI 422, KServe
 409), 5xx BACKEND_ERROR, the rest is no answer to anything we ask."""
 
+_NOT_IN_JSON: Final = re.compile("[sS]ending (?:FP16|BF16) data via JSON is not supported")
+"""How Triton and KServe refuse, once the model has run, to write an output in JSON."""
 _TOO_LATE: Final = "RuntimeError: Caught handled exception, but response already started."
 _CAUSE: Final = "The above exception was the direct cause of the following exception:"
 """How Starlette wraps what goes wrong once a stream was promised (MLServer's ``infer_stream``)."""
@@ -97,7 +100,8 @@ def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> Gatew
     """The error that a backend's answer tells, judged by its body, not by its Content-Type."""
     text = body[: 4 * _MOST_DETAIL].decode("utf-8", "replace").strip()
     message = _message(text) or f"the backend answered HTTP {status}"
-    return GatewayError(
+    error = OutputsNeedTranslation if _NOT_IN_JSON.match(message) else GatewayError
+    return error(
         kind_by_words(kind_of(status), message),
         message[:LONGEST],
         origin=Origin.BACKEND,

@@ -1,0 +1,48 @@
+"""KServe's SDK asks a server: ``client.py HTTP GRPC``. Prints a JSON line for each scenario."""
+
+import asyncio
+import json
+import sys
+
+import numpy as np
+from kserve import InferenceGRPCClient, InferenceRESTClient, InferInput, InferRequest, RESTConfig
+
+
+def request(binary):
+    inputs = []
+    for i in range(2):
+        tensor = InferInput(f"INPUT{i}", [1, 16], "INT32")
+        tensor.set_data_from_numpy(np.full((1, 16), i + 1, np.int32), binary_data=binary)
+        inputs.append(tensor)
+    return InferRequest("simple", inputs)
+
+
+def told(answer):
+    return {output.name: output.as_numpy().ravel().tolist()[:2] for output in answer.outputs}
+
+
+async def main(http, grpc):
+    url = f"http://{http}"
+    rest = InferenceRESTClient(RESTConfig(protocol="v2"))
+    rpc = InferenceGRPCClient(grpc)
+    scenarios = {
+        "rest live": lambda: rest.is_server_live(url),
+        "rest ready": lambda: rest.is_server_ready(url),
+        "rest model ready": lambda: rest.is_model_ready(url, "simple"),
+        "rest other model ready": lambda: rest.is_model_ready(url, "nosuch"),
+        "rest infer": lambda: rest.infer(url, request(False), model_name="simple"),
+        "rest infer binary": lambda: rest.infer(url, request(True), model_name="simple"),
+        "grpc live": rpc.is_server_live,
+        "grpc ready": rpc.is_server_ready,
+        "grpc model ready": lambda: rpc.is_model_ready("simple"),
+        "grpc infer": lambda: rpc.infer(request(True)),
+    }
+    for name, act in scenarios.items():
+        answer = await act()
+        said = answer if isinstance(answer, bool | None) else told(answer)
+        sys.stdout.write(json.dumps([name, said]) + "\n")
+    await rest.close()
+    await rpc.close()
+
+
+asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""KServe's SDK and transformers take the gateway for a predictor of theirs."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from peers.support.kserve import KServe, started_transformer, told_by_kserve
+from peers.support.mlserver import MLServer
+
+pytestmark = pytest.mark.peers
+
+CONFIG = """
+backends:
+  b: {protocol: PROTOCOL, endpoints: ["SERVER"]}
+routes:
+  - {model: simple, backend: b}
+"""
+SIMPLE = {"OUTPUT0": [3, 3], "OUTPUT1": [-1, -1]}
+
+
+@pytest.fixture(scope="module", params=["embedded", "kserve", "mlserver"])
+def gateway(
+    request: pytest.FixtureRequest, kserve: KServe, mlserver: MLServer
+) -> Iterator[Infergate]:
+    server = {"kserve": kserve.grpc, "mlserver": mlserver.grpc}.get(request.param)
+    config = CONFIG.replace("SERVER", f"grpc://{server}").replace("PROTOCOL", "v2-grpc")
+    if server is None:
+        config = CONFIG.replace(', endpoints: ["SERVER"]', "").replace("PROTOCOL", "builtin")
+    with started_infergate(config) as running:
+        yield running
+
+
+def test_the_sdk(gateway: Infergate) -> None:
+    assert told_by_kserve(gateway.http, gateway.grpc) == {
+        "rest live": True,
+        "rest ready": True,
+        "rest model ready": True,
+        "rest other model ready": False,
+        "rest infer": SIMPLE,
+        "rest infer binary": SIMPLE,
+        "grpc live": True,
+        "grpc ready": True,
+        "grpc model ready": True,
+        "grpc infer": SIMPLE,
+    }
+
+
+@pytest.mark.parametrize("protocol", ["v2", "grpc-v2"])
+def test_a_transformer(gateway: Infergate, protocol: str) -> None:
+    predictor = gateway.http if protocol == "v2" else gateway.grpc
+    body: dict[str, Any] = {
+        "inputs": [
+            {"name": f"INPUT{i}", "datatype": "INT32", "shape": [1, 16], "data": [i + 1] * 16}
+            for i in range(2)
+        ]
+    }
+    with started_transformer(predictor, protocol) as transformer:
+        url = f"http://{transformer.http}/v2/models/simple"
+        with urllib.request.urlopen(f"{url}/ready") as answer:
+            assert json.load(answer)["ready"] is True
+        headers = {"Content-Type": "application/json"}
+        asked = urllib.request.Request(f"{url}/infer", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(asked) as answer:
+            outputs = {each["name"]: each["data"] for each in json.load(answer)["outputs"]}
+    assert outputs == {"OUTPUT0": [6] * 16, "OUTPUT1": [-1] * 16}
