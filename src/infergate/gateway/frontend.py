@@ -233,24 +233,26 @@ class Forward(Generic[Req, Resp]):
             except CostlyError:
                 how = self._codec.relabel
                 return await labour.aside(call, how, answer, checked, *names, limits)
-        except OutputsNeedTranslation:
-            if not await self._may_run_again(checked, bound, model, call):
-                raise
-            return await self._translated(checked, peek, bound, call)
         except GatewayError as error:
-            raise read_wrong(error, bound.backend.name) from None
+            return await self._refused(error, checked, peek, bound, call)
 
     def _translated(self, wire: Req, peek: Peek, bound: Bound, call: Call) -> Awaitable[Resp]:
         call.way = self._otherwise.name
         return self._otherwise.infer(wire, peek, bound, call)
 
-    async def _may_run_again(self, wire: Req, bound: Bound, model: str, call: Call) -> bool:
-        """Whether the inference ``wire``, which ``model`` has run, is not a step of a sequence. From
-        now on all messages to that model are translated."""
-        if len(self._refusing) >= _MOST_REFUSING:
-            self._refusing.clear()
-        self._refusing.add(model)
-        return await self._sequence(wire, bound, model, call) is None
+    async def _refused(
+        self, error: GatewayError, checked: Req, peek: Peek, bound: Bound, call: Call
+    ) -> Resp:
+        """The answer by translation where the server cannot give it otherwise, and so from now on.
+        The model runs again, but for a step of a sequence. Raises ``error`` elsewhere."""
+        if isinstance(error, OutputsNeedTranslation):
+            model = bound.route.backend_model(peek.model)
+            if len(self._refusing) >= _MOST_REFUSING:
+                self._refusing.clear()
+            self._refusing.add(model)
+            if await self._sequence(checked, bound, model, call) is None:
+                return await self._translated(checked, peek, bound, call)
+        raise read_wrong(error, bound.backend.name) from None
 
     async def _relabel_aside(
         self, answer: Resp, asked: Any, names: tuple[str, str], call: Call
