@@ -104,11 +104,10 @@ class Bounded(Protocol):
 def named(error: GatewayError, backend: str) -> GatewayError:
     """``error`` told with the name of the backend it came about with. What the gateway has no
     memory for is not about a backend."""
-    if error.kind is Kind.OVERLOADED and error.origin is Origin.GATEWAY:
-        return error
+    ours = error.kind is Kind.OVERLOADED and error.origin is Origin.GATEWAY
     return GatewayError(
         error.kind,
-        f"backend '{backend}': {error.public}",
+        error.public if ours else f"backend '{backend}': {error.public}",
         origin=error.origin,
         detail=error.detail,
         retry_after=error.retry_after,

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from infergate.backends.base import read_wrong
 from infergate.codecs.base import Codec, Profile, Streaming, Textual
-from infergate.core.accounting import Writing, count_tensors, parts
+from infergate.core.accounting import READ_TIMES, Writing, count_tensors, parts
 from infergate.core.aside import Aside, client_of
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
@@ -155,5 +155,12 @@ class Messages(Generic[Req, Resp]):
 
     async def _do_aside(self, call: Call, cost: int, how: Callable[..., T], *arguments: Any) -> T:
         assert self._aside is not None
-        client = client_of(call)
-        return await self._aside.run(call.deadline, how, *arguments, client=client, cost=cost)
+        return await self._aside.run(
+            call.deadline,
+            how,
+            *arguments,
+            client=client_of(call),
+            cost=cost,
+            memory=call.memory,
+            size=READ_TIMES * cost,
+        )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.memory import SMALL, MemoryShare
 from infergate.core.tensor import Buffer, Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, size
+
+READ_TIMES: Final = 4
+"""Tensors that are read from text take at most so many times its bytes."""
 
 
 def parts(wire: Any) -> Sequence[Buffer]:
@@ -21,15 +24,22 @@ def parts(wire: Any) -> Sequence[Buffer]:
 
 
 def count_tensors(tensors: Sequence[Tensor], source: Iterable[Buffer], memory: MemoryShare) -> int:
-    """Count the data of ``tensors`` that does not lie in the buffers of ``source``: how much that
-    is. Raises OVERLOADED."""
+    """``count_new`` of the data of ``tensors``."""
     total = 0
     for tensor in tensors:
         total += len(tensor.data)
     if total <= SMALL:
         return 0
+    return count_new([tensor.data for tensor in tensors], source, memory)
+
+
+def count_new(made: Iterable[Buffer], source: Iterable[Buffer], memory: MemoryShare) -> int:
+    """Count those of the buffers ``made`` that do not lie in those of ``source``: how many bytes
+    that is; short ones are not counted. Raises OVERLOADED."""
     owners = {id(_owner(part)) for part in source}
-    new = sum(len(tensor.data) for tensor in tensors if id(_owner(tensor.data)) not in owners)
+    new = sum(len(each) for each in made if id(_owner(each)) not in owners)
+    if new <= SMALL:
+        return 0
     memory.grow(new)
     return new
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from infergate.core.call import ANONYMOUS, Call
+from infergate.core.memory import UNLIMITED, MemoryShare
 
 T = TypeVar("T")
 
@@ -13,19 +14,20 @@ T = TypeVar("T")
 class Aside(Protocol):
     """Runs functions in other processes."""
 
-    async def run(
+    async def run(  # noqa: PLR0913 - what a job is told
         self,
         deadline: float | None,
         function: Callable[..., T],
         *arguments: Any,
         client: tuple[str, str],
         cost: int,
-        begin: Callable[[], None] | None = None,
+        memory: MemoryShare = UNLIMITED,
+        size: int = 0,
     ) -> T:
         """``function(*arguments)`` done before ``deadline``, all of it pickled; the function, which
         holds nothing of one request, only now and then. ``client`` is an identity or address, and a
         connection, which processes are shared fairly between by the ``cost`` of their jobs: bytes
-        that are gone through; ``begin`` is called, and may raise, when its turn has come. Raises
+        that are gone through. ``size`` bytes are counted in ``memory`` while the job runs. Raises
         GatewayError: the function's own, TIMEOUT, OVERLOADED, or INTERNAL."""
         ...
 

@@ -23,12 +23,13 @@ from infergate.codecs.base import (
     Profile,
     Unfinished,
 )
-from infergate.core.accounting import count_tensors, parts
+from infergate.core.accounting import count_new, count_tensors, parts
 from infergate.core.aside import Aside
 from infergate.core.call import REQUEST_ID, Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import CostlyError, Limits
+from infergate.core.memory import SMALL
 from infergate.core.messages import OPERATIONS, Answer, InferRequest
 from infergate.core.sequences import SequenceName
 from infergate.core.vocabulary import BUG
@@ -201,13 +202,13 @@ class Forward(Generic[Req, Resp]):
                     found = self._shield(wire, limits)
                 else:
                     found = await self._labour.aside(call, self._codec.shield, wire, limits)
-                    if not isinstance(found, Unfinished):
-                        call.memory.grow(size(parts(found)))
                 if isinstance(found, Unfinished):
                     found = await self._otherwise.finished(found, call, here=here)
             except CostlyError:
                 return await self._translated(wire, peek, bound, call)
         checked: Req = found
+        if checked is not wire and size(parts(checked)) > SMALL:  # a content encoding was undone
+            count_new(parts(checked), parts(wire), call.memory)
         model = route.backend_model(peek.model)
         keeps = self._backend.spreads or route.retry.idempotent
         sequence = await self._sequence(checked, bound, model, call) if keeps else None

@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from infergate.codecs.base import Codec, Parsed, Textual, Unfinished
-from infergate.core.accounting import Writing, check_answer, parts
+from infergate.core.accounting import READ_TIMES, Writing, check_answer, parts
 from infergate.core.aside import Aside, client_of
 from infergate.core.call import Call
 from infergate.core.limits import Limits, for_loop
-from infergate.core.memory import SMALL, MemoryShare
+from infergate.core.memory import SMALL
 from infergate.core.messages import Answer, InferResponse, ModelMetadata
 from infergate.core.wire import HttpRequest, HttpResponse, size
 
@@ -79,17 +79,16 @@ class Labour(Generic[Req, Resp]):
     async def aside(self, call: Call, how: Callable[..., T], *arguments: Any) -> T:
         """``how(*arguments)``, a method of the codec, done aside for the client of ``call``."""
         assert self._aside is not None
-        client, cost = client_of(call), self._cost(*arguments)
-        inflated = _inflated(arguments[0], cost)
-        if not inflated:
-            return await self._aside.run(call.deadline, how, *arguments, client=client, cost=cost)
-        reserved = _Reserved(call.memory, inflated)
-        try:
-            return await self._aside.run(
-                call.deadline, how, *arguments, client=client, cost=cost, begin=reserved.begin
-            )
-        finally:
-            reserved.end()
+        cost = self._cost(*arguments)
+        return await self._aside.run(
+            call.deadline,
+            how,
+            *arguments,
+            client=client_of(call),
+            cost=cost,
+            memory=call.memory,
+            size=_allocated(arguments[0], cost),
+        )
 
     def _cost(self, message: Any, *arguments: Any) -> int:
         """Bytes that a method of the codec goes through to read or write ``message``, at most."""
@@ -119,32 +118,12 @@ class Labour(Generic[Req, Resp]):
         return await self.aside(call, _finished, unfinished, model)
 
 
-class _Reserved:
-    """Memory for what a helper inflates, ``size`` bytes at most, from ``begin`` to ``end``: what
-    has come of it by then is counted by who has it."""
-
-    def __init__(self, memory: MemoryShare, size: int) -> None:
-        self._memory: Final = memory
-        self._size: Final = size
-        self._has_begun = False
-
-    def begin(self) -> None:
-        """Raises OVERLOADED."""
-        self._memory.grow(self._size)
-        self._has_begun = True
-
-    def end(self) -> None:
-        """Give it back, if it was had."""
-        if self._has_begun:
-            self._memory.shrink(self._size)
-
-
-def _inflated(message: Any, cost: int) -> int:
-    """How much longer a ``message`` that ``cost`` bytes are gone through for is inflated than it is
-    now; 0 where it is not compressed."""
-    if isinstance(message, HttpRequest | HttpResponse):
-        return max(0, cost - size(message.body))
-    return 0
+def _allocated(message: Any, cost: int) -> int:
+    """Bytes that a helper allocates to go through ``cost`` bytes of ``message``, beside the text of
+    an answer (``Writing``)."""
+    if isinstance(message, HttpRequest) and cost > (held := size(message.body)):  # compressed
+        return cost - held
+    return cost if isinstance(message, Answer | HttpResponse) else READ_TIMES * cost
 
 
 def _finished(unfinished: Unfinished[T], model: ModelMetadata) -> T:

@@ -15,6 +15,8 @@ from infergate.transport.timer import body_due
 MOST_STREAMS: Final = 1024
 """Streams of a process, which may stay open for hours. A connection has at most
 ``limits.streams``: HTTP/2 sees to that."""
+RESERVED: Final = 16
+"""One part in so many of ``limits.in_flight_bytes`` is for what is short (``memory.SMALL``)."""
 GRACE: Final = 1.0
 """Seconds that a client has in any case, where memory is short."""
 PAUSE: Final = 2.0
@@ -72,7 +74,10 @@ class Admission:
 
     def grow(self, size: int) -> None:
         """Count ``size`` more bytes of an admitted request. Raises OVERLOADED, counts nothing."""
-        if self.bytes + size > self._most_bytes:
+        most = self._most_bytes
+        if size > SMALL:
+            most -= most // RESERVED
+        if self.bytes + size > most:
             self._cut_off_slow()
             raise _full(f"{self._most_bytes} bytes in memory", "in_flight_bytes")
         self.bytes += size

@@ -56,7 +56,10 @@ def instead(failure: BaseException, app: HttpApp, wire: HttpRequest, call: Call)
     if isinstance(failure, asyncio.CancelledError):
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure, task  # it knows this frame, and those of messages
     if isinstance(failure, GatewayError):
         return refuse(app, failure, wire, call)
     log.error("answering %s %s failed", wire.method, wire.path, exc_info=failure, extra=BUG)

@@ -82,6 +82,7 @@ class Pooled(asyncio.BaseProtocol):
             raise
         finally:
             alarm.cancel()
+            del waiter  # it knows its error, which knows this frame, and those of messages above
 
     def _count(self, size: int) -> bool:
         """Count ``size`` bytes more of the answer. False where they are refused, and so is the

@@ -149,6 +149,9 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._unsent.end()
         if self._request is not None:
             self._request.release()
+        # A task that was cancelled knows its error, and that knows the frames that it went
+        # through: what they hold would stay until cycles are collected.
+        self._task = None
         self._host.closed(self)
 
     def pause_writing(self) -> None:

@@ -17,6 +17,7 @@ from infergate.codecs.registry import plugins
 from infergate.core.call import ANONYMOUS, Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB
+from infergate.core.memory import MemoryShare
 from infergate.core.retrying import RetryPolicy
 from infergate.core.wire import HttpRequest, HttpResponse, joined, size
 from infergate.gateway.frontend import Frontend
@@ -41,14 +42,17 @@ class _Aside:
         *arguments: Any,
         client: tuple[str, str],
         cost: int,
-        begin: Callable[[], None] | None = None,
+        memory: MemoryShare,
+        size: int,
     ) -> Any:
-        if begin is not None:
-            begin()
+        memory.grow(size)
         name = getattr(function, "func", function).__name__
         self.jobs.append((name, client, cost))
         self.arguments = arguments
-        return function(*arguments)
+        try:
+            return function(*arguments)
+        finally:
+            memory.shrink(size)
 
 
 class _Memory:

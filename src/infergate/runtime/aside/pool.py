@@ -25,6 +25,7 @@ from typing import Any, Final, TypeVar, cast
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB
+from infergate.core.memory import UNLIMITED, DetachedMemory, MemoryShare
 from infergate.core.tally import Tally
 from infergate.core.tensor import Buffer
 from infergate.core.vocabulary import BUG
@@ -67,19 +68,20 @@ class Pool:
         self._queue: Final = FairQueue[asyncio.Future[_Place]](MAX_WAITING, MAX_COST)
         self._tally: Final = tally or Tally()
 
-    async def run(
+    async def run(  # noqa: PLR0913 - see Aside
         self,
         deadline: float | None,
         function: Callable[..., T],
         *arguments: Any,
         client: tuple[str, str] = ("", ""),
         cost: int = 0,
-        begin: Callable[[], None] | None = None,
+        memory: MemoryShare = UNLIMITED,
+        size: int = 0,
     ) -> T:
         """``function(*arguments)`` by another process; all of it is pickled. ``client`` is who
         shares the queue fairly with others: an identity or address, and a connection; ``cost`` is
-        an estimate of the bytes that the job goes through. ``begin`` is called when its turn has
-        come; what it raises, this raises.
+        an estimate of the bytes that the job goes through. From its beginning to its end, whatever
+        becomes of its caller, ``size`` bytes are counted in ``memory`` for what it allocates.
 
         Raises what it raises (GatewayError, else RuntimeError), TIMEOUT at ``deadline`` (of
         ``time.monotonic``, which is the loop's clock; None: after ``PATIENCE``), INTERNAL where the
@@ -91,9 +93,7 @@ class Pool:
         try:
             async with asyncio.timeout_at(deadline):
                 place = self._take_now(cost) or await self._wait(client, cost)
-                if begin is not None:
-                    self._begin(begin, place)
-                value = await place.do((function, arguments), cost)
+                value = await place.do((function, arguments), cost, memory, size)
         except TimeoutError:
             if place is None:
                 self._tally.expired += 1
@@ -108,13 +108,6 @@ class Pool:
                 retry_after=_RETRY_AFTER,
             ) from error
         return cast("T", value)
-
-    def _begin(self, begin: Callable[[], None], place: _Place) -> None:
-        try:
-            begin()
-        except BaseException:
-            self._freed(place)
-            raise
 
     def _take_now(self, cost: int) -> _Place | None:
         if self._free and not len(self._queue) and cost <= self._max_cost():
@@ -175,14 +168,25 @@ class _Place:
         self._freed: Final = freed
         self._started: asyncio.Task[_Process] | None = None
 
-    async def do(self, job: Any, cost: int) -> Any:
+    async def do(self, job: Any, cost: int, memory: MemoryShare, size: int) -> Any:
+        """``job``, for which ``size`` bytes are counted."""
+        account: DetachedMemory = UNLIMITED
         try:
             process = await self._living()
-            answer = process.send(job, cost, lambda: self._freed(self))
+            memory.grow(size)
+            account = memory.detach(size)
+            answer = process.send(job, cost, lambda: self._over(account))
         except BaseException:
-            self._freed(self)
+            self._over(account)
             raise
-        return await answer
+        try:
+            return await answer
+        finally:
+            del answer  # it knows its error, which knows this frame, and the job
+
+    def _over(self, account: DetachedMemory) -> None:
+        account.close()
+        self._freed(self)
 
     async def _living(self) -> _Process:
         started = self._started

@@ -1,0 +1,206 @@
+"""Short requests that make the gateway hold much: counted in ``limits.in_flight_bytes`` before it
+is allocated, refused beyond it, and given back within seconds, while others are served."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from e2e.running import Infergate, started_infergate
+from faults.peer import Backend, Client, Connection, post, scripted
+from faults.rpc import INFER, call, channel
+from faults.tight import GOOD, PATH, head, message
+from faults.watch import (
+    KEEPS,
+    MIB,
+    children,
+    metric,
+    refused_by,
+    resident,
+    rises,
+    unharmed,
+    until,
+    well,
+)  # fmt: skip
+
+BUDGET = 64 * MIB
+BODY = 12 * MIB
+CROWD = 24
+PLAIN = 64 * MIB
+"""What the processes may hold beside the budget: memory that is kept for the next ones, helpers'
+own, and what sockets hold."""
+CONFIG = f"""
+backends:
+  silent: {{{{protocol: v2-rest, endpoints: ["http://{{silent}}"], profile: infergate}}}}
+  chatty: {{{{protocol: v2-rest, endpoints: ["http://{{chatty}}"], profile: infergate}}}}
+  ours: {{{{protocol: builtin}}}}
+routes:
+  - {{{{model: fwd, backend: silent}}}}
+  - {{{{model: tr, backend: silent, rewrite: {{{{inputs: {{{{no: none}}}}}}}}}}}}
+  - {{{{model: chatty, backend: chatty}}}}
+  - {{{{model: "*", backend: ours}}}}
+limits: {{{{body: {BODY}B, json: 8MiB, in_flight_bytes: {BUDGET}B}}}}
+readiness: lenient
+helpers: 1
+"""
+FACTOR = 3
+"""What is held for a byte that is counted, at most (docs/limits.md)."""
+RECOVERY = 15.0
+"""Seconds; each look for slow readers takes half of one, and each may pause for two."""
+READERS = "infergate_refused_connections_total"
+GZIP = "Content-Encoding: gzip"
+
+
+def silent(connection: Connection, backend: Backend) -> None:
+    connection.request()
+    backend.requests.append("asked")
+    connection.gone()
+
+
+def chatty(connection: Connection, backend: Backend) -> None:
+    """Announces a long answer, and sends it, but for its end."""
+    connection.request()
+    backend.requests.append("asked")
+    connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (8 * MIB) + bytes(7 * MIB))
+    connection.gone()
+
+
+def asking(shape: int, datatype: str = "UINT8", *, binary: bool = False) -> bytes:
+    """Zeros of ``datatype`` for the embedded identity, compressed; answered as JSON, or not."""
+    tensor = {"name": "INPUT0", "datatype": datatype, "shape": [shape],
+              "parameters": {"binary_data_size": shape}}  # fmt: skip
+    told = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": binary}}).encode()
+    body = gzip.compress(told + bytes(shape))
+    length = f"Inference-Header-Content-Length: {len(told)}"
+    return head(GZIP, length, length=len(body), path="{path}") + body
+
+
+def to(model: str, asked: bytes) -> bytes:
+    return asked.replace(b"{path}", f"/v2/models/{model}/infer".encode(), 1)
+
+
+LONG = asking(8 * MIB, binary=True)
+"""Some KB that inflate to 8 MiB."""
+WORDY = asking(MIB, datatype="BOOL")
+"""A KB that is answered with 6 MiB of "false"."""
+assert len(LONG) + len(WORDY) < 16 * 1024
+
+
+@dataclass(frozen=True)
+class Site:
+    gateway: Infergate
+    silent: Backend
+
+    def good(self) -> bool:
+        with channel(self.gateway.grpc) as made:
+            rpc = call(made, message(10)).code
+        return post(self.gateway.http, PATH, GOOD).status == 200 and rpc is grpc.StatusCode.OK
+
+    def held(self) -> float:
+        return metric(self.gateway, "infergate_in_flight_bytes")
+
+    def memory(self) -> int:
+        """Of the process and its helpers."""
+        pids = [self.gateway.pid, *children(self.gateway.pid)]
+        return sum(map(resident, pids))
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with scripted(silent) as nobody, scripted(chatty) as talker:
+        config = CONFIG.format(silent=nobody.address, chatty=talker.address)
+        with started_infergate(config) as gateway:
+            site = Site(gateway, nobody)
+            with Client(gateway.http) as client:  # what a helper opens once is open now
+                assert _is_served(client, to("identity", WORDY))
+            yield site
+            well(gateway)
+
+
+@pytest.fixture(autouse=True)
+def bounded(site: Site) -> Iterator[None]:
+    """Others are served all the while, and memory keeps within the budget."""
+    assert site.good()
+    with unharmed(site.gateway, site.good, grows=BUDGET + PLAIN, keeps=KEEPS + PLAIN):
+        yield
+
+
+def crowd(site: Site, asked: bytes, stack: ExitStack) -> list[Client]:
+    """Many that ask for the same, and read nothing."""
+    clients = [stack.enter_context(Client(site.gateway.http)) for _ in range(CROWD)]
+    for client in clients:
+        client.socket.setsockopt(1, 8, 4096)  # SOL_SOCKET, SO_RCVBUF
+        client.send(asked)
+    return clients
+
+
+@pytest.mark.parametrize("model", ["fwd", "tr", "chatty"])
+def test_what_waits_for_a_backend_that_says_nothing(site: Site, model: str) -> None:
+    """What was inflated, and what the backend has answered so far, is held, counted, and no more
+    than the budget."""
+    before = site.memory()
+    with ExitStack() as stack:
+        with refused_by(site.gateway, "in_flight_bytes"):
+            crowd(site, to(model, LONG), stack)
+        until(lambda: site.held() >= BUDGET / 2, "much is held")
+        assert site.held() <= BUDGET
+        assert site.memory() - before <= FACTOR * site.held() + PLAIN
+    until(lambda: site.held() < MIB, "it is given back")
+
+
+@pytest.mark.parametrize("model", ["fwd", "tr"])
+def test_the_same_over_grpc(site: Site, model: str) -> None:
+    told = pb.ModelInferRequest(model_name=model)
+    told.inputs.add(name="INPUT0", datatype="UINT8", shape=[8 * MIB])
+    told.raw_input_contents.append(bytes(8 * MIB))
+    with channel(site.gateway.grpc) as made:
+        ask = made.unary_unary(INFER)
+        with refused_by(site.gateway, "in_flight_bytes"):
+            calls = [
+                ask.future(told.SerializeToString(), compression=grpc.Compression.Gzip)
+                for _ in range(CROWD)
+            ]
+        until(lambda: site.held() >= BUDGET / 2, "much is held")
+        assert site.held() <= BUDGET
+        for each in calls:
+            each.cancel()
+    until(lambda: site.held() < MIB, "it is given back")
+
+
+def test_answers_that_nobody_reads(site: Site) -> None:
+    """Long ones are refused where there is no room for more, and the readers that hold it are cut
+    off: within seconds the next one has room."""
+    before = site.memory()
+    with ExitStack() as stack, rises(site.gateway, READERS, reason="slow_reader"):
+        with refused_by(site.gateway, "in_flight_bytes"):
+            crowd(site, to("identity", WORDY), stack)
+        assert site.held() <= BUDGET
+        assert site.memory() - before <= FACTOR * site.held() + PLAIN
+        began = time.monotonic()
+        with Client(site.gateway.http) as client:
+            until(lambda: _is_served(client, to("identity", WORDY)), "there is room")
+        assert time.monotonic() - began < RECOVERY
+
+
+def _is_served(client: Client, asked: bytes) -> bool:
+    client.send(asked)
+    status = client.answer().status
+    assert status in {200, 503}
+    return status == 200
+
+
+def test_an_answer_longer_than_a_body_may_be(site: Site) -> None:
+    """A KB that would be answered with some 20 MiB."""
+    with refused_by(site.gateway, "body"), Client(site.gateway.http) as client:
+        client.send(to("identity", asking(4 * MIB, "BOOL")))
+        answer = client.answer()
+        assert answer.status == 413
+        assert f"the limit is {BODY} (limits.body)" in answer.error
