@@ -207,8 +207,8 @@ class Forward(Generic[Req, Resp]):
             except CostlyError:
                 return await self._translated(wire, peek, bound, call)
         checked: Req = found
-        if checked is not wire and size(parts(checked)) > SMALL:  # a content encoding was undone
-            count_new(parts(checked), parts(wire), call.memory)
+        if checked is not wire:
+            _count_inflated(checked, wire, call)
         model = route.backend_model(peek.model)
         keeps = self._backend.spreads or route.retry.idempotent
         sequence = await self._sequence(checked, bound, model, call) if keeps else None
@@ -276,6 +276,13 @@ class Forward(Generic[Req, Resp]):
         except CostlyError:
             number = await labour.aside(call, how, wire, labour.limits)
         return None if number is None else SequenceName(model, number)
+
+
+def _count_inflated(checked: Any, wire: Any, call: Call) -> None:
+    """Count the body of ``checked`` where it is not that of ``wire``: its encoding was undone."""
+    made = parts(checked)
+    if size(made) > SMALL:
+        count_new(made, parts(wire), call.memory)
 
 
 class Ways(Protocol):
