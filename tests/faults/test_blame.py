@@ -10,7 +10,10 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from faults.replicas import Replica, gateway, replicas, until
+from faults.test_bursts_of_errors import burst
+from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import ModelReadyRequest, Operation
 
 LOCAL = "127.0.0.1"
 LONGEST_LINE = 8190
@@ -126,6 +129,33 @@ async def test_a_server_that_is_gone_is_let_alone_by_what_was_under_way() -> Non
             await load.more(16)
         assert await load.figure("infergate_endpoint_ejections_total", 1) == 1
         assert load.figures()[0].ejections == 0
+
+
+async def test_a_model_that_nobody_has_served_ejects_nobody() -> None:
+    """Nor does a client that waits until a model is ready."""
+    async with (
+        replicas(LOCAL, LOCAL) as two,
+        gateway("grpc", "own", [each.url("grpc") for each in two], health=NEVER) as load,
+    ):
+
+        async def declined(times: int, operation: Operation | None = None) -> int:
+            ours = load.gateway.gateway
+            async with burst(two[0]), burst(two[1]):
+                for _ in range(times):
+                    call = Call(peer="test", started=0.0, operation="model_ready")
+                    asking = ours.perform(operation, call) if operation else load.ask()
+                    with pytest.raises(GatewayError, match="the disk is full"):
+                        await asking
+            return sum(each.ejections for each in load.figures())
+
+        assert await declined(40) == 0
+        await load.ask()
+        assert await declined(40, ModelReadyRequest("simple")) == 0
+        assert await declined(20) == 1
+        ejections = [
+            await load.figure("infergate_endpoint_ejections_total", place) for place in (0, 1)
+        ]
+        assert sorted(ejections) == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["baggage", "tracestate", "traceparent"])

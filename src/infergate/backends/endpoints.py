@@ -34,6 +34,7 @@ from infergate.routing.health import Health
 from infergate.transport.base import Endpoint
 
 __all__ = ["Balance", "Endpoints", "Lease", "Outcome", "Site"]
+_MAX_MODELS: Final = 4096
 _log = logging.getLogger(__name__)
 
 
@@ -123,6 +124,8 @@ class Endpoints:
         )
 
         self._lone = self._only()
+        self.models: Final[set[str]] = set()
+        """Those that an endpoint has served, as clients call them."""
         self.suspect: Callable[[Lease], None] = lambda _: None
         """Begins a check of an endpoint that may have failed by itself or because of requests; then
         calls ``judged``."""
@@ -172,6 +175,11 @@ class Endpoints:
         elif not lease.suspected and self._cluster.suspects(lease, now):
             lease.suspected = True
             self.suspect(lease)
+
+    def serves(self, model: str) -> None:
+        """An endpoint has served ``model``."""
+        if len(self.models) < _MAX_MODELS:
+            self.models.add(model)
 
     def judged(self, lease: Lease, *, well: bool) -> None:
         """The check of ``lease``, which was suspected, is over."""

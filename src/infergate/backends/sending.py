@@ -32,6 +32,7 @@ from infergate.backends.queueing import Queue
 from infergate.backends.retrying import Choose, Tries
 from infergate.core.call import ROUNDING, Call
 from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.messages import OPERATIONS, InferRequest
 from infergate.core.retrying import Hedge
 from infergate.core.sequences import SequenceName
 from infergate.core.tally import Tally
@@ -42,6 +43,9 @@ from infergate.transport.base import StreamUpstream, Upstream
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
+_SUCCESS: Final = (200, 0)
+_QUESTIONS: Final = frozenset(OPERATIONS.values()) - {OPERATIONS[InferRequest]}
+"""Operations of a model that may be answered by 503 although its server is well."""
 _SHOWN: Final = 40
 """Characters of a sequence's id in an error."""
 
@@ -120,7 +124,7 @@ class Sending(Generic[Req, Resp]):
         budget.requests += 1
         try:
             answer = await self._upstream.exchange(wire, lease.endpoint, seconds)
-            outcome = Outcome.OK if self._serves(answer) else Outcome.FAILED
+            outcome = self._outcome(answer, call)
         except GatewayError as error:
             outcome = self._failed(error, time.monotonic() - began, call)
             if error.kind is not Kind.CONNECT:
@@ -283,7 +287,7 @@ class Sending(Generic[Req, Resp]):
         outcome = Outcome.UNTOLD
         try:
             answer = await self._upstream.exchange(wire, lease.endpoint, seconds)
-            outcome = Outcome.OK if self._serves(answer) else Outcome.FAILED
+            outcome = self._outcome(answer, call)
         except GatewayError as error:
             outcome = self._failed(error, time.monotonic() - began, call)
             raise
@@ -327,8 +331,8 @@ class Sending(Generic[Req, Resp]):
                 try:
                     async with aclosing(upstream.stream(wire, lease.endpoint, left)) as messages:
                         while (message := await self._pull(messages, call, patience)) is not None:
-                            outcome = Outcome.OK if self._serves(message) else Outcome.FAILED
-                            if outcome is Outcome.FAILED and tries.resend and not begun:
+                            outcome = self._outcome(message, call)
+                            if outcome is not Outcome.OK and tries.resend and not begun:
                                 declined = message
                                 break
                             begun, patience = True, None
@@ -381,6 +385,18 @@ class Sending(Generic[Req, Resp]):
     def _serves(self, answer: Resp) -> bool:
         """Whether the endpoint that gave ``answer`` can serve."""
         return not self._headers.declines(answer)
+
+    def _outcome(self, answer: Resp, call: Call) -> Outcome:
+        """What ``answer`` says of its endpoint. One that declines to serve a model is blamed only
+        if some endpoint has served that model: any client may ask for one that is not loaded, or
+        whether it is."""
+        served = call.model in self._endpoints.models
+        if not self._headers.declines(answer):
+            if not served and self._headers.status(answer) in _SUCCESS:
+                self._endpoints.serves(call.model)
+            return Outcome.OK
+        blamed = served and call.operation not in _QUESTIONS
+        return Outcome.FAILED if blamed else Outcome.UNTOLD
 
     def _failed(self, error: GatewayError, seconds: float, call: Call) -> Outcome:
         """What ``error``, after so many seconds, says of the endpoint. One that was given less time

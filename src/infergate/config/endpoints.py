@@ -103,7 +103,8 @@ class OutlierConfig(Section):
         default=5,
         description="Failures in a row after which an endpoint is ejected: it could not be "
         "reached, broke off, was too slow by the route's or backend's `timeout`, or answered HTTP "
-        "502, 503, 504 or gRPC UNAVAILABLE. A request may be the reason why an endpoint breaks "
+        "502, 503, 504 or gRPC UNAVAILABLE to an inference of a model that the backend has served "
+        "before. A request may be the reason why an endpoint breaks "
         "off: where such failures are needed for the number, a health check has to fail as well, "
         "which is made at once, whatever `health.checks` says. 0: never.",
     )
