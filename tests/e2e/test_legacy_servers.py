@@ -257,8 +257,8 @@ def test_classes(any_form: Client, backend: str) -> None:
     tensor = any_form.input("INPUT0", SCORES, "FP32")
     answer = any_form.infer(f"{backend}.classify", [tensor], outputs=outputs)
     assert classes(answer) == [
-        ["0.7:1:dog", '0.15:3:fish "q"'],
-        ['1e+09:3:fish "q"', "4:0:cat"],
+        ["0.700000:1:dog", '0.150000:3:fish "q"'],
+        ['1000000000.000000:3:fish "q"', "4.000000:0:cat"],
     ]
 
 
@@ -279,7 +279,7 @@ def test_classes_beside_values(asked: Client, backend: str) -> None:
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), np.zeros(4))
     top = answer.as_numpy("OUTPUT0")
     assert top.shape == (1,)
-    assert top[0] in (b'8:3:fish "q"', b"8:3")
+    assert top[0] in (b'8.000000:3:fish "q"', b"8.000000:3")
 
 
 @both_backends

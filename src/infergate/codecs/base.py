@@ -345,3 +345,6 @@ class CodecPlugin:
     headers: int = 0
     """Bytes of headers that its requests need, where they hold more than words about a body: what a
     listener that takes them allows unless the configuration says otherwise."""
+    response_header: int = 0
+    """HTTP: bytes of the longest header line of its servers' responses that their own clients
+    take, where that is more than ``Limits.response_header``."""

@@ -59,6 +59,8 @@ def limits(config: schema.Config, headers: int = 0) -> Limits:
     told: dict[str, Any] = config.limits.model_dump(by_alias=True)
     if told["headers"] is None:
         told["headers"] = max(headers, DEFAULT_LIMITS.headers)
+    if told["response_header"] is None:
+        told["response_header"] = DEFAULT_LIMITS.response_header
     return Limits(**told)
 
 

@@ -362,6 +362,11 @@ class LimitsConfig(Section):
         description="All header lines or metadata of one request. Left out: 16KiB, and 64KiB on "
         "`listeners.http`, where NV-InferRequest of the legacy API is one of them.",
     )
+    response_header: PositiveSize | None = Field(
+        default=None,
+        description="The longest header line of a backend's response. Left out: 64KiB, and 100KiB "
+        "of `trtis-http`, whose NV-InferResponse holds all classes.",
+    )
     header_count: Positive = Field(
         default=DEFAULT_LIMITS.header_count, description="Header lines of one request."
     )

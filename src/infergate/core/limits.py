@@ -25,6 +25,9 @@ class Limits:
     headers: int = 16 * KIB
     """All header lines or metadata of one request (Caddy, h11: 16 KiB). More where a listener's
     protocols need it (``CodecPlugin.headers``)."""
+    response_header: int = 64 * KIB
+    """The longest header line of a backend's response (Envoy: 60 KiB). More where the backend's
+    protocol needs it (``CodecPlugin.response_header``)."""
     header_count: int = 100
     """Header lines of one request (Envoy 100, HAProxy 101)."""
     tensors: int = 1024

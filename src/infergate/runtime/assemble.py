@@ -355,6 +355,8 @@ def _backend(  # noqa: PLR0913, PLR0917 - what it stands on
         return shared.builtin(name, config.timeout)
     if config.connect_time is not None:
         limits = replace(limits, connect_time=config.connect_time)
+    if plugin.response_header and whole.limits.response_header is None:
+        limits = replace(limits, response_header=plugin.response_header)
     server = RemoteServer(
         name,
         balancing.sites(config),

@@ -52,7 +52,7 @@ class EventExchange(Pooled, asyncio.Protocol):
         head = http_head.write_request_head(
             wire.method, target, wire.headers, size(wire.body), self._lines
         )
-        self._reader = reader = self._read(wire.method)
+        self._reader = reader = self._read(wire.method, self._limits.response_header)
         self._share = wire.memory
         for part in http_head.gathered(head, wire.body):
             self._transport.write(part)

@@ -44,8 +44,8 @@ class AnswerReader(Protocol):
         ...
 
 
-Read = Callable[[str], AnswerReader]
-"""Makes a reader of the answer to a request of that method."""
+Read = Callable[[str, int], AnswerReader]
+"""Makes a reader of the answer to a request of that method, whose header lines may be so long."""
 
 
 class Exchange(Pooled):
@@ -85,7 +85,7 @@ class Exchange(Pooled):
             return
         self._answered = True
         if self._reader is None:
-            self._reader = self._read(self._method)
+            self._reader = self._read(self._method, self._limits.response_header)
         reader = self._reader
         has_begun = reader.status
         try:

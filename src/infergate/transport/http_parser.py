@@ -21,7 +21,7 @@ from aiohttp.http import (
 )
 from aiohttp.streams import StreamReader
 
-from infergate.core.limits import KIB, Limits
+from infergate.core.limits import Limits
 from infergate.core.wire import NO_HEADERS
 from infergate.transport import http_head
 
@@ -40,7 +40,6 @@ NOT_HTTP: Final = (HttpProcessingError, ValueError)
 """What a parser raises."""
 _BUFFER: Final = 1 << 24
 """Above all that one read may bring."""
-_ANSWER_HEADERS: Final = 64 * KIB
 """The longest status or header line of an answer (Envoy: 60 KiB)."""
 _ANSWER_HEADER_COUNT: Final = 256
 
@@ -79,13 +78,13 @@ class AiohttpReader:
 
     __slots__ = ("_message", "_parser", "_payload", "headers", "keep", "status", "whole")
 
-    def __init__(self, method: str) -> None:
+    def __init__(self, method: str, longest: int) -> None:
         self._parser: Final = HttpResponseParser(
             _FLOW,
             asyncio.get_running_loop(),
             _BUFFER,
-            max_line_size=_ANSWER_HEADERS,
-            max_field_size=_ANSWER_HEADERS,
+            max_line_size=longest,
+            max_field_size=longest,
             max_headers=_ANSWER_HEADER_COUNT,
             response_with_body=method != "HEAD",
             read_until_eof=True,

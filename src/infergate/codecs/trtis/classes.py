@@ -1,7 +1,6 @@
 """Classes: an output's ``batch_classes`` ⇄ a BYTES tensor of ``value:index[:label]``.
 
-A class's value is a float whatever the output's datatype, on this wire. It is spelled as the C++
-servers print floats: as short as tells it from its neighbours.
+A class's value is a float of 32 bits whatever the output's datatype, on this wire.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from infergate.codecs.trtis.text import spell_float
-from infergate.core.classification import MOST_CLASSES
-from infergate.core.datatypes import Datatype
+from infergate.core.classification import MOST_CLASSES, spelled
+from infergate.core.datatypes import INTEGERS, Datatype
 from infergate.core.errors import garbage
 from infergate.core.tensor import Tensor, pack_bytes, unpack_bytes
 
@@ -50,8 +48,9 @@ def _write_row(classes: Any, name: str, elements: Sequence[bytes]) -> None:
         classes.add(idx=number, value=score or 0.0, label=label[0] if label else "")
 
 
-def read_classes(name: str, entries: Any, batch: tuple[int, ...]) -> Tensor:
-    """The tensor of ``batch_classes``, of shape ``batch`` and the number of classes.
+def read_classes(name: str, entries: Any, batch: tuple[int, ...], datatype: Datatype) -> Tensor:
+    """The tensor of ``batch_classes`` of an output of ``datatype``, of shape ``batch`` and the
+    number of classes.
 
     Raises BACKEND_GARBAGE.
     """
@@ -62,10 +61,13 @@ def read_classes(name: str, entries: Any, batch: tuple[int, ...]) -> Tensor:
     (count,) = counts
     if len(rows) * count > MOST_CLASSES:
         raise garbage(f"output '{name}' has over {MOST_CLASSES} classes, the limit")
-    elements = pack_bytes(_element(each) for row in rows for each in row)
-    return Tensor(name, Datatype.BYTES, (*batch, count), elements)
-
-
-def _element(each: Any) -> bytes:
-    told = f"{spell_float(each.value)}:{each.idx}"
-    return f"{told}:{each.label}".encode() if each.label else told.encode()
+    classes = [each for row in rows for each in row]
+    if datatype in INTEGERS:
+        values = [f"{each.value:.0f}" for each in classes]
+    else:
+        values = spelled(np.array([each.value for each in classes], np.float32))
+    elements = [
+        (f"{value}:{each.idx}:{label}" if (label := each.label) else f"{value}:{each.idx}").encode()
+        for value, each in zip(values, classes, strict=True)
+    ]
+    return Tensor(name, Datatype.BYTES, (*batch, count), pack_bytes(elements))

@@ -55,8 +55,9 @@ from infergate.core.wire import HttpRequest, HttpResponse, joined
 
 LONGEST_HEADER: Final = 8190
 """Bytes of NV-InferRequest's value that the servers take (8192 they do not)."""
-LONGEST_ANSWER: Final = 256 * 1024
-"""Characters of NV-InferResponse: reading it holds the interpreter about 1 ms a KiB."""
+LONGEST_TEXT: Final = 128 * 1024
+"""Characters of a header that is read as text, which holds the interpreter about 1 ms a KiB."""
+_SIZES: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|batch_byte_size: (\d{1,20}+)')
 BINARY: Final = "format=binary"
 _SHOWN: Final = 200
 _STATUS: Final = STATUS.lower()
@@ -204,10 +205,8 @@ def _kind(status: int) -> Kind:
 
 
 def _read(kind: Any, name: str, told: str) -> Any:
-    if len(told) > LONGEST_ANSWER:
-        raise garbage(
-            f"the backend's {name} is of {len(told)} bytes, the limit is {LONGEST_ANSWER}"
-        )
+    if len(told) > LONGEST_TEXT:
+        raise garbage(f"the backend's {name} is of {len(told)} bytes, the limit is {LONGEST_TEXT}")
     try:
         return text.read(kind, told)
     except ValueError as error:
@@ -229,6 +228,10 @@ def read_answer(told: str, body: Sequence[Buffer], form: Form, limits: Limits) -
     """NV-InferResponse, not to be changed, and how many bytes of ``body`` are tensors. Classes that
     it leaves out (v1.0 to 1.4) are in what follows them, which is of ``form``. Raises
     BACKEND_GARBAGE, and CostlyError on the event loop."""
+    if form is Form.BINARY and len(told) > text.LONGEST_REMEMBERED:
+        found = _repeated(told, memoryview(joined(body)))
+        if found is not None:
+            return found
     check_loop(limits, len(told), text.LONGEST_ON_LOOP)
     header = _read(InferResponseHeader, ANSWERS, told)
     length = sum(each.raw.batch_byte_size for each in header.output)
@@ -237,13 +240,25 @@ def read_answer(told: str, body: Sequence[Buffer], form: Form, limits: Limits) -
     return header, length
 
 
+def _repeated(told: str, body: memoryview) -> tuple[Any, int] | None:
+    """What ``read_answer`` makes of ``told``, read from behind the tensors in ``body``, where it
+    stands once more in binary: in a thousandth of the time. None where it does not."""
+    length = sum(int(number) for number in _SIZES.findall(told) if number)
+    try:
+        header = parse(InferResponseHeader, body[length:], MOST_ANSWER_FIELDS, MOST_HEAD)
+    except Malformed:
+        return None
+    sizes = sum(each.raw.batch_byte_size for each in header.output)
+    return (header, length) if header.output and sizes == length else None
+
+
 def _trailer(data: memoryview, header: Any, form: Form) -> Any:
     """The header once more; as it was where there is none."""
     if not len(data):
         return header
     try:
         if form is Form.TEXT:
-            return text.read(InferResponseHeader, str(data[:LONGEST_ANSWER], "utf-8"))
+            return text.read(InferResponseHeader, str(data[:LONGEST_TEXT], "utf-8"))
         return parse(InferResponseHeader, data, MOST_ANSWER_FIELDS, MOST_HEAD)
     except (Malformed, ValueError):
         return header

@@ -136,8 +136,9 @@ def readdress(wire: HttpRequest, model: str, version: str) -> HttpRequest | None
             return None
     elif _TELLING.search(told) is not None:
         return None
-    form = http_frontend.form_of(wire)
-    query = http_backend.BINARY if form is http_frontend.Form.BINARY else ""
+    is_checked = isinstance(wire, CheckedHttp) and wire.header is not None
+    binary = is_checked or http_frontend.form_of(wire) is Form.BINARY
+    query = http_backend.BINARY if binary else ""  # what is relayed is as the client wants it
     path = model_path("/api/infer", model, version_number(model, version))
     headers = {"content-type": "application/octet-stream", ASKS: told}
     return HttpRequest("POST", path, query, headers, wire.body)
@@ -178,7 +179,7 @@ def _read_answer(
     operation = find(asked.method, asked.path)
     assert isinstance(operation, InferRequest)
     parsed = _unfinished(asked, operation, level, entry.limits).finish(entry.metadata)
-    read, _ = http_backend.read_answer(told, wire.body, form, entry.limits)
+    read, _ = http_backend.read_answer(told, wire.body, Form.BINARY, entry.limits)
     allot = http_backend.allot(memoryview(joined(wire.body)))
     answer, raw, repeats = read_answer(read, allot, parsed, entry, key[2:])
     answer = replace(answer, header=http_frontend.repeatable(answer.header, form))

@@ -37,6 +37,10 @@ ANSWERS: Final = "NV-InferResponse"
 MISSING: Final = "The request header should contain 'NV-InferRequest'"
 _STRING: Final = re.compile(r"""(["'])(?:[^\\"']++|\\.|(?!\1)["'])*+\1""")
 _ID: Final = re.compile(r"(?<!\w)id\s*:\s*([0-9]{1,20})(?!\w)")
+MAX_RESPONSE_HEADER: Final = 100 * 1024
+"""Bytes of a header line that libcurl takes, and so the real clients."""
+_AROUND_LINE: Final = 64
+"""The name, an id that comes later, and the line's end."""
 _TYPE: Final = "Content-Type"
 _BINARY_TYPE: Final = "application/octet-stream"
 _TEXT_TYPE: Final = "text/plain"
@@ -117,17 +121,29 @@ def _status_line(status: Any) -> str:
 
 
 def inference(header: Any, raw: Sequence[Buffer], form: Form, status: Any) -> HttpResponse:
-    """The raw data, and after it always the whole header."""
-    return HttpResponse(
-        200,
-        {ANSWERS: text.line(header), STATUS: _status_line(status), _TYPE: _BINARY_TYPE},
-        [*(part for part in raw if len(part)), _TELL[form](header)],
-    )
+    """The raw data, and after it always the whole header. Raises UNSUPPORTED."""
+    told, trailer = repeatable(header, form)
+    headers = {ANSWERS: told, STATUS: _status_line(status), _TYPE: _BINARY_TYPE}
+    return HttpResponse(200, headers, [*(part for part in raw if len(part)), trailer])
 
 
 def repeatable(header: Any, form: Form) -> tuple[str, bytes]:
-    """``header``, which has no id, as the header of an answer and as what follows its data."""
-    return text.line(header), _TELL[form](header)
+    """``header`` as the header of an answer and as what follows its data. Raises UNSUPPORTED for
+    more classes than clients take."""
+    if header.ByteSize() > MAX_RESPONSE_HEADER:  # the text is longer
+        raise _too_many_classes(header.ByteSize())
+    told = text.line(header)
+    if len(told) + _AROUND_LINE > MAX_RESPONSE_HEADER:
+        raise _too_many_classes(len(told))
+    return told, _TELL[form](header)
+
+
+def _too_many_classes(length: int) -> GatewayError:
+    return GatewayError(
+        Kind.UNSUPPORTED,
+        f"the answer takes {length} bytes or more of the header {ANSWERS}, and clients take "
+        f"{MAX_RESPONSE_HEADER}: ask for fewer classes",
+    )
 
 
 def repeated(  # noqa: PLR0913, PLR0917 - the parts of an answer

@@ -165,7 +165,7 @@ def _read_outputs(
             raise garbage(f"output '{told.name}' was not asked for, or is there twice")
         output, datatype = wanted[told.name]
         if class_count(output) is not None:
-            tensor = read_classes(told.name, told.batch_classes, batch)
+            tensor = read_classes(told.name, told.batch_classes, batch, datatype)
         else:
             shape = check_shape(told.name, (*batch, *told.raw.dims), limits)
             tensor = _tensor(told, datatype, shape, data, output.place)

@@ -11,13 +11,11 @@ from typing import Final
 
 import httptools
 
-from infergate.core.limits import KIB, MIB
+from infergate.core.limits import MIB
 from infergate.core.wire import NO_HEADERS
 from infergate.transport import http_head
 from infergate.transport.h1.head import Found
 
-_LONGEST_LINE: Final = 64 * KIB
-"""Envoy: 60 KiB."""
 _MOST_LINES: Final = 256
 _LONGEST_REST: Final = MIB
 """A head that has no end yet, or the sizes and trailers of chunks, in one go."""
@@ -31,6 +29,7 @@ class LenientReader:
         "_found",
         "_has_body",
         "_idle",
+        "_longest",
         "_parser",
         "_parts",
         "headers",
@@ -39,7 +38,9 @@ class LenientReader:
         "whole",
     )
 
-    def __init__(self, method: str) -> None:
+    def __init__(self, method: str, longest: int) -> None:
+        """``longest``: bytes of a header line's value."""
+        self._longest: Final = longest
         self._has_body = method != "HEAD"
         self._found: Found | None = Found()  # until the head is here
         self._idle = 0  # bytes since the last that were of use
@@ -105,7 +106,7 @@ class LenientReader:
         found = self._found
         if found is None:
             return
-        if max(len(name), len(value)) > _LONGEST_LINE or found.lines == _MOST_LINES:
+        if max(len(name), len(value)) > self._longest or found.lines == _MOST_LINES:
             raise ValueError("the head is too large")
         if b"\0" in value:
             raise ValueError("a header holds a zero")

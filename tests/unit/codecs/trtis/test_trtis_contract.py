@@ -12,7 +12,7 @@ from infergate.codecs.base import CodecPlugin
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.trtis import GRPC, HTTP
 from infergate.codecs.trtis.datatypes import CLASSIFIED, NUMBERS
-from infergate.core.datatypes import Datatype
+from infergate.core.datatypes import INTEGERS, Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
@@ -179,7 +179,8 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
             count = draw(st.integers(1, 4))
             asked.append(RequestedOutput(output.name, {"classification": count}))
             rows = 1 if batch is None else batch
-            classes = pack_bytes(draw(st.lists(CLASSES, min_size=rows, max_size=rows)))
+            kind = OF_INTEGERS if output.datatype in INTEGERS else OF_FLOATS
+            classes = pack_bytes(draw(st.lists(kind, min_size=rows, max_size=rows)))
             shape = (1,) if batch is None else (batch, 1)
             outputs[index] = Tensor(output.name, Datatype.BYTES, shape, classes)
         else:
@@ -196,12 +197,17 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
     return request, InferResponse(model.name, "7", request.id, outputs=tuple(outputs)), model
 
 
-CLASSES = st.builds(
-    lambda value, index, label: f"{value}:{index}{label}".encode(),
-    st.sampled_from(["0.5", "-3", "1e+10", "0.333333343", "nan", "inf", "16777216"]),
-    st.integers(0, 2**31 - 1),
-    st.sampled_from(["", ":dog", ":a:b", ":größe"]),
-)
+def classes(*values: str) -> st.SearchStrategy[bytes]:
+    return st.builds(
+        lambda value, index, label: f"{value}:{index}{label}".encode(),
+        st.sampled_from(values),
+        st.integers(0, 2**31 - 1),
+        st.sampled_from(["", ":dog", ":a:b", ":größe"]),
+    )
+
+
+OF_INTEGERS = classes("0", "-3", "16777216", "10000000000")
+OF_FLOATS = classes("0.500000", "-3.000000", "1e-10", "0.33333334", "nan", "inf")
 
 
 @PLUGINS

@@ -259,7 +259,7 @@ def test_what_is_not_plain(head: bytes) -> None:
     ],
 )
 def test_what_has_no_end_or_is_no_answer(pieces: list[bytes]) -> None:
-    reader = LenientReader("POST")
+    reader = LenientReader("POST", 64 * 1024)
 
     def feed() -> None:
         for piece in pieces:
@@ -271,7 +271,7 @@ def test_what_has_no_end_or_is_no_answer(pieces: list[bytes]) -> None:
 
 
 def test_a_body_of_any_length_is_given_as_it_comes() -> None:
-    reader = LenientReader("POST")
+    reader = LenientReader("POST", 64 * 1024)
     reader.feed(b"HTTP/1.1 200 OK\r\nA: b\r\nTransfer-Encoding: chunked\r\n\r\n")
     for _ in range(100):
         reader.feed(b"c350\r\n" + b"x" * 50_000)
@@ -322,7 +322,7 @@ def test_a_reader_that_is_done_goes_without_the_collector(line: bytes) -> None:
 
     gc.disable()
     try:
-        reader = Seen("POST")
+        reader = Seen("POST", 64 * 1024)
         with suppress(ValueError):
             reader.feed(b"HTTP/1.1 200 OK\r\n" + line + b"\r\n\r\nabc")
             reader.end()
