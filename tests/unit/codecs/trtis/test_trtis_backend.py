@@ -407,7 +407,7 @@ def test_too_many_classes() -> None:
     _, call = answers([output(batch_classes=[batch])], b"")
     with pytest.raises(GatewayError, match=f"over {MOST_CLASSES} classes"):
         GRPC.make({}).parse_response(call, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
-    batch = {"cls": [{}] * (5 * MOST_CLASSES)}
+    batch = {"cls": [{}] * (20 * MOST_CLASSES)}
     _, call = answers([output(batch_classes=[batch])], b"")
     with pytest.raises(GatewayError, match="cannot be read"):
         GRPC.make({}).parse_response(call, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
