@@ -17,8 +17,8 @@ from infergate.codecs.trtis.status import MOST_BYTES, MOST_FIELDS
 from infergate.codecs.trtis.text import line
 from infergate.core.classification import MOST_CLASSES
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import CostlyError, GatewayError, Kind, Origin
-from infergate.core.limits import DEFAULT_LIMITS, for_loop
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import DEFAULT_LIMITS, CostlyError, for_loop
 from infergate.core.messages import (
     Health,
     InferRequest,
