@@ -8,6 +8,7 @@ API has it. Fields without presence are always told, messages where they are set
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -15,7 +16,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 
 from infergate.codecs.protos.scan import Allowance
 
-MAX_VALUES: Final = 262144
+MAX_VALUES: Final = 131072
 """Members of all objects and lists that are made of one message."""
 
 
@@ -24,18 +25,28 @@ def told(message: Any, allowance: Allowance | None = None) -> dict[str, Any]:
     by default ``MAX_VALUES``."""
     allowance = allowance or Allowance(MAX_VALUES)
     plain: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            kind = field.message_type.fields_by_name["value"]
-            plain[field.name] = {
-                str(key): _told(kind, value[key], allowance) for key in sorted(value)
-            }
+    for name, field, entry, has_presence in _fields(message.DESCRIPTOR):
+        value = getattr(message, name)
+        if entry is not None:
+            plain[name] = {str(key): _told(entry, value[key], allowance) for key in sorted(value)}
         elif field.is_repeated:
-            plain[field.name] = [_told(field, each, allowance) for each in value]
-        elif not field.has_presence or message.HasField(field.name):
-            plain[field.name] = _told(field, value, allowance)
+            plain[name] = [_told(field, each, allowance) for each in value]
+        elif not has_presence or message.HasField(name):
+            plain[name] = _told(field, value, allowance)
     return plain
+
+
+@functools.cache
+def _fields(message: Any) -> tuple[tuple[str, Any, Any, bool], ...]:
+    """Of a descriptor: each field's name, the field, that of the values if it is a map, and whether
+    it may be absent."""
+    found = []
+    for field in message.fields:
+        kind = field.message_type
+        is_map = kind is not None and kind.GetOptions().map_entry
+        entry = kind.fields_by_name["value"] if is_map else None
+        found.append((field.name, field, entry, field.has_presence))
+    return tuple(found)
 
 
 def _told(field: Any, value: Any, allowance: Allowance) -> Any:

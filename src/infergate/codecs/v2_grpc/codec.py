@@ -54,7 +54,9 @@ from infergate.core.messages import (
     Answer,
     InferRequest,
     InferResponse,
+    ModelIndexRequest,
     ModelMetadata,
+    ModelStatisticsRequest,
     Operation,
     ServerReadyRequest,
 )
@@ -71,12 +73,13 @@ _OUTPUTS: Final = 5
 _MOST_ASKED: Final = 64 * KIB
 """A request other than an inference: it holds a name and a version."""
 _MOST_ASKED_FIELDS: Final = 24 * KIB
-"""Fields of such a request."""
+"""Fields of such a request, and of an answer about one model."""
 _MOST_FILES: Final = 4096
 MOST_ANSWER: Final = 8 * MIB
 """A backend's answer other than to an inference: what it tells of a model takes 1 to 4 KiB."""
-MOST_ANSWER_FIELDS: Final = 262144
-"""Fields of such an answer: what it tells of a model has about 100."""
+MOST_ANSWER_FIELDS: Final = 131072
+"""Fields of an answer about all models: what it tells of each has up to 100."""
+_ABOUT_ALL: Final = frozenset({ModelIndexRequest, ModelStatisticsRequest})
 _NAMES: Final = frozenset({_MODEL, _VERSION, _ID})
 _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
     "raw": write_raw,
@@ -226,7 +229,8 @@ class V2Grpc:
         method = method_of(operation)
         assert method is not None  # build_request found it
         try:
-            message = parse(method.response, joined(wire.message), MOST_ANSWER_FIELDS, MOST_ANSWER)
+            most = MOST_ANSWER_FIELDS if method.operation in _ABOUT_ALL else _MOST_ASKED_FIELDS
+            message = parse(method.response, joined(wire.message), most, MOST_ANSWER)
             return method.read_response(message)
         except Malformed as error:
             raise garbage(

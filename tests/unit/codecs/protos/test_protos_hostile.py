@@ -30,17 +30,18 @@ from infergate.codecs.v2_grpc.messages import (
     ModelConfigResponse,
     ModelInferRequest,
     ModelInferResponse,
+    ModelStatisticsResponse,
 )
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, MIB
 from infergate.core.messages import (
     InferRequest,
     LogSettingsRequest,
-    ModelConfigRequest,
     ModelIndexRequest,
     ModelLoadRequest,
     ModelMetadata,
     ModelMetadataRequest,
+    ModelStatisticsRequest,
     Operation,
     ServerLiveRequest,
     ServerMetadataRequest,
@@ -251,7 +252,8 @@ def test_the_cost_of_an_inference_is_bounded(codec: Any, kind: Any, name: str) -
 def test_every_answer_is_counted_before_it_is_parsed(
     method: v2.Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(v2_codec, "MOST_ANSWER_FIELDS", 100)
+    for name in ("MOST_ANSWER_FIELDS", "_MOST_ASKED_FIELDS"):
+        monkeypatch.setattr(v2_codec, name, 100)
     operation = method.operation() if method.operation in NAMELESS else method.operation("m")
     for name, message in hostile(method.response, 1000):
         with pytest.raises(GatewayError, match="cannot be read") as caught:
@@ -305,11 +307,12 @@ def test_a_message_is_as_long_as_it_may_be() -> None:
             parse(ModelInferRequest, data, fields, size)
 
 
-def test_a_configuration_becomes_no_more_values_than_fit() -> None:
-    message = ModelConfigResponse()
-    for _ in range(MAX_VALUES // 8):
-        message.config.input.add()
+def test_statistics_become_no_more_values_than_fit() -> None:
+    """Two bytes become a dozen values."""
+    message = ModelStatisticsResponse()
+    for _ in range(MAX_VALUES // 4):
+        message.model_stats.add()
     wire = RpcResponse((message.SerializeToString(),))
     with pytest.raises(GatewayError, match="cannot be read") as caught:
-        V2.parse_response(wire, ModelConfigRequest("m"), DEFAULT_LIMITS)
+        V2.parse_response(wire, ModelStatisticsRequest(""), DEFAULT_LIMITS)
     assert f"more than {MAX_VALUES} fields" in caught.value.detail

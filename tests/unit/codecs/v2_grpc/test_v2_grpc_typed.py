@@ -214,8 +214,11 @@ def test_an_answer_is_weighed_too() -> None:
 
 @pytest.mark.parametrize(
     ("datatype", "element"),
-    [("BYTES", b"B\0"), *[(name, each) for name in ("BOOL", "INT8", "INT64") for each in (b"\1", b"\xff\0\1")]],
-)  # fmt: skip
+    [
+        ("BYTES", b"B\0"),
+        *[(name, each) for name in ("BOOL", "INT8", "INT64") for each in (b"\1", b"\xff\0\1")],
+    ],
+)
 def test_elements_take_no_more_than_eight_times_their_bytes(datatype: str, element: bytes) -> None:
     count = 1 << 17
     elements = element * count
