@@ -9,9 +9,12 @@ import pytest
 from infergate.access import credentials, jwks, rates, tokens
 from infergate.backends import descriptions as backend_descriptions
 from infergate.backends.builtin import accumulate
-from infergate.codecs.graphpipe import config_text, reading
-from infergate.codecs.trtis import text
+from infergate.codecs.graphpipe import config_text, metadata, reading
+from infergate.codecs.protos import plain, scan
+from infergate.codecs.trtis import grpc_infer, status, text
+from infergate.codecs.v2_grpc import codec as v2_codec
 from infergate.codecs.v2_grpc import descriptions, heads, parts
+from infergate.codecs.v2_rest import backend as rest_backend
 from infergate.codecs.v2_rest import document, encodings, tensors
 from infergate.core import classification, names, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
@@ -50,6 +53,19 @@ def test_bounds_that_are_not_configured() -> None:
     assert {name: bound for name, bound in ROWS.items() if "." in name} == {
         "core.tensor.MOST_BYTES_ELEMENTS": tensor.MOST_BYTES_ELEMENTS,
         "core.names.MAX_NAME_BYTES": names.MAX_NAME_BYTES,
+        "codecs.protos.scan.MAX_NAME": scan.MAX_NAME,
+        "codecs.protos.plain.MAX_VALUES": plain.MAX_VALUES,
+        "codecs.v2_grpc.codec.MOST_ANSWER": v2_codec.MOST_ANSWER,
+        "codecs.v2_grpc.codec.MOST_ANSWER_FIELDS": v2_codec.MOST_ANSWER_FIELDS,
+        "codecs.trtis.grpc_infer.MOST_FIELDS": grpc_infer.MOST_FIELDS,
+        "codecs.trtis.grpc_infer.MOST_HEAD": grpc_infer.MOST_HEAD,
+        "codecs.trtis.grpc_infer.MOST_ANSWER_FIELDS": grpc_infer.MOST_ANSWER_FIELDS,
+        "codecs.trtis.status.MOST_BYTES": status.MOST_BYTES,
+        "codecs.trtis.status.MOST_FIELDS": status.MOST_FIELDS,
+        "codecs.v2_rest.backend.MAX_BYTES": rest_backend.MAX_BYTES,
+        "codecs.v2_rest.backend.MAX_VALUES": rest_backend.MAX_VALUES,
+        "codecs.v2_rest.document.MAX_NAMES": document.MAX_NAMES,
+        "codecs.graphpipe.metadata.MAX_JSON": metadata.MAX_JSON,
         "codecs.v2_grpc.descriptions.MOST_FIELDS": descriptions.MOST_FIELDS,
         "codecs.v2_grpc.descriptions.MOST_HEAD": descriptions.MOST_HEAD,
         "codecs.v2_grpc.heads.LONGEST": heads.LONGEST,
