@@ -1,0 +1,126 @@
+"""kserve/rest-proxy's forms of V2 REST, in front of a real gRPC server.
+
+rest-proxy is written in Go and cannot run here. What it makes of messages is written down from its
+source (proxy/marshaler.go, request.go, bytes.go) and grpc-gateway: shapes in metadata are strings,
+BYTES come in base64 and marked, UINT8 as one base64 text, errors as ``code`` and ``message``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf import json_format
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+NUMBERS = {
+    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
+    "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip
+_CONTENTS = {
+    "BOOL": "bool_contents", "UINT8": "uint_contents", "UINT16": "uint_contents",
+    "UINT32": "uint_contents", "UINT64": "uint64_contents", "INT8": "int_contents",
+    "INT16": "int_contents", "INT32": "int_contents", "INT64": "int64_contents",
+    "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
+}  # fmt: skip
+_STATUS = {grpc.StatusCode.NOT_FOUND: 404, grpc.StatusCode.INVALID_ARGUMENT: 400}
+
+
+@contextmanager
+def started_rest_proxy(server: str) -> Iterator[str]:
+    """The ``host:port`` of a proxy in front of the gRPC server at ``server``."""
+    with grpc.insecure_channel(server) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                name = self.path.removeprefix("/v2/models/")
+                if "/" in name:
+                    self._answer(404, {"code": 5, "message": "Not Found"})
+                    return
+                asked = service_pb2.ModelMetadataRequest(name=name)
+                self._ask(lambda: json_format.MessageToDict(stub.ModelMetadata(asked)))
+
+            def do_POST(self) -> None:
+                told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                model = self.path.removeprefix("/v2/models/").removesuffix("/infer")
+                asked = service_pb2.ModelInferRequest(model_name=model, id=told.get("id", ""))
+                asked.inputs.extend(map(_input, told["inputs"]))
+                self._ask(lambda: _answer(stub.ModelInfer(asked)))
+
+            def _ask(self, act: Any) -> None:
+                try:
+                    self._answer(200, act())
+                except grpc.RpcError as error:
+                    told = {"code": error.code().value[0], "message": error.details()}
+                    self._answer(_STATUS.get(error.code(), 500), told)
+
+            def _answer(self, status: int, told: Any) -> None:
+                body = json.dumps(told).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                """Nobody reads it."""
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
+            Thread(target=proxy.serve_forever, daemon=True).start()
+            try:
+                yield f"127.0.0.1:{proxy.server_port}"
+            finally:
+                proxy.shutdown()
+
+
+def _input(told: dict[str, Any]) -> Any:
+    tensor = service_pb2.ModelInferRequest.InferInputTensor(
+        name=told["name"], datatype=told["datatype"], shape=told["shape"]
+    )
+    data = told["data"]
+    if told["datatype"] == "BYTES":
+        mark = told.get("parameters", {}).get("content_type", "")
+        decode = base64.b64decode if mark in {"base64", "b64", "BASE64", "B64"} else str.encode
+        data = list(map(decode, data))
+    getattr(tensor.contents, _CONTENTS[told["datatype"]]).extend(data)
+    return tensor
+
+
+def _answer(message: Any) -> dict[str, Any]:
+    outputs = []
+    for output, raw in zip(message.outputs, message.raw_output_contents, strict=True):
+        told = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
+        if output.datatype == "BYTES":
+            told["parameters"] = {"content_type": "base64"}
+            told["data"] = [base64.b64encode(each).decode() for each in _elements(raw)]
+        elif output.datatype == "UINT8":
+            told["data"] = base64.b64encode(raw).decode()
+        else:
+            values = np.frombuffer(raw, NUMBERS[output.datatype])
+            told["data"] = json.loads(f"[{', '.join(map(_spelt, values))}]")
+        outputs.append(told)
+    told = {"model_name": message.model_name, "model_version": message.model_version}
+    return told | ({"id": message.id} if message.id else {}) | {"outputs": outputs}
+
+
+def _spelt(value: Any) -> str:
+    return str(value).lower()
+
+
+def _elements(raw: bytes) -> Iterator[bytes]:
+    place = 0
+    while place < len(raw):
+        (length,) = struct.unpack_from("<I", raw, place)
+        place += 4 + length
+        yield raw[place - length : place]

@@ -1,0 +1,83 @@
+"""V2 clients → infergate → rest-proxy's forms of REST → a real Triton; and what rest-proxy's own
+clients send."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from e2e.clients import FORMS, Array, Client, client
+from e2e.running import Infergate, started_infergate
+from peers.support.rest_proxy import NUMBERS, started_rest_proxy
+from peers.support.triton import Triton
+
+pytestmark = pytest.mark.peers
+
+CONFIG = """
+backends:
+  proxy: {{protocol: v2-rest, endpoints: ["http://{}"]}}
+  triton: {{protocol: v2-grpc, endpoints: ["grpc://{}"]}}
+routes:
+  - {{model: direct, backend: triton, rewrite: {{model: id_BYTES}}}}
+  - {{model: "*", backend: proxy}}
+"""
+ARRAYS: dict[str, Array] = {
+    **{
+        name: np.array([0, 1] if name == "BOOL" else [0, 1, 100], dtype)
+        for name, dtype in NUMBERS.items()
+    },
+    "INT64": np.array([2**53 + 1, -(2**63)], np.int64),
+    "FP32": np.array([0.1, -1e30], np.float32),
+    "BYTES": np.array(["é".encode(), b"plain", b""], np.object_),
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(triton: Triton) -> Iterator[Infergate]:
+    with (
+        started_rest_proxy(triton.grpc) as proxy,
+        started_infergate(CONFIG.format(proxy, triton.grpc)) as made,
+    ):
+        yield made
+
+
+@pytest.fixture(params=FORMS)
+def asked(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
+    with client(request.param, gateway.http, gateway.grpc) as made:
+        yield made
+
+
+@pytest.mark.parametrize("datatype", ARRAYS)
+def test_each_datatype(asked: Client, datatype: str) -> None:
+    array = ARRAYS[datatype]
+    result = asked.infer(f"id_{datatype}", [asked.input("INPUT0", array, datatype)])
+    found = result.as_numpy("OUTPUT0")
+    assert found.dtype == array.dtype
+    assert found.tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("mark", ["base64", "b64", "BASE64", "B64"])
+def test_base64_of_clients(gateway: Infergate, mark: str) -> None:
+    tensor = {"name": "INPUT0", "datatype": "BYTES", "shape": [2], "data": ["/w==", ""]}
+    asked = urllib.request.Request(
+        f"http://{gateway.http}/v2/models/direct/infer",
+        json.dumps({"inputs": [tensor | {"parameters": {"content_type": mark}}]}).encode(),
+    )
+    with urllib.request.urlopen(asked) as answer:
+        (output,) = json.load(answer)["outputs"]
+    assert output["parameters"] == {"content_type": "base64"}
+    assert output["data"] == tensor["data"]
+
+
+def test_metadata_and_errors(asked: Client) -> None:
+    told = asked.get_model_metadata("simple", **({} if asked.http else {"as_json": True}))
+    shapes = [[int(each) for each in tensor["shape"]] for tensor in told["inputs"]]
+    assert shapes == [[-1, 16]] * 2
+    with pytest.raises(InferenceServerException, match="unknown model") as caught:
+        asked.infer("nosuch", [asked.input("INPUT0", ARRAYS["FP32"], "FP32")])
+    assert caught.value.status() in {"404", "StatusCode.NOT_FOUND"}
