@@ -147,11 +147,12 @@ def test_parameters_of_all_five_kinds_go_and_come(stub: Any, echo: tuple[Echo, s
 
 
 def test_metadata_travels_by_rule(stub: Any, echo: tuple[Echo, str]) -> None:
-    sent = (("traceparent", "00-1"), ("x-team-id", "7"), ("authorization", "secret"))
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    sent = (("traceparent", parent), ("x-team-id", "7"), ("authorization", "secret"))
     answer, rpc = stub.ModelInfer.with_call(raw_request("echo"), metadata=sent)
     assert answer.id == "r"
     came = echo[0].metadata[-1]
-    assert (came["traceparent"], came["x-team-id"]) == ("00-1", "7")
+    assert (came["traceparent"], came["x-team-id"]) == (parent, "7")
     assert "authorization" not in came
     trailing = dict(rpc.trailing_metadata())
     assert trailing["x-load"] == "7"

@@ -36,7 +36,7 @@ class Behaviour:
     many_classes: bool = False
     """There is a model ``classify_many`` whose 1000 labels make the response header large."""
     long_names: bool = False
-    """There is a model ``identity_long`` whose tensors' names have 5000 characters each."""
+    """There is a model ``identity_long`` with five tensors whose names have 1000 characters."""
     changes: bool = False
     """A model that is loaded again takes and gives FP32, and an element more."""
     explicit: bool = False

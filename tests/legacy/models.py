@@ -28,7 +28,8 @@ _FP32 = 11
 STRING = 13
 _LABELS = ("cat", "dog", "bird with space", 'fish "q"')
 MANY = 1000
-LONG_NAME = "x" * 5000
+LONG_NAMES = tuple(f"{number}{'x' * 999}" for number in range(5))
+"""As long as names may be, nearly: five of them twice are more than a header takes."""
 _SLOW_SECONDS = 1.0
 
 
@@ -89,8 +90,12 @@ class Repository:
         long = self._all["identity_long"]
         long.CopyFrom(self._all["identity_fp32"])
         long.config.name = "identity_long"
-        for tensor in (long.config.input[0], long.config.output[0]):
-            tensor.name = tensor.name[:-1] + LONG_NAME
+        for tensors in (long.config.input, long.config.output):
+            prefix = tensors[0].name[:-1]
+            for name in LONG_NAMES:
+                tensors.add().CopyFrom(tensors[0])
+                tensors[-1].name = prefix + name
+            del tensors[0]
 
     def names(self) -> list[str]:
         return sorted(self._all)

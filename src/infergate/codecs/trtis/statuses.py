@@ -109,7 +109,8 @@ class Statuses:
         match error.kind, operation:
             case Kind.NOT_FOUND, InferRequest(model, version):
                 return "UNAVAILABLE", self._options.level.unknown_model(model, version)
-            case Kind.NOT_FOUND, ServerStatusRequest(model):
+            # A name that is refused is none of a model, and the servers look for any.
+            case Kind.NOT_FOUND | Kind.BAD_REQUEST, ServerStatusRequest(model):
                 return "INVALID_ARG", f"no status available for unknown model '{model}'"
             case Kind.ALREADY_EXISTS, SharedMemoryRegisterRequest(name):
                 return "ALREADY_EXISTS", f"shared memory block '{name}' already in manager"
