@@ -4,6 +4,7 @@ alone as fast as ever."""
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -174,3 +175,25 @@ async def test_headers_of_traces_break_no_connection(name: str) -> None:
         assert not any(each.closed for each in proxies)
         assert not any(each.failed for each in load.figures())
         assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
+
+
+@pytest.mark.parametrize("carrier", ["http", "grpc"])
+async def test_what_this_machine_lacks_ejects_nobody(
+    carrier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def exhausted(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    async with (
+        replicas(LOCAL, LOCAL) as two,
+        gateway(carrier, "own", [each.url(carrier) for each in two], health=NEVER) as load,
+    ):
+        with monkeypatch.context() as patched:
+            for module in ("pool", "h2_client"):
+                patched.setattr(f"infergate.transport.{module}.connected", exhausted)
+            for _ in range(20):
+                with pytest.raises(GatewayError, match="could not be reached"):
+                    await load.ask()
+        await load.ask()
+        assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
+        assert not any(each.ejections for each in load.figures())

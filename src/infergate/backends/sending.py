@@ -400,9 +400,10 @@ class Sending(Generic[Req, Resp]):
 
     def _failed(self, error: GatewayError, seconds: float, call: Call) -> Outcome:
         """What ``error``, after so many seconds, says of the endpoint. One that was given less time
-        than the operator gives cannot be blamed for needing more."""
+        than the operator gives cannot be blamed for needing more, nor any for what this machine
+        lacks."""
         if error.kind is Kind.CONNECT:
-            return Outcome.UNREACHED
+            return Outcome.UNREACHED if error.origin is Origin.BACKEND else Outcome.UNTOLD
         if error.kind is Kind.BACKEND_GARBAGE:
             return Outcome.BROKEN
         given = self.allowed(call)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import socket
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from infergate.core.errors import Origin
 from infergate.transport.base import Endpoint
 from infergate.transport.tls import Trust
 
@@ -17,7 +19,18 @@ _EYEBALLS: Final = 0.25
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds of silence, seconds between questions, and how many of them go unanswered."""
 
+_EXHAUSTED: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+)
+
 AnyProtocol = TypeVar("AnyProtocol", bound=asyncio.BaseProtocol)
+
+
+def origin_of(error: BaseException) -> Origin:
+    """Whose failure it is that there is no connection: the gateway's own where this machine lacks
+    descriptors, memory or ports, else the backend's."""
+    local = isinstance(error, OSError) and error.errno in _EXHAUSTED
+    return Origin.GATEWAY if local else Origin.BACKEND
 
 
 async def connected(

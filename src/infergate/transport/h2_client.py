@@ -22,7 +22,7 @@ from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import Limits
 from infergate.core.wire import RpcRequest, RpcResponse, size
 from infergate.transport.base import Endpoint
-from infergate.transport.connecting import connected
+from infergate.transport.connecting import connected, origin_of
 from infergate.transport.h2_asking import ClientLink, NoHttp2, Untouched
 from infergate.transport.h2_client_calls import AskedOnce, AskedStream
 from infergate.transport.h2_served import ROOM
@@ -118,7 +118,7 @@ def _unreached(endpoint: Endpoint, reason: BaseException) -> GatewayError:
     return GatewayError(
         Kind.CONNECT,
         public,
-        origin=Origin.BACKEND,
+        origin=origin_of(reason),
         detail=f"{endpoint}: {reason!r}",
     )
 

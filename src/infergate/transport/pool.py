@@ -22,7 +22,7 @@ from infergate.core.memory import UNLIMITED, MemoryShare
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpResponse
 from infergate.transport.base import Endpoint
-from infergate.transport.connecting import connected
+from infergate.transport.connecting import connected, origin_of
 from infergate.transport.tls import NO_TLS, Trust
 
 _IDLE: Final = 4.0
@@ -219,7 +219,7 @@ class Pool(Generic[Made]):
             if isinstance(error, ssl.SSLError):
                 public = NO_TLS
             detail = f"{self._endpoint}: {error!r}"
-            raise GatewayError(kind, public, origin=Origin.BACKEND, detail=detail) from error
+            raise GatewayError(kind, public, origin=origin_of(error), detail=detail) from error
         if connection.usable:
             self._open.add(connection)
         return connection
