@@ -143,8 +143,14 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._raw_paused = True
 
     def resume_writing(self) -> None:
-        """It takes more."""
+        """It takes more. Asyncio's transport, closed while it says so, would end twice: what closes
+        it is for the loop's next turn."""
         self._raw_paused = False
+        self._host.loop.call_soon(self._go_on_writing)
+
+    def _go_on_writing(self) -> None:
+        if self._raw_paused or self._raw.is_closing():
+            return
         self._pump()
         if self._app_paused and self.get_write_buffer_size() <= self._low:
             self._app_paused = False

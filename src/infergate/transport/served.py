@@ -159,14 +159,18 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._paused = True
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """It does again. (Closed here, asyncio's transport would end twice.)"""
         self._paused = False
         self._unsent.end()
         if self._state is State.FLUSH:
-            self._next()
+            self._host.loop.call_soon(self._flushed)
         elif self._room is not None:
             self._timer.stop()
             self._room.set()
+
+    def _flushed(self) -> None:
+        if self._state is State.FLUSH and not self._paused:
+            self._next()
 
     # ---- answering
 

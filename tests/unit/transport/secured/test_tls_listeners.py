@@ -163,6 +163,32 @@ async def test_messages_over_grpc(engine: Engine, authority: Authority, pair: Pa
         await upstream.close()
 
 
+def asked_last(port: int, context: ssl.SSLContext, body: bytes) -> bytes:
+    """All that comes of a request that is the connection's last."""
+    head = f"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    with (
+        socket.create_connection(("127.0.0.1", port), 10) as raw,
+        context.wrap_socket(raw, server_hostname="localhost") as peer,
+    ):
+        peer.sendall(head.encode() + body)
+        return b"".join(iter(lambda: peer.recv(65_536), b""))
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+async def test_a_long_last_answer(
+    engine: Engine, authority: Authority, pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It comes whole; asyncio's transport would end twice if it were closed while it says that
+    there is room again."""
+    body = bytes(5_000_000)
+    async with served("http", pair, engine) as site:
+        for _ in range(3):
+            told = await asyncio.to_thread(asked_last, site.port, context(authority), body)
+            assert told.endswith(b"\r\n\r\nPOST " + body)
+        await until(lambda: not site.door.open)
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+
+
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_as_large_as_a_body_may_be(authority: Authority, pair: Pair) -> None:
     own = ENGINES[1]
