@@ -34,7 +34,12 @@ class Upstream:
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
         self.asked.append(endpoint)
         if endpoint in self.away:
-            raise GatewayError(Kind.CONNECT, "could not be reached", detail=endpoint.authority)
+            raise GatewayError(
+                Kind.CONNECT,
+                "could not be reached",
+                origin=Origin.BACKEND,
+                detail=endpoint.authority,
+            )
         return ANSWER
 
     async def stream(
