@@ -25,27 +25,31 @@ def _rest(model: str) -> str:
     return f"/v2/models/{model}/infer"
 
 
-def _binary(data: bytes, elements: int) -> tuple[bytes, dict[str, str]]:
-    """BYTES in the binary extension."""
-    told = {"name": "INPUT0", "datatype": "BYTES", "shape": [elements],
+def _binary(data: bytes, elements: int, datatype: str = "BYTES") -> tuple[bytes, dict[str, str]]:
+    """A tensor in the binary extension."""
+    told = {"name": "INPUT0", "datatype": datatype, "shape": [elements],
             "parameters": {"binary_data_size": len(data)}}  # fmt: skip
-    head = json.dumps({"inputs": [told]}).encode()
+    parameters = {"binary_data_output": datatype != "BYTES"}
+    head = json.dumps({"parameters": parameters, "inputs": [told]}).encode()
     return head + data, {"Inference-Header-Content-Length": str(len(head))}
 
 
-def _raw(model: str, data: bytes, elements: int) -> bytes:
+def _raw(model: str, data: bytes, elements: int, datatype: str = "BYTES") -> bytes:
     message = pb.ModelInferRequest(model_name=model)
-    message.inputs.add(name="INPUT0", datatype="BYTES", shape=[elements])
+    message.inputs.add(name="INPUT0", datatype=datatype, shape=[elements])
     message.raw_input_contents.append(data)
     return bytes(message.SerializeToString())
 
 
 EMPTY = bytes(4 * MILLION)
+LONG = bytes(12 * MIB)
 WORST: dict[str, Worst] = {
     "v2-rest, a million empty BYTES": zipped(_rest("identity"), *_binary(EMPTY, MILLION)),
     "v2-rest, forwarded": zipped(_rest("fwd.v2-rest"), *_binary(EMPTY, MILLION)),
     "v2-grpc, a million empty BYTES": called(_raw("identity", EMPTY, MILLION), gzip=True),
     "v2-grpc, forwarded": called(_raw("fwd.v2-grpc", EMPTY, MILLION), gzip=True),
+    "inflated, over HTTP": zipped(_rest("identity"), *_binary(LONG, len(LONG), "UINT8")),
+    "inflated, over gRPC": called(_raw("identity", LONG, len(LONG), "UINT8"), gzip=True),
 }
 
 
