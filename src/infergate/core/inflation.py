@@ -21,6 +21,9 @@ PIECE: Final = 64 * KIB
 """Bytes of one piece at most: a quarter of a millisecond."""
 RATIO: Final = 1032
 """No deflate stream inflates to more times its size."""
+MAX_MEMBERS: Final = 4096
+"""Of one gzip body over HTTP. ``bgzip`` ends a member every 64 KiB, so the largest body has a
+quarter."""
 _CHUNK: Final = 16 * KIB
 """Bytes of input for one piece. Zlib copies what it leaves of them."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -32,6 +35,19 @@ class Corrupt(Exception):  # noqa: N818 - it is what the peer sent
 
 class Oversized(Exception):  # noqa: N818 - the same
     """The data inflates to more than is allowed."""
+
+
+def window_of(encoding: str, data: Buffer) -> int | None:
+    """The format of HTTP's content-coding ``encoding``; None where there is no such."""
+    match encoding:
+        case "gzip" | "x-gzip":
+            return GZIP
+        case "deflate":
+            # the standard's deflate is zlib; some senders send it bare. A zlib header's two bytes
+            # are a multiple of 31 and name method 8.
+            named = len(data) > 1 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
+            return ZLIB if named else RAW
+    return None
 
 
 def pieces(data: Buffer, window: int, most: int, members: int = 1) -> Iterator[bytes]:
@@ -50,12 +66,13 @@ def pieces(data: Buffer, window: int, most: int, members: int = 1) -> Iterator[b
                 raise Corrupt(f"is corrupt: {error}") from None
             if not (chunk or piece or inflater.eof):
                 raise Corrupt("ends too early")
-            place += len(chunk) - len(inflater.unconsumed_tail)
+            # what follows the end is in both where a piece before was full
+            left = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
+            place += len(chunk) - len(left)
             most -= len(piece)
             if most < 0:
                 raise Oversized
             yield piece
-        place -= len(inflater.unused_data)
         if window != GZIP or bytes(view[place : place + 2]) != _GZIP_MAGIC:
             break
     else:

@@ -4,7 +4,8 @@
 
 *Rule 1.* Only what may safely be sent twice is: a GET or HEAD that met a connection which the
 backend was just closing goes out once more, on a fresh connection. A POST never does.
-*Rule 2.* No cookies, redirects, proxies or content encodings: the answer is what was sent.
+*Rule 2.* No cookies, redirects or proxies. A content encoding, for which the client does not ask,
+is undone a piece at a time.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ import asyncio
 import functools
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final
 
 from infergate.core.certificates import ClientTls
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, garbage
+from infergate.core.inflation import MAX_MEMBERS, Corrupt, Oversized, pieces, window_of
 from infergate.core.limits import Limits
-from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.core.memory import MemoryShare
+from infergate.core.wire import HttpRequest, HttpResponse, joined
 from infergate.transport.base import Endpoint
 from infergate.transport.http_events import EventExchange
 from infergate.transport.http_exchange import Exchange, Read
+from infergate.transport.inflating import Late, inflated
 from infergate.transport.pool import Make, Pools, StaleError
 
 _SAFE: Final = frozenset({"GET", "HEAD"})
@@ -41,6 +46,14 @@ class Http1Upstream:
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
         """Send and wait for the whole answer. See :class:`~infergate.transport.base.Upstream`."""
+        answer = await self._exchange(wire, endpoint, timeout)
+        if "content-encoding" in answer.headers:
+            return await _inflated(answer, self._limits.body, wire.memory)
+        return answer
+
+    async def _exchange(
+        self, wire: HttpRequest, endpoint: Endpoint, timeout: float
+    ) -> HttpResponse:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         pool = self._pools.of(endpoint)
@@ -88,6 +101,27 @@ class Http1Upstream:
         """Close all connections."""
         await self._pools.close()
         await self._streams.close()
+
+
+async def _inflated(answer: HttpResponse, most: int, memory: MemoryShare) -> HttpResponse:
+    """``answer`` without its content encoding, where that is gzip or deflate. Nobody asks for one,
+    but where an operator forwards Accept-Encoding."""
+    data = joined(answer.body)
+    encoding = answer.headers["content-encoding"].strip().lower()
+    window = window_of(encoding, data)
+    if window is None:
+        return answer
+    try:
+        body = inflated(pieces(data, window, most, MAX_MEMBERS), len(data), most)
+        if isinstance(body, Late):
+            body = await body.whole(memory)
+    except Corrupt as error:
+        raise garbage(f"the backend's answer cannot be used: the {encoding} body {error}") from None
+    except Oversized:
+        told = f"the backend's answer cannot be used: the body is over the limit of {most} bytes"
+        raise garbage(told) from None
+    headers = {name: told for name, told in answer.headers.items() if name != "content-encoding"}
+    return replace(answer, headers=headers, body=[body])
 
 
 def _target(wire: HttpRequest, endpoint: Endpoint) -> str:

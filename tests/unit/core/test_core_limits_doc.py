@@ -15,8 +15,8 @@ from infergate.codecs.trtis import grpc_infer, status, text
 from infergate.codecs.v2_grpc import codec as v2_codec
 from infergate.codecs.v2_grpc import descriptions, heads, parts
 from infergate.codecs.v2_rest import backend as rest_backend
-from infergate.codecs.v2_rest import document, encodings, tensors
-from infergate.core import classification, names, tensor
+from infergate.codecs.v2_rest import document, tensors
+from infergate.core import classification, inflation, names, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
 from infergate.gateway import mirror, regions, streaming
 from infergate.observe.metrics import Metrics
@@ -92,7 +92,7 @@ def test_bounds_that_are_not_configured() -> None:
         "codecs.v2_rest.document.DEEPEST": document.DEEPEST,
         "codecs.v2_rest.document.MOST_NESTED": document.MOST_NESTED,
         "codecs.v2_rest.tensors.MOST_PARAMETERS": tensors.MOST_PARAMETERS,
-        "codecs.v2_rest.encodings.MOST_MEMBERS": encodings.MOST_MEMBERS,
+        "core.inflation.MAX_MEMBERS": inflation.MAX_MEMBERS,
         "codecs.graphpipe.reading.MOST_TIMES": reading.MOST_TIMES,
         "codecs.graphpipe.config_text.LONGEST": config_text.LONGEST,
         "codecs.graphpipe.config_text.DEEPEST": config_text.DEEPEST,

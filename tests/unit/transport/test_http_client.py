@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gzip
 import socket
 import struct
+import zlib
 
 import pytest
 from transport_kit import (
@@ -20,6 +22,7 @@ from transport_kit import (
 )
 
 from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import MIB
 from infergate.core.wire import HttpRequest, joined
 from infergate.transport.base import Endpoint
 from infergate.transport.http_client import Http1Upstream
@@ -66,6 +69,40 @@ async def test_what_is_sent(http_upstream: Http1Upstream) -> None:
     assert seen[0].count(b"\r\n") == 6
     assert b"content-length" not in seen[1]
     assert b"content-length: 0\r\n" in seen[2]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "expected"),
+    [
+        ("gzip", gzip.compress(b"short"), b"short"),
+        (" GZIP", gzip.compress(bytes(MIB)) + gzip.compress(b"more"), bytes(MIB) + b"more"),
+        ("deflate", zlib.compress(bytes(MIB)), bytes(MIB)),
+        ("deflate", zlib.compress(bytes(MIB), wbits=-15), bytes(MIB)),
+        ("br", b"as it came", b"as it came"),
+        ("gzip", gzip.compress(bytes(MIB))[:-1], Kind.BACKEND_GARBAGE),
+        ("gzip", b"no gzip", Kind.BACKEND_GARBAGE),
+        ("gzip", gzip.compress(bytes(2 * MIB + 1)), Kind.BACKEND_GARBAGE),
+    ],
+)
+async def test_an_encoding_is_undone(
+    engine: Engine, encoding: str, body: bytes, expected: bytes | Kind
+) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\ncontent-encoding:{encoding}\r\ncontent-length: {len(body)}"
+        writer.write(head.encode() + b"\r\n\r\n" + body)
+
+    upstream = engine.http_upstream(dataclasses.replace(QUICK, body=2 * MIB))
+    async with fake_backend(script) as fake:
+        if isinstance(expected, Kind):
+            with pytest.raises(GatewayError) as caught:
+                await upstream.exchange(POST, fake.endpoint, 30)
+            assert (caught.value.kind, caught.value.origin) == (expected, Origin.BACKEND)
+        else:
+            answer = await upstream.exchange(POST, fake.endpoint, 30)
+            assert joined(answer.body) == expected
+            assert ("content-encoding" in answer.headers) is (encoding == "br")
+        await upstream.close()
 
 
 async def test_connections_are_used_again(site: HttpSite, http_upstream: Http1Upstream) -> None:

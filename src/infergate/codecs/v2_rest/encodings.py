@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.inflation import GZIP, RATIO, RAW, ZLIB, Corrupt, Oversized, pieces
+from infergate.core.inflation import (
+    GZIP,
+    MAX_MEMBERS,
+    RATIO,
+    ZLIB,
+    Corrupt,
+    Oversized,
+    pieces,
+    window_of,
+)
 from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, joined, size
@@ -16,8 +25,6 @@ from infergate.core.wire import HttpRequest, joined, size
 _TRIED: Final = 64 * KIB
 _LITTLE: Final = Limits(body=256 * KIB)
 """Half a millisecond's inflating."""
-MOST_MEMBERS: Final = 4096
-"""Of one gzip body. ``bgzip`` ends a member every 64 KiB, so the largest body has a quarter."""
 _LEVEL: Final = 1
 """Tensors hardly shrink further at higher levels, which cost many times more."""
 
@@ -33,19 +40,18 @@ def decoded(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) 
             raise _too_large(limits)
         return data
     encoding = headers["content-encoding"].strip().lower()
-    match encoding:
-        case "gzip" | "x-gzip":
-            return _inflated(data, GZIP, encoding, limits)
-        case "deflate":
-            # the standard's deflate is zlib; some clients send it bare. A zlib header's two bytes
-            # are a multiple of 31 and name method 8.
-            bare = not (len(data) > 1 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0)
-            return _inflated(data, RAW if bare else ZLIB, encoding, limits)
-        case _:
-            raise GatewayError(
-                Kind.UNSUPPORTED_ENCODING,
-                f"content-encoding '{encoding[:40]}' is not supported (gzip, deflate, identity)",
-            )
+    window = window_of(encoding, data)
+    if window is None:
+        raise GatewayError(
+            Kind.UNSUPPORTED_ENCODING,
+            f"content-encoding '{encoding[:40]}' is not supported (gzip, deflate, identity)",
+        )
+    try:
+        return b"".join(pieces(data, window, limits.body, MAX_MEMBERS))
+    except Corrupt as error:
+        raise bad_request(f"the {encoding} body {error}") from None
+    except Oversized:
+        raise _too_large(limits) from None
 
 
 def _undo_little(wire: HttpRequest) -> None:
@@ -77,15 +83,6 @@ def _too_large(limits: Limits) -> GatewayError:
     return GatewayError(
         Kind.TOO_LARGE, f"the body is over the limit of {limits.body} bytes", limit="body"
     )
-
-
-def _inflated(data: Buffer, window: int, encoding: str, limits: Limits) -> bytes:
-    try:
-        return b"".join(pieces(data, window, limits.body, MOST_MEMBERS))
-    except Corrupt as error:
-        raise bad_request(f"the {encoding} body {error}") from None
-    except Oversized:
-        raise _too_large(limits) from None
 
 
 def accepted(header: str) -> str:
