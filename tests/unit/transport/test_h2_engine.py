@@ -14,7 +14,7 @@ import pytest
 from transport_kit import LOCAL, RPC_LIMITS, RpcEcho, RpcSite, fake_backend, until
 
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import Limits
+from infergate.core.limits import KIB, MIB, Limits
 from infergate.core.wire import RpcRequest, joined
 from infergate.transport.base import Endpoint
 from infergate.transport.guard import Admission
@@ -230,6 +230,32 @@ async def test_compressed_calls(connect: Connect, compression: grpc.Compression)
         await stream.write(data)
         assert await stream.read() == data + b"!"
         await stream.done_writing()
+
+
+async def test_long_compressed_messages_are_counted_while_they_are_there() -> None:
+    limits = Limits(in_flight_bytes=3 * MIB)
+    admission, app = Admission(limits), RpcEcho()
+    server = H2Server(LOCAL, app, limits, admission)
+    await server.start()
+    authority = f"127.0.0.1:{server.address.port}"
+    data = b"abc" * (MIB // 2)
+    async with grpc.aio.insecure_channel(authority, compression=grpc.Compression.Gzip) as made:
+        assert await made.unary_unary("/t.T/Echo")(data, timeout=60) == data
+        stream = made.stream_stream("/t.T/Stream")(timeout=60)
+        for _ in range(2):
+            await stream.write(data)
+            assert await stream.read() == data + b"!"
+        await stream.done_writing()
+        waiting = made.unary_unary("/t.T/Wait")(data, timeout=60)
+        await app.entered.wait()
+        assert len(data) <= admission.bytes < len(data) + 64 * KIB
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await made.unary_unary("/t.T/Echo")(3 * data, timeout=60)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        app.release.set()
+        assert await waiting == data
+    await server.stop(0)
+    assert (admission.requests, admission.bytes) == (0, 0)
 
 
 async def test_big_messages_both_ways() -> None:

@@ -241,6 +241,8 @@ class RpcEcho:
 
     async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
         self.calls.append(call)
+        if wire.late is not None:
+            wire.message = (await wire.late.whole(call.memory),)
         match wire.method.rsplit("/", 1)[-1]:
             case "Wait":
                 self.entered.set()
