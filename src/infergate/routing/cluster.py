@@ -173,13 +173,12 @@ class Cluster(Generic[M]):
 
     def convicted(self, member: M, now: float) -> bool:
         """A check of ``member``, which was suspected, has failed; whether it was ejected."""
-        member.outlier.unreached = True  # so that checks that go well bring it back
-        return self._eject(member, now)
+        return self._eject(member, now, by_check=True)
 
-    def _eject(self, member: M, now: float) -> bool:
+    def _eject(self, member: M, now: float, *, by_check: bool = False) -> bool:
         if not self.suspects(member, now):
             return False
-        member.outlier.eject(self._rule.outliers, now)
+        member.outlier.eject(self._rule.outliers, now, by_check=by_check)
         self._until = -inf
         return True
 

@@ -35,7 +35,9 @@ DEFAULT_RULE: Final = OutlierRule()
 class Outlier:
     """What was seen of one endpoint."""
 
-    __slots__ = ("_answered", "_times", "doubtful", "ejections", "row", "unreached", "until")
+    __slots__ = (
+        "_answered", "_times", "by_check", "doubtful", "ejections", "row", "unreached", "until"
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.row = 0
@@ -48,6 +50,8 @@ class Outlier:
         """How often it was ejected, ever."""
         self.unreached = False
         """Its last failure was that there was no connection."""
+        self.by_check = False
+        """A check that failed has ejected it, so checks that go well bring it back."""
         self._answered = 0
         """Checks that it has answered in a row since."""
         self._times = 0
@@ -64,7 +68,8 @@ class Outlier:
     def is_back(self, now: float, rise: int, *, well: bool) -> bool:
         """A check has ended; whether it is back by that, after ``rise`` good ones in a row."""
         self._answered = self._answered + 1 if well else 0
-        return self.unreached and self.until > now and self._answered >= rise
+        reachable_again = self.unreached or self.by_check
+        return reachable_again and self.until > now and self._answered >= rise
 
     def is_due(self, rule: OutlierRule, now: float) -> bool:
         """Whether it has failed so often that it is to be ejected."""
@@ -78,8 +83,9 @@ class Outlier:
         """A check went well: the failures in a row were those of requests."""
         self.row = 0
 
-    def eject(self, rule: OutlierRule, now: float) -> None:
+    def eject(self, rule: OutlierRule, now: float, *, by_check: bool = False) -> None:
         """Let it alone from ``now`` on."""
+        self.by_check = by_check
         if self._times:
             self._times = max(0, self._times - int((now - self.until) / rule.base))
         self._times += 1

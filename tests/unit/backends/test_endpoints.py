@@ -253,3 +253,18 @@ def test_the_last_one_is_not_suspected() -> None:
     fail(among.all()[0])
     break_off(among.all()[1], 50)
     assert not suspects
+
+
+def test_who_is_ejected_by_a_check_is_back_by_checks() -> None:
+    """Even if more of what was under way breaks off afterwards."""
+    among, suspects = suspecting()
+    lease = among.all()[0]
+    break_off(lease)
+    assert suspects == [lease]
+    among.judged(lease, well=False)
+    break_off(lease, 3)
+    assert among.figures()[0].ejected == 1
+    lease.checked(well=True)
+    assert among.figures()[0].ejected == 1
+    lease.checked(well=True)
+    assert among.figures()[0].ejected == 0

@@ -13,7 +13,7 @@ from infergate.codecs.profiles import GENERIC
 from infergate.codecs.v2_grpc.codec import V2Grpc
 from infergate.codecs.v2_grpc.infer_response import write_raw
 from infergate.core.call import Call
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.sequences import SequenceName
