@@ -25,8 +25,9 @@ import grpc
 
 from e2e.running import ENGINE, Infergate
 from faults.peer import Client, post
-from faults.rpc import INFER, call, channel
+from faults.rpc import INFER, Status, call, channel
 from peers.support.process import Launch, free_ports, started
+from searching import examples
 
 MOST_SECONDS = 0.05
 """CPU of one callback, on a machine that needs ``UNIT`` for ``timed.calibrated``."""
@@ -35,7 +36,7 @@ TRIES = 5
 """A message is too dear where it is each time: what else the machine does costs time as well."""
 MOST_WAITED = 1.0
 """Seconds: a good client's p99."""
-ATTACKS = 3
+ATTACKS = examples(3)
 """How often each attacker sends a message."""
 CONFIG = """
 engine: {engine}
@@ -181,9 +182,9 @@ def called(message: bytes, method: str = INFER, *, gzip: bool = False) -> Worst:
     """Over gRPC."""
     compression = grpc.Compression.Gzip if gzip else None
 
-    def send(gateway: Timed) -> None:
+    def send(gateway: Timed) -> Status:
         with channel(gateway.grpc) as made:
-            call(made, message, method, compression=compression)
+            return call(made, message, method, compression=compression)
 
     return Worst(send, len(message))
 

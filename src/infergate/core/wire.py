@@ -87,7 +87,13 @@ class RpcRequest:
     else's, and does not go to another process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), tuple([getattr(self, each.name) for each in fields(self) if each.init])
+        held = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        del held["memory"], held["late"]  # what a helper is given has come, and is counted here
+        return _request, (type(self), held)
+
+
+def _request(kind: type[RpcRequest], held: Mapping[str, Any]) -> RpcRequest:
+    return kind(**held)
 
 
 @dataclass(slots=True)

@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from infergate import __version__
 from infergate.backends.base import Backend, Watched
 from infergate.core.accounting import count_tensors
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB
 from infergate.core.messages import (
     Answer,
     Health,
@@ -47,7 +47,7 @@ from infergate.core.messages import (
 from infergate.core.sequences import PARAMETER as SEQUENCE
 from infergate.core.sequences import sequence_of
 from infergate.core.tally import RouteTally
-from infergate.core.tensor import OpaqueParameters
+from infergate.core.tensor import OpaqueParameters, Tensor
 from infergate.gateway import cast
 from infergate.gateway.bound import Bound
 from infergate.gateway.branches import Branches
@@ -74,6 +74,10 @@ EXTENSIONS: Final = (
 _NAME: Final = "infergate"
 _ONLY_VERSION: Final = "1"
 """Of a model that has no version, or none that is a number, in statistics."""
+CAST_ON_LOOP: Final = 2 * MIB
+CLASSES_ON_LOOP: Final = 64 * KIB
+"""Bytes of tensors that the event loop casts, and finds classes in, in 15 ms."""
+T = TypeVar("T")
 
 
 class Gateway:
@@ -225,7 +229,11 @@ class Gateway:
     async def _infer(self, request: InferRequest, bound: Bound, call: Call) -> InferResponse:
         theirs, model = await self._prepared(request, bound, call)
         answer = await bound.backend.perform(theirs, call)
-        return _given_back(answer, request, model, bound, call)
+        ours = to_client(answer, request, bound.route)
+        assert isinstance(ours, InferResponse)
+        if model is None and not call.lacks:
+            return ours
+        return await _fitted(ours, request, model, bound, call)
 
     def stream(
         self, request: InferRequest, bound: Bound, call: Call
@@ -260,7 +268,9 @@ class Gateway:
         theirs, model = await self._prepared(request, bound, call)
         async with aclosing(bound.backend.stream(theirs, call)) as answers:
             async for answer in answers:
-                yield _given_back(answer, request, model, bound, call)
+                ours = to_client(answer, request, bound.route)
+                assert isinstance(ours, InferResponse)
+                yield await _fitted(ours, request, model, bound, call)
                 if bound.route.idle_timeout is not None:
                     call.timeout = bound.route.idle_timeout
                 call.renew()
@@ -276,7 +286,10 @@ class Gateway:
         if asks_for_classes(request) and not await bound.backend.classifies(call):
             model = await self._described(request.model, request.version, bound, call)
             request = asking_values(request)
-        theirs = to_backend(self._fit(request, bound, call), bound.route)
+        self._check(request, bound, call)
+        if bound.lacks:
+            request = await _carried(request, bound, call)
+        theirs = to_backend(request, bound.route)
         assert isinstance(theirs, InferRequest)
         return theirs, model
 
@@ -287,13 +300,14 @@ class Gateway:
         if not cast.may_stand_for(request.inputs, casts):
             return request
         model = await self._described(request.model, request.version, bound, call)
-        inputs = cast.cast_back(request.inputs, model, casts)
+        given = request.inputs
+        inputs = await _threaded(given, CAST_ON_LOOP, cast.cast_back, given, model, casts)
         count_tensors(inputs, (each.data for each in request.inputs), call.memory)
         return replace(request, inputs=inputs)
 
-    def _fit(self, request: InferRequest, bound: Bound, call: Call) -> InferRequest:
-        """``request`` with datatypes that the backend's protocol carries; what is declared of its
-        model is noted on ``call``. Raises UNSUPPORTED for what the protocol cannot carry."""
+    def _check(self, request: InferRequest, bound: Bound, call: Call) -> None:
+        """Note what is declared of the model. Raises UNSUPPORTED for a sequence that the
+        backend's protocol does not know."""
         parameters = request.parameters
         if (
             not (
@@ -310,15 +324,6 @@ class Gateway:
             )
         declared = self.declared.get(request.model)
         call.declared = declared and metadata_to_backend(declared, request, bound.route)
-        if not bound.lacks:
-            return request
-        fitting = cast.carried(
-            request.inputs, bound.lacks, bound.route.cast, "input", bound.backend.protocol
-        )
-        if fitting is request.inputs:
-            return request
-        count_tensors(fitting, (each.data for each in request.inputs), call.memory)
-        return replace(request, inputs=fitting)
 
     async def _metadata(
         self, operation: ModelMetadataRequest, bound: Bound, call: Call
@@ -419,19 +424,52 @@ async def _is_ready(backend: Backend, call: Call) -> bool:
     return await asked(backend, ServerReadyRequest(), call) == READY if known is None else known
 
 
-def _given_back(
-    answer: Answer, request: InferRequest, model: ModelMetadata | None, bound: Bound, call: Call
+async def _carried(request: InferRequest, bound: Bound, call: Call) -> InferRequest:
+    """``request`` with datatypes that the backend's protocol carries. Raises UNSUPPORTED for what
+    it cannot carry."""
+    given, casts, protocol = request.inputs, bound.route.cast, bound.backend.protocol
+    fitting = await _threaded(
+        given, CAST_ON_LOOP, cast.carried, given, bound.lacks, casts, "input", protocol
+    )
+    if fitting is given:
+        return request
+    count_tensors(fitting, (each.data for each in given), call.memory)
+    return replace(request, inputs=fitting)
+
+
+async def _threaded(
+    tensors: Sequence[Tensor], most: int, how: Callable[..., T], *arguments: Any
+) -> T:
+    """``how(*arguments)``, numpy's work on ``tensors``, in a thread where they have over ``most``
+    bytes: numpy lets the event loop run meanwhile."""
+    if sum(len(each.data) for each in tensors) > most:
+        return await asyncio.to_thread(how, *arguments)
+    return how(*arguments)
+
+
+async def _fitted(
+    ours: InferResponse,
+    request: InferRequest,
+    model: ModelMetadata | None,
+    bound: Bound,
+    call: Call,
 ) -> InferResponse:
-    """The backend's ``answer`` to ``request`` in the client's names and datatypes that its protocol
-    carries; ``model`` as :meth:`Gateway._prepared` gave it."""
-    ours = to_client(answer, request, bound.route)
-    assert isinstance(ours, InferResponse)
+    """``ours``, the answer to ``request``, in the datatypes that the client's protocol carries;
+    ``model`` as :meth:`Gateway._prepared` gave it."""
+    given, casts = ours.outputs, bound.route.cast
     if call.lacks:
-        fitting = cast.carried(ours.outputs, call.lacks, bound.route.cast, "output", call.protocol)
+        fitting = await _threaded(
+            given, CAST_ON_LOOP, cast.carried, given, call.lacks, casts, "output", call.protocol
+        )
         if fitting is not ours.outputs:
             count_tensors(fitting, (each.data for each in ours.outputs), call.memory)
             ours = replace(ours, outputs=fitting)
-    return ours if model is None else with_classes(ours, request, model, bound.route.labels)
+    if model is None:
+        return ours
+    labels = bound.route.labels
+    return await _threaded(
+        ours.outputs, CLASSES_ON_LOOP, with_classes, ours, request, model, labels
+    )
 
 
 def _told(model: ModelMetadata, bound: Bound, call: Call) -> ModelMetadata:

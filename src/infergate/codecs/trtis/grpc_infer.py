@@ -10,6 +10,7 @@ counted first (``protos.parsing``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from infergate.codecs.protos.parsing import parse
@@ -144,24 +145,24 @@ def add_raw(parts: list[Buffer], number: int, raw: Iterable[Buffer]) -> list[Buf
 def allot(raw: Sequence[Buffer]) -> Allot:
     """An entry for each input that is not in shared memory; what is over is left, as the servers
     do."""
+    return partial(_allotted, raw)
 
-    def allotted(inputs: Sequence[Input], model: str) -> Sequence[Buffer]:
-        here = [each for each in inputs if each.place is None]
-        for index, each in enumerate(here):
-            if index >= len(raw):
-                raise bad_request(
-                    f"expected tensor data for at least {index} inputs but got only {len(raw)} "
-                    f"sets of data for model '{model}'"
-                )
-            if len(raw[index]) != each.size:
-                raise bad_request(
-                    f"unexpected size {len(raw[index])} for input '{each.name}', expecting "
-                    f"{each.size} for model '{model}'"
-                )
-        entries = iter(raw)
-        return [next(entries) if each.place is None else b"" for each in inputs]
 
-    return allotted
+def _allotted(raw: Sequence[Buffer], inputs: Sequence[Input], model: str) -> Sequence[Buffer]:
+    here = [each for each in inputs if each.place is None]
+    for index, each in enumerate(here):
+        if index >= len(raw):
+            raise bad_request(
+                f"expected tensor data for at least {index} inputs but got only {len(raw)} "
+                f"sets of data for model '{model}'"
+            )
+        if len(raw[index]) != each.size:
+            raise bad_request(
+                f"unexpected size {len(raw[index])} for input '{each.name}', expecting "
+                f"{each.size} for model '{model}'"
+            )
+    entries = iter(raw)
+    return [next(entries) if each.place is None else b"" for each in inputs]
 
 
 def allot_outputs(raw: Sequence[Buffer]) -> infer_response.Allot:

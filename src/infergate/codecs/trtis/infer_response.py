@@ -168,9 +168,9 @@ def _read_outputs(
             tensor = read_classes(told.name, told.batch_classes, batch, datatype)
         else:
             shape = check_shape(told.name, (*batch, *told.raw.dims), limits)
+            if datatype is Datatype.BYTES:
+                elements = add_bytes_elements(told.name, shape, elements, limits)
             tensor = _tensor(told, datatype, shape, data, output.place)
-        if tensor.datatype is Datatype.BYTES:
-            elements = add_bytes_elements(tensor.name, tensor.shape, elements, limits)
         found[told.name] = tensor
     for name in wanted:
         if name not in found:

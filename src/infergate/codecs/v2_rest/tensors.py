@@ -40,7 +40,7 @@ from infergate.codecs.v2_rest.elements import (
 from infergate.codecs.v2_rest.forms import Form, forms_of
 from infergate.core.datatypes import BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.limits import Limits
+from infergate.core.limits import Limits, check_loop
 from infergate.core.names import check_tensor_name
 from infergate.core.places import Place, read_place, without_place, write_place, written_place
 from infergate.core.records import record
@@ -61,6 +61,8 @@ BINARY: Final = "binary_data"
 BINARY_OUTPUT: Final = "binary_data_output"
 _OF_FORM: Final = frozenset({BINARY_SIZE, BINARY, BINARY_OUTPUT})
 _FIELDS: Final = ("name", "datatype", "shape", "parameters", "data")
+_TENSORS_ON_LOOP: Final = 256
+"""Each costs the event loop up to 50 µs."""
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _KNOWN: Final = ", ".join(BY_NAME)
 MOST_PARAMETERS: Final = MAX_VALUES
@@ -150,7 +152,9 @@ def read_tensors(
 ) -> tuple[Tensor, ...]:
     """An array of tensors, no name twice."""
     found: dict[str, Tensor] = {}
-    for index, item in enumerate(items(node, path, limits.tensors)):
+    listed = items(node, path, limits.tensors)
+    check_loop(limits, len(listed), _TENSORS_ON_LOOP)
+    for index, item in enumerate(listed):
         tensor = read_one(item, f"{path}[{index}]")
         if tensor.name in found:
             raise bad_request(f"{path} has '{shown(tensor.name)}' twice")

@@ -1,0 +1,225 @@
+"""The dearest messages known, by name: one row for each loop over input. See ``faults.costs``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+from tritonclient.grpc import service_pb2 as pb
+
+from faults.costs import Worst, called, framed, posted, zipped
+from faults.frames import CODEC as GRAPHPIPE
+from faults.legacy import OLD, OLD_INFER
+from faults.watch import MIB
+from infergate.codecs.base import Profile
+from infergate.core.datatypes import Datatype
+from infergate.core.limits import ELEMENTS_ON_LOOP
+from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
+from infergate.core.tensor import MOST_BYTES_ELEMENTS, Tensor, pack_bytes
+from infergate.core.wire import joined
+
+KIB = 1024
+INLINE = 256 * KIB
+"""Bytes of JSON that the event loop reads at most."""
+MILLION: Final = MOST_BYTES_ELEMENTS
+EMPTY: Final = bytes(4 * MILLION)
+MANY: Final = ELEMENTS_ON_LOOP
+"""As many elements as the event loop reads itself; below, of unlike lengths."""
+UNLIKE: Final = pack_bytes([b"", b"a"] * (MANY // 2))
+TENSORS = 1024
+
+
+def rest(model: str) -> str:
+    return f"/v2/models/{model}/infer"
+
+
+def binary(data: bytes, elements: int, datatype: str = "BYTES") -> tuple[bytes, dict[str, str]]:
+    """A tensor in the binary extension: body and headers."""
+    told = {"name": "INPUT0", "datatype": datatype, "shape": [elements],
+            "parameters": {"binary_data_size": len(data)}}  # fmt: skip
+    parameters = {"binary_data_output": datatype != "BYTES"}
+    head = json.dumps({"parameters": parameters, "inputs": [told]}).encode()
+    return head + data, {"Inference-Header-Content-Length": str(len(head))}
+
+
+def one_input(datatype: str, elements: Iterable[str]) -> bytes:
+    """JSON with one input, whose elements are spelt so."""
+    listed = list(elements)
+    head = '{"inputs":[{"name":"INPUT0","datatype":"%s","shape":[%d],"data":[%s]}]}'
+    return (head % (datatype, len(listed), ",".join(listed))).encode()
+
+
+def inputs(one: str, count: int = TENSORS) -> bytes:
+    """JSON with so many inputs, each told as ``one`` says with its number for ``%d``."""
+    return ('{"inputs":[' + ",".join(one % each for each in range(count)) + "]}").encode()
+
+
+def raw(model: str, data: bytes, elements: int, datatype: str = "BYTES") -> bytes:
+    message = pb.ModelInferRequest(model_name=model)
+    message.inputs.add(name="INPUT0", datatype=datatype, shape=[elements])
+    message.raw_input_contents.append(data)
+    return bytes(message.SerializeToString())
+
+
+def typed(datatype: str, shape: list[int], **contents: Any) -> bytes:
+    message = pb.ModelInferRequest(model_name="identity")
+    given = message.inputs.add(name="INPUT0", datatype=datatype, shape=shape)
+    given.contents.MergeFrom(pb.InferTensorContents(**contents))
+    return bytes(message.SerializeToString())
+
+
+def many_inputs(rank: int, **parameters: int) -> bytes:
+    message = pb.ModelInferRequest(model_name="identity")
+    for index in range(TENSORS):
+        given = message.inputs.add(name=f"INPUT{index}", datatype="UINT8", shape=[1] * rank)
+        for key, value in parameters.items():
+            given.parameters[key].int64_param = value
+        message.raw_input_contents.append(b"\0")
+    return bytes(message.SerializeToString())
+
+
+def many_parameters(count: int) -> bytes:
+    message = pb.ModelInferRequest(model_name="identity")
+    given = message.inputs.add(name="INPUT0", datatype="UINT8", shape=[0])
+    for index in range(count):
+        given.parameters[f"{index:x}"].int64_param = 1
+    message.raw_input_contents.append(b"")
+    return bytes(message.SerializeToString())
+
+
+METADATA = ModelMetadata(
+    "texts",
+    inputs=(TensorMetadata("INPUT0", "BYTES", (-1,)),),
+    outputs=(TensorMetadata("OUTPUT0", "BYTES", (-1,)),),
+)
+
+
+def flatbuffer(data: bytes, elements: int, model: str = "texts") -> bytes:
+    tensor = Tensor("INPUT0", Datatype.BYTES, (elements,), data)
+    request = InferRequest(model, inputs=(tensor,))
+    return bytes(joined(GRAPHPIPE.build_request(request, Profile("any"), METADATA).body))
+
+
+def old_header(body: str, data: bytes = b"", model: str = "texts") -> Worst:
+    """NV-InferRequest that says ``body``."""
+    return posted(f"/api/infer/{model}", data, {"NV-InferRequest": body})
+
+
+def old_strings(model: str, data: bytes, elements: int) -> bytes:
+    told = OLD.InferRequest(model_name=model, model_version=-1)
+    told.meta_data.batch_size = 1
+    given = told.meta_data.input.add(name="INPUT0", dims=[elements])
+    given.batch_byte_size = len(data)
+    told.meta_data.output.add(name="OUTPUT0")
+    told.raw_input.append(data)
+    return bytes(told.SerializeToString())
+
+
+def _old_text(elements: int, size: int) -> str:
+    return (
+        f'batch_size: 1 input {{ name: "INPUT0" dims: {elements} batch_byte_size: {size} }} '
+        'output { name: "OUTPUT0" }'
+    )
+
+
+NAN_AND_PARAMETERS = inputs(
+    '{"name":"INPUT%d","datatype":"FP32","shape":[1],"parameters":{"a":1,"b":"c","d":true,'
+    '"eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee":[{},{}]},"data":[NaN],"x":{"y":[[],[],[]]}}'
+)
+LONG: Final = bytes(12 * MIB)
+LONG_LINES = {f"x-{index}": "v" * 600 for index in range(90)}
+
+WORST: dict[str, Worst] = {
+    "v2-rest, a million empty BYTES": zipped(rest("identity"), *binary(EMPTY, MILLION)),
+    "v2-rest, forwarded": zipped(rest("fwd.v2-rest"), *binary(EMPTY, MILLION)),
+    "v2-rest, translated": zipped(rest("tr.v2-rest"), *binary(EMPTY, MILLION)),
+    "v2-rest, to JSON": zipped(rest("tr.v2-json"), *binary(EMPTY[: 4 * 200_000], 200_000)),
+    "v2-rest, to GraphPipe": zipped(rest("tr.graphpipe"), *binary(EMPTY, MILLION)),
+    "v2-rest, to trtis-http": zipped(rest("tr.trtis-http"), *binary(EMPTY, MILLION)),
+    "v2-rest, to trtis-grpc": zipped(rest("tr.trtis-grpc"), *binary(EMPTY, MILLION)),
+    "v2-rest, as many BYTES as the loop reads": posted(rest("tr.v2-rest"), *binary(UNLIKE, MANY)),
+    "v2-rest, as many to JSON": posted(rest("tr.v2-json"), *binary(UNLIKE, MANY)),
+    "v2-rest, as many to GraphPipe": posted(rest("tr.graphpipe"), *binary(UNLIKE, MANY)),
+    "v2-rest, 1024 inputs with parameters and NaN": posted(
+        rest("identity"), NAN_AND_PARAMETERS[:INLINE]
+    ),
+    "v2-rest, the same below 64 KiB": posted(
+        rest("identity"),
+        inputs('{"name":"INPUT%d","datatype":"FP16","shape":[1],"data":[NaN]}', 1000),
+    ),
+    "v2-rest, 1024 inputs with parameters": posted(
+        rest("identity"),
+        inputs(
+            '{"name":"INPUT%d","datatype":"FP32","shape":[1],'
+            '"parameters":{"a":1,"b":{"c":[1,2]},"d":true},"data":[[[1]]]}'
+        ),
+    ),
+    "v2-rest, texts of no letters": posted(
+        rest("identity"), one_input("BYTES", ['""'] * (INLINE // 3 - 40))
+    ),
+    "v2-rest, texts, forwarded": posted(
+        rest("fwd.v2-rest"), one_input("BYTES", ['""'] * (MANY - 1))
+    ),
+    "v2-rest, booleans": posted(rest("identity"), one_input("BOOL", ["true"] * 52_000)),
+    "v2-rest, NaN among numbers": posted(
+        rest("identity"), one_input("FP32", ["NaN", *["0"] * 130_000])
+    ),
+    "v2-rest, NaN in texts": posted(
+        rest("identity"), one_input("FP16", ['"NaN"', *["1"] * 130_000])
+    ),
+    "v2-rest, rows of one": posted(rest("identity"), one_input("BOOL", ["[true]"] * 37_000)),
+    "v2-rest, parameters": posted(
+        rest("identity"),
+        b'{"inputs":[],"parameters":{' + b",".join(b'"%x":1' % i for i in range(28_000)) + b"}}",
+    ),
+    "v2-rest, names that nobody knows": posted(
+        rest("identity"),
+        b'{"inputs":[],' + b",".join(b'"%x":1' % i for i in range(28_000)) + b',"id":NaN}',
+    ),
+    "v2-rest, long lines": posted(rest("identity"), b"{}", LONG_LINES),
+    "v2-rest, a long path": posted("/v2/models/" + "%41" * 5000 + "/infer", b"{}"),
+    "v2-rest, an index": posted("/v2/repository/index", b'{"ready":NaN' + b" " * INLINE + b"}"),
+    "v2-rest, settings": posted(
+        "/v2/logging", b"{" + b",".join(b'"%x":NaN' % i for i in range(22_000)) + b"}"
+    ),
+    "v2-rest, classes": posted(
+        rest("identity"),
+        one_input("FP32", ["0"] * 60_000)[:-2]
+        + b'],"outputs":[{"name":"OUTPUT0","parameters":{"classification":60000}}]}',
+    ),
+    "v2-grpc, a million empty BYTES": called(raw("identity", EMPTY, MILLION), gzip=True),
+    "v2-grpc, forwarded": called(raw("fwd.v2-grpc", EMPTY, MILLION), gzip=True),
+    "v2-grpc, translated": called(raw("tr.v2-grpc", EMPTY, MILLION), gzip=True),
+    "v2-grpc, as many BYTES as the loop reads": called(raw("tr.v2-grpc", UNLIKE, MANY)),
+    "v2-grpc, typed BYTES": called(
+        typed("BYTES", [MANY], bytes_contents=[b"", b"a"] * (MANY // 2))
+    ),
+    "v2-grpc, a million typed": called(typed("BYTES", [MILLION], bytes_contents=[b""] * MILLION)),
+    "v2-grpc, typed integers": called(typed("INT32", [3 * MIB], int_contents=[-1] * (3 * MIB))),
+    "v2-grpc, typed booleans": called(typed("BOOL", [8 * MIB], bool_contents=[True] * (8 * MIB))),
+    "v2-grpc, 1024 inputs of many dimensions": called(many_inputs(64)),
+    "v2-grpc, 1024 inputs with parameters": called(many_inputs(1, a=1, b=2, c=3, d=4)),
+    "v2-grpc, parameters": called(many_parameters(8000)),
+    "inflated, over HTTP": zipped(rest("identity"), *binary(LONG, len(LONG), "UINT8")),
+    "inflated, over gRPC": called(raw("identity", LONG, len(LONG), "UINT8"), gzip=True),
+    "graphpipe, a million empty texts": framed(flatbuffer(EMPTY, MILLION)),
+    "graphpipe, as many as the loop reads": framed(flatbuffer(UNLIKE, MANY)),
+    "graphpipe, over HTTP": posted("/graphpipe/texts", flatbuffer(UNLIKE, MANY)),
+    "trtis-http, dimensions": old_header(
+        'batch_size: 1 input { name: "INPUT0" dims: [' + "1," * 30_000 + "1] }"
+    ),
+    "trtis-http, inputs": old_header("input{}" * 8000),
+    "trtis-http, nothing that can be read": old_header("input{dims:[" + "1," * 30_000),
+    "trtis-http, 8 KiB": old_header('batch_size: 1 input { name: "INPUT0" dims: [' + "1," * 4000),
+    "trtis-http, a million empty BYTES": old_header(_old_text(MILLION, len(EMPTY)), EMPTY),
+    "trtis-http, forwarded": old_header(_old_text(MILLION, len(EMPTY)), EMPTY, "fwd.trtis-http"),
+    "trtis-http, as many as the loop reads": old_header(
+        _old_text(MANY, len(UNLIKE)), UNLIKE, "fwd.trtis-http"
+    ),
+    "trtis-grpc, a million empty BYTES": called(old_strings("texts", EMPTY, MILLION), OLD_INFER),
+    "trtis-grpc, forwarded": called(old_strings("fwd.trtis-grpc", EMPTY, MILLION), OLD_INFER),
+    "trtis-grpc, as many as the loop reads": called(
+        old_strings("fwd.trtis-grpc", UNLIKE, MANY), OLD_INFER
+    ),
+}
