@@ -138,13 +138,13 @@ async def _warmed(front: Front, left: Behind, callers: int) -> Counter[str]:
     enough of them. The errors there were."""
     found: Counter[str] = Counter()
     for _ in range(_ROUNDS):
-        first = Traffic(front.listeners(), left.listeners(), Outages())
+        first = Traffic(front.listeners(), left.listeners(), Outages(), front.engine)
         await first.everything(callers)
         await first.close()
         found += first.counts.unexplained
         if len(_family(front.gateway.pid)) >= front.processes:
             break
-    last = Traffic(front.listeners(), left.listeners(), Outages())
+    last = Traffic(front.listeners(), left.listeners(), Outages(), front.engine)
     await last.attacked()
     await last.close()
     return found + last.counts.unexplained
@@ -158,7 +158,7 @@ async def _run(options: argparse.Namespace, front: Front, left: Behind, right: B
     before = dict(zip(gateways, settled, strict=True))
     seen: dict[str, list[Size]] = {name: [] for name in gateways}
     began = time.monotonic()
-    traffic = Traffic(front.listeners(), left.listeners(), outages)
+    traffic = Traffic(front.listeners(), left.listeners(), outages, front.engine)
     disturbances = Disturbances(front, left, right, outages, traffic.counts)
     reloads = Reloads(front, traffic.counts)
     until = began + options.seconds

@@ -36,7 +36,8 @@ _UNKNOWN_RPC: Final = frozenset({"INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISS
 
 @dataclass(frozen=True)
 class Attack:
-    """``said`` to the ``listener`` by ``at_once`` clients."""
+    """``said`` to the ``listener`` by ``at_once`` clients. ``library``: what else is right where
+    grpcio is the server (engine compat)."""
 
     listener: str
     said: Callable[[], bytes]
@@ -44,6 +45,7 @@ class Attack:
     at_once: int = 1
     reads: bool = True
     behind: bool = False
+    library: frozenset[str] = frozenset()
 
     async def outcomes(self, target: Target) -> set[str]:
         """What came of it."""
@@ -309,11 +311,15 @@ ATTACKS: Final[Mapping[str, Attack]] = {
         "grpc", _REFUSED_RPC | _UNKNOWN_RPC, _tiny_fields, b"secret", 7, ""
     ),
     "gRPC: a million empty texts": _attack("grpc", _REFUSED_RPC | {"OK"}, _raw_texts),
-    "gRPC: a name of a megabyte": _attack("grpc", _REFUSED_RPC, _named_rpc, b"n" * _MIB),
+    "gRPC: a name of 60 KB": _attack("grpc", _REFUSED_RPC, _named_rpc, b"n" * 60_000),
     "gRPC: a name with NUL": _attack("grpc", _REFUSED_RPC, _named_rpc, b"identity\0-mine"),
     "gRPC: DATA after its own reset": _attack("grpc", _right("OK"), _after_reset),
-    "gRPC: a flood of DATA after its own reset": _attack("grpc", _right("GOAWAY 11"), _flood),
-    "gRPC: 600 calls before the settings are known": _attack("grpc", _right("OK"), _all_at_once),
+    "gRPC: a flood of DATA after its own reset": _attack(
+        "grpc", _right("GOAWAY 11"), _flood, library=_right("OK")
+    ),
+    "gRPC: 600 calls before the settings are known": _attack(
+        "grpc", _right("OK"), _all_at_once, library=_right("RST 7", "RST 11")
+    ),
     "HTTP: gzip bombs to a silent server": _attack(
         "http", _REFUSED | {"502", "504"}, _bomb, at_once=4
     ),

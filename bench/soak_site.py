@@ -237,7 +237,7 @@ class Front:
     def __init__(
         self, engine: str, workers: int, trust: Trust, behind: tuple[Behind, Behind]
     ) -> None:
-        self._engine: Final = engine
+        self.engine: Final = engine
         self._workers: Final = workers
         self._trust: Final = trust
         self._left, self._right = behind
@@ -264,7 +264,7 @@ class Front:
             workers=self._workers,
             digest=digest_of(KEY).hex(),
         )
-        return _launched("the gateway", folder, ports, self.text(), self._engine)
+        return _launched("the gateway", folder, ports, self.text(), self.engine)
 
     def text(self) -> str:
         """Another configuration than before: with another timeout for some backends, now and then
@@ -294,7 +294,7 @@ class Front:
     def write(self, text: str) -> None:
         """Put ``text`` where the configuration is, all at once."""
         beside = self.file.with_suffix(".new")
-        beside.write_text(f"engine: {self._engine}\n{text}")
+        beside.write_text(f"engine: {self.engine}\n{text}")
         beside.replace(self.file)
 
     def listeners(self) -> Mapping[str, Listener]:

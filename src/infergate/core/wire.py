@@ -7,7 +7,7 @@ is given out as parts, so that a tensor's memory reaches the socket without bein
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -87,13 +87,7 @@ class RpcRequest:
     else's, and does not go to another process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        held = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-        del held["memory"], held["late"]  # what a helper is given has come, and is counted here
-        return _request, (type(self), held)
-
-
-def _request(kind: type[RpcRequest], held: Mapping[str, Any]) -> RpcRequest:
-    return kind(**held)
+        return type(self), (self.method, self.message, self.metadata)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,11 @@
+import pickle
+from typing import Any
+
 import pytest
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.memory import UNLIMITED
 from infergate.core.wire import (
     NO_HEADERS,
     HttpRequest,
@@ -34,6 +38,15 @@ def test_wires_are_empty_by_default() -> None:
     assert RpcResponse() == RpcResponse((), 0, "", {})
     with pytest.raises(TypeError):
         NO_HEADERS["a"] = "b"  # type: ignore[index]
+
+
+def test_a_call_goes_to_another_process_without_what_is_this_ones() -> None:
+    here: Any = lambda: None  # noqa: E731 - what cannot be pickled
+    wire = RpcRequest("/a.B/C", (b"x",), {"a": "b"}, memory=here, late=here)
+    wire.found = here
+    there = pickle.loads(pickle.dumps(wire))
+    assert there == RpcRequest("/a.B/C", (b"x",), {"a": "b"})
+    assert (there.memory, there.late, there.found) == (UNLIMITED, None, None)
 
 
 @pytest.mark.parametrize(
