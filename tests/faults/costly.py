@@ -186,7 +186,7 @@ WORST: dict[str, Worst] = {
     "v2-rest, classes": posted(
         rest("identity"),
         one_input("FP32", ["0"] * 60_000)[:-2]
-        + b'],"outputs":[{"name":"OUTPUT0","parameters":{"classification":60000}}]}',
+        + b'],"outputs":[{"name":"OUTPUT0","parameters":{"classification":16000}}]}',
     ),
     "v2-grpc, a million empty BYTES": called(raw("identity", EMPTY, MILLION), gzip=True),
     "v2-grpc, forwarded": called(raw("fwd.v2-grpc", EMPTY, MILLION), gzip=True),

@@ -14,11 +14,12 @@ from infergate.codecs.protos import plain, scan
 from infergate.codecs.trtis import grpc_infer, status, text
 from infergate.codecs.v2_grpc import codec as v2_codec
 from infergate.codecs.v2_grpc import descriptions, heads, parts
+from infergate.codecs.v2_grpc import tensors as rpc_tensors
 from infergate.codecs.v2_rest import backend as rest_backend
 from infergate.codecs.v2_rest import document, tensors
 from infergate.core import classification, inflation, names, tensor
-from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
-from infergate.gateway import mirror, regions, streaming
+from infergate.core.limits import DEFAULT_LIMITS, ELEMENTS_ON_LOOP, KIB, MIB, Limits
+from infergate.gateway import gateway, mirror, regions, streaming
 from infergate.observe.metrics import Metrics
 from infergate.routing import latency
 from infergate.runtime import doors
@@ -52,6 +53,14 @@ def test_each_limit_tells_where_it_holds_and_what_tells_of_it() -> None:
 def test_bounds_that_are_not_configured() -> None:
     assert {name: bound for name, bound in ROWS.items() if "." in name} == {
         "core.tensor.MOST_BYTES_ELEMENTS": tensor.MOST_BYTES_ELEMENTS,
+        "core.limits.ELEMENTS_ON_LOOP": ELEMENTS_ON_LOOP,
+        "codecs.protos.scan.FIELDS_ON_LOOP": scan.FIELDS_ON_LOOP,
+        "codecs.v2_grpc.tensors.TYPED_ON_LOOP": rpc_tensors.TYPED_ON_LOOP,
+        "codecs.v2_rest.document.SLOW_ON_LOOP": document.SLOW_ON_LOOP,
+        "codecs.v2_rest.tensors.TENSORS_ON_LOOP": tensors.TENSORS_ON_LOOP,
+        "codecs.trtis.text.LONGEST_ON_LOOP": text.LONGEST_ON_LOOP,
+        "gateway.gateway.CAST_ON_LOOP": gateway.CAST_ON_LOOP,
+        "gateway.gateway.CLASSES_ON_LOOP": gateway.CLASSES_ON_LOOP,
         "core.names.MAX_NAME_BYTES": names.MAX_NAME_BYTES,
         "codecs.protos.scan.MAX_NAME": scan.MAX_NAME,
         "codecs.protos.plain.MAX_VALUES": plain.MAX_VALUES,

@@ -22,7 +22,7 @@ from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 
 _SHOWN: Final = 80
 _AS_THEY_LIE: Final = frozenset({Datatype.FP32, Datatype.FP64})
-_TYPED_ON_LOOP: Final = MIB
+TYPED_ON_LOOP: Final = MIB
 """Bytes of typed contents of other datatypes that the event loop reads: 15 ms."""
 
 Described = tuple[Any, Datatype, Buffer | Typed | Place]
@@ -55,7 +55,7 @@ def read_tensors(described: Iterable[Described], limits: Limits) -> tuple[Tensor
             continue
         if isinstance(contents, Typed):
             if datatype not in _AS_THEY_LIE:
-                check_loop(limits, sum(map(len, contents.pieces)), _TYPED_ON_LOOP)
+                check_loop(limits, sum(map(len, contents.pieces)), TYPED_ON_LOOP)
             data = _typed(name, datatype, shape, contents)
         else:
             data = contents

@@ -61,7 +61,7 @@ BINARY: Final = "binary_data"
 BINARY_OUTPUT: Final = "binary_data_output"
 _OF_FORM: Final = frozenset({BINARY_SIZE, BINARY, BINARY_OUTPUT})
 _FIELDS: Final = ("name", "datatype", "shape", "parameters", "data")
-_TENSORS_ON_LOOP: Final = 256
+TENSORS_ON_LOOP: Final = 256
 """Each costs the event loop up to 50 µs."""
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _KNOWN: Final = ", ".join(BY_NAME)
@@ -153,7 +153,7 @@ def read_tensors(
     """An array of tensors, no name twice."""
     found: dict[str, Tensor] = {}
     listed = items(node, path, limits.tensors)
-    check_loop(limits, len(listed), _TENSORS_ON_LOOP)
+    check_loop(limits, len(listed), TENSORS_ON_LOOP)
     for index, item in enumerate(listed):
         tensor = read_one(item, f"{path}[{index}]")
         if tensor.name in found:
