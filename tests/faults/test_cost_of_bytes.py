@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -47,7 +48,8 @@ OPENS = 24
 @pytest.fixture(scope="module")
 def timed() -> Iterator[Timed]:
     with started_timed() as gateway:
-        beside(gateway, WORST["v2-rest, a million empty BYTES"], ATTACKERS)  # starts all helpers
+        with ThreadPoolExecutor(ATTACKERS) as threads:  # starts all helpers
+            list(threads.map(WORST["v2-rest, translated"].send, [gateway] * ATTACKERS))
         yield gateway
 
 
