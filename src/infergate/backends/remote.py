@@ -368,7 +368,12 @@ class RemoteBackend(Generic[Req, Resp]):
             told = await self._detection.profile(call)
         except TimeoutError:
             raise late(self.name) from None
-        return replace(told, tells_config=True) if self.codec.caps.tells_config else told
+        caps = self.codec.caps
+        return replace(
+            told,
+            tells_config=told.tells_config or caps.tells_config,
+            tells_statistics=told.tells_statistics or caps.tells_statistics,
+        )
 
     async def _ask_profile(self, call: Call) -> Profile:
         question = ServerMetadataRequest()

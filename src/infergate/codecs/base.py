@@ -141,6 +141,8 @@ class Capabilities:
     its :class:`Profile` that tells."""
     tells_config: bool = False
     """Every server of the protocol tells a model's configuration; else as above."""
+    tells_statistics: bool = False
+    """Every server of the protocol tells what it has counted of a model; else as above."""
 
 
 class Codec(Protocol[Req, Resp]):

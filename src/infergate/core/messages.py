@@ -344,6 +344,8 @@ class ModelStatus:
     metadata: ModelMetadata
     versions: tuple[ModelIndexEntry, ...] = ()
     statistics: tuple[Parameters, ...] = ()
+    config: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    """The settings of its :class:`ModelConfig`, as far as they are known."""
 
 
 @record
@@ -354,6 +356,7 @@ class ServerStatus:
     version: str
     ready: bool
     models: tuple[ModelStatus, ...] = ()
+    uptime_ns: int = 0
 
 
 @record

@@ -18,6 +18,8 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
     Answer,
     Health,
+    ModelConfig,
+    ModelConfigRequest,
     ModelIndex,
     ModelIndexEntry,
     ModelIndexRequest,
@@ -106,6 +108,10 @@ class Describing(Protocol):
         """What has been counted of one model. Raises GatewayError."""
         ...
 
+    async def configuration(self, operation: ModelConfigRequest, call: Call) -> ModelConfig:
+        """The configuration of one model. Raises GatewayError."""
+        ...
+
 
 class Catalogue:
     """The models behind ``table``, whose routes are ``bound``."""
@@ -123,7 +129,7 @@ class Catalogue:
         or on that of any with ``ready_only``, the model is asked whether it is ready: servers have
         no index, or list names alone, or not all that they serve.
         """
-        entries = await self._entries(operation, call)
+        entries, _ = await self._entries(operation, call)
         all_told, gate = _together(call)
         found = await asyncio.gather(
             *(
@@ -140,9 +146,9 @@ class Catalogue:
 
     async def _entries(
         self, operation: ModelIndexRequest, call: Call
-    ) -> list[tuple[ModelIndexEntry, Bound]]:
+    ) -> tuple[list[tuple[ModelIndexEntry, Bound]], list[str]]:
         """What servers list in the client's names, with the route of each; routes to one model come
-        first. Each backend is asked once."""
+        first. Each backend is asked once. And what is wrong with those that cannot be reached."""
         backends = {bound.backend.name: bound.backend for bound in self._bound}
         names = self._table.names
         answers = await asyncio.gather(
@@ -167,7 +173,8 @@ class Catalogue:
             for entry in listed_here:
                 if self._table.find(entry.name, entry.version) is route:
                     entries.setdefault((entry.name, entry.version), (entry, bound))
-        return list(entries.values())
+        away = [each.absent.reason for each in answers if each.absent.state]
+        return list(entries.values()), away
 
     def _in_clients_names(
         self, entries: Iterable[ModelIndexEntry], route: Route
@@ -206,13 +213,22 @@ class Catalogue:
         versions = [version for version in routed if version]
         if not any_version:
             versions += metadata.versions or [""]
+        config = await self._configured(model, any_version, call)
         states, counted = await asyncio.gather(
             asyncio.gather(*(self._state(model, each, call) for each in dict.fromkeys(versions))),
             # no version first: what a version's own route leads to is that version's
             asyncio.gather(*(self._counted(model, each, call) for each in sorted(set(routed)))),
         )
         statistics = {str(each.get("version")): each for of in counted for each in of}
-        return ModelStatus(metadata, tuple(states), tuple(statistics.values()))
+        return ModelStatus(metadata, tuple(states), tuple(statistics.values()), config)
+
+    async def _configured(self, model: str, version: str, call: Call) -> Parameters:
+        """Nothing where it cannot be had, as :meth:`_counted`."""
+        try:
+            question = ModelConfigRequest(model, version)
+            return (await self._gateway.configuration(question, _brief(call))).settings
+        except GatewayError:
+            return {}
 
     async def _state(self, model: str, version: str, call: Call) -> ModelIndexEntry:
         own = _brief(call)
@@ -264,9 +280,13 @@ class Catalogue:
         self, call: Call
     ) -> tuple[dict[str, list[ModelIndexEntry]], Call, asyncio.Semaphore]:
         """The entries of the index by name; the call that all questions about them share, and what
-        lets some of them through at once."""
+        lets some of them through at once. Raises NO_BACKEND where there is none, and a backend
+        cannot be reached: an empty list would say that it has no models."""
         listed: dict[str, list[ModelIndexEntry]] = {}
-        for entry, _ in await self._entries(ModelIndexRequest(), call):
+        entries, away = await self._entries(ModelIndexRequest(), call)
+        if away and not entries:
+            raise GatewayError(Kind.NO_BACKEND, away[0])
+        for entry, _ in entries:
             listed.setdefault(entry.name, []).append(entry)
         return listed, *_together(call)
 

@@ -7,6 +7,7 @@ names, performed, and answered in the client's names. An operation on the server
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -72,6 +73,7 @@ EXTENSIONS: Final = (
 )
 """Extensions of V2 that the gateway carries. What a model does with them is its backend's."""
 _NAME: Final = "infergate"
+_STARTED: Final = time.monotonic_ns()
 _ONLY_VERSION: Final = "1"
 """Of a model that has no version, or none that is a number, in statistics."""
 CAST_ON_LOOP: Final = 2 * MIB
@@ -196,7 +198,7 @@ class Gateway:
         """What extensions of V2 ask for."""
         match operation:
             case ModelConfigRequest():
-                return await self._config(operation, call)
+                return await self.configuration(operation, call)
             case ModelStatisticsRequest(""):
                 return await self._catalogue.statistics(call)
             case ModelStatisticsRequest():
@@ -335,7 +337,7 @@ class Gateway:
         assert isinstance(answer, ModelMetadata)
         return answer
 
-    async def _config(self, operation: ModelConfigRequest, call: Call) -> ModelConfig:
+    async def configuration(self, operation: ModelConfigRequest, call: Call) -> ModelConfig:
         """The server's own configuration, or what the metadata tells of it."""
         model, version = operation.model, operation.version
         bound = self.bind(model, version, call)
@@ -408,7 +410,21 @@ class Gateway:
             models: tuple[ModelStatus, ...] = (await self._catalogue.status(model, call),)
         else:
             models = await self._catalogue.statuses(call)
-        return ServerStatus(_NAME, __version__, await self.readiness.ready(), models)
+        server = await self._only_server(model, call)
+        version, uptime = __version__, time.monotonic_ns() - _STARTED
+        if isinstance(server, ServerStatus):
+            version, uptime = server.version or version, server.uptime_ns or uptime
+        return ServerStatus(_NAME, version, await self.readiness.ready(), models, uptime)
+
+    async def _only_server(self, model: str, call: Call) -> Answer | None:
+        """The status of the only server there is, if that has one: what it says of itself holds for
+        the gateway in front of it."""
+        backends = {id(bound.backend): bound.backend for bound in self.bound}
+        if len(backends) != 1:
+            return None
+        (backend,) = backends.values()
+        name = self.bind_any(model, replace(call)).route.backend_model(model) if model else ""
+        return await asked(backend, ServerStatusRequest(name), call)
 
     async def _is_ready(self, call: Call) -> bool:
         """Whether the backends, taken together, can serve. One that only gets copies need not."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from fakes import Memory, call
 
 import infergate
 from infergate.backends.builtin import BuiltinBackend
-from infergate.codecs.profiles import TRITON
+from infergate.codecs.profiles import GENERIC, TRITON
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
     Answer,
     Health,
+    ModelConfig,
+    ModelConfigRequest,
     ModelIndex,
     ModelIndexEntry,
     ModelIndexRequest,
@@ -125,7 +128,7 @@ class Counting(Repository):
 
     def __init__(self, name: str = "b", broken: bool = False) -> None:
         super().__init__(name)
-        self.profile_of_all = TRITON
+        self.profile_of_all = replace(TRITON, tells_config=False)
         self.broken = broken
         self.counted: list[Operation] = []
 
@@ -167,6 +170,38 @@ async def test_a_status_does_without_figures_that_cannot_be_had() -> None:
     (told,) = (await status(made, "m")).models
     assert told.statistics == ()
     assert states(told) == {"1": "READY"}
+
+
+async def test_a_server_that_cannot_be_reached_is_not_one_without_models() -> None:
+    class Away(Repository):
+        async def perform(self, operation: Operation, call: Call) -> Answer:
+            raise GatewayError(Kind.CONNECT, "backend 'b' cannot be reached")
+
+    made = gateway(Route("*", "b"), backends=[Away()])
+    with pytest.raises(GatewayError, match="cannot be reached") as caught:
+        await status(made)
+    assert caught.value.kind is Kind.NO_BACKEND
+
+
+async def test_the_only_server_tells_its_version_and_configuration() -> None:
+    class Telling(Repository):
+        async def perform(self, operation: Operation, call: Call) -> Answer:
+            match operation:
+                case ServerStatusRequest(name):
+                    assert name in ("", "m")
+                    return ServerStatus("s", "1.9.0", ready=True, uptime_ns=7)
+                case ModelConfigRequest(name):
+                    return ModelConfig(name, {"instance_group": [{"count": 2}]})
+            return await super().perform(operation, call)
+
+    one, other = Telling("one"), Telling("other")
+    one.profile_of_all = other.profile_of_all = replace(GENERIC, tells_config=True)
+    told = await status(gateway(Route("m", "one"), backends=[one]), "m")
+    assert (told.version, told.uptime_ns) == ("1.9.0", 7)
+    assert told.models[0].config["instance_group"] == [{"count": 2}]
+    told = await status(gateway(Route("m", "one"), Route("n", "other"), backends=[one, other]), "m")
+    assert told.version == infergate.__version__
+    assert told.uptime_ns > 7
 
 
 async def test_servers_that_tell_none_leave_the_gateways_own() -> None:

@@ -35,6 +35,7 @@ from infergate.core.messages import (
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
+    ModelStatisticsRequest,
     ModelUnloadRequest,
     Operation,
     ServerLiveRequest,
@@ -70,13 +71,17 @@ def _asked(operation: Operation) -> tuple[str, Any]:
         case ServerMetadataRequest() | ModelIndexRequest():
             return STATUS, pb.StatusRequest()
         case (
-            ModelMetadataRequest("") | ModelReadyRequest("") | ModelConfigRequest("")
+            ModelMetadataRequest("")
+            | ModelReadyRequest("")
+            | ModelConfigRequest("")
+            | ModelStatisticsRequest("")
         ):  # would ask for all models
             raise GatewayError(Kind.NOT_FOUND, "no model has the name ''")
         case (
             ModelMetadataRequest(model)
             | ModelReadyRequest(model)
             | ModelConfigRequest(model)
+            | ModelStatisticsRequest(model)
             | ServerStatusRequest(model)
         ):
             return STATUS, pb.StatusRequest(model_name=model)

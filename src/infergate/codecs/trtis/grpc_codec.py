@@ -61,7 +61,7 @@ class TrtisGrpc:
 
     name: str = "trtis-grpc"
     caps: Capabilities = Capabilities(
-        datatypes=frozenset(NUMBERS), classifies=True, tells_config=True
+        datatypes=frozenset(NUMBERS), classifies=True, tells_config=True, tells_statistics=True
     )
     profiled: bool = False
     described: bool = True

@@ -40,6 +40,7 @@ from infergate.core.messages import (
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
+    ModelStatisticsRequest,
     ModelUnloadRequest,
     Operation,
     ServerLiveRequest,
@@ -91,6 +92,7 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
             ModelMetadataRequest()
             | ModelReadyRequest()
             | ModelConfigRequest()
+            | ModelStatisticsRequest()
             | ServerStatusRequest()
         ):
             return HttpRequest("GET", model_path(STATUS_PATH, operation.model), BINARY)

@@ -53,7 +53,7 @@ class TrtisHttp:
 
     name: str = "trtis-http"
     caps: Capabilities = Capabilities(
-        datatypes=frozenset(NUMBERS), classifies=True, tells_config=True
+        datatypes=frozenset(NUMBERS), classifies=True, tells_config=True, tells_statistics=True
     )
     profiled: bool = False
     described: bool = True

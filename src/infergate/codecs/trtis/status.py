@@ -2,9 +2,10 @@
 
 *Rule 1.* A client of the API looks at ``max_batch_size``, ``input`` and ``output`` of a model's
 configuration and whether it has ``sequence_batching``, at the state of its versions and of the
-server. What else servers tell (policies, instances, uptime) is theirs alone and left out.
+server. What else the server tells of its configuration (policies, instances, ensembles, labels) is
+told where it fits the API.
 *Rule 2.* Counters are told to clients, as far as V2 counts the same. The API has them by the batch
-size of requests, V2 tells none of that: all are told under size 1.
+size of requests, as legacy backends tell them; V2 tells none of that: all are told under size 1.
 *Rule 3.* What was counted of no version in particular is told of the greatest alone.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,7 +23,7 @@ from infergate.codecs.protos.scan import Malformed
 from infergate.codecs.trtis.checks import dims_of
 from infergate.codecs.trtis.datatypes import BY_NUMBER, INVALID, NUMBERS
 from infergate.codecs.trtis.messages import ServerStatus as Message
-from infergate.codecs.trtis.statistics import write_statistics
+from infergate.codecs.trtis.statistics import read_statistics, write_statistics
 from infergate.core.datatypes import BY_NAME
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
 from infergate.core.limits import MIB
@@ -36,6 +38,8 @@ from infergate.core.messages import (
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
     ModelStatus,
     Operation,
     ServerMetadata,
@@ -62,6 +66,7 @@ def write_status(status: ServerStatus, server_id: str) -> Any:
     message = Message(
         id=server_id,
         version=status.version,
+        uptime_ns=max(status.uptime_ns, 0),
         ready_state=_READY if status.ready else _INITIALIZING,
     )
     for model in status.models:
@@ -72,12 +77,19 @@ def write_status(status: ServerStatus, server_id: str) -> Any:
 def _write_model(message: Any, status: ModelStatus) -> None:
     model = status.metadata
     config = message.config
+    with suppress(ValueError):  # what a V2 server tells may not fit
+        config.CopyFrom(plain.written(type(config), status.config))
     config.name = model.name
-    config.platform = model.platform
+    config.platform = model.platform or config.platform
     config.max_batch_size = min(model.max_batch_size or 0, 2**31 - 1)
-    for add, tensors in ((config.input.add, model.inputs), (config.output.add, model.outputs)):
+    for field, tensors in ((config.input, model.inputs), (config.output, model.outputs)):
+        known = {each.name: each.SerializeToString() for each in field}
+        del field[:]
         for told in tensors:
-            add(name=told.name, data_type=_number(told.datatype), dims=dims_of(told, model))
+            tensor = field.add()
+            tensor.MergeFromString(known.get(told.name, b""))
+            tensor.name, tensor.data_type = told.name, _number(told.datatype)
+            tensor.dims[:] = dims_of(told, model)
     if model.sequence_batching is not None:
         _write_sequence_batching(config.sequence_batching, model.sequence_batching)
     told = message.version_status
@@ -145,6 +157,7 @@ def read_status(message: Any) -> ServerStatus:
         tuple(
             _read_model(name, message.model_status[name]) for name in sorted(message.model_status)
         ),
+        message.uptime_ns,
     )
 
 
@@ -209,6 +222,13 @@ def as_asked(message: Any, operation: Operation) -> Answer:
         case ModelConfigRequest(model, version):
             _one(status, model, version)
             return ModelConfig(model, _told(message.model_status[model].config, model))
+        case ModelStatisticsRequest(model, version):
+            entries = _one(status, model, version).versions
+            told = message.model_status[model].version_status
+            wanted = [each.version for each in entries if version in ("", each.version)]
+            return ModelStatistics(
+                tuple(read_statistics(model, each, told[int(each)]) for each in wanted)
+            )
         case ModelReadyRequest(model, version):
             versions = _one(status, model, version).metadata.versions
             return Health(ok=version in versions if version else bool(versions))

@@ -63,6 +63,11 @@ _UNKNOWN_MODEL: Final = re.compile(
     "(Inference request for|Request for|no status available for) unknown model"
 )
 """How the servers word it, by code UNAVAILABLE to an inference, INVALID_ARG to a status request."""
+_SEQUENCE: Final = re.compile(
+    r"^(?:\[request id: [^\]]*\] )?"
+    r"(inference request to model '.*' must specify a )non-zero or non-empty correlation ID"
+)
+"""What servers say that came after; those of the API know numbers only."""
 _LONGEST: Final = 1500
 """Bytes of a message. Printed into a header each may take four characters, and clients and proxies
 turn headers over 8 KiB away."""
@@ -122,6 +127,8 @@ class Statuses:
                 return "INVALID_ARG", (
                     f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
                 )
+            case Kind.BAD_REQUEST, InferRequest():
+                return CODE[error.kind], _SEQUENCE.sub(r"\1non-zero correlation ID", error.public)
         return CODE[error.kind], error.public
 
 

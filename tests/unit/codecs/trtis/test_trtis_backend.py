@@ -13,7 +13,7 @@ from infergate.codecs.protos.scan import prefix
 from infergate.codecs.trtis import GRPC, HTTP, http_backend
 from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis.http_backend import LONGEST_HEADER
-from infergate.codecs.trtis.status import MOST_BYTES, MOST_FIELDS
+from infergate.codecs.trtis.status import MOST_BYTES, MOST_FIELDS, write_status
 from infergate.codecs.trtis.text import line
 from infergate.core.classification import MOST_CLASSES
 from infergate.core.datatypes import Datatype
@@ -32,12 +32,14 @@ from infergate.core.messages import (
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
+    ModelStatisticsRequest,
     Operation,
     RequestedOutput,
     ServerLiveRequest,
     ServerMetadata,
     ServerMetadataRequest,
     ServerReadyRequest,
+    ServerStatusRequest,
     SharedMemoryStatusRequest,
     TensorMetadata,
 )
@@ -749,3 +751,50 @@ def test_the_status_of_many_models_is_read() -> None:
     for plugin, wire in zip((HTTP, GRPC), status_of(message), strict=True):
         index = plugin.make({}).parse_response(wire, ModelIndexRequest(), DEFAULT_LIMITS)
         assert len(index.models) == 2000
+
+
+def test_a_status_goes_through_as_it_came() -> None:
+    """What is counted by batch size, and what is configured, beside what clients look at."""
+    status = pb.ServerStatus(id="s", version="1.9.0", uptime_ns=7, ready_state=2)
+    model = status.model_status["m"]
+    config = model.config
+    config.name, config.platform, config.max_batch_size = "m", "ensemble", 4
+    config.version_policy.latest.num_versions = 2
+    config.instance_group.add(name="g", count=3)
+    config.ensemble_scheduling.step.add(model_name="x", model_version=-1)
+    config.input.add(name="I", data_type=11, dims=[2]).reshape.shape.append(1)
+    config.output.add(name="O", data_type=11, dims=[3], label_filename="labels.txt")
+    version = model.version_status[1]
+    version.ready_state = 1
+    version.ready_state_reason.SetInParent()
+    version.model_execution_count, version.model_inference_count = 5, 11
+    for size, count in ((1, 3), (4, 2)):
+        stats = version.infer_stats[size]
+        for name in ("success", "queue", "compute_infer", "compute"):
+            duration = getattr(stats, name)
+            duration.count, duration.total_time_ns = count, 10 * count
+        stats.failed.count = 1
+    for plugin, wire in zip((HTTP, GRPC), status_of(status), strict=True):
+        codec = plugin.make({})
+
+        def told(operation: Any, codec: Any = codec, wire: Any = wire) -> Any:
+            return codec.parse_response(wire, operation, DEFAULT_LIMITS)
+
+        (counted,) = told(ModelStatisticsRequest("m")).models
+        assert counted["inference_stats"]["queue"] == {"count": 5, "ns": 50}
+        assert [each["batch_size"] for each in counted["batch_stats"]] == [1, 4]
+        server = told(ServerStatusRequest("m"))
+        (of_model,) = server.models
+        settings = told(ModelConfigRequest("m")).settings
+        of_model = replace(of_model, statistics=(counted,), config=settings)
+        assert write_status(replace(server, models=(of_model,)), "s") == status
+
+
+def test_statistics_before_their_parts_were_counted() -> None:
+    status = pb.ServerStatus(version="1.9.0")
+    stats = status.model_status["m"].version_status[1].infer_stats[2]
+    stats.success.count, stats.compute.count, stats.compute.total_time_ns = 3, 3, 9
+    codec, wire = HTTP.make({}), status_of(status)[0]
+    (counted,) = codec.parse_response(wire, ModelStatisticsRequest("m"), DEFAULT_LIMITS).models
+    assert counted["inference_count"] == 6
+    assert counted["inference_stats"]["compute_infer"] == {"count": 3, "ns": 9}

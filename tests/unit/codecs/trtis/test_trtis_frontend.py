@@ -99,6 +99,15 @@ def test_a_model_that_is_not_ready_is_told_before_its_tensors(level: str, told: 
     assert (status.code, status.msg) == (pb.CODES["UNAVAILABLE"], told)
 
 
+@pytest.mark.parametrize("prefix", ["", "[request id: 7] "])
+def test_a_sequence_without_an_id_is_refused_in_the_old_words(prefix: str) -> None:
+    told = "inference request to model 'm' must specify a non-zero or non-empty correlation ID"
+    wire = infer(BOTH)
+    answer = HTTP.make({}).build_error(GatewayError(Kind.BAD_REQUEST, prefix + told), wire)
+    old = "inference request to model 'm' must specify a non-zero correlation ID"
+    assert status_of(answer).msg == old
+
+
 def test_an_output_twice_is_refused_by_1_15() -> None:
     twice = BOTH + ' output { name: "OUTPUT0" } output { name: "OUTPUT0" }'
     assert http(infer(twice)).status == 200
