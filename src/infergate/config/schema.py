@@ -453,8 +453,9 @@ class Config(Section):
     )
     helpers: Annotated[int, Field(ge=0, le=64)] = Field(
         default=3,
-        description="Processes that read and write long JSON, so that it keeps no other request "
-        "waiting; each starts when it is first needed. 0: the serving process does it.",
+        description="Processes that read and write long JSON and inflate long HTTP bodies, so that "
+        "these keep no other request waiting; clients share them fairly. Each starts when first "
+        "needed. 0: the serving process does it.",
     )
     engine: Literal["own", "compat"] = Field(
         default="own",
