@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -42,8 +42,14 @@ class Ended:
     said: str
 
 
-def run(blocks: Sequence[Block], folder: Path, argv: Sequence[str] = ()) -> Ended:
-    """Run ``blocks`` in ``folder``, which is empty, by the shell that ``argv`` and it begin."""
+def run(
+    blocks: Sequence[Block],
+    folder: Path,
+    argv: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Ended:
+    """Run ``blocks`` in ``folder``, which is empty, by the shell that ``argv`` and it begin.
+    ``environment`` is set besides what is there in any case."""
     for name in COPIED:
         shutil.copytree(PROJECT / name, folder / name)
     kept = folder / ".page"
@@ -55,7 +61,7 @@ def run(blocks: Sequence[Block], folder: Path, argv: Sequence[str] = ()) -> Ende
         process = subprocess.Popen(
             [*argv, shutil.which("bash") or "bash", str(script)],
             cwd=folder,
-            env=_environment(folder, kept / "bin"),
+            env={**_environment(folder, kept / "bin"), **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=subprocess.STDOUT,

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -66,21 +67,22 @@ LEFT_OUT = [page for page in PAGES if any(map(is_left_out, blocks_of(page)))]
 
 @pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_commands_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    check(page, tmp_path)
+
+
+def check(page: Path, folder: Path, environment: Mapping[str, str] | None = None) -> None:
     blocks = [block for block in blocks_of(page) if may_run(block)]
     if not MAY and not is_possible():
         pytest.skip("needs a network of its own: root, or user namespaces")
-    ended = run(blocks, tmp_path, () if MAY else ALONE)
+    ended = run(blocks, folder, () if MAY else ALONE, environment)
     assert ended.code == 0, f"{name_of(page)}:{ended.line}: exit code {ended.code}\n{ended.said}"
 
 
 @pytest.mark.peers
-def test_a_page_for_clients_of_other_machines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_for_clients_of_other_machines(tmp_path: Path) -> None:
     """As the page says it: listeners stay open to them when the configuration is replaced."""
-    monkeypatch.setenv("INFERGATE_HOST", "0.0.0.0")
     (page,) = (page for page in PAGES if page.name == "migrate-from-trt.md")
-    test_commands_do_what_the_page_says(page, tmp_path)
+    check(page, tmp_path, {"INFERGATE_HOST": "0.0.0.0"})
 
 
 @pytest.mark.parametrize("page", LEFT_OUT, ids=name_of)
