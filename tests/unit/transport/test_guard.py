@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import Limits
-from infergate.transport.guard import MOST_STREAMS, Admission
+from infergate.core.limits import MIB, Limits
+from infergate.core.memory import SMALL
+from infergate.transport import guard
+from infergate.transport.guard import MOST_STREAMS, Admission, Share, Unsent
 
 
 def test_requests_are_bounded_and_counted() -> None:
@@ -42,3 +49,193 @@ def test_streams_are_bounded_apart_from_requests() -> None:
     admission.release_stream()
     admission.admit_stream()
     assert (admission.streams, admission.requests) == (MOST_STREAMS, 0)
+
+
+# ---- memory
+
+
+class Client:
+    """Implements ``guard.Client``."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.cut = 0
+
+    def awaited(self) -> int:
+        return self.waiting
+
+    def cut_off(self) -> None:
+        self.cut += 1
+
+
+def test_a_request_that_is_alone_may_always_grow() -> None:
+    admission = Admission(Limits(in_flight_bytes=1000))
+    one, two = Share(admission), Share(admission)
+    one.take(900)
+    one.grow(10_000)
+    with pytest.raises(GatewayError, match="1000 bytes in memory") as caught:
+        two.take(1)
+    assert (caught.value.limit, admission.bytes) == ("in_flight_bytes", 10_900)
+    one.shrink(10_000)
+    two.take(100)
+    with pytest.raises(GatewayError):
+        one.grow(1)
+    one.release()
+    two.grow(5000)
+    two.release()
+    assert (admission.bytes, admission.requests) == (0, 0)
+
+
+def test_a_part_is_for_what_is_short() -> None:
+    admission = Admission(Limits(in_flight_bytes=16 * MIB))
+    admission.admit(15 * MIB - 1)
+    with pytest.raises(GatewayError):
+        admission.admit(SMALL + 1)
+    for _ in range(MIB // SMALL):
+        admission.admit(SMALL)
+
+
+def test_what_is_detached_outlasts_its_request() -> None:
+    admission = Admission(Limits(in_flight_bytes=1000))
+    share = Share(admission)
+    share.take(100)
+    share.grow(200)
+    account = share.detach(150)
+    share.release()
+    assert admission.bytes == 150
+    account.grow(50)
+    account.close()
+    account.close()
+    assert admission.bytes == 0
+    share.grow(10)
+    assert admission.bytes == 0, "the request is over"
+    share.detach(10).close()
+    assert admission.bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("age", "taken", "is_cut"),
+    [(0.5, 0, False), (1.5, 0, True), (3.0, 0, True), (3.0, 9, True), (3.0, 11, False)],
+)
+def test_slow_clients_are_given_up_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, age: float, taken: int, is_cut: bool
+) -> None:
+    """``taken`` in hundredths: who would not be done within ``idle_body_time`` is slow."""
+    admission = Admission(Limits(in_flight_bytes=10 * MIB, idle_body_time=27.0))
+    client, unsent = Client(), Unsent(admission)
+    now = 100.0
+    monkeypatch.setattr(guard.time, "monotonic", lambda: now + age)
+    unsent.begin(10 * MIB, now, client)
+    client.waiting = 10 * MIB * (100 - taken) // 100
+    for _ in range(2):
+        with pytest.raises(GatewayError):
+            admission.grow(1)
+    assert client.cut == is_cut, "looked at once in half a second"
+    unsent.end()
+    assert (admission.bytes, len(admission.awaited)) == (0, 0)
+
+
+def test_the_largest_are_given_up_until_a_quarter_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    admission = Admission(Limits(in_flight_bytes=16 * MIB))
+    monkeypatch.setattr(guard.time, "monotonic", lambda: 10.0)
+    clients = [Client() for _ in range(4)]
+    for client, size in zip(clients, (1, 9, 2, 4), strict=True):
+        client.waiting = size * MIB
+        Unsent(admission).begin(size * MIB, 0.0, client)
+    with pytest.raises(GatewayError):
+        admission.grow(1)
+    assert [client.cut for client in clients] == [0, 1, 0, 0]
+
+
+class Accounts(RuleBasedStateMachine):
+    """Whatever happens to requests, and in whichever order, what is counted is the sum of what they
+    hold; nothing is when they are over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.admission = Admission(Limits(in_flight=8, in_flight_bytes=1000))
+        self.held: dict[Share | Unsent, int] = {}
+        self.requests: set[Share] = set()
+
+    def _pick(self, data: st.DataObject, kind: type = Share) -> Any:
+        return data.draw(st.sampled_from([each for each in self.held if isinstance(each, kind)]))
+
+    @rule(size=st.integers(0, 600))
+    def begins(self, size: int) -> None:
+        share = Share(self.admission)
+        with suppress(GatewayError):
+            share.take(size)
+            self.held[share] = size
+            self.requests.add(share)
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data(), size=st.integers(0, 600))
+    def grows(self, data: st.DataObject, size: int) -> None:
+        share = self._pick(data)
+        alone = self.held[share] == self.admission.bytes
+        try:
+            share.grow(size)
+        except GatewayError:
+            assert not alone
+            assert self.admission.bytes + size > 1000
+        else:
+            self.held[share] += size
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data(), part=st.floats(0, 1))
+    def shrinks_or_detaches(self, data: st.DataObject, part: float) -> None:
+        share = self._pick(data)
+        size = int(self.held[share] * part)
+        self.held[share] -= size
+        if data.draw(st.booleans()):
+            share.shrink(size)
+        else:
+            self.held[share.detach(size)] = size
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data(), unread=st.integers(0, 500))
+    def ends(self, data: st.DataObject, unread: int) -> None:
+        """Answered, failed or cancelled: it is released, perhaps twice; a reader may be slow."""
+        share = self._pick(data)
+        if share in self.requests:
+            self.requests.discard(share)
+            share.release()
+            share.release()
+            share.grow(1)
+        else:
+            share.close()
+        del self.held[share]
+        if unread:
+            unsent = Unsent(self.admission)
+            unsent.begin(unread, 0.0, Client())
+            self.held[unsent] = unread
+
+    @precondition(lambda self: any(isinstance(each, Unsent) for each in self.held))
+    @rule(data=st.data())
+    def is_read(self, data: st.DataObject) -> None:
+        unsent = self._pick(data, Unsent)
+        unsent.left(0, 1.0)
+        unsent.end()
+        unsent.end()
+        del self.held[unsent]
+
+    @invariant()
+    def all_is_counted(self) -> None:
+        assert self.admission.bytes == sum(self.held.values())
+        assert self.admission.requests == len(self.requests)
+        unsent = {each for each in self.held if isinstance(each, Unsent)}
+        assert set(self.admission.awaited) == unsent
+
+    def teardown(self) -> None:
+        for each in tuple(self.held):
+            if isinstance(each, Unsent):
+                each.end()
+            elif each in self.requests:
+                each.release()
+            else:
+                each.close()
+        assert (self.admission.bytes, self.admission.requests) == (0, 0)
+        assert not self.admission.awaited
+
+
+TestAccounts = Accounts.TestCase
