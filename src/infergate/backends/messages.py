@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from infergate.backends.base import read_wrong
 from infergate.codecs.base import Codec, Profile, Streaming, Textual
-from infergate.core.accounting import READ_TIMES, Writing, count_tensors, parts
+from infergate.core.accounting import READ_TIMES, Writing, are_long, count_tensors, parts
 from infergate.core.aside import Aside, client_of
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
@@ -104,7 +104,7 @@ class Messages(Generic[Req, Resp]):
             read = self._codec.parse_response(answer, operation, self._limits, model)
         except GatewayError as error:
             raise read_wrong(error, self._name) from None
-        if isinstance(read, InferResponse):
+        if isinstance(read, InferResponse) and are_long(read.outputs):
             count_tensors(read.outputs, parts(answer), call.memory)
         return read
 
@@ -114,7 +114,7 @@ class Messages(Generic[Req, Resp]):
         """The same in a helper."""
         how = self._codec.parse_response
         read = await self._read_aside(how, answer, operation, call, model)
-        if isinstance(read, InferResponse):
+        if isinstance(read, InferResponse) and are_long(read.outputs):
             count_tensors(read.outputs, parts(answer), call.memory)
         return read
 

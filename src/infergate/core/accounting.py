@@ -23,13 +23,16 @@ def parts(wire: Any) -> Sequence[Buffer]:
     return found
 
 
-def count_tensors(tensors: Sequence[Tensor], source: Iterable[Buffer], memory: MemoryShare) -> int:
-    """``count_new`` of the data of ``tensors``."""
+def are_long(tensors: Sequence[Tensor]) -> bool:
+    """Whether there is anything to count in ``tensors``: asked of every message, so first."""
     total = 0
     for tensor in tensors:
         total += len(tensor.data)
-    if total <= SMALL:
-        return 0
+    return total > SMALL
+
+
+def count_tensors(tensors: Sequence[Tensor], source: Iterable[Buffer], memory: MemoryShare) -> int:
+    """``count_new`` of the data of ``tensors``."""
     return count_new([tensor.data for tensor in tensors], source, memory)
 
 

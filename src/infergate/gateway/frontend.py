@@ -23,7 +23,7 @@ from infergate.codecs.base import (
     Profile,
     Unfinished,
 )
-from infergate.core.accounting import count_new, count_tensors, parts
+from infergate.core.accounting import are_long, count_new, count_tensors, parts
 from infergate.core.aside import Aside
 from infergate.core.call import REQUEST_ID, Call
 from infergate.core.datatypes import Datatype
@@ -142,7 +142,7 @@ class Translate(Generic[Req, Resp]):
             except CostlyError:
                 parsed = await self.finished(unfinished, call, here=False)
         operation = parsed.operation
-        if isinstance(operation, InferRequest):
+        if isinstance(operation, InferRequest) and are_long(operation.inputs):
             count_tensors(operation.inputs, parts(wire), call.memory)
         return parsed
 

@@ -77,5 +77,6 @@ class Late:
                     await asyncio.sleep(0)
         except Exception as error:
             self.error = error
+            del room, piece  # the error that is kept knows this frame
             raise
         return room[:filled]

@@ -27,7 +27,7 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.tensor import Buffer
 from infergate.core.vocabulary import BUG
-from infergate.core.wire import HttpRequest, HttpResponse, Rest
+from infergate.core.wire import HttpRequest, HttpResponse, Rest, size
 from infergate.transport import http_answer, http_head
 from infergate.transport.base import HttpApp
 from infergate.transport.door import Refusal, peer_of
@@ -216,7 +216,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         if self._transport.is_closing():
             self._wait_for_the_end()
         else:
-            self._sent(keep=keep)
+            self._sent((), keep=keep)
 
     async def _has_room(self) -> None:
         """Wait until the client has taken most of what was written, for as long as it takes any."""
@@ -245,14 +245,14 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         if self._request is None or not self._request.whole:
             self._linger()
         else:
-            self._sent(keep=keep)
+            self._sent(response.body, keep=keep)
 
-    def _sent(self, *, keep: bool) -> None:
-        """All of the answer is written."""
+    def _sent(self, body: Sequence[Buffer], *, keep: bool) -> None:
+        """All of the answer is written, with ``body`` last."""
         if not keep:
-            self._close()
+            self._close(body)
         elif self._paused:
-            self._flush(State.FLUSH)
+            self._flush(State.FLUSH, body)
         else:
             self._next()
 
@@ -267,13 +267,17 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._timer.set(self._host.limits.keepalive_time)
         self._go_on(received=state is State.HEAD or state is State.BODY)
 
-    def _flush(self, state: State) -> None:
+    def _flush(self, state: State, body: Sequence[Buffer] = ()) -> None:
+        """Wait for the client, which has not taken all of what was written, such as ``body``."""
         self._state = state
-        self._unsent.begin(self._transport.get_write_buffer_size(), self._host.loop.time(), self)
+        waiting = self._transport.get_write_buffer_size()
+        if waiting:  # what the system has taken of the answer is held as long as the rest
+            waiting = max(waiting, size(body))
+        self._unsent.begin(waiting, self._host.loop.time(), self)
         self._timer.set_at(self._unsent.due(self._host.limits))
 
-    def _close(self) -> None:
-        self._flush(State.LAST)
+    def _close(self, body: Sequence[Buffer] = ()) -> None:
+        self._flush(State.LAST, body)
         self._transport.close()
 
     def _wait_for_the_end(self) -> None:

@@ -16,7 +16,7 @@ from infergate.backends.builtin.identity import Identity
 from infergate.backends.builtin.model import VERSION, Model
 from infergate.backends.builtin.repeat import Repeat
 from infergate.codecs.base import Profile
-from infergate.core.accounting import count_tensors
+from infergate.core.accounting import are_long, count_tensors
 from infergate.core.call import Call
 from infergate.core.classification import PARAMETER as CLASSES
 from infergate.core.datatypes import Datatype
@@ -93,8 +93,9 @@ class BuiltinBackend:
                     answer = await asyncio.to_thread(self._infer, operation, call)
                 else:
                     answer = self._infer(operation, call)
-                given = (each.data for each in operation.inputs)
-                count_tensors(answer.outputs, given, call.memory)
+                if are_long(answer.outputs):
+                    given = (each.data for each in operation.inputs)
+                    count_tensors(answer.outputs, given, call.memory)
                 return answer
             case ModelLoadRequest(model) | ModelUnloadRequest(model):
                 raise GatewayError(
