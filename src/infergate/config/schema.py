@@ -405,8 +405,9 @@ class LimitsConfig(Section):
     )
     in_flight_bytes: PositiveSize = Field(
         default=DEFAULT_LIMITS.in_flight_bytes,
-        description="Bytes of request bodies being served at once, and of answers that wait for "
-        "slow readers.",
+        description="Bytes of memory that requests hold at once: bodies, also announced ones, "
+        "what is inflated and translated, responses of backends, and answers that wait for slow "
+        "readers (docs/limits.md). More is refused; slow readers are disconnected.",
     )
 
 

@@ -113,7 +113,9 @@ class Call:
             self.tighten(time.monotonic() + self.timeout)
 
     def fail(self, error: GatewayError) -> None:
-        """Note what went wrong: the outcome that metrics count and the log tells."""
+        """Note what went wrong: the outcome that metrics count and the log tells. The error names
+        the limit that was met, for whoever is told of it next."""
+        error.name_limit()
         self.outcome = error.kind.value
         self.error = error.public
         self.detail = error.detail

@@ -6,12 +6,17 @@ nobody else maps errors. ``public`` is told to the client, ``detail`` only to th
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import math
 import re
 from collections.abc import Mapping
 from typing import Final
 
+from infergate.core.limits import Limits
+
+LIMITS: Final = frozenset(field.name for field in dataclasses.fields(Limits))
+"""Limits that are configured, under ``limits``."""
 RETRY_AFTER: Final = "retry-after"
 """The header that tells a client when to try again, in whole seconds."""
 CHALLENGE: Final = "www-authenticate"
@@ -74,6 +79,12 @@ class GatewayError(Exception):
         self.detail = detail
         self.retry_after = retry_after
         self.limit = limit
+
+    def name_limit(self) -> None:
+        """Add to ``public`` the key by which the limit is configured, where it is."""
+        key = f"limits.{self.limit}"
+        if self.limit in LIMITS and key not in self.public:
+            self.public = f"{self.public} ({key})"
 
     def __repr__(self) -> str:
         return f"GatewayError({self.kind.name}, {self.public!r}, origin={self.origin.name})"

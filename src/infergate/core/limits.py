@@ -51,7 +51,7 @@ class Limits:
     in_flight: int = 1024
     """Requests being served at once (Envoy: 1024)."""
     in_flight_bytes: int = 1024 * MIB
-    """Bytes of request bodies being served at once, and of answers that wait for slow readers."""
+    """Bytes of memory that requests hold at once: bodies, what is made of them, and answers."""
 
 
 class LoopLimits(Limits):

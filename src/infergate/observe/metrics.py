@@ -65,7 +65,7 @@ class Metrics:
         )
         self.in_flight_bytes: Final = Gauge(
             "infergate_in_flight_bytes",
-            "Bytes of request bodies being served now.",
+            "Bytes of memory that requests hold now, unread answers included.",
             registry=self.registry,
             unit="bytes",
         )
