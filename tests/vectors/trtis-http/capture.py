@@ -142,6 +142,11 @@ def place_of(tensor: Any) -> dict[str, Any]:
     return {"place": {"region": told.name, "offset": told.offset, "size": told.byte_size}}
 
 
+def score(value: float, data_type: int) -> str:
+    """As a V2 server tells it: an integer, or six decimals. The captured ones are exact so."""
+    return f"{value:.0f}" if NAMES[data_type].startswith(("INT", "UINT")) else f"{value:f}"
+
+
 def response_of(asks: dict[str, Any], header: Any, datas: Any) -> dict[str, Any]:
     config = MODELS[header.model_name]
     known = {one.name: one.data_type for one in config.output}
@@ -152,7 +157,8 @@ def response_of(asks: dict[str, Any], header: Any, datas: Any) -> dict[str, Any]
         placed = {key: at for key, at in asked.get(each.name, {}).items() if key == "place"}
         if each.batch_classes:
             elements = [
-                f"{cls.value:.6g}:{cls.idx}" + (f":{cls.label}" if cls.label else "")
+                f"{score(cls.value, known[each.name])}:{cls.idx}"
+                + (f":{cls.label}" if cls.label else "")
                 for row in each.batch_classes
                 for cls in row.cls
             ]
