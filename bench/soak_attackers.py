@@ -37,7 +37,7 @@ _UNKNOWN_RPC: Final = frozenset({"INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISS
 @dataclass(frozen=True)
 class Attack:
     """``said`` to the ``listener`` by ``at_once`` clients. ``library``: what else is right where
-    grpcio is the server (engine compat)."""
+    grpcio is the server (engine compat). ``is_large``: it inflates to, or asks for, many bytes."""
 
     listener: str
     said: Callable[[], bytes]
@@ -46,6 +46,7 @@ class Attack:
     reads: bool = True
     behind: bool = False
     library: frozenset[str] = frozenset()
+    is_large: bool = False
 
     async def outcomes(self, target: Target) -> set[str]:
         """What came of it."""
@@ -132,19 +133,18 @@ async def _http(target: Target, attack: Attack) -> list[str]:
     )
     try:
         writer.write(attack.said())
-        if not attack.reads:
-            await asyncio.sleep(_UNREAD)
-        return [await _answer(reader)]
+        return [await _answer(reader, 0 if attack.reads else _UNREAD)]
     except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
         return ["late" if isinstance(error, TimeoutError) else "cut off"]
     finally:
         writer.transport.abort()
 
 
-async def _answer(reader: asyncio.StreamReader) -> str:
-    """The status of an answer that comes whole."""
-    async with asyncio.timeout(_PATIENCE):
+async def _answer(reader: asyncio.StreamReader, pause: float) -> str:
+    """The status of an answer that comes whole, read no further for a ``pause`` once it begins."""
+    async with asyncio.timeout(_PATIENCE + pause):
         status = (await reader.readline()).split()
+        await asyncio.sleep(pause)
         length = 0
         while line := (await reader.readline()).strip():
             name, _, value = line.partition(b":")
@@ -302,15 +302,17 @@ def _attack(
 
 ATTACKS: Final[Mapping[str, Attack]] = {
     "gRPC: twenty million fields of outputs": _attack(
-        "grpc", _REFUSED_RPC, _tiny_fields, b"identity", 6, KEY
+        "grpc", _REFUSED_RPC, _tiny_fields, b"identity", 6, KEY, is_large=True
     ),
     "gRPC: twenty million empty tensors": _attack(
-        "grpc", _REFUSED_RPC, _tiny_fields, b"identity", 7, KEY
+        "grpc", _REFUSED_RPC, _tiny_fields, b"identity", 7, KEY, is_large=True
     ),
     "gRPC: twenty million fields, by nobody": _attack(
-        "grpc", _REFUSED_RPC | _UNKNOWN_RPC, _tiny_fields, b"secret", 7, ""
+        "grpc", _REFUSED_RPC | _UNKNOWN_RPC, _tiny_fields, b"secret", 7, "", is_large=True
     ),
-    "gRPC: a million empty texts": _attack("grpc", _REFUSED_RPC | {"OK"}, _raw_texts),
+    "gRPC: a million empty texts": _attack(
+        "grpc", _REFUSED_RPC | {"OK"}, _raw_texts, is_large=True
+    ),
     "gRPC: a name of 60 KB": _attack("grpc", _REFUSED_RPC, _named_rpc, b"n" * 60_000),
     "gRPC: a name with NUL": _attack("grpc", _REFUSED_RPC, _named_rpc, b"identity\0-mine"),
     "gRPC: DATA after its own reset": _attack("grpc", _right("OK"), _after_reset),
@@ -321,13 +323,15 @@ ATTACKS: Final[Mapping[str, Attack]] = {
         "grpc", _right("OK"), _all_at_once, library=_right("RST 7", "RST 11")
     ),
     "HTTP: gzip bombs to a silent server": _attack(
-        "http", _REFUSED | {"502", "504"}, _bomb, at_once=4
+        "http", _REFUSED | {"502", "504"}, _bomb, at_once=4, is_large=True
     ),
     "HTTP: long JSON that nobody reads": _attack(
-        "http", _REFUSED | {"cut off"}, _unread, at_once=2, reads=False
+        "http", _REFUSED | {"cut off"}, _unread, at_once=2, reads=False, is_large=True
     ),
-    "HTTP: gzip of long JSON": _attack("http", _REFUSED | {"200"}, _long_json, at_once=4),
-    "HTTP: a million empty texts": _attack("http", _REFUSED | {"200"}, _empty_texts),
+    "HTTP: gzip of long JSON": _attack(
+        "http", _REFUSED | {"200"}, _long_json, at_once=4, is_large=True
+    ),
+    "HTTP: a million empty texts": _attack("http", _REFUSED | {"200"}, _empty_texts, is_large=True),
     "HTTP: thirty thousand dimensions": _attack(
         "http", _right("400", "413", "431"), _many_dims, f"Bearer {KEY}"
     ),

@@ -52,6 +52,8 @@ from .soak_verdict import Counts, Outages
 
 PATIENCE: Final = 100.0
 """Seconds: nothing is judged by how fast it is."""
+_CALM: Final = 60.0
+"""Seconds at the end of a run without large attacks: longer than memory is kept that was freed."""
 _SIZES: Final = (1, 16, 1000, 40_000)
 """Elements. The JSON of the last is long enough to go to a helper."""
 _LIKELY: Final = (35, 25, 20, 20)
@@ -92,6 +94,7 @@ class Traffic:
         self._left: Final = left
         self._outages: Final = outages
         self._engine: Final = engine
+        self._until = 0.0
         self._clients: dict[object, RemoteBackend[Any, Any]] = {}
         self._channel = grpc.aio.insecure_channel(front["grpc"].address)
         self._beside: set[asyncio.Task[None]] = set()
@@ -99,6 +102,7 @@ class Traffic:
     async def caller(self, until: float, pause: float, faulty: float) -> None:
         """One call after the other, whatever comes up; of ``faulty`` (0 to 1) of them the client
         is to blame."""
+        self._until = until
         while time.monotonic() < until:
             await asyncio.sleep(random.uniform(0, 2 * pause))
             if random.random() < faulty:
@@ -290,7 +294,10 @@ class Traffic:
         task.add_done_callback(self._beside.discard)
 
     async def _attack(self) -> None:
-        self._go_on(self._attacked(random.choice(list(ATTACKS))))
+        """Large ones leave memory that the gateway keeps for a while: in time before the end."""
+        is_late = time.monotonic() > self._until - _CALM
+        names = [name for name, each in ATTACKS.items() if not (is_late and each.is_large)]
+        self._go_on(self._attacked(random.choice(names)))
 
     async def _attacked(self, name: str) -> None:
         self.counts.faults[name] += 1
