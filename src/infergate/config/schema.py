@@ -405,9 +405,8 @@ class LimitsConfig(Section):
     )
     in_flight_bytes: PositiveSize = Field(
         default=DEFAULT_LIMITS.in_flight_bytes,
-        description="Bytes of memory that requests hold at once: bodies, also announced ones, "
-        "what is inflated and translated, responses of backends, and answers that wait for slow "
-        "readers (docs/limits.md). More is refused; slow readers are disconnected.",
+        description="Bytes of memory that requests hold at once: bodies, what is made of them, "
+        "and answers that wait for slow readers, who are disconnected beyond it (docs/limits.md).",
     )
 
 
