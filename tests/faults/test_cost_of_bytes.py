@@ -169,26 +169,33 @@ SEARCHED: dict[str, tuple[Any, list[bytes], list[bytes], list[bytes]]] = {
 """How a message is made of bytes, and what these begin with, are made of, and end in."""
 
 
-def _served(codec: Any, wire: Any) -> None:
-    """All that the event loop does with a request before its first wait, and for an error."""
-    try:
-        codec.peek(wire)
-        parsed = codec.parse_request(wire, LIMITS)
-        if isinstance(parsed, Unfinished):
-            parsed.finish(METADATA)
-        if isinstance(codec, Forwarding):
-            codec.shield(wire, LIMITS)
-    except CostlyError:
-        pass
-    except GatewayError as error:
-        codec.build_error(error, wire)
+def _parsed(codec: Any, wire: Any) -> None:
+    parsed = codec.parse_request(wire, LIMITS)
+    if isinstance(parsed, Unfinished):
+        parsed.finish(METADATA)
+
+
+def _shielded(codec: Any, wire: Any) -> None:
+    if isinstance(codec, Forwarding):
+        codec.shield(wire, LIMITS)
 
 
 def _seconds(codec: Any, make: Any, data: bytes) -> float:
-    wire = make(data)
-    began = time.thread_time()
-    _served(codec, wire)
-    return time.thread_time() - began
+    """What the event loop does with a request before its first wait, translated or forwarded, and
+    for an error."""
+    longest = 0.0
+    for read in (_parsed, _shielded):
+        wire = make(data)
+        began = time.thread_time()
+        try:
+            codec.peek(wire)
+            read(codec, wire)
+        except CostlyError:
+            pass
+        except GatewayError as error:
+            codec.build_error(error, wire)
+        longest = max(longest, time.thread_time() - began)
+    return longest
 
 
 @pytest.mark.parametrize("protocol", SEARCHED)
@@ -198,15 +205,18 @@ def test_nothing_dearer_is_found(timed: Timed, protocol: str) -> None:
 
     @seed(17)
     @settings(
-        max_examples=examples(150),
+        max_examples=examples(240),
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
     )
     @given(
         st.sampled_from(begins),
-        st.lists(st.sampled_from(middles), min_size=1, max_size=3),
-        st.integers(4 * KIB, 2 * INLINE),
+        st.one_of(
+            st.sampled_from(middles).map(lambda each: [each]),
+            st.lists(st.sampled_from(middles), min_size=2, max_size=3),
+        ),
+        st.sampled_from([2 * INLINE, INLINE, 64 * KIB, 8 * KIB]),
         st.sampled_from(ends),
     )
     def search(begin: bytes, middle: list[bytes], size: int, end: bytes) -> None:
