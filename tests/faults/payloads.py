@@ -208,7 +208,6 @@ for _case, _datatype, _element in (
     ("null for an integer", "INT32", "null"),
     ("an object for an integer", "INT32", "{}"),
     ("NaN for an integer", "INT32", "NaN"),
-    ("null for a float", "FP32", "null"),
     ("a word for a float", "FP32", '"nan"'),
     ("a boolean for a float", "FP64", "false"),
     ("300 for an INT8", "INT8", "300"),

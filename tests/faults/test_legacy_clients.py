@@ -542,9 +542,7 @@ def test_a_status_there_is_not(gateway: Infergate, model: str) -> None:
     if " " not in model:  # which is no HTTP
         told = told_over_http(answer)
         assert told.code == "INVALID_ARG"
-        unknown = f"no status available for unknown model '{model[:1000]}'"
-        assert told.words.startswith((unknown, "the model name "))
-        assert told.words.startswith(unknown) == (model in {"nosuch", "x" * 1000})
+        assert told.words.startswith(f"no status available for unknown model '{model[:1000]}")
 
 
 # ---- HTTP ------------------------------------------------------------------------------------
