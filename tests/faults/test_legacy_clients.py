@@ -31,6 +31,7 @@ from faults.legacy import (
 from faults.peer import Answer, Client, post
 from faults.rpc import Status, call, channel
 from faults.watch import (
+    HELPERS,
     SECONDS,
     counted,
     growing_at_most,
@@ -71,7 +72,7 @@ def running() -> Iterator[tuple[Infergate, Four]]:
 def gateway(running: tuple[Infergate, Four]) -> Iterator[Infergate]:
     """Whatever a test does to it, others are served meanwhile; afterwards it has what it had."""
     gateway, _ = running
-    with unharmed(gateway, lambda: good(gateway)):
+    with unharmed(gateway, lambda: good(gateway), opens=HELPERS):
         yield gateway
 
 

@@ -49,7 +49,7 @@ from faults.legacy import (
 from faults.payloads import document, tensor
 from faults.peer import Backend, Client, Connection, post, scripted
 from faults.rpc import channel
-from faults.watch import counted, descriptors_come_back, unharmed, until, well
+from faults.watch import HELPERS, counted, descriptors_come_back, unharmed, until, well
 from legacy.running import LegacyServer, started_legacy
 from peers.support.process import free_ports
 
@@ -144,7 +144,11 @@ def site() -> Iterator[Site]:
             site.serves("http.m")
             site.serves("grpc.m")
             start_a_helper(gateway)
-            with unharmed(gateway, lambda: works(site.clients, "trtis-http", "simple")):
+
+            def good() -> None:
+                works(site.clients, "trtis-http", "simple")
+
+            with unharmed(gateway, good, opens=HELPERS):
                 yield site
                 site.serves("http.m")
                 site.serves("grpc.m")
@@ -475,8 +479,6 @@ class Pair:
                 works(self.clients, protocol, model)
 
 
-HELPERS = 12
-"""Descriptors of the processes that read long headers: they start when they are first needed."""
 CROWD = 9
 """Connections to the two servers of as many as ask at once."""
 

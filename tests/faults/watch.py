@@ -210,6 +210,11 @@ def at_rest(gateway: Infergate) -> bool:
     return "infergate_in_flight_requests 0.0" in told and "infergate_in_flight_bytes 0.0" in told
 
 
+HELPERS = 12
+"""Descriptors of the helper processes that read long text: they start when they are first needed,
+and stay."""
+
+
 @contextmanager
 def unharmed(
     gateway: Infergate,
