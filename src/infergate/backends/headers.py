@@ -45,7 +45,8 @@ _OVERHEAD: Final = 32
 
 def field_bytes(headers: Mapping[str, str]) -> int:
     """How many bytes ``headers`` count for."""
-    return sum(map(len, headers)) + sum(map(len, headers.values())) + _OVERHEAD * len(headers)
+    values = sum(map(tracing_headers.length, headers.values()))
+    return sum(map(len, headers)) + values + _OVERHEAD * len(headers)
 
 
 class _Passing(NamedTuple):
@@ -87,7 +88,7 @@ class HeaderRule:
         size, selected = passing.size, {}
         for name in passing.names:
             value = selected[name] = headers[name]
-            size += len(value)
+            size += len(value) if value.isascii() else tracing_headers.length(value)
         if passing.is_named and (connection := headers[_CONNECTION]) != _KEEP:
             for name in connection.lower().split(","):
                 selected.pop(name.strip(" \t"), None)

@@ -48,8 +48,13 @@ def is_traceparent(value: str) -> bool:
     return len(value) == _VERSION_0 or not value.startswith("00")
 
 
+def length(text: str) -> int:
+    """The bytes of ``text`` as backends are sent it."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
 def _state(value: str) -> str:
-    if len(value) <= _STATE_BYTES and value.count(",") < _STATE_MEMBERS:
+    if length(value) <= _STATE_BYTES and value.count(",") < _STATE_MEMBERS:
         return value
     members = [member for each in value.split(",") if (member := each.strip(" \t"))]
     short = [each for each in members if len(each) <= _LONG_MEMBER]
@@ -63,13 +68,14 @@ def _baggage(value: str) -> str:
 
 
 def first_members(value: str, limit: int) -> str:
-    """As many whole members from the beginning of ``value`` as ``limit`` characters hold."""
-    if len(value) <= limit:
+    """As many whole members from the beginning of ``value`` as ``limit`` bytes hold."""
+    if length(value) <= limit:
         return value
     if limit <= 0:
         return ""
-    end = value.rfind(",", 0, limit + 1)
-    return value[:end] if end > 0 else ""
+    raw = value.encode("utf-8", "replace")
+    end = raw.rfind(b",", 0, limit + 1)
+    return raw[:end].decode() if end > 0 else ""
 
 
 _CUTS: Final = ((TRACESTATE, _state), (BAGGAGE, _baggage))

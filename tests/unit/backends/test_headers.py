@@ -109,6 +109,20 @@ def test_headers_of_traces_are_cut_by_whole_members(
     assert field_bytes(found) <= HEADER_BUDGET
 
 
+@pytest.mark.parametrize("letter", ["é", "\N{GRINNING FACE}"])
+def test_letters_count_as_the_bytes_that_are_sent(letter: str) -> None:
+    rule = HeaderRule(["*"], HEADER_BUDGET)
+    told = rule.select({"baggage": ",".join(["a=" + letter * 250] * 60)})
+    assert told["baggage"].startswith(f"a={letter}")
+    assert {*told["baggage"].split(",")} == {"a=" + letter * 250}
+    assert len(told["baggage"].encode()) <= HEADER_BUDGET
+    state = {"traceparent": PARENT, "tracestate": ",".join(["a=" + letter * 60] * 8)}
+    assert len(rule.select(state)["tracestate"].encode()) <= 512
+    with pytest.raises(GatewayError) as caught:
+        rule.select({"x-a": letter * 4000})
+    assert caught.value.kind is Kind.TOO_LARGE
+
+
 def test_baggage_has_what_others_leave() -> None:
     rule = HeaderRule(["*"], 1000)
     told = rule.select({"baggage": ",".join(["a=1"] * 60), "x-a": "1" * 800})
