@@ -171,7 +171,21 @@ WORST: dict[str, Worst] = {
     "v2-rest, rows of one": posted(rest("identity"), one_input("BOOL", ["[true]"] * 37_000)),
     "v2-rest, parameters": posted(
         rest("identity"),
-        b'{"inputs":[],"parameters":{' + b",".join(b'"%x":1' % i for i in range(28_000)) + b"}}",
+        b'{"inputs":[],"parameters":{' + b",".join(b'"%x":1' % i for i in range(16_384)) + b"}}",
+    ),
+    "v2-rest, parameters, to gRPC": posted(
+        rest("tr.v2-grpc"),
+        one_input("BYTES", ['"a"'])[:-1]
+        + b',"parameters":{'
+        + b",".join(b'"%x":1' % i for i in range(16_384))
+        + b"}}",
+    ),
+    "v2-rest, a long id": zipped(
+        rest("identity"), one_input("UINT8", "1")[:-1] + b',"id":"' + b"a" * (4 * MIB) + b'"}'
+    ),
+    "v2-rest, a long text in parameters": zipped(
+        rest("identity"),
+        one_input("UINT8", "1")[:-1] + b',"parameters":{"a":"' + b"a" * (4 * MIB - 1) + b'"}}',
     ),
     "v2-rest, names that nobody knows": posted(
         rest("identity"),

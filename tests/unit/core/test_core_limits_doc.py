@@ -101,6 +101,7 @@ def test_bounds_that_are_not_configured() -> None:
         "codecs.v2_rest.document.DEEPEST": document.DEEPEST,
         "codecs.v2_rest.document.MOST_NESTED": document.MOST_NESTED,
         "codecs.v2_rest.tensors.MOST_PARAMETERS": tensors.MOST_PARAMETERS,
+        "codecs.v2_rest.document.MOST_TEXT": document.MOST_TEXT,
         "core.inflation.MAX_MEMBERS": inflation.MAX_MEMBERS,
         "codecs.graphpipe.reading.MOST_TIMES": reading.MOST_TIMES,
         "codecs.graphpipe.config_text.LONGEST": config_text.LONGEST,

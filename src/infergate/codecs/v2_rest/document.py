@@ -26,7 +26,7 @@ import numpy as np
 import simdjson
 
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.limits import DEFAULT_LIMITS, KIB, Limits, check_loop
+from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits, check_loop
 
 Node = Any
 """A scalar, or an object or array of either parser."""
@@ -44,6 +44,9 @@ SLOW_ON_LOOP: Final = 64 * KIB
 """Text that the standard library reads on the event loop, over 0.1 ms a KiB."""
 MOST_MEMBERS: Final = 1024
 """Of an object whose members are all looked up: each look-up walks the object."""
+MOST_TEXT: Final = 4 * MIB
+"""Characters of a message's id, and of all texts in its parameters; V2 gRPC lets names, shapes and
+parameters have as many. A helper gives them back pickled, and the event loop reads that."""
 _BRACKETS: Final = b"[]{}"
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
 _NOT_COMMAS: Final = bytes(set(range(256)) - set(b',"'))
@@ -224,6 +227,11 @@ def string(node: Node, path: str) -> str:
     if not node.isascii():
         _check_text(node, path)
     return node
+
+
+def check_length(characters: int, path: str) -> None:
+    """Raise TOO_LARGE where texts that are no tensor data have more than ``MOST_TEXT``."""
+    _check_size(characters, path, MOST_TEXT, "characters of text")
 
 
 def _check_text(text: str, path: str) -> None:

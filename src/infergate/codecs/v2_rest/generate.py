@@ -21,7 +21,16 @@ from typing import Any, Final
 import orjson
 
 from infergate.codecs.base import Parsed, Unfinished
-from infergate.codecs.v2_rest.document import Node, every, is_array, kind, read, shown, string
+from infergate.codecs.v2_rest.document import (
+    Node,
+    check_length,
+    every,
+    is_array,
+    kind,
+    read,
+    shown,
+    string,
+)
 from infergate.codecs.v2_rest.elements import REQUEST, read_elements, write_numbers, write_strings
 from infergate.codecs.v2_rest.encodings import decoded
 from infergate.codecs.v2_rest.tensors import (
@@ -75,6 +84,7 @@ def _finish(
     identity = ""
     if ID in top and ID not in inputs:
         identity = string(top.pop(ID), ID)
+        check_length(len(identity), ID)
     for path, members in (("", top), (f"{NESTED}.", nested)):
         for name, node in members.items():
             told.add(name, node, path)
@@ -89,6 +99,7 @@ class _Told:
     def __init__(self, inputs: dict[str, TensorMetadata]) -> None:
         self._inputs: Final = inputs
         self._strings = 0
+        self._letters = 0
         self.tensors: Final[dict[str, Tensor]] = {}
         self.parameters: Final[dict[str, Any]] = {}
 
@@ -102,11 +113,14 @@ class _Told:
             return
         if type(node) is str:
             node = string(node, f"{path}{shown(name)}")
+            self._letters += len(node)
         elif type(node) not in _SCALARS or (type(node) is float and math.isinf(node)):
             raise bad_request(
                 f"parameter '{path}{shown(name)}' must be a string, a finite number or a boolean, "
                 f"not {kind(node)}; the model has no input of that name"
             )
+        self._letters += len(name)
+        check_length(self._letters, f"{path}{shown(name)}")
         self.parameters[string(name, "a parameter's name")] = node
 
     def _tensor(self, described: TensorMetadata, node: Node) -> Tensor:

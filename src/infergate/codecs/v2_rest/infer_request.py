@@ -18,7 +18,15 @@ from functools import partial
 from typing import Any, Final
 
 from infergate.codecs.base import Parsed, Profile, Unfinished
-from infergate.codecs.v2_rest.document import Node, items, kind, read, shown, string
+from infergate.codecs.v2_rest.document import (
+    Node,
+    check_length,
+    items,
+    kind,
+    read,
+    shown,
+    string,
+)
 from infergate.codecs.v2_rest.elements import (
     BASE64,
     NON_FINITE,
@@ -154,6 +162,7 @@ def _read_long(cut: Body, limits: Limits) -> tuple[Told, frozenset[Form]]:
     if outputs and otherwise is not None:
         source.forms.add(Form.TWO_PLACES)
     identity = string(top.get("id", ""), "id")
+    check_length(len(identity), "id")
     told = Told(identity, parameters, inputs, tuple(outputs.values()), named, otherwise)
     return told, frozenset(source.forms)
 

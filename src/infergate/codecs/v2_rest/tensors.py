@@ -19,8 +19,8 @@ from typing import Any, Final
 import orjson
 
 from infergate.codecs.v2_rest.document import (
-    MAX_VALUES,
     Node,
+    check_length,
     is_array,
     items,
     kind,
@@ -65,9 +65,9 @@ TENSORS_ON_LOOP: Final = 256
 """Each costs the event loop up to 50 µs."""
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _KNOWN: Final = ", ".join(BY_NAME)
-MOST_PARAMETERS: Final = MAX_VALUES
+MOST_PARAMETERS: Final = 1 << 14
 """Values in all parameters of a message: each becomes a Python object, and more than one where it
-goes from process to process."""
+goes from process to process or becomes a protobuf message."""
 
 
 # ---- the body: JSON, then tensors' bytes --------------------------------------------------------
@@ -176,7 +176,7 @@ class Side:
 class Source:
     """One message that is being read. The forms it is found to hold are added to ``forms``, the
     BYTES elements its shapes announce to ``bytes_elements``, its parameters' values to
-    ``parameters``."""
+    ``parameters`` and the characters of their texts to ``letters``."""
 
     side: Side
     blobs: Blobs
@@ -187,6 +187,7 @@ class Source:
     forms: set[Form] = field(default_factory=set)
     bytes_elements: int = 0
     parameters: int = 0
+    letters: int = 0
 
     def members(self, node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
         """``document.members``, noting null."""
@@ -290,28 +291,35 @@ def read_parameters(told: Mapping[str, Node], path: str, source: Source) -> Para
         return NO_PARAMETERS
     place = f"{path}.parameters" if path else "parameters"
     held = parameters(told["parameters"], place)
-    source.parameters += _values(held)
+    values, letters = _weighed(held)
+    source.parameters += values
+    source.letters += letters
     if source.parameters > MOST_PARAMETERS:
         raise GatewayError(
             Kind.TOO_LARGE,
             f"{place}: the message's parameters hold over {MOST_PARAMETERS} values",
         )
+    check_length(source.letters, place)
     return held
 
 
-def _values(held: Any) -> int:
-    """How many values ``held`` holds, at whatever depth."""
-    count = 0
+def _weighed(held: Any) -> tuple[int, int]:
+    """How many values ``held`` holds, at whatever depth, and how many characters its texts have."""
+    count = letters = 0
     pending = [held]
     while pending:
         value = pending.pop()
         if isinstance(value, dict):
-            count += len(value)
-            pending += [each for each in value.values() if type(each) in _HOLDING]
-        elif isinstance(value, list):
-            count += len(value)
-            pending += [each for each in value if type(each) in _HOLDING]
-    return count
+            letters += sum(map(len, value))
+            value = value.values()
+        count += len(value)
+        for each in value:
+            kind_of = type(each)
+            if kind_of is str:
+                letters += len(each)
+            elif kind_of in _HOLDING:
+                pending.append(each)
+    return count, letters
 
 
 _HOLDING: Final = frozenset({dict, list})

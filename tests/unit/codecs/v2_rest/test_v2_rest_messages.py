@@ -820,7 +820,33 @@ def test_the_parameters_of_a_message_are_counted_together(nested: bool) -> None:
         wire = HttpRequest("POST", "/v2/models/m/infer", "", {}, (body(values),))
         return CODEC.parse_request(wire, DEFAULT_LIMITS)
 
-    assert read(65_536)
-    with pytest.raises(GatewayError, match="parameters hold over 65536 values") as caught:
-        read(65_538)
+    assert read(16_384)
+    with pytest.raises(GatewayError, match="parameters hold over 16384 values") as caught:
+        read(16_386)
+    assert caught.value.kind is Kind.TOO_LARGE
+
+
+@pytest.mark.parametrize("where", ["id", "value", "nested", "name", "two objects"])
+def test_texts_beside_tensors_are_bounded_together(where: str) -> None:
+    """They come back from a helper pickled, for the event loop to decode."""
+
+    def read(size: int) -> Any:
+        text = "a" * size
+        half = text[: size // 2]
+        own, more = {
+            "id": ({}, {}),
+            "value": ({}, {"": text}),
+            "nested": ({}, {"": [{"": text}]}),
+            "name": ({text: 1}, {}),
+            "two objects": ({"": half}, {"": half}),
+        }[where]
+        tensor = {"name": "I", "datatype": "UINT8", "shape": [1], "data": [1], "parameters": own}
+        asked = {"id": text if where == "id" else "", "inputs": [tensor], "parameters": more}
+        body = json.dumps(asked).encode()
+        wire = HttpRequest("POST", "/v2/models/m/infer", "", {}, (body,))
+        return CODEC.parse_request(wire, DEFAULT_LIMITS)
+
+    assert read(4 * 1024 * 1024)
+    with pytest.raises(GatewayError, match="over 4194304 characters of text") as caught:
+        read(4 * 1024 * 1024 + 2)
     assert caught.value.kind is Kind.TOO_LARGE
