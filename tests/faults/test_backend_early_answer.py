@@ -74,7 +74,7 @@ def _begun(server: h2.Server) -> int:
 
 
 @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
-@pytest.mark.parametrize("size", [4, 4 * MIB])
+@pytest.mark.parametrize("size", [4, 3 * MIB])
 @pytest.mark.parametrize("code", [3, 0])
 def test_over_grpc(site: Site, model: str, size: int, code: int) -> None:
     def script(connection: Connection, backend: Backend) -> None:

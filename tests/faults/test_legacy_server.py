@@ -63,6 +63,7 @@ routes:
   - {{model: '/http\\.(.+)/', backend: depot, timeout: {timeout}, rewrite: {{model: '\\1'}}}}
   - {{model: '/grpc\\.(.+)/', backend: shop, timeout: {timeout}, rewrite: {{model: '\\1'}}}}
 readiness: lenient
+helpers: 1
 """
 EXPECTED: dict[str, tuple[int, str, str]] = {
     "connect": (502, "UNAVAILABLE", "UNAVAILABLE"),
