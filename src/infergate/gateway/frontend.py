@@ -189,7 +189,9 @@ class Forward(Generic[Req, Resp]):
         self._refusing: Final[set[str]] = set()
         """The backend's models whose outputs cannot be had in the form that clients ask for."""
 
-    async def infer(self, wire: Req, peek: Peek, bound: Bound, call: Call) -> Resp:
+    async def infer(  # noqa: C901 - one path; a helper that raises its error would keep the message
+        self, wire: Req, peek: Peek, bound: Bound, call: Call
+    ) -> Resp:
         """Check, readdress, exchange, relabel. What takes long to check is translated."""
         route, limits = bound.route, self._labour.limits
         found: Any  # the type checker cannot tell Req from Unfinished[Req]
@@ -235,25 +237,27 @@ class Forward(Generic[Req, Resp]):
                 how = self._codec.relabel
                 return await labour.aside(call, how, answer, checked, *names, limits)
         except GatewayError as error:
-            return await self._refused(error, checked, peek, bound, call)
+            if not await self._may_translate(error, checked, peek, bound, call):
+                raise read_wrong(error, bound.backend.name) from None
+        return await self._translated(checked, peek, bound, call)
 
     def _translated(self, wire: Req, peek: Peek, bound: Bound, call: Call) -> Awaitable[Resp]:
         call.way = self._otherwise.name
         return self._otherwise.infer(wire, peek, bound, call)
 
-    async def _refused(
+    async def _may_translate(
         self, error: GatewayError, checked: Req, peek: Peek, bound: Bound, call: Call
-    ) -> Resp:
-        """The answer by translation where the server cannot give it otherwise, and so from now on.
-        The model runs again, but for a step of a sequence. Raises ``error`` elsewhere."""
-        if isinstance(error, OutputsNeedTranslation):
-            model = bound.route.backend_model(peek.model)
-            if len(self._refusing) >= _MOST_REFUSING:
-                self._refusing.clear()
-            self._refusing.add(model)
-            if await self._sequence(checked, bound, model, call) is None:
-                return await self._translated(checked, peek, bound, call)
-        raise read_wrong(error, bound.backend.name) from None
+    ) -> bool:
+        """Whether the server cannot give the answer as it was asked for, so that the message is
+        translated, and from now on all to that model. The model runs again, but for a step of a
+        sequence."""
+        if not isinstance(error, OutputsNeedTranslation):
+            return False
+        model = bound.route.backend_model(peek.model)
+        if len(self._refusing) >= _MOST_REFUSING:
+            self._refusing.clear()
+        self._refusing.add(model)
+        return await self._sequence(checked, bound, model, call) is None
 
     async def _relabel_aside(
         self, answer: Resp, asked: Any, names: tuple[str, str], call: Call
