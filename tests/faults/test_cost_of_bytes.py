@@ -69,7 +69,23 @@ def test_no_callback_takes_long(timed: Timed, name: str) -> None:
         held_to(timed, lambda: WORST[name].send(timed))
 
 
-@pytest.mark.parametrize("name", WORST)
+DEAREST = (
+    "v2-rest, to JSON",
+    "v2-rest, 1024 inputs with parameters and NaN",
+    "v2-grpc, a million typed",
+    "v2-grpc, typed integers",
+    "inflated, over gRPC",
+    "graphpipe, a million empty texts",
+    "trtis-http, forwarded",
+    "trtis-grpc, forwarded",
+)
+"""The messages that cost most, of each codec: the others attack in ``make test-peers`` only."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [each if each in DEAREST else pytest.param(each, marks=pytest.mark.peers) for each in WORST],
+)
 def test_others_hardly_notice(timed: Timed, name: str) -> None:
     """Four connections send it. Memory is looked at as well."""
     served = counted(timed, outcome="ok")

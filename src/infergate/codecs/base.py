@@ -267,6 +267,16 @@ class Textual(Protocol[Req_contra]):
 
 
 @runtime_checkable
+class Numbering(Protocol[Resp]):
+    """What a codec has besides that numbers its answers."""
+
+    def numbered(self, wire: Resp) -> Resp:
+        """``wire``, an answer to an inference that a helper wrote, with the next number: helpers do
+        not know how many answers there were."""
+        ...
+
+
+@runtime_checkable
 class Rephrasing(Protocol[Req_co]):
     """What a codec has besides some of whose servers must be asked in another way."""
 

@@ -6,7 +6,7 @@ Names follow the Open Inference Protocol. An empty ``version`` or ``id`` means t
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Final
+from typing import Any, Final
 
 from infergate.core.places import Place
 from infergate.core.records import record
@@ -253,6 +253,16 @@ class TensorMetadata:
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
     description: str = ""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Shorter than the default: a model may have many, which come from a helper."""
+        return TensorMetadata, (
+            self.name,
+            self.datatype,
+            self.shape,
+            self.parameters,
+            self.description,
+        )
+
 
 @record
 class ModelMetadata:
@@ -312,6 +322,10 @@ class ModelIndexEntry:
     version: str = ""
     state: str = ""
     reason: str = ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As that of TensorMetadata."""
+        return ModelIndexEntry, (self.name, self.version, self.state, self.reason)
 
 
 @record

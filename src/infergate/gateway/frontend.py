@@ -235,7 +235,7 @@ class Forward(Generic[Req, Resp]):
                 return self._relabel(answer, checked, *names, limits)
             except CostlyError:
                 how = self._codec.relabel
-                return await labour.aside(call, how, answer, checked, *names, limits)
+                return await labour.answered_aside(call, how, answer, checked, *names, limits)
         except GatewayError as error:
             if not await self._may_translate(error, checked, peek, bound, call):
                 raise read_wrong(error, bound.backend.name) from None
@@ -266,7 +266,8 @@ class Forward(Generic[Req, Resp]):
         if isinstance(asked, HttpRequest):
             asked = replace(asked, body=())
         labour = self._labour
-        return await labour.aside(call, self._codec.relabel, answer, asked, *names, labour.limits)
+        how, limits = self._codec.relabel, labour.limits
+        return await labour.answered_aside(call, how, answer, asked, *names, limits)
 
     async def _sequence(
         self, wire: Req, bound: Bound, model: str, call: Call
@@ -338,8 +339,8 @@ class Frontend(Generic[Req, Resp]):
         self._gate: Final = gate
         self._lacks: Final = frozenset(Datatype) - codec.caps.datatypes
         self.gateway: Final = gateway
-        self._labour: Final = Labour(codec, limits, aside)
-        self._translate: Final[Translate[Req, Resp]] = ways.translate(self._labour, gateway)
+        self.labour: Final = Labour(codec, limits, aside)
+        self._translate: Final[Translate[Req, Resp]] = ways.translate(self.labour, gateway)
         # By backend, for there may be thousands of routes: a reload builds this while others wait.
         asked = {id(bound.backend): bound.backend for bound in gateway.bound}
         forward = {key: self._forwarding(each, ways) for key, each in asked.items()}
@@ -358,7 +359,7 @@ class Frontend(Generic[Req, Resp]):
             and backend.codec.name == self.codec.name
             and self.codec.forwards
         ):
-            return ways.forward(self.codec, self._labour, backend, self._translate)
+            return ways.forward(self.codec, self.labour, backend, self._translate)
         return self._translate
 
     async def respond(self, wire: Req, call: Call, late: LateMessage | None = None) -> Resp:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from infergate.codecs.base import Codec, Parsed, Textual, Unfinished
+from infergate.codecs.base import Codec, Numbering, Parsed, Textual, Unfinished
 from infergate.core.accounting import READ_TIMES, Writing, check_answer, parts
 from infergate.core.aside import Aside, client_of
 from infergate.core.call import Call
@@ -36,6 +36,7 @@ class Labour(Generic[Req, Resp]):
         self.limits: Final = limits if aside is None else for_loop(limits)
         self._aside: Final = aside
         self._textual: Final = codec if isinstance(codec, Textual) else None
+        self._numbering: Final = codec if isinstance(codec, Numbering) else None
         self._text: Final = None if aside is None else self._textual
         self._short: Final = min(SMALL, limits.json_inline)
         self.parse_request: Final = partial(codec.parse_request, limits=self.limits)
@@ -60,7 +61,9 @@ class Labour(Generic[Req, Resp]):
         counted. Raises OVERLOADED, and TOO_LARGE for more than ``limits.body``."""
         assert self._textual is not None
         if not isinstance(answer, InferResponse):
-            return how(answer, parsed), 0
+            if self.writes_here(answer, parsed):
+                return how(answer, parsed), 0
+            return await self.answered_aside(call, how, answer, parsed), 0
         least, most = self._textual.size_out(answer, parsed)
         check_answer(least, self.limits)
         writing = Writing(most, call.memory)
@@ -68,13 +71,18 @@ class Labour(Generic[Req, Resp]):
             if self.writes_here(answer, parsed):
                 wire = how(answer, parsed)
             else:
-                wire = await self.aside(call, how, answer, parsed)
+                wire = await self.answered_aside(call, how, answer, parsed)
         except BaseException:
             writing.failed()
             raise
         length = writing.done(wire)
         check_answer(length, self.limits)
         return wire, length
+
+    async def answered_aside(self, call: Call, how: Callable[..., Resp], *arguments: Any) -> Resp:
+        """The same as ``aside``, of a method that makes an answer."""
+        wire = await self.aside(call, how, *arguments)
+        return wire if self._numbering is None else self._numbering.numbered(wire)
 
     async def aside(self, call: Call, how: Callable[..., T], *arguments: Any) -> T:
         """``how(*arguments)``, a method of the codec, done aside for the client of ``call``."""

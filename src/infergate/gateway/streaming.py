@@ -210,7 +210,13 @@ class Stream:
                     await request.turn.wait()
                 else:
                     self._leave(request)
-                yield self._codec.build_stream_response(answer, parsed)
+                how, labour = self._codec.build_stream_response, self._frontend.labour
+                if labour.writes_short(answer, parsed):
+                    yield how(answer, parsed)
+                else:
+                    message, held = await labour.written(call, how, answer, parsed)
+                    yield message
+                    call.memory.shrink(held)
         end = None if ended else self._codec.build_stream_end(parsed)
         if end is not None:
             yield end

@@ -14,18 +14,36 @@ from fakes import Wired, call
 
 from infergate.codecs.base import Profile
 from infergate.codecs.registry import plugins
+from infergate.codecs.trtis import messages as pb
+from infergate.codecs.trtis.methods import INFER
+from infergate.codecs.trtis.text import line
+from infergate.codecs.v2_grpc import messages as v2
 from infergate.core.call import ANONYMOUS, Call
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB
 from infergate.core.memory import MemoryShare
+from infergate.core.messages import InferResponse, ModelMetadata, TensorMetadata
 from infergate.core.retrying import RetryPolicy
-from infergate.core.wire import HttpRequest, HttpResponse, joined, size
+from infergate.core.tensor import Tensor, pack_bytes
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, joined, size
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
+from infergate.gateway.labour import Labour
 from infergate.routing.table import Route, RouteTable
+from infergate.runtime.aside.parcel import pack, unpack
 
 PATH = "/v2/models/m/infer"
 HEADER = "inference-header-content-length"
+MODEL = ModelMetadata(
+    "m",
+    inputs=(TensorMetadata("I", "UINT8", (1,)),),
+    outputs=(TensorMetadata("O", "FP32", (-1,)),),
+    max_batch_size=0,
+)
+CLASSES = pb.InferRequestHeader(batch_size=1)
+CLASSES.input.add(name="I")
+CLASSES.output.add(name="O").cls.count = 1
 
 
 class _Aside:
@@ -161,3 +179,80 @@ async def test_who_shares_helpers(peer: str, identity: str, client: str) -> None
     asked.peer = peer
     await _frontend(aside, _answer(1)).respond(_compressed(MIB), asked)
     assert aside.jobs[0][1] == (client, peer)
+
+
+class _Helper(_Aside):
+    """As in another process: of a codec there is only what is pickled."""
+
+    async def run(self, deadline: float | None, function: Any, *arguments: Any, **more: Any) -> Any:
+        job = pack((function, arguments), lambda _: None)
+        function, arguments = unpack(job, lambda *_: None)
+        return await super().run(deadline, function, *arguments, **more)
+
+
+def _number_over_rpc(wire: Any) -> int:
+    return int(pb.InferResponse.FromString(joined(wire.message)).request_status.request_id)
+
+
+def _number_over_http(wire: Any) -> int:
+    return int(wire.headers["NV-Status"].rpartition(" ")[2])
+
+
+@pytest.mark.parametrize(
+    ("protocol", "asked", "number"),
+    [
+        (
+            "trtis-grpc",
+            RpcRequest(
+                INFER,
+                (
+                    pb.InferRequest(
+                        model_name="m", model_version=-1, meta_data=CLASSES, raw_input=[b"\0"]
+                    ).SerializeToString(),
+                ),
+            ),
+            _number_over_rpc,
+        ),
+        (
+            "trtis-http",
+            HttpRequest("POST", "/api/infer/m", "", {"nv-inferrequest": line(CLASSES)}, (b"\0",)),
+            _number_over_http,
+        ),
+    ],
+)
+async def test_answers_that_a_helper_writes_are_numbered_with_the_others(
+    protocol: str, asked: Any, number: Any
+) -> None:
+    codec: Any = plugins()[protocol].make({})
+    aside = _Helper()
+    labour = Labour(codec, DEFAULT_LIMITS, aside)
+    parsed = codec.parse_request(asked, labour.limits).finish(MODEL)
+    numbers = []
+    for length in (1, 40 * KIB, 1, 40 * KIB):
+        label = pack_bytes([b"1.5:0:" + b"x" * length])
+        answer = InferResponse("m", "1", outputs=(Tensor("O", Datatype.BYTES, (1,), label),))
+        wire, _ = await labour.written(call(), codec.build_response, answer, parsed)
+        numbers.append(number(wire))
+    assert numbers == [1, 2, 3, 4]
+    assert [each[0] for each in aside.jobs] == ["build_response"] * 2
+
+
+@pytest.mark.parametrize("stream", ["triton", "plain"])
+@pytest.mark.parametrize(
+    ("datatype", "elements", "jobs"),
+    [(Datatype.INT8, 1, 0), (Datatype.INT8, 300 * KIB, 1), (Datatype.FP32, 300 * KIB, 0)],
+)
+async def test_a_helper_writes_long_typed_contents(
+    stream: str, datatype: Datatype, elements: int, jobs: int
+) -> None:
+    codec: Any = plugins()["v2-grpc"].make({"contents": "typed", "stream": stream})
+    aside = _Helper()
+    labour = Labour(codec, DEFAULT_LIMITS, aside)
+    request = v2.ModelInferRequest(model_name="m").SerializeToString()
+    parsed = codec.parse_request(RpcRequest(codec.stream, (request,)), labour.limits)
+    data = Tensor("O", datatype, (elements,), bytes(datatype.itemsize * elements))
+    answer = InferResponse("m", "1", outputs=(data,))
+    for how in (codec.build_response, codec.build_stream_response):
+        wire, _ = await labour.written(call(), how, answer, parsed)
+        assert joined(wire.message) == joined(how(answer, parsed).message)
+    assert len(aside.jobs) == 2 * jobs

@@ -19,7 +19,7 @@ from infergate.codecs.graphpipe.infer_response import read_response
 from infergate.codecs.graphpipe.reading import Message
 from infergate.codecs.graphpipe.schema import MetadataRequest, Req, Request
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
-from infergate.core.limits import Limits
+from infergate.core.limits import Limits, check_loop
 from infergate.core.messages import (
     Answer,
     Health,
@@ -117,6 +117,7 @@ def _read(
         if isinstance(operation, ModelMetadataRequest):
             return metadata.metadata_of_json(told, operation.model, limits)
         return metadata.server_of_json(told)
+    check_loop(limits, len(body), metadata.BYTES_ON_LOOP)
     table = Message(body).root("MetadataResponse")
     if isinstance(operation, ModelMetadataRequest):
         return metadata.read_metadata(table, operation.model, limits)

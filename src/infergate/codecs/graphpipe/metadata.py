@@ -30,12 +30,19 @@ from infergate.codecs.graphpipe.fields import (
 from infergate.codecs.graphpipe.reading import Field, Table
 from infergate.codecs.graphpipe.schema import IOMetadata, MetadataResponse
 from infergate.core.errors import garbage
-from infergate.core.limits import MIB, Limits
+from infergate.core.limits import KIB, MIB, Limits, check_loop
 from infergate.core.messages import ModelMetadata, ServerMetadata, TensorMetadata
 
 _SERVER: Final = "infergate"
-MOST: Final = 65536
-"""Inputs or outputs that a backend may tell of. graphpipe-tf tells every node of a graph."""
+MOST: Final = 8192
+"""Inputs or outputs that a backend may tell of. graphpipe-tf tells every node of a graph. What a
+helper has read still takes the event loop 1 µs for each."""
+TOLD_ON_LOOP: Final = 1024
+"""Inputs and outputs that the event loop reads: each takes it 10 µs."""
+BYTES_ON_LOOP: Final = 1 * MIB
+"""Bytes of a MetadataResponse that the event loop reads. They may be referred to several times."""
+JSON_ON_LOOP: Final = 64 * KIB
+"""Bytes of it as JSON that the event loop reads."""
 MAX_JSON: Final = 4 * MIB
 """Bytes of it as JSON: the event loop reads it, and makes a Python object of each value."""
 
@@ -126,7 +133,8 @@ def _about(answer: ModelMetadata) -> tuple[str, str, str]:
 
 def read_metadata(table: Table, model: str, limits: Limits) -> ModelMetadata:
     """What a MetadataResponse tells of ``model``, which the server may call otherwise. Raises
-    BAD_REQUEST for what cannot be read."""
+    BAD_REQUEST for what cannot be read, and CostlyError on the event loop."""
+    check_loop(limits, table.length(INPUTS) + table.length(OUTPUTS), TOLD_ON_LOOP)
     return ModelMetadata(
         model,
         inputs=_read_ios(table, INPUTS, limits),
@@ -156,7 +164,8 @@ def _read_ios(table: Table, field: Field, limits: Limits) -> tuple[TensorMetadat
 
 
 def read_json(body: bytes, limits: Limits) -> dict[str, Any]:
-    """The answer to a GET. Raises BACKEND_GARBAGE."""
+    """The answer to a GET. Raises BACKEND_GARBAGE, and CostlyError on the event loop."""
+    check_loop(limits, len(body), JSON_ON_LOOP)
     try:
         told = json.loads(body) if len(body) <= min(limits.json, MAX_JSON) else None
     except (ValueError, RecursionError):

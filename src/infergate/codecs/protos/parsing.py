@@ -18,11 +18,13 @@ from google.protobuf.message import DecodeError
 from infergate.codecs.protos.scan import (
     CONTINUED,
     DELIMITED,
+    FIELDS_ON_LOOP,
     SHORT_TAG,
     UNDECODABLE,
     Malformed,
     field_at,
 )
+from infergate.core.limits import CostlyError, Limits
 from infergate.core.tensor import Buffer
 
 _FIXED: Final = {
@@ -41,21 +43,29 @@ Shape = dict[int, "Shape | int"]
 a packed list's element."""
 
 
-def parse(kind: Any, data: Buffer, max_fields: int, max_bytes: int) -> Any:
-    """The message of class ``kind`` in ``data``. Raises Malformed."""
+def loop_bound(limits: Limits, most: int = FIELDS_ON_LOOP) -> int | None:
+    """``most``, the fields that the event loop reads, where ``limits`` are for work on it."""
+    return most if limits.on_loop else None
+
+
+def parse(
+    kind: Any, data: Buffer, max_fields: int, max_bytes: int, on_loop: int | None = None
+) -> Any:
+    """The message of class ``kind`` in ``data``. Raises Malformed, and CostlyError for more fields
+    than ``on_loop``, where that is given."""
     if len(data) > max_bytes:
         raise Malformed(f"it has {len(data)} bytes, the limit is {max_bytes}")
-    check_fields(kind, data, max_fields)
+    check_fields(kind, data, max_fields, on_loop)
     try:
         return kind.FromString(data)
     except DecodeError:
         raise Malformed(UNDECODABLE) from None
 
 
-def check_fields(kind: Any, data: Buffer, max_fields: int) -> None:
+def check_fields(kind: Any, data: Buffer, max_fields: int, on_loop: int | None = None) -> None:
     """Raises Malformed where the message of class ``kind`` in ``data`` holds more than
-    ``max_fields`` fields, at any depth."""
-    left = max_fields
+    ``max_fields`` fields, at any depth; CostlyError where it holds more than ``on_loop``."""
+    left = max_fields if on_loop is None else min(max_fields, on_loop)
     position, end, shape = 0, len(data), _shape(kind.DESCRIPTOR)
     outer: list[tuple[int, int, Shape]] = []  # what is left of the messages around this one
     while position < end or outer:
@@ -64,7 +74,7 @@ def check_fields(kind: Any, data: Buffer, max_fields: int) -> None:
             continue
         left -= 1
         if left < 0:
-            raise Malformed(f"it has more than {max_fields} fields")
+            raise _too_many(max_fields, on_loop)
         start, value = position, position + 2
         number = data[start]
         if (
@@ -85,7 +95,13 @@ def check_fields(kind: Any, data: Buffer, max_fields: int) -> None:
             else:
                 left -= (position - value) // inner
     if left < 0:
-        raise Malformed(f"it has more than {max_fields} fields")
+        raise _too_many(max_fields, on_loop)
+
+
+def _too_many(max_fields: int, on_loop: int | None) -> Exception:
+    if on_loop is not None and on_loop < max_fields:
+        return CostlyError()
+    return Malformed(f"it has more than {max_fields} fields")
 
 
 @functools.cache

@@ -32,6 +32,9 @@ _FIXED_SIZES: Final = {FIXED64: 8, FIXED32: 4}
 
 FIELDS_ON_LOOP: Final = 16384
 """Fields inside others that the event loop looks at: each takes it 1 µs, and what it holds more."""
+TOLD_ON_LOOP: Final = 2048
+"""Fields of an answer about a server or its models that the event loop reads: each becomes several
+Python objects, an empty message one for each field that it might have."""
 _TAG_BYTES: Final = 5
 VARINT_BYTES: Final = 10
 LENGTH_BYTES: Final = 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from infergate.codecs.protos.parsing import parse
 from infergate.codecs.protos.scan import Malformed
@@ -20,7 +20,7 @@ from infergate.codecs.trtis.methods import (
     SHARED_MEMORY,
     STATUS,
 )
-from infergate.codecs.trtis.status import MOST_BYTES, MOST_FIELDS, as_asked, parse_status
+from infergate.codecs.trtis.status import MOST_BYTES, as_asked, parse_status
 from infergate.codecs.trtis.statuses import check_status
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
 from infergate.core.limits import Limits
@@ -48,6 +48,9 @@ from infergate.core.messages import (
 from infergate.core.repository import name_alone
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, joined
+
+MOST_FIELDS: Final = 4096
+"""Fields of an answer that tells little more than its status: it has about ten."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> RpcRequest:
@@ -154,7 +157,7 @@ def parse_response(
         case SharedMemoryRegisterRequest() | SharedMemoryUnregisterRequest():
             _read(pb.SharedMemoryControlResponse, wire)
             return Done()
-    response = parse_status(pb.StatusResponse, joined(wire.message))
+    response = parse_status(pb.StatusResponse, joined(wire.message), limits)
     check_status(response.request_status, wire.metadata)
     return as_asked(response.server_status, operation)
 

@@ -157,6 +157,14 @@ class TrtisGrpc:
         head.meta_data.SetInParent()
         return head
 
+    def numbered(self, wire: RpcResponse) -> RpcResponse:
+        """See Numbering. The status is told once more: protobuf merges it with the first."""
+        status = pb.InferResponse()
+        status.request_status.request_id = self._statuses.number()
+        return RpcResponse(
+            (*wire.message, status.SerializeToString()), wire.code, wire.details, wire.metadata
+        )
+
     def text_in(self, wire: RpcRequest) -> int:  # noqa: ARG002 - reading the message tells
         """Nothing is known beforehand."""
         return 0

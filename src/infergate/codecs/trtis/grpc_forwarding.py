@@ -217,7 +217,7 @@ def _answered(
         check_status(pb.RequestStatus.FromString(code), wire.metadata)
         raw: Sequence[Buffer] = entries
     else:
-        head = grpc_infer.parse_answer_head(rest)
+        head = grpc_infer.parse_answer_head(rest, limits)
         check_status(head.request_status, wire.metadata)
         parsed = unfinished()[1].finish(entry.metadata)
         allot = grpc_infer.allot_outputs(entries)

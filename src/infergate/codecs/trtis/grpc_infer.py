@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from infergate.codecs.protos.parsing import parse
+from infergate.codecs.protos.parsing import loop_bound, parse
 from infergate.codecs.protos.scan import (
     DELIMITED,
     MAX_NAME,
@@ -108,7 +108,7 @@ def parse_head(head: Buffer) -> Any:
 def read_response(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
     """An InferResponse without its raw data, and that. Raises Malformed."""
     head, raw = split_response(message, limits)
-    return parse_answer_head(head), raw
+    return parse_answer_head(head, limits), raw
 
 
 def split_response(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, list[memoryview]]:
@@ -116,9 +116,9 @@ def split_response(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, l
     return _split(message, RAW_OUTPUT, limits)
 
 
-def parse_answer_head(head: Buffer) -> Any:
-    """An InferResponse from its bytes without raw data. Raises Malformed."""
-    return parse(InferResponse, head, MOST_ANSWER_FIELDS, MOST_HEAD)
+def parse_answer_head(head: Buffer, limits: Limits) -> Any:
+    """An InferResponse from its bytes without raw data. Raises Malformed, and CostlyError."""
+    return parse(InferResponse, head, MOST_ANSWER_FIELDS, MOST_HEAD, loop_bound(limits))
 
 
 def _split(message: Sequence[Buffer], raw: int, limits: Limits) -> tuple[Buffer, list[memoryview]]:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from infergate.codecs.protos.parsing import parse
+from infergate.codecs.protos.parsing import loop_bound, parse
 from infergate.codecs.protos.scan import Malformed
 from infergate.codecs.trtis import text
 from infergate.codecs.trtis.grpc_infer import MOST_ANSWER_FIELDS, MOST_HEAD
@@ -151,7 +151,7 @@ def parse_response(
             | SharedMemoryUnregisterRequest()
         ):
             return Done()
-    status = parse_status(ServerStatus, joined(wire.body))
+    status = parse_status(ServerStatus, joined(wire.body), limits)
     return as_asked(status, operation)
 
 
@@ -231,39 +231,44 @@ def read_answer(told: str, body: Sequence[Buffer], form: Form, limits: Limits) -
     it leaves out (v1.0 to 1.4) are in what follows them, which is of ``form``. Raises
     BACKEND_GARBAGE, and CostlyError on the event loop."""
     if form is Form.BINARY and len(told) > text.LONGEST_REMEMBERED:
-        found = _repeated(told, memoryview(joined(body)))
+        found = _repeated(told, memoryview(joined(body)), limits)
         if found is not None:
             return found
     check_loop(limits, len(told), text.LONGEST_ON_LOOP)
     header = _read(InferResponseHeader, ANSWERS, told)
     length = sum(each.raw.batch_byte_size for each in header.output)
     if any(not each.HasField("raw") and not each.batch_classes for each in header.output):
-        header = _trailer(memoryview(joined(body))[length:], header, form)
+        header = _trailer(memoryview(joined(body))[length:], header, form, limits)
     return header, length
 
 
-def _repeated(told: str, body: memoryview) -> tuple[Any, int] | None:
+def _repeated(told: str, body: memoryview, limits: Limits) -> tuple[Any, int] | None:
     """What ``read_answer`` makes of ``told``, read from behind the tensors in ``body``, where it
     stands once more in binary: in a thousandth of the time. None where it does not."""
     length = sum(int(number) for number in _SIZES.findall(told) if number)
     try:
-        header = parse(InferResponseHeader, body[length:], MOST_ANSWER_FIELDS, MOST_HEAD)
+        header = _parse(body[length:], limits)
     except Malformed:
         return None
     sizes = sum(each.raw.batch_byte_size for each in header.output)
     return (header, length) if header.output and sizes == length else None
 
 
-def _trailer(data: memoryview, header: Any, form: Form) -> Any:
+def _trailer(data: memoryview, header: Any, form: Form, limits: Limits) -> Any:
     """The header once more; as it was where there is none."""
     if not len(data):
         return header
     try:
         if form is Form.TEXT:
+            check_loop(limits, len(data), text.LONGEST_ON_LOOP)
             return text.read(InferResponseHeader, str(data[:LONGEST_TEXT], "utf-8"))
-        return parse(InferResponseHeader, data, MOST_ANSWER_FIELDS, MOST_HEAD)
+        return _parse(data, limits)
     except (Malformed, ValueError):
         return header
+
+
+def _parse(data: memoryview, limits: Limits) -> Any:
+    return parse(InferResponseHeader, data, MOST_ANSWER_FIELDS, MOST_HEAD, loop_bound(limits))
 
 
 def allot(body: memoryview) -> Allot:

@@ -145,6 +145,10 @@ class TrtisHttp:
                 )
         return http_frontend.empty(self._statuses.error(error, operation), ok=False)
 
+    def numbered(self, wire: HttpResponse) -> HttpResponse:
+        """See Numbering."""
+        return http_frontend.numbered(wire, self._statuses.number())
+
     def text_in(self, wire: HttpRequest) -> int:  # noqa: ARG002 - reading the header tells
         """Nothing is known beforehand."""
         return 0

@@ -12,6 +12,7 @@ import enum
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, joined
 
 ASKS: Final = "nv-inferrequest"
 STATUS: Final = "NV-Status"
+_NUMBER: Final = " request_id: "
 ANSWERS: Final = "NV-InferResponse"
 MISSING: Final = "The request header should contain 'NV-InferRequest'"
 _STRING: Final = re.compile(r"""(["'])(?:[^\\"']++|\\.|(?!\1)["'])*+\1""")
@@ -117,7 +119,13 @@ def _status_line(status: Any) -> str:
     """All but its number, which comes last and is another each time, is printed as before."""
     number = status.request_id
     status.ClearField("request_id")
-    return f"{text.line(status)} request_id: {number}"
+    return f"{text.line(status)}{_NUMBER}{number}"
+
+
+def numbered(wire: HttpResponse, number: int) -> HttpResponse:
+    """``wire``, an answer of ``inference`` or ``relayed``, with another number."""
+    status, between, _ = wire.headers[STATUS].rpartition(_NUMBER)
+    return replace(wire, headers={**wire.headers, STATUS: f"{status}{between}{number}"})
 
 
 def inference(header: Any, raw: Sequence[Buffer], form: Form, status: Any) -> HttpResponse:

@@ -18,15 +18,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 from infergate.codecs.protos import plain
-from infergate.codecs.protos.parsing import parse
-from infergate.codecs.protos.scan import Malformed
+from infergate.codecs.protos.parsing import loop_bound, parse
+from infergate.codecs.protos.scan import TOLD_ON_LOOP, Malformed
 from infergate.codecs.trtis.checks import dims_of
 from infergate.codecs.trtis.datatypes import BY_NUMBER, INVALID, NUMBERS
 from infergate.codecs.trtis.messages import ServerStatus as Message
 from infergate.codecs.trtis.statistics import read_statistics, write_statistics
 from infergate.core.datatypes import BY_NAME
 from infergate.core.errors import GatewayError, Kind, Origin, garbage
-from infergate.core.limits import MIB
+from infergate.core.limits import MIB, Limits
 from infergate.core.messages import (
     Answer,
     Health,
@@ -138,12 +138,13 @@ MOST_FIELDS: Final = 262144
 """Of a status. A model has about 60, and 20 for each size of batch that was counted."""
 
 
-def parse_status(kind: Any, data: Buffer) -> Any:
-    """The message of class ``kind`` in ``data``, which holds a status. Raises BACKEND_GARBAGE."""
+def parse_status(kind: Any, data: Buffer, limits: Limits) -> Any:
+    """The message of class ``kind`` in ``data``, which holds a status. Raises BACKEND_GARBAGE, and
+    CostlyError on the event loop."""
     if len(data) > MOST_BYTES:
         raise garbage(f"the backend's status is of {len(data)} bytes, the limit is {MOST_BYTES}")
     try:
-        return parse(kind, data, MOST_FIELDS, MOST_BYTES)
+        return parse(kind, data, MOST_FIELDS, MOST_BYTES, loop_bound(limits, TOLD_ON_LOOP))
     except Malformed as error:
         raise garbage("the backend's status cannot be read", str(error)) from None
 

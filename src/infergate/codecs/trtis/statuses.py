@@ -2,7 +2,8 @@
 
 *Rule 1.* Each kind of error has one code; where the servers have words of their own for a case,
 clients are told those.
-*Rule 2.* A request that reached a handler has a number, counted by codec as the servers count.
+*Rule 2.* A request that reached a handler has a number, counted by codec as the servers count. One
+whose answer a helper wrote is given it afterwards (``Numbering``).
 """
 
 from __future__ import annotations
@@ -98,12 +99,16 @@ class Statuses:
         told = told.encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
         return self._status(code, told)
 
+    def number(self) -> int:
+        """The next."""
+        return next(self._numbers)
+
     def _status(self, code: str, told: str = "") -> Any:
         return RequestStatus(
             code=CODES[code],
             msg=told,
             server_id=self._options.server_id,
-            request_id=next(self._numbers),
+            request_id=self.number(),
         )
 
     def _words(self, error: GatewayError, operation: Operation | None) -> tuple[str, str]:

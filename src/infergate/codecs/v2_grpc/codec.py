@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from infergate.codecs.base import Capabilities, Parsed, Peek, Profile
-from infergate.codecs.protos.parsing import parse
+from infergate.codecs.protos.parsing import loop_bound, parse
 from infergate.codecs.protos.scan import (
     DELIMITED,
     MAX_NAME,
+    TOLD_ON_LOOP,
     Malformed,
     fields,
     string_field,
@@ -46,7 +47,7 @@ from infergate.codecs.v2_grpc.known import (
     Responses,
 )
 from infergate.codecs.v2_grpc.methods import BY_PATH, HEALTH, INFER, OPERATIONS, STREAM, method_of
-from infergate.codecs.v2_grpc.tensors import explain
+from infergate.codecs.v2_grpc.tensors import explain, typed_cost
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request, garbage
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
@@ -230,7 +231,8 @@ class V2Grpc:
         assert method is not None  # build_request found it
         try:
             most = MOST_ANSWER_FIELDS if method.operation in _ABOUT_ALL else _MOST_ASKED_FIELDS
-            message = parse(method.response, joined(wire.message), most, MOST_ANSWER)
+            here = loop_bound(limits, TOLD_ON_LOOP)
+            message = parse(method.response, joined(wire.message), most, MOST_ANSWER, here)
             return method.read_response(message)
         except Malformed as error:
             raise garbage(
@@ -370,6 +372,38 @@ class V2Grpc:
         return RpcResponse([_told(changed), *rest])
 
 
+class _TypedV2Grpc(V2Grpc):
+    """The codec of a listener that gives typed contents, which are written in a loop. It is
+    Textual."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _TypedV2Grpc, self._options
+
+    def text_in(self, wire: RpcRequest) -> int:  # noqa: ARG002 - reading the message tells
+        """Nothing is known beforehand."""
+        return 0
+
+    def text_forwarded(self, wire: RpcResponse, asked: RpcRequest) -> int:  # noqa: ARG002
+        """Nothing is compressed."""
+        return 0
+
+    def text_out(self, answer: Answer, parsed: Parsed) -> int:  # noqa: ARG002
+        """Elements of outputs, in the units of JSON's bytes."""
+        return typed_cost(answer.outputs) if isinstance(answer, InferResponse) else 0
+
+    def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
+        """An integer takes up to 10 bytes."""
+        return 0, 10 * self.text_out(answer, parsed)
+
+    def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:  # noqa: ARG002
+        """Requests are raw."""
+        return 0
+
+    def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:  # noqa: ARG002
+        """Requests are raw."""
+        return 0
+
+
 def _operation(wire: RpcRequest) -> type[Operation]:
     operation = OPERATIONS.get(wire.method)
     if operation is None:
@@ -405,4 +439,6 @@ def _may_be_typed(message: Buffer, limits: Limits) -> bool:
 
 def make(options: Mapping[str, Any]) -> V2Grpc:
     """The codec with ``contents`` and ``stream`` from ``options``. Raises ValueError."""
-    return V2Grpc(options.get("contents", "raw"), options.get("stream", "triton"))
+    contents = options.get("contents", "raw")
+    codec = _TypedV2Grpc if contents == "typed" else V2Grpc
+    return codec(contents, options.get("stream", "triton"))

@@ -22,6 +22,8 @@ from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 
 _SHOWN: Final = 80
 _AS_THEY_LIE: Final = frozenset({Datatype.FP32, Datatype.FP64})
+_FLOAT: Final = 64
+"""How much cheaper a byte of floats is written than one of integers."""
 TYPED_ON_LOOP: Final = MIB
 """Bytes of typed contents of other datatypes that the event loop reads: 15 ms."""
 
@@ -98,6 +100,15 @@ def raw_parts(head: bytes, number: int, tensors: Iterable[Tensor]) -> Sequence[B
 def can_be_typed(tensors: Iterable[Tensor]) -> bool:
     """Whether every tensor's datatype has a typed form."""
     return all(tensor.datatype in FORMS for tensor in tensors)
+
+
+def typed_cost(tensors: Iterable[Tensor]) -> int:
+    """What it costs to write the typed contents of ``tensors``, in bytes of JSON that cost as much:
+    each integer and text takes some tenths of a microsecond."""
+    cost = 0
+    for tensor in tensors:
+        cost += len(tensor.data) // (_FLOAT if tensor.datatype in _AS_THEY_LIE else 1)
+    return cost
 
 
 def write_typed(message: Any, tensor: Tensor) -> None:

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from infergate.codecs.base import Profile
 from infergate.codecs.v2_rest import metadata, repository, settings, shared_memory
-from infergate.codecs.v2_rest.document import Node, read_tolerantly
+from infergate.codecs.v2_rest.document import SLOW_ON_LOOP, Node, read_tolerantly
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.infer_request import write_request
 from infergate.codecs.v2_rest.infer_response import answer_body, blamed
 from infergate.codecs.v2_rest.paths import INDEX, NAMES, STATISTICS, model_path
 from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import MIB, Limits
+from infergate.core.limits import MIB, Limits, check_loop
 from infergate.core.messages import (
     Answer,
     Done,
@@ -110,9 +110,9 @@ def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> 
         return Health(ok=False)
     body = bytes(answer_body(wire, limits))
     try:
-        _check_size(body, limits)
         if isinstance(operation, _HEALTH):
             return metadata.read_ready(body)
+        _check_size(body, limits)
         if isinstance(operation, _CHANGES):  # some servers say more, in words of their own
             return Done()
         return _READ[type(operation)](read_tolerantly(body, limits), operation)
@@ -121,12 +121,13 @@ def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> 
 
 
 def _check_size(body: bytes, limits: Limits) -> None:
-    """The event loop reads these answers, and makes a Python object of each value."""
+    """Raises TOO_LARGE, and CostlyError on the event loop: each value becomes a Python object."""
     check_json_size(len(body), limits)
     if len(body) > MAX_BYTES or body.count(b",") > MAX_VALUES:
         raise GatewayError(
             Kind.TOO_LARGE, f"it has over {MAX_BYTES} bytes or {MAX_VALUES} values, the limits"
         )
+    check_loop(limits, len(body), SLOW_ON_LOOP)
 
 
 def _says_no(status: int, operation: Operation) -> bool:

@@ -31,6 +31,8 @@ from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits, check_loop
 Node = Any
 """A scalar, or an object or array of either parser."""
 
+NESTED_ON_LOOP: Final = 16384
+"""Arrays and objects in a document that the event loop reads: each may take it 1 µs."""
 DEEPEST: Final = 100
 """Levels of nesting (Triton: 100)."""
 MOST_NESTED: Final = 1 << 18
@@ -75,7 +77,7 @@ _LITERALS: Final = {word: Literal(word) for word in ("NaN", "Infinity", "-Infini
 def read(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
     """The document in ``text``. Raises BAD_REQUEST with the place of the mistake, and CostlyError
     on the event loop."""
-    check_nesting(text)
+    check_nesting(text, limits)
     try:
         return simdjson.Parser().parse(text)
     except (ValueError, RuntimeError):
@@ -102,7 +104,7 @@ def read_tolerantly(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
     JSON strings: such bytes become lone surrogates (PEP 383), which ``elements`` turns back.
     Raises CostlyError on the event loop."""
     check_loop(limits, len(text), limits.json_inline)
-    check_nesting(text)
+    check_nesting(text, limits)
     try:
         return simdjson.Parser().parse(text)
     except (ValueError, RuntimeError):
@@ -120,8 +122,8 @@ def load(text: str | bytes) -> Node:
         raise bad_request(f"the JSON is wrong: {error}") from None
 
 
-def check_nesting(text: bytes) -> None:
-    """Rule 3. Raises BAD_REQUEST, TOO_LARGE. Documents with few brackets in all pay
+def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Rule 3. Raises BAD_REQUEST, TOO_LARGE, and CostlyError on the event loop. Documents with few brackets in all pay
     two quick scans."""
     if _has_few(text, b"[") and _has_few(text, b"{"):
         return
@@ -135,6 +137,7 @@ def check_nesting(text: bytes) -> None:
             Kind.TOO_LARGE,
             f"the JSON holds over {MOST_NESTED} arrays and objects; data may be sent flat",
         )
+    check_loop(limits, len(outside), 2 * NESTED_ON_LOOP)
     level = 0
     for start in range(0, len(outside), _BLOCK):
         block = np.frombuffer(outside, np.uint8, min(_BLOCK, len(outside) - start), start)

@@ -28,7 +28,7 @@ from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core.datatypes import BY_NAME
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.limits import Limits
+from infergate.core.limits import KIB, Limits
 from infergate.core.messages import (
     Health,
     ModelConfig,
@@ -45,8 +45,10 @@ from infergate.core.messages import (
 )
 from infergate.core.wire import HttpResponse
 
-_MOST: Final = 100_000
+_MOST: Final = 32_768
 """Entries of one list in a server's answer: far more models than a server holds."""
+_LONGEST_HEALTH: Final = 16 * KIB
+"""Bytes of the answer to a health question, which has 15."""
 _ENUM: Final = "State."
 """How MLServer 1.7 begins a state: with the name of its enumeration."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
@@ -159,6 +161,8 @@ def read_index_request(body: bytes, limits: Limits) -> ModelIndexRequest:
 def read_ready(body: bytes) -> Health:
     """What a 200 to a health question says: yes, unless its body says no (Open Inference
     Protocol: ``{"live": …}``, ``{"ready": …}``)."""
+    if len(body) > _LONGEST_HEALTH:
+        raise bad_request(f"it has {len(body)} bytes, the limit is {_LONGEST_HEALTH}")
     if body.lstrip()[:1] != b"{":
         return Health(ok=True)
     told = members(read(body), "the body", ("live", "ready"))

@@ -43,6 +43,8 @@ _LONGEST: Final = 300.0
 process that takes longer hangs, and would keep its place for ever."""
 _ABANDONED: Final = 2.0
 """Seconds that a job may go on without its caller: several times what a new process costs."""
+_SLICE: Final = 4 * MIB
+"""Bytes that are copied at once: they take the event loop 4 ms."""
 LARGE: Final = 4 * MIB
 """Jobs that cost more never occupy the last free process."""
 PATIENCE: Final = 30.0
@@ -175,7 +177,7 @@ class _Place:
             process = await self._living()
             memory.grow(size)
             account = memory.detach(size)
-            answer = process.send(job, cost, lambda: self._over(account))
+            answer = await process.send(job, cost, lambda: self._over(account))
         except BaseException:
             self._over(account)
             raise
@@ -241,11 +243,12 @@ def _known(function: Callable[..., Any]) -> bytes:
 
 
 class _Laid:
-    """A job's long buffers, each where the other process finds it: where it is, or copied."""
+    """A job's long buffers, each where the other process finds it: where it is, or to be copied."""
 
     def __init__(self, memory: Shared) -> None:
         self._memory: Final = memory
         self.held: Final[list[memoryview]] = []
+        self._sources: Final[list[Buffer]] = []
         self.size = 0
 
     def lay(self, buffer: Buffer) -> int | None:
@@ -256,9 +259,20 @@ class _Laid:
             copy = self._memory.filled(len(buffer))
             place = self._memory.mapped.place(copy)
             if place is not None:
-                copy[:] = buffer
                 self.held.append(copy)
+                self._sources.append(buffer)
         return place
+
+    async def copy(self) -> None:
+        """Fill what was laid, a slice in each turn of the event loop."""
+        first = True
+        for copy, source in zip(self.held, map(memoryview, self._sources), strict=True):
+            for start in range(0, len(copy), _SLICE):
+                if not first:
+                    await asyncio.sleep(0)
+                first = False
+                copy[start : start + _SLICE] = source[start : start + _SLICE]
+        self._sources.clear()
 
 
 class _Process(asyncio.SubprocessProtocol):
@@ -276,13 +290,17 @@ class _Process(asyncio.SubprocessProtocol):
         # uvloop's is none by name
         self._transport = cast("asyncio.SubprocessTransport", transport)
 
-    def send(self, job: Any, cost: int, taken: Callable[[], None]) -> asyncio.Future[Any]:
+    async def send(self, job: Any, cost: int, taken: Callable[[], None]) -> asyncio.Future[Any]:
         """The answer to ``job``, which goes through ``cost`` bytes at most. ``taken`` is called
-        when the answer is here, or will never be."""
+        when the answer is here, or will never be. Raises OSError, and INTERNAL where the process
+        ends before it has the job."""
         function, arguments = job
         laid = _Laid(self._memory)
         known = _known(function)
         pickled = known + pack(arguments, laid.lay)
+        await laid.copy()
+        if self.lost.done():
+            raise self._ended()
         room = self._memory.room(max(_LEAST, _TIMES * laid.size, cost))
         place = self._memory.mapped.place(room)
         if place is None:
@@ -335,14 +353,14 @@ class _Process(asyncio.SubprocessProtocol):
         del exc
         self.lost.set_result(None)
         if self._answer is not None:
-            self._settle(
-                None,
-                GatewayError(
-                    Kind.INTERNAL,
-                    "internal error",
-                    detail=f"a process beside ended with {self._transport.get_returncode()}",
-                ),
-            )
+            self._settle(None, self._ended())
+
+    def _ended(self) -> GatewayError:
+        return GatewayError(
+            Kind.INTERNAL,
+            "internal error",
+            detail=f"a process beside ended with {self._transport.get_returncode()}",
+        )
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
         answer, self._answer = self._answer, None
