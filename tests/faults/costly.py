@@ -210,8 +210,8 @@ WORST: dict[str, Worst] = {
         typed("BYTES", [MANY], bytes_contents=[b"", b"a"] * (MANY // 2))
     ),
     "v2-grpc, a million typed": called(typed("BYTES", [MILLION], bytes_contents=[b""] * MILLION)),
-    "v2-grpc, typed integers": called(typed("INT32", [3 * MIB], int_contents=[-1] * (3 * MIB))),
-    "v2-grpc, typed booleans": called(typed("BOOL", [8 * MIB], bool_contents=[True] * (8 * MIB))),
+    "v2-grpc, typed integers": called(typed("INT32", [6 * MIB], int_contents=[-1] * (6 * MIB))),
+    "v2-grpc, typed booleans": called(typed("BOOL", [60 * MIB], bool_contents=[True] * (60 * MIB))),
     "v2-grpc, 1024 inputs of many dimensions": called(many_inputs(64)),
     "v2-grpc, 1024 inputs with parameters": called(many_inputs(1, a=1, b=2, c=3, d=4)),
     "v2-grpc, parameters": called(many_parameters(8000)),

@@ -146,7 +146,7 @@ ROWS: dict[str, Told] = {
     "v2-rest, a short configuration": Told(
         "v2-rest",
         ModelConfigRequest(MODEL),
-        listed('{"a":NaN,"b":[', "{}", "]}", 1 << 16),
+        listed('{"a":NaN,"b":[', '{"":1}', "]}", 1 << 16),
         False,
     ),
     "v2-rest, health": Told(

@@ -242,6 +242,37 @@ async def test_a_death_costs_one_job(pool: Pool) -> None:
     assert await pool.run(None, pow, 3, 3) == 27
 
 
+async def test_long_buffers_are_copied_while_others_have_their_turn(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pool.run(None, os.getpid)
+    monkeypatch.setattr(Pool.__module__ + "._SLICE", LONG)
+    data, turns = os.urandom(8 * LONG + 1), 0
+    job = asyncio.create_task(pool.run(None, zlib.crc32, data))
+    while not job.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 9
+    assert await job == zlib.crc32(data)
+
+
+async def test_a_death_before_the_job_is_there_costs_it(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = await pool.run(None, os.getpid)
+
+    async def copy(laid: Any) -> None:
+        assert laid.held
+        os.kill(pid, signal.SIGKILL)
+        await process(pool).lost
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Pool.__module__ + "._Laid.copy", copy)
+        with pytest.raises(GatewayError, match="internal error"):
+            await pool.run(None, len, bytes(LONG))
+    assert await pool.run(None, len, bytes(LONG)) == LONG
+
+
 async def test_a_process_that_hangs_is_replaced(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,8 +123,8 @@ def load(text: str | bytes) -> Node:
 
 
 def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Rule 3. Raises BAD_REQUEST, TOO_LARGE, and CostlyError on the event loop. Documents with few brackets in all pay
-    two quick scans."""
+    """Rule 3. Raises BAD_REQUEST, TOO_LARGE, and CostlyError on the event loop. Documents
+    with few brackets in all pay two quick scans."""
     if _has_few(text, b"[") and _has_few(text, b"{"):
         return
     if b"\\" in text:

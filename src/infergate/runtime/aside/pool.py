@@ -266,7 +266,8 @@ class _Laid:
     async def copy(self) -> None:
         """Fill what was laid, a slice in each turn of the event loop."""
         first = True
-        for copy, source in zip(self.held, map(memoryview, self._sources), strict=True):
+        for copy, buffer in zip(self.held, self._sources, strict=True):
+            source = memoryview(buffer)
             for start in range(0, len(copy), _SLICE):
                 if not first:
                     await asyncio.sleep(0)
