@@ -116,7 +116,7 @@ def test_the_budget_of_memory_is_spent(site: Site) -> None:
             assert site.chunked(LARGE).status == 503
         with refused_by(site.gateway, "in_flight_bytes"):
             told = site.grpc(100_000)
-            assert told.code is grpc.StatusCode.UNAVAILABLE
+            assert told.code is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert str(BYTES) in told.details
         with refused_by(site.gateway, "in_flight_bytes"):
             assert str(BYTES) in site.frame(LARGE_FRAME)

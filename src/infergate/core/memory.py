@@ -6,6 +6,8 @@ from typing import Final, Protocol
 
 from infergate.core.limits import KIB
 
+IN_FLIGHT_BYTES: Final = "in_flight_bytes"
+"""The limit, as errors name it."""
 SMALL: Final = 64 * KIB
 """Memory shorter than this is not counted one by one: ``limits.in_flight`` bounds it."""
 

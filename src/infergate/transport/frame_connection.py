@@ -27,7 +27,6 @@ from infergate.transport.frames import PREFIX, Frames, prefix
 from infergate.transport.guard import Admission, Share
 from infergate.transport.listener import Listener
 from infergate.transport.served import Served, State
-from infergate.transport.timer import body_due
 
 log = logging.getLogger(__name__)
 
@@ -143,21 +142,19 @@ class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
                 frames.skip(length)
             self._refuse(error)
             return
-        request.since = host.loop.time()
         frames.open(length)
         self._gather()
 
     def _gather(self) -> None:
         """Serve when the frame is complete."""
-        request, frames, host = self._request, self._frames, self._host
+        request, frames = self._request, self._frames
         assert request is not None
         body = frames.take()
         if body is not None:
             request.complete(body)
             self._start(request)
         else:
-            now = host.loop.time()
-            self._timer.set_at(body_due(host.limits, request.since, frames.received, now))
+            self._await_body(frames.received, frames.missing)
 
     # ---- answering
 

@@ -72,6 +72,11 @@ class Frames:
             self._end += count
 
     @property
+    def missing(self) -> int:
+        """Bytes of it that have not come."""
+        return self._length - self.received
+
+    @property
     def has_begun(self) -> bool:
         """Whether something is here that was not opened."""
         return self._end > self._start

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from operator import attrgetter
-from typing import Final, Protocol
+from operator import itemgetter
+from typing import ClassVar, Final, Protocol
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
-from infergate.core.memory import SMALL
+from infergate.core.memory import IN_FLIGHT_BYTES, SMALL
 from infergate.transport.timer import body_due
 
 MOST_STREAMS: Final = 1024
@@ -18,9 +18,9 @@ MOST_STREAMS: Final = 1024
 RESERVED: Final = 16
 """One part in so many of ``limits.in_flight_bytes`` is for what is short (``memory.SMALL``)."""
 GRACE: Final = 1.0
-"""Seconds that a client has in any case, where memory is short."""
+"""Seconds that a reader has in any case, where memory is short."""
 PAUSE: Final = 2.0
-"""Seconds that it may then pause."""
+"""Seconds that it may then pause, and that a sender has in any case."""
 LOOK: Final = 0.5
 """Seconds between two looks for slow clients."""
 _RETRY_AFTER: Final = 1.0
@@ -54,7 +54,7 @@ class Admission:
         """Bytes of their bodies, those announced and still on their way included; of what was made
         of them and of what backends answered; and of answers that are not sent."""
         self.awaited: Final[dict[Awaited, None]] = {}
-        """Those of them that wait for clients."""
+        """Those of them that wait for clients, which read an answer or send a body."""
         self._looked = -math.inf
         self.streams = 0
         """Streams open now."""
@@ -79,20 +79,25 @@ class Admission:
             most -= most // RESERVED
         if self.bytes + size > most:
             self._cut_off_slow()
-            raise _full(f"{self._most_bytes} bytes in memory", "in_flight_bytes")
+            raise _full(f"{self._most_bytes} bytes in memory", IN_FLIGHT_BYTES)
         self.bytes += size
 
     def _cut_off_slow(self) -> None:
-        """Memory is short: give up the slowest clients, those that hold most first, until a quarter
-        is free."""
+        """Memory is short: give up slow clients until a quarter is free, first those that hold most
+        for the longest time."""
         now = time.monotonic()
         if now < self._looked + LOOK:
             return
         self._looked = now
-        large = [each for each in self.awaited if each.size > SMALL]
-        slow = [each for each in large if each.is_slow(now, self._patience)]
+        slow = []
+        for each in self.awaited:
+            if each.size > SMALL:
+                if each.is_slow(now, self._patience):
+                    slow.append((each.size * each.seconds_left(now), each.size, each))
+                else:
+                    each.restart_rate(now)
         excess = self.bytes - self._most_bytes * 3 // 4
-        for each in sorted(slow, key=attrgetter("size"), reverse=True):
+        for _, _, each in sorted(slow, key=itemgetter(0, 1), reverse=True):
             if excess <= 0:
                 return
             excess -= each.size
@@ -182,10 +187,10 @@ def shutting_down() -> GatewayError:
 
 
 class Client(Protocol):
-    """A client that the gateway waits for while it holds memory for it."""
+    """A client that the gateway waits for while it holds an answer for it."""
 
     def awaited(self) -> int:
-        """Bytes that the client has not taken, or not sent, yet."""
+        """Bytes that the client has not taken yet."""
         ...
 
     def cut_off(self) -> None:
@@ -193,30 +198,57 @@ class Client(Protocol):
         ...
 
 
+class Sender(Protocol):
+    """A client that sends a body."""
+
+    def cut_off_sender(self) -> None:
+        """Refuse the body soon, but not inside this call, if it is still slow then."""
+        ...
+
+
 class Awaited:
     """Memory that is held until a client has taken, or sent, all of it. It is known to
     ``admission`` from ``begin`` to ``end``, which gives up the slowest where memory is short. Times
-    are on the loop's clock."""
+    are on the loop's clock.
 
-    __slots__ = ("_admission", "_client", "_last", "_left", "_since", "size")
+    The rate is measured from a mark, which moves while memory is short: what a client did long ago
+    does not excuse it."""
+
+    __slots__ = (
+        "_admission",
+        "_client",
+        "_done",
+        "_last",
+        "_left",
+        "_mark",
+        "_mark_done",
+        "_since",
+        "size",
+    )
+    _grace: ClassVar = GRACE
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._client: Client | None = None  # while it is waited for: no cycle may stay
-        self.size = self._left = 0
-        self._since = self._last = 0.0
+        self.size = self._left = self._done = self._mark_done = 0
+        self._since = self._last = self._mark = 0.0
 
     def begin(self, size: int, now: float, client: Client) -> None:
         """So many bytes wait for ``client`` from now on."""
         self._client = client
+        self._begin(size, now)
+
+    def _begin(self, size: int, now: float) -> None:
         self.size = self._left = size
-        self._since = self._last = now
+        self._done = self._mark_done = 0
+        self._since = self._last = self._mark = now
         self._admission.awaited[self] = None
 
     def left(self, size: int, now: float) -> None:
         """So many still do."""
         if size != self._left:
             self._last = now
+            self._done += self._left - size
             self._left = size
 
     def end(self) -> None:
@@ -225,16 +257,28 @@ class Awaited:
         self._client = None
         self.size = self._left = 0
 
+    def seconds_left(self, now: float) -> float:
+        """How long the client would need for the rest at its rate; infinite where it has paused,
+        and 0 as long as that cannot be told."""
+        if not self.size:
+            return 0.0
+        if self._client is not None:
+            self.left(self._client.awaited(), now)
+        span, done = now - self._mark, self._done - self._mark_done
+        if span < (self._grace if self._mark == self._since else PAUSE):
+            return 0.0
+        if now - self._last >= PAUSE or done <= 0:
+            return math.inf if self._left else 0.0
+        return self._left * span / done
+
     def is_slow(self, now: float, patience: float) -> bool:
-        """Whether the client has paused, or would at its rate need more than ``patience`` seconds
-        from now on."""
-        assert self._client is not None
-        self.left(self._client.awaited(), now)
-        age = now - self._since
-        if age < GRACE:
-            return False
-        done = self.size - self._left
-        return now - self._last >= PAUSE or self._left * age > done * patience
+        """Whether that is more than ``patience``."""
+        return self.seconds_left(now) > patience
+
+    def restart_rate(self, now: float) -> None:
+        """The client is not slow: measure it from now on."""
+        if now - self._mark >= PAUSE:
+            self._mark, self._mark_done = now, self._done
 
     def cut_off(self) -> None:
         """See Client."""
@@ -262,12 +306,53 @@ class Unsent(Awaited):
 
     def due(self, limits: Limits) -> float:
         """When more has to be taken."""
-        return body_due(limits, self._since, self.size - self._left, self._last)
+        return body_due(limits, self._since, self._done, self._last)
 
     def end(self) -> None:
         """See Awaited."""
         self._admission.bytes -= self.size
         super().end()
+
+
+class Unreceived(Awaited):
+    """A body on its way in, whose memory its request's Share counts from the moment that its length
+    is known. Where no length was announced, as much as has come is taken to be still to come."""
+
+    __slots__ = ("_sender",)
+    _grace: ClassVar = PAUSE  # a connection across the world begins slowly
+
+    def __init__(self, admission: Admission) -> None:
+        super().__init__(admission)
+        self._sender: Sender | None = None
+
+    def receive(self, size: int, left: int, now: float, sender: Sender) -> None:
+        """The body of ``sender`` holds ``size`` bytes of memory, and ``left`` of them are to come;
+        0: no length was announced."""
+        if self._sender is None:
+            self._sender = sender
+            self._begin(size, now)
+        self.size, self._done, self._left = size, size - left, left or size
+        self._last = now
+
+    def end(self) -> None:
+        """See Awaited."""
+        super().end()
+        self._sender = None
+
+    def cut_off(self) -> None:
+        """See Sender."""
+        if self._sender is not None:
+            self._sender.cut_off_sender()
+
+
+def too_slow() -> GatewayError:
+    """A body that comes slowly while its memory is needed."""
+    return GatewayError(
+        Kind.OVERLOADED,
+        "the request came too slowly while the gateway's memory is short",
+        retry_after=_RETRY_AFTER,
+        limit=IN_FLIGHT_BYTES,
+    )
 
 
 def _full(what: str, limit: str) -> GatewayError:

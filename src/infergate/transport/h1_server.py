@@ -28,7 +28,7 @@ from infergate.transport.h1.reader import Reader
 from infergate.transport.http_served import HttpServed
 from infergate.transport.listener import Listener
 from infergate.transport.served import State
-from infergate.transport.timer import A_TURN, body_due
+from infergate.transport.timer import A_TURN
 from infergate.transport.waking import Waking
 
 AHEAD: Final = 64 * KIB
@@ -178,7 +178,7 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
 
     def _gather(self) -> None:
         """Take what is here of the body; serve when that is all."""
-        request, reader, host = self._request, self._reader, self._host
+        request, reader = self._request, self._reader
         assert request is not None
         try:
             body = reader.body()
@@ -188,9 +188,7 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
             self._refuse(error)
             return
         if body is None:
-            now = host.loop.time()
-            request.since = request.since or now
-            self._timer.set_at(body_due(host.limits, request.since, reader.received, now))
+            self._await_body(reader.received, reader.missing)
             return
         request.wire.body = (body,) if body else ()
         request.call.bytes_in = reader.received
@@ -212,6 +210,11 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
             return False
         waking.wait_for(1)
         return True
+
+    def cut_off_sender(self) -> None:
+        """See ``guard.Sender``."""
+        self._hear_all()
+        super().cut_off_sender()
 
     def _expire(self) -> None:
         """What was not told of is looked at before anybody is called late."""

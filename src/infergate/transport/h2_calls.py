@@ -70,13 +70,15 @@ class UnaryCall(Served):
         except (TooLong, NoMessage) as error:
             self._turn_away(self.wrong(error))
         except GatewayError as error:
-            self._turn_away(self.refused(error))
+            self._refuse_message(error)
         else:
             if end:
                 self._start()
             else:
                 self._received += size
-                self._last = self._link.loop.time()
+                now = self._last = self._link.loop.time()
+                held = self._counted
+                self._await_message(held, max(0, held + PREFIX.size - self._received), now)
 
     def end(self, fields: Fields) -> None:  # noqa: ARG002
         """The message has come."""
@@ -99,7 +101,11 @@ class UnaryCall(Served):
         self.finish(response)
         self._close()
 
+    def _refuse_message(self, error: GatewayError) -> None:
+        self._turn_away(self.refused(error))
+
     def _start(self) -> None:
+        self._end_message()
         message = self._reader.message
         if message is None:
             self._turn_away(self.wrong(NoMessage(_CUT)))
@@ -249,6 +255,7 @@ class StreamCall(Served):
             if taken is not None:
                 message, length = taken
                 self._count += 1
+                self._end_message()
                 if isinstance(message, Late):
                     whole = await self._inflated(message)
                     if whole is None:
@@ -265,6 +272,8 @@ class StreamCall(Served):
             if (lacking := self._body.lacking) > 0:
                 if not self._admit(lacking):
                     return
+                held = self._body.held
+                self._await_message(held + lacking, lacking, link.loop.time())
                 link.core.invite(self._stream, lacking)
                 link.flush_soon()
             self._waiter = link.loop.create_future()
@@ -279,12 +288,12 @@ class StreamCall(Served):
             wrong = self.wrong(error)
             self._fail(wrong.code, wrong.details)
         except GatewayError as error:
-            self._turn_away(error)
+            self._refuse_message(error)
         return None
 
-    def _turn_away(self, error: GatewayError) -> None:
+    def _refuse_message(self, error: GatewayError) -> None:
         refusal = self.refused(error)
-        self._fail(refusal.code or calls.UNAVAILABLE, refusal.details or error.public)
+        self._fail(refusal.code or calls.code_of(error), refusal.details or error.public)
 
     def _admit(self, lacking: int) -> bool:
         """Rule 2, for a message of which so much is to come."""
@@ -292,7 +301,7 @@ class StreamCall(Served):
             if not self._share.is_taken:
                 self._share.take(self._body.held + lacking)
         except GatewayError as error:
-            self._turn_away(error)
+            self._refuse_message(error)
             return False
         return True
 

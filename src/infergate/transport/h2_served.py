@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB, Limits
+from infergate.core.memory import SMALL
 from infergate.core.tensor import Buffer
 from infergate.core.vocabulary import BUG
 from infergate.core.wire import RpcResponse, size
 from infergate.transport.door import Refusal
-from infergate.transport.guard import Unsent
+from infergate.transport.guard import Unreceived, Unsent, too_slow
 from infergate.transport.h2 import calls
 from infergate.transport.h2.calls import Asked
 from infergate.transport.h2.events import Reset
@@ -26,6 +27,7 @@ from infergate.transport.h2.frames import Code
 from infergate.transport.h2.messages import NoMessage, TooLong, prefix
 from infergate.transport.h2.stream import Stream
 from infergate.transport.h2_link import NOBODY
+from infergate.transport.timer import A_TURN
 
 if TYPE_CHECKING:
     from infergate.transport.h2_server import ServerLink
@@ -52,6 +54,7 @@ class Served:
         "_most",
         "_stream",
         "_task",
+        "_unreceived",
         "_unsent",
         "call",
     )
@@ -68,6 +71,7 @@ class Served:
         self._task: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._unsent: Unsent | None = None
+        self._unreceived: Unreceived | None = None
         self.call: Final = Call(
             link.peer,
             now,
@@ -117,6 +121,32 @@ class Served:
             self.refused(GatewayError(Kind.TIMEOUT, LATE, limit="idle_body_time"))
         return late
 
+    def _await_message(self, size: int, missing: int, now: float) -> None:
+        """A message that holds ``size`` bytes of memory is on its way, and ``missing`` of them are
+        to come."""
+        if size > SMALL:
+            if self._unreceived is None:
+                self._unreceived = Unreceived(self._link.host.admission)
+            self._unreceived.receive(size, missing, now, self)
+
+    def _end_message(self) -> None:
+        if self._unreceived is not None:
+            self._unreceived.end()
+
+    def cut_off_sender(self) -> None:
+        """See ``guard.Sender``. What waits in the socket is read first."""
+        self._link.loop.call_later(A_TURN, self._give_up_sender)
+
+    def _give_up_sender(self) -> None:
+        sender, link = self._unreceived, self._link
+        if sender is not None and sender.is_slow(link.loop.time(), link.host.limits.idle_body_time):
+            sender.end()
+            self._refuse_message(too_slow())
+
+    def _refuse_message(self, error: GatewayError) -> None:
+        """End the call, whose message is on its way, with ``error``."""
+        raise NotImplementedError
+
     def _hold(self) -> None:
         """Of an answer that the stream does not take, count what waits."""
         queue = self._stream.queue
@@ -160,6 +190,7 @@ class Served:
         would keep them, and a message, until the collector of cycles runs."""
         if self._unsent is not None:
             self._unsent.end()
+        self._end_message()
         self._stream.owner = NOBODY
         self._task = None
         if self._alarm is not None:
@@ -210,7 +241,7 @@ class Served:
     def described(error: TooLong | NoMessage) -> RpcResponse:
         """The same, of what the application has recorded."""
         code = calls.RESOURCE_EXHAUSTED if isinstance(error, TooLong) else calls.INTERNAL
-        return RpcResponse(code=code, details=str(error))
+        return RpcResponse(code=code, details=error.public)
 
     def finish(self, response: RpcResponse) -> None:
         """Send the end of the answer: all of it, where it is unary."""
@@ -222,7 +253,8 @@ class Served:
         if not code and length > self._most:
             code = calls.RESOURCE_EXHAUSTED
             response = RpcResponse(
-                code=code, details=f"Sent message larger than max ({length} vs. {self._most})"
+                code=code,
+                details=f"Sent message larger than max ({length} vs. {self._most}) (limits.body)",
             )
         ending = calls.ending(code, response.details, response.metadata)
         if code and not self._has_headers:

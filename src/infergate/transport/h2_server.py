@@ -187,7 +187,7 @@ class ServerLink(Link):
             try:
                 self.host.admission.grow(fields.size)
             except GatewayError as error:
-                self._turn_away(stream, asked, calls.UNAVAILABLE, error)
+                self._turn_away(stream, asked, calls.code_of(error), error)
                 return
             self._early += fields.size
         handler = self.host.stream_handler(asked.method)

@@ -133,8 +133,7 @@ class Connection(HttpServed[Incoming], asyncio.Protocol):
         self._state = State.BODY
         if request.whole:
             return
-        request.since = host.loop.time()
-        self._timer.set_at(request.due(request.since))
+        self._await_body(0, request.missing)
         if request.waits_for_consent:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -150,7 +149,7 @@ class Connection(HttpServed[Incoming], asyncio.Protocol):
         if request.whole:
             self._start(request)
         else:
-            self._timer.set_at(request.due(self._host.loop.time()))
+            self._await_body(request.received, request.missing)
 
     # ---- answering
 

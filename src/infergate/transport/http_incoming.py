@@ -16,7 +16,6 @@ from infergate.core.wire import HttpRequest
 from infergate.transport import http_head
 from infergate.transport.guard import Admission, Share
 from infergate.transport.http_parser import HTTP_1_0, RawRequestMessage, StreamReader
-from infergate.transport.timer import body_due
 
 _SMALL: Final = 16 * 1024
 
@@ -25,7 +24,8 @@ class Incoming:
     """One request; ``wire`` and ``call`` tell of its body when all of that was taken.
 
     ``whole`` is whether the parser has seen the end of it, ``since`` when it began to come (loop
-    time), ``old`` HTTP/1.0, ``keep`` whether the client wants to go on after it.
+    time), ``received`` how many bytes of it have, and ``missing`` how many announced ones have not,
+    ``old`` HTTP/1.0, ``keep`` whether the client wants to go on after it.
     """
 
     __slots__ = (
@@ -33,11 +33,12 @@ class Incoming:
         "_limits",
         "_parts",
         "_payload",
-        "_received",
         "_share",
         "call",
         "keep",
+        "missing",
         "old",
+        "received",
         "since",
         "whole",
         "wire",
@@ -69,7 +70,7 @@ class Incoming:
         self._payload = payload
         self._chunked = message.chunked
         self._parts: list[Buffer] = []
-        self._received = 0
+        self.received = self.missing = 0
         self._share = Share(admission)
         call.memory = self._share
 
@@ -78,16 +79,13 @@ class Incoming:
         headers = self.wire.headers
         http_head.check_fields(message.raw_headers, self._limits)
         http_head.check(message.method, message.path, message.version, headers, self._limits)
-        self._share.take(int(headers.get("content-length", 0)))
+        self.missing = int(headers.get("content-length", 0))
+        self._share.take(self.missing)
 
     @property
     def waits_for_consent(self) -> bool:
         """Whether the client sends the body only when told to (RFC 9110, 10.1.1)."""
         return not self.old and self.wire.headers.get("expect", "").lower() == "100-continue"
-
-    def due(self, now: float) -> float:
-        """When more of the body must have come: after a pause, and on the whole."""
-        return body_due(self._limits, self.since, self._received, now)
 
     def take(self) -> None:
         """Take what the parser has of the body. Raises TOO_LARGE, OVERLOADED."""
@@ -95,11 +93,13 @@ class Incoming:
         self.whole = payload.is_eof()
         chunk = payload.read_nowait()
         if chunk:
-            self._received += len(chunk)
+            self.received += len(chunk)
             if self._chunked:
-                if self._received > self._limits.body:
-                    raise http_head.too_large(self._received, self._limits)
+                if self.received > self._limits.body:
+                    raise http_head.too_large(self.received, self._limits)
                 self._share.receive(len(chunk))
+            else:
+                self.missing -= len(chunk)
             # Large chunks stay as they came; small ones are gathered, lest a body that drips cost
             # an object for each byte.
             if len(chunk) >= _SMALL or not self._parts:
@@ -108,7 +108,7 @@ class Incoming:
                 self._gather(chunk)
         if self.whole:
             self.wire.body = self._parts
-            self.call.bytes_in = self._received
+            self.call.bytes_in = self.received
 
     def release(self) -> None:
         """Give back what was admitted, if anything was, and let go of the body."""

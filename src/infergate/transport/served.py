@@ -25,15 +25,16 @@ from typing import Final, Generic, Protocol, TypeVar, cast
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
+from infergate.core.memory import SMALL
 from infergate.core.tensor import Buffer
 from infergate.core.vocabulary import BUG
 from infergate.core.wire import HttpRequest, HttpResponse, Rest, size
 from infergate.transport import http_answer, http_head
 from infergate.transport.base import HttpApp
 from infergate.transport.door import Refusal, peer_of
-from infergate.transport.guard import Unsent
+from infergate.transport.guard import Unreceived, Unsent, too_slow
 from infergate.transport.listener import Listener
-from infergate.transport.timer import Timer
+from infergate.transport.timer import A_TURN, Timer, body_due
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +55,12 @@ class State(enum.Enum):
 
 
 class Request(Protocol):
-    """A request on its way in. ``whole``: all of it was received."""
+    """A request on its way in. ``whole``: all of it was received; ``since`` is when its body began
+    to come (loop time), 0 before."""
 
     wire: HttpRequest
     call: Call
+    since: float
     whole: bool
 
     def release(self) -> None:
@@ -82,6 +85,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         "_task",
         "_timer",
         "_transport",
+        "_unreceived",
         "_unsent",
     )
 
@@ -97,6 +101,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._paused = False
         self._room: asyncio.Event | None = None  # where the rest of an answer waits for it
         self._unsent: Final = Unsent(host.admission)
+        self._unreceived: Unreceived | None = None  # once a long body has come
 
     # ---- what those derived from it say
 
@@ -147,6 +152,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
 
     def _over(self, _: asyncio.Task[None] | None) -> None:
         self._unsent.end()
+        self._end_body()
         if self._request is not None:
             self._request.release()
         # A task that was cancelled knows its error, and that knows the frames that it went
@@ -172,10 +178,39 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         if self._state is State.FLUSH and not self._paused:
             self._next()
 
+    # ---- receiving
+
+    def _await_body(self, received: int, missing: int) -> None:
+        """``received`` bytes of the request's body are here, and more is due: ``missing`` bytes,
+        or 0 where no length was announced."""
+        request, host = self._request, self._host
+        assert request is not None
+        now = host.loop.time()
+        since = request.since = request.since or now
+        self._timer.set_at(body_due(host.limits, since, received, now))
+        if received + missing > SMALL:
+            if self._unreceived is None:
+                self._unreceived = Unreceived(host.admission)
+            self._unreceived.receive(received + missing, missing, now, self)
+
+    def _end_body(self) -> None:
+        if self._unreceived is not None:
+            self._unreceived.end()
+
+    def cut_off_sender(self) -> None:
+        """See ``guard.Sender``. What waits in the socket is read first."""
+        self._host.loop.call_later(A_TURN, self._give_up_sender)
+
+    def _give_up_sender(self) -> None:
+        sender, host = self._unreceived, self._host
+        if sender is not None and sender.is_slow(host.loop.time(), host.limits.idle_body_time):
+            self._refuse(too_slow())
+
     # ---- answering
 
     def _start(self, request: AnyRequest) -> None:
         """``request`` is complete: serve it."""
+        self._end_body()
         self._timer.stop()
         self._state = State.BUSY
         self._task = self._host.loop.create_task(self._serve(request, self._host.app))
@@ -228,6 +263,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
 
     def _refuse(self, error: GatewayError) -> None:
         """Turn the request away, wherever in it the connection is."""
+        self._end_body()
         request = self._request
         if request is None:  # inside its head
             wire = self._unread()

@@ -11,7 +11,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB, Limits
 from infergate.core.memory import SMALL
 from infergate.transport import guard
-from infergate.transport.guard import MOST_STREAMS, Admission, Share, Unsent
+from infergate.transport.guard import MOST_STREAMS, Admission, Share, Unreceived, Unsent
 
 
 def test_requests_are_bounded_and_counted() -> None:
@@ -66,6 +66,8 @@ class Client:
 
     def cut_off(self) -> None:
         self.cut += 1
+
+    cut_off_sender = cut_off
 
 
 def test_a_request_that_is_alone_may_always_grow() -> None:
@@ -145,6 +147,55 @@ def test_the_largest_are_given_up_until_a_quarter_is_free(monkeypatch: pytest.Mo
     with pytest.raises(GatewayError):
         admission.grow(1)
     assert [client.cut for client in clients] == [0, 1, 0, 0]
+
+
+Looks = list[tuple[float, float]]
+
+
+@pytest.mark.parametrize(
+    ("length", "looks", "is_cut"),
+    [
+        (10, [(1.9, 0)], False),
+        (10, [(2.1, 0)], True),
+        (10, [(3.0, 0.9)], True),
+        (10, [(3.0, 1.1)], False),
+        (10, [(1.0, 9.9), (60.0, 9.9)], True),
+        (10, [(60.0, 9.99), (60.5, 9.99), (63.0, 9.9901)], True),
+        (10, [(60.0, 7), (61.0, 7.01), (63.0, 8)], False),
+        (0, [(5.0, 4)], False),
+        (0, [(5.0, 4), (20.0, 10)], False),
+        (0, [(1.0, 8), (5.0, 8.01), (8.0, 8.02)], True),
+        (0, [(1.0, 8), (5.0, 8)], True),
+    ],
+)
+def test_slow_senders_are_given_up_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, length: int, looks: Looks, *, is_cut: bool
+) -> None:
+    """MiB that have come by each look, of ``length`` or of a body that announces none. What came
+    long ago does not excuse who drips now."""
+    admission = Admission(Limits(in_flight_bytes=10 * MIB, idle_body_time=27.0))
+    client, body = Client(), Unreceived(admission)
+    share = Share(admission)
+    share.take(0)
+    share.grow(10 * MIB)
+    came = 0
+    body.receive(10 * MIB, 10 * MIB if length else 0, 100.0, client)
+    for age, told in looks:
+        now = 100.0 + age
+        if int(told * MIB) != came:
+            came = int(told * MIB)
+            body.receive(length * MIB or came, length * MIB - came if length else 0, now, client)
+        assert not client.cut
+        monkeypatch.setattr(guard.time, "monotonic", lambda now=now: now)
+        with pytest.raises(GatewayError):
+            admission.grow(1)
+    assert client.cut == is_cut
+    assert admission.bytes == 10 * MIB, "the share counts it"
+    body.end()
+    body.end()
+    body.cut_off()
+    assert (client.cut, body.is_slow(1e9, 1.0)) == (is_cut, False)
+    assert not admission.awaited
 
 
 class Accounts(RuleBasedStateMachine):

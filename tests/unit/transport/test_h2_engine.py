@@ -210,7 +210,7 @@ async def test_calls_that_come_before_our_settings_are_known_are_counted(connect
     site, peer = await connect(limits)
     peer.send(b"".join(opened(n, "Wait") + message(n, b"x") for n in (1, 3, 5, 7, 9, 11)))
     ends = [status(await peer.until(is_end)) for _ in range(2)]
-    assert {code for code, _ in ends} == {calls.UNAVAILABLE}
+    assert {code for code, _ in ends} == {calls.RESOURCE_EXHAUSTED}
     assert site.admission.requests == 4
     assert site.admission.bytes == 2 * 398 + 4
     peer.send(frames.reset(1, 8) + frames.reset(3, 8))

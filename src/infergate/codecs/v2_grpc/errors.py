@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from infergate.core.errors import GatewayError, Kind, retry_headers
+from infergate.core.memory import IN_FLIGHT_BYTES
 from infergate.core.wire import RpcResponse
 
 CODES: Final[dict[Kind, int]] = {
@@ -28,6 +29,8 @@ CODES: Final[dict[Kind, int]] = {
     Kind.INTERNAL: 13,  # INTERNAL
 }
 """What a client is told. Every kind has its row; a test walks them."""
+_RESOURCE_EXHAUSTED: Final = 8
+"""What it is told where the memory budget is spent."""
 
 # grpc-message is percent-encoded into a header, at worst three bytes for one, and clients turn
 # metadata over 8 KiB away.
@@ -40,7 +43,7 @@ def build_error(error: GatewayError) -> RpcResponse:
     if len(details) > _DETAILS_BYTES:
         details = details[:_DETAILS_BYTES] + b"..."
     return RpcResponse(
-        code=CODES[error.kind],
+        code=_RESOURCE_EXHAUSTED if error.limit == IN_FLIGHT_BYTES else CODES[error.kind],
         details=details.decode("utf-8", "ignore"),
         metadata=retry_headers(error),
     )

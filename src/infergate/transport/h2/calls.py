@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, unquote
 
+from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
+from infergate.core.memory import IN_FLIGHT_BYTES
 from infergate.transport import grpc_metadata
 from infergate.transport.h2 import fields
 from infergate.transport.h2.fields import Fields
@@ -43,6 +45,11 @@ _NAMES: Final = 256
 _LONGEST_NAME: Final = 64
 """Characters of one."""
 _OF_HTTP_WORDS: Final = "Received http2 header with status: "
+
+
+def code_of(overload: GatewayError) -> int:
+    """The code of what the gateway has no room for."""
+    return RESOURCE_EXHAUSTED if overload.limit == IN_FLIGHT_BYTES else UNAVAILABLE
 
 
 class Asked:

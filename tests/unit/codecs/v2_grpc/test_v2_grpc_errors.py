@@ -51,6 +51,12 @@ def test_codes_are_grpcs(kind: Kind, code: int) -> None:
     assert CODES[kind] == code
 
 
+@pytest.mark.parametrize(("limit", "code"), [("in_flight_bytes", 8), ("in_flight", 14), ("", 14)])
+def test_a_spent_memory_budget_has_a_code_of_its_own(limit: str, code: int) -> None:
+    told = CODEC.build_error(GatewayError(Kind.OVERLOADED, "full", limit=limit), None)
+    assert told.code == code
+
+
 def test_retry_after_travels_as_whole_seconds() -> None:
     told = CODEC.build_error(GatewayError(Kind.RATE_LIMITED, "slow down", retry_after=1.2), None)
     assert told.metadata == {"retry-after": "2"}

@@ -1,0 +1,144 @@
+"""Clients that announce long bodies, or send most of them, and let the rest drip: they hold the
+memory budget only as long as nobody else needs it."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from e2e.running import ENGINE, LISTENERS, Infergate, started_infergate
+from faults import h2
+from faults.peer import Client
+from faults.rpc import INFER
+from faults.tight import Tight, good, head
+from faults.watch import MIB, metric, refused_by, unharmed, until, well
+from peers.support.process import free_ports
+
+BUDGET = 16 * MIB
+SIZE = MIB
+CROWD = 20
+CONFIG = f"""
+backends:
+  ours: {{protocol: builtin}}
+routes:
+  - {{model: "*", backend: ours}}
+limits: {{body: 4MiB, in_flight_bytes: {BUDGET}B}}
+"""
+SECONDS = 15.0
+"""In which there is room again; each look for slow clients takes half of one, a sender has two."""
+STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
+
+
+def grpc(method: str, sent: int) -> bytes:
+    """A call whose message announces SIZE bytes, of which ``sent`` are here."""
+    window = b"".join(
+        h2.frame(h2.DATA, 0, 1, bytes(min(16384, sent - at))) for at in range(0, sent, 16384)
+    )
+    announced = h2.frame(h2.DATA, 0, 1, b"\0" + struct.pack(">I", SIZE))
+    opened = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.asking(method))
+    return h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0) + opened + announced + window
+
+
+DATA = h2.frame(h2.DATA, 0, 1, b"x")
+DRIPS: dict[str, tuple[str, bytes, bytes]] = {
+    "a length": ("http", head(length=SIZE), b"x"),
+    "all but a KiB": ("http", head(length=SIZE) + bytes(SIZE - 1024), b"x"),
+    "a chunk": (
+        "http",
+        head("Transfer-Encoding: chunked", length=None) + b"%x\r\n" % (4 * MIB) + bytes(SIZE),
+        b"x",
+    ),
+    "a frame": ("raw", struct.pack("<I", SIZE), b"x"),
+    "a message": ("grpc", grpc(INFER, 1000), DATA),
+    "a message of a stream": ("grpc", grpc(STREAM, 1000), DATA),
+}  # fmt: skip
+if ENGINE == "compat":  # grpcio hands over what is complete
+    DRIPS = {name: drip for name, drip in DRIPS.items() if drip[0] != "grpc"}
+REFUSALS = {"http": b"HTTP/1.1 503 ", "grpc": b"memory is short", "raw": b"memory is short"}
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Tight]:
+    (port,) = free_ports(1)
+    raw = f'{{{{address: "tcp://127.0.0.1:{port}", model: identity, framing: size-prefixed}}}}'
+    with started_infergate(CONFIG, f"{LISTENERS}  graphpipe: [{raw}]\n") as each:
+        assert ask(each) == 200
+        yield Tight(each.http, each.grpc, each.admin, each.pid, each.log, f"127.0.0.1:{port}")
+        well(each)
+
+
+def ask(gateway: Infergate, size: int = 2 * SIZE, pieces: int = 1, pause: float = 0.0) -> int:
+    """The status of an inference of ``size`` bytes that is sent in so many pieces."""
+    tensor = {"name": "INPUT0", "datatype": "UINT8", "shape": [size]}
+    inputs = [tensor | {"parameters": {"binary_data_size": size}}]
+    told = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+    with Client(gateway.http) as client:
+        split = f"Inference-Header-Content-Length: {len(told)}"
+        client.send(head(split, length=len(told) + size) + told)
+        for _ in range(pieces):
+            with suppress(ConnectionError):  # refused: the answer tells
+                client.send(bytes(size // pieces))
+            time.sleep(pause)  # the sender's own rate
+        return client.answer().status
+
+
+def held(gateway: Infergate) -> float:
+    return metric(gateway, "infergate_in_flight_bytes")
+
+
+class Drippers:
+    """Clients that go on dripping until they are refused; ``told`` is what each was."""
+
+    def __init__(self, address: str, begin: bytes, piece: bytes, stack: ExitStack) -> None:
+        self._piece = piece
+        self._clients = [stack.enter_context(Client(address)) for _ in range(CROWD)]
+        self.told: list[bytes] = [b""] * CROWD
+        self._over = threading.Event()
+        for client in self._clients:
+            with suppress(ConnectionError):
+                client.send(begin)
+            client.socket.setblocking(False)
+        thread = threading.Thread(target=self._drip)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(self._over.set)
+
+    def _drip(self) -> None:
+        while not self._over.wait(0.3):
+            for number, client in enumerate(self._clients):
+                with suppress(BlockingIOError, ConnectionError):
+                    self.told[number] += client.socket.recv(65536)
+                with suppress(BlockingIOError, ConnectionError):
+                    client.socket.send(self._piece)
+
+
+@pytest.mark.parametrize("drip", DRIPS)
+def test_memory_is_not_held_by_dripping(site: Tight, drip: str) -> None:
+    """Whoever asks is refused at first, served within seconds, and from then on. A client that
+    sends at its own steady rate, though it takes seconds, is not cut off."""
+    kind, begin, piece = DRIPS[drip]
+    address = {"http": site.http, "grpc": site.grpc, "raw": site.raw}[kind]
+    with (
+        unharmed(site, lambda: good(site), grows=4 * BUDGET),
+        ThreadPoolExecutor(1) as beside,
+        ExitStack() as stack,
+    ):
+        steady = beside.submit(ask, site, SIZE, 64, 0.08)
+        until(lambda: held(site) >= SIZE, "it sends")
+        with refused_by(site, "in_flight_bytes"):
+            drippers = Drippers(address, begin, piece, stack)
+            until(lambda: held(site) > BUDGET * 3 // 4, "they hold much")
+            began = time.monotonic()
+            until(lambda: ask(site) == 200, "there is room")
+            assert time.monotonic() - began < SECONDS
+        assert [ask(site) for _ in range(20)] == [200] * 20
+        assert steady.result() == 200
+        until(lambda: any(REFUSALS[kind] in told for told in drippers.told), "they are told why")
+    until(lambda: held(site) == 0, "it is given back")
