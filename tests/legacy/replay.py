@@ -3,8 +3,8 @@
 *Rule 1.* HTTP requests of a recorded connection go one at a time, as the client sent them: the
 legacy servers lose what is pipelined. So do gRPC calls, for a sequence's requests have an order.
 *Rule 2.* Reading ends when the answers are whole; nothing waits for a time to pass.
-*Rule 3.* A recorded client has not seen the settings of this server, so it does not acknowledge them:
-its header blocks may use a dynamic table that this server has switched off (RFC 7541, 4.2).
+*Rule 3.* A recorded client has not seen the settings of this server, so it does not acknowledge
+them: its header blocks may use a dynamic table that this server has switched off (RFC 7541, 4.2).
 """
 
 from __future__ import annotations
