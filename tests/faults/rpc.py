@@ -18,11 +18,11 @@ from faults.watch import SECONDS
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
-def infer_message(model: str, **more: Any) -> bytes:
-    """A good inference of one INT32 named INPUT0."""
+def infer_message(model: str, *, count: int = 1, **more: Any) -> bytes:
+    """A good inference of ``count`` INT32 named INPUT0."""
     message = pb.ModelInferRequest(model_name=model, **more)
-    message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
-    message.raw_input_contents.append(b"\x07\0\0\0")
+    message.inputs.add(name="INPUT0", datatype="INT32", shape=[count])
+    message.raw_input_contents.append(b"\x07\0\0\0" * count)
     return bytes(message.SerializeToString())
 
 
