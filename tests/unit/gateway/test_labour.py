@@ -21,12 +21,12 @@ from infergate.codecs.v2_grpc import messages as v2
 from infergate.core.call import ANONYMOUS, Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB
+from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, CostlyError
 from infergate.core.memory import MemoryShare
 from infergate.core.messages import InferResponse, ModelMetadata, TensorMetadata
 from infergate.core.retrying import RetryPolicy
 from infergate.core.tensor import Tensor, pack_bytes
-from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, joined, size
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined, size
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
 from infergate.gateway.labour import Labour
@@ -235,6 +235,31 @@ async def test_answers_that_a_helper_writes_are_numbered_with_the_others(
         numbers.append(number(wire))
     assert numbers == [1, 2, 3, 4]
     assert [each[0] for each in aside.jobs] == ["build_response"] * 2
+
+
+async def test_a_helper_relabels_a_legacy_answer_of_many_fields() -> None:
+    codec: Any = plugins()["trtis-grpc"].make({})
+    labour = Labour(codec, DEFAULT_LIMITS, _Helper())
+    header = pb.InferRequestHeader(batch_size=1, id=7)
+    header.input.add(name="I")
+    header.output.add(name="O")
+    message = pb.InferRequest(model_name="m", model_version=-1, meta_data=header, raw_input=[b"\0"])
+    wire = RpcRequest(INFER, (message.SerializeToString(),))
+    asked = codec.shield(wire, labour.limits).finish(MODEL)
+    told = pb.InferResponse(raw_output=[bytes(4)])
+    told.request_status.code, told.meta_data.id = 1, 7
+    output = told.meta_data.output.add(name="O")
+    output.raw.batch_byte_size = 4
+    output.raw.dims.append(1)
+    fields = b"\x2a\x00" * 80_000
+    size = len(fields)
+    many = b"\x12" + bytes((size & 127 | 128, size >> 7 & 127 | 128, size >> 14))
+    arguments = RpcResponse((told.SerializeToString() + many + fields,)), asked, "", ""
+    with pytest.raises(CostlyError):
+        codec.relabel(*arguments, labour.limits)
+    answer = await labour.answered_aside(call(), codec.relabel, *arguments, labour.limits)
+    assert _number_over_rpc(answer) == 1
+    assert pb.InferResponse.FromString(joined(answer.message)).meta_data.id == 7
 
 
 @pytest.mark.parametrize("stream", ["triton", "plain"])

@@ -13,10 +13,11 @@ import pytest
 from fakes import LineCodec, Memory, call
 
 from infergate.codecs.base import Parsed, Profile
+from infergate.core.aside import Aside
 from infergate.core.call import ROUNDING, Call
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.limits import DEFAULT_LIMITS, Limits
-from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.limits import DEFAULT_LIMITS, MIB, Limits
+from infergate.core.messages import Answer, InferRequest, InferResponse
 from infergate.core.wire import RpcRequest, RpcResponse, joined
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
@@ -66,6 +67,39 @@ class StreamCodec(LineCodec):
         raise NotImplementedError
 
 
+class LongCodec(StreamCodec):
+    """Its answers are long text."""
+
+    def text_in(self, wire: RpcRequest) -> int:
+        return 0
+
+    def text_forwarded(self, wire: RpcResponse, asked: RpcRequest) -> int:
+        return 0
+
+    def text_out(self, answer: Answer, parsed: Parsed) -> int:
+        return MIB
+
+    def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
+        return 0, MIB
+
+    def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+        return 0
+
+    def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+        return 0
+
+
+class Helper:
+    """Does it here, and counts."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+
+    async def run(self, deadline: float | None, function: Any, *arguments: Any, **more: Any) -> Any:
+        self.jobs += 1
+        return function(*arguments)
+
+
 class Acting(Memory):
     """The version says what to do: give so many answers of which others follow, ``one`` that is
     the last, or ``fail``. The model ``held`` waits until it is let go."""
@@ -104,17 +138,24 @@ class Acting(Memory):
 
 
 class Site:
-    def __init__(self, *, in_turn: bool = False, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        in_turn: bool = False,
+        timeout: float | None = None,
+        codec: StreamCodec | None = None,
+        aside: Aside | None = None,
+    ) -> None:
         self.backend = Acting()
         route = Route("*", "acting", timeout=timeout)
         self.gateway = gateway = Gateway(RouteTable([route]), {"acting": self.backend}, {})
-        self.codec = StreamCodec()
-        frontend = Frontend(self.codec, gateway, DEFAULT_LIMITS)
+        self.codec = codec or StreamCodec()
+        frontend = Frontend(self.codec, gateway, DEFAULT_LIMITS, aside)
         self.records: list[Call] = []
-        codec: Any = InTurn(self.codec, "/t.T/Stream") if in_turn else self.codec
+        writes: Any = InTurn(self.codec, "/t.T/Stream") if in_turn else self.codec
         self.names = 0
         self.call = call(deadline=None)
-        self.stream = Stream(frontend, codec, self.name, self.record, self.call)
+        self.stream = Stream(frontend, writes, self.name, self.record, self.call)
 
     def record(self, call: Call) -> None:
         self.records.append(call)
@@ -152,6 +193,13 @@ async def test_all_answers_and_the_end() -> None:
     assert (told.model, told.backend, told.outcome) == ("m", "acting", "ok")
     assert (told.bytes_in, told.bytes_out) == (11, 23)
     assert site.names == 3
+
+
+async def test_a_helper_writes_long_answers() -> None:
+    helper = Helper()
+    site = Site(codec=LongCodec(), aside=helper)
+    assert await site.ask("infer m 2 a") == ["a more"] * 2 + ["a end"]
+    assert helper.jobs == 2
 
 
 @pytest.mark.parametrize(
