@@ -247,7 +247,7 @@ async def test_a_helper_relabels_a_legacy_answer_of_many_fields() -> None:
     wire = RpcRequest(INFER, (message.SerializeToString(),))
     asked = codec.shield(wire, labour.limits).finish(MODEL)
     told = pb.InferResponse(raw_output=[bytes(4)])
-    told.request_status.code, told.meta_data.id = 1, 7
+    told.request_status.code = 1
     output = told.meta_data.output.add(name="O")
     output.raw.batch_byte_size = 4
     output.raw.dims.append(1)

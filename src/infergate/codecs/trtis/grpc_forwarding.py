@@ -62,6 +62,12 @@ class CheckedRpc(RpcRequest):
     unfinished: Callable[[], tuple[Any, Unfinished[Parsed]]] | None = None
     id: int = 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """With what an answer is checked by (Rule 2); answers that are remembered stay here."""
+        known = None if self.header is None else replace(self.header, answers={})
+        told = (self.method, self.message, self.metadata, known, self.names, self.unfinished)
+        return CheckedRpc, (*told, self.id)
+
 
 def check(
     wire: RpcRequest, asked: InferRequest, headers: CheckedHeaders, level: Level, limits: Limits
