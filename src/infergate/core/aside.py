@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -33,8 +34,17 @@ class Aside(Protocol):
 
 
 def client_of(call: Call) -> tuple[str, str]:
-    """Who shares helpers with others: an identity, where it tells clients apart, else an address;
-    and the connection."""
+    """Who shares helpers with others: an identity, where it tells clients apart, else an address,
+    for IPv6 its network of 64 bits, all of which one host may have; and the connection."""
     peer, identity = call.peer, call.identity
     known = identity and identity != ANONYMOUS
-    return identity if known else peer.rpartition(":")[0], peer
+    return identity if known else _network(peer.rpartition(":")[0]), peer
+
+
+def _network(address: str) -> str:
+    if not address.startswith("["):
+        return address
+    number = ipaddress.IPv6Address(address[1:-1].partition("%")[0])
+    if number.ipv4_mapped is not None:
+        return str(number.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(number), 64), strict=False))

@@ -433,6 +433,33 @@ async def test_a_full_queue_refuses_and_callers_that_leave_make_room(
     await pool.close()
 
 
+async def test_a_job_that_is_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pool.__module__ + ".MAX_WAITING", 2)
+    tally = Tally()
+    pool = Pool(1, tally)
+    at_work = asyncio.create_task(pool.run(None, time.sleep, 3600))
+    await asyncio.sleep(0)
+
+    async def ask(connection: str, cost: int) -> int:
+        return await pool.run(None, pow, 2, 2, client=("nat", connection), cost=cost)
+
+    tasks = []
+    for connection, cost in (("1", 3), ("2", 2), ("3", 1)):
+        tasks.append(asyncio.create_task(ask(connection, cost)))
+        await asyncio.sleep(0)
+    tasks[1].cancel()  # replaced at the same moment
+    for task in tasks[:1]:
+        with pytest.raises(GatewayError, match="too many long messages") as caught:
+            await task
+        assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
+    await asyncio.gather(tasks[1], return_exceptions=True)
+    assert (tally.waiting, tally.refused, len(pool._queue)) == (1, 2, 1)
+    tasks[2].cancel()
+    at_work.cancel()
+    await asyncio.gather(tasks[2], return_exceptions=True)
+    await pool.close()
+
+
 async def test_a_long_job_without_a_caller_is_killed(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ def _queue(most: int = MAX_WAITING, cost: int = MAX_COST) -> FairQueue[Job]:
 
 
 def _put(queue: FairQueue[Job], job: Job) -> bool:
-    return queue.put(job[0], job[1], job[2], job)
+    return job not in queue.put(job[0], job[1], job[2], job)
 
 
 def _taken(queue: FairQueue[Job]) -> list[Job]:
@@ -47,8 +47,12 @@ def test_bounds_hold_order_is_kept_and_nothing_is_lost(
     taken: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, (client, connection, cost, takes) in enumerate(told):
         job = client, connection, cost, number
-        if _put(queue, job):
-            waiting[job] = None
+        waiting[job] = None
+        for refused in queue.put(client, connection, cost, job):
+            assert refused[0] == client
+            assert refused is job or refused[1] != connection
+            assert refused[3] == max(each[3] for each in waiting if each[:2] == refused[:2])
+            del waiting[refused]
         assert len(queue) == len(waiting) <= most
         assert sum(max(each[2], 1) for each in waiting) <= most_cost
         if takes and (found := queue.take()) is not None:
@@ -132,6 +136,39 @@ def test_one_client_leaves_room_for_others() -> None:
     assert sum(_put(queue, ("a", "1", 10, n)) for n in range(100)) == 34
     assert sum(_put(queue, ("a", "2", 10, n)) for n in range(100)) > 0
     assert not _put(queue, ("b", "1", 1000, 1))
+
+
+@pytest.mark.parametrize(
+    ("connections", "jobs", "cost"), [(60, 1, 16 * MIB), (8, 400, MIB), (600, 1, 700 * KIB)]
+)
+def test_small_jobs_have_room_beside_large_ones_of_the_same_client(
+    connections: int, jobs: int, cost: int
+) -> None:
+    """Whether the bytes or the number of jobs fill the client's share."""
+    queue = _queue()
+    for number in range(connections * jobs):
+        _put(queue, ("nat", f"bad{number % connections}", cost, number))
+    waiting, good = len(queue), ("nat", "good", 400 * KIB, -1)
+    assert _put(queue, good)
+    assert len(queue) in {waiting, waiting + 1}
+    assert not _put(queue, ("nat", "bad", 512 * MIB, -2))
+    assert good in _taken(queue)
+
+
+@given(st.lists(st.tuples(st.sampled_from("1234"), st.integers(1, 50)), max_size=40))
+def test_no_connection_is_refused_while_another_of_its_client_has_more(
+    told: list[tuple[str, int]],
+) -> None:
+    queue = _queue(1000, 200)
+    costs: dict[str, int] = defaultdict(int)
+    for number, (connection, cost) in enumerate(told):
+        job = "a", connection, cost, number
+        before = dict(costs)
+        costs[connection] += cost
+        for refused in queue.put(*job[:3], job):
+            costs[refused[1]] -= refused[2]
+            if refused is job:
+                assert max(before.values(), default=0) <= costs[connection] + cost
 
 
 def test_jobs_that_cost_too_much_for_now_wait() -> None:

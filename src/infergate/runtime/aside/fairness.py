@@ -7,7 +7,9 @@ one client pass large ones of another.
 
 *Rule 1.* The jobs of one connection keep their order.
 *Rule 2.* A client may occupy at most as much of the queue as is free, so one that fills the queue
-leaves half of it to the others. The same holds for the connections of one client.
+leaves half of it to the others. The same holds for the connections of one client, which may be
+several clients behind one address: a job without room replaces the last jobs of the client's
+connection that has most waiting, unless its own would then have as much.
 *Rule 3.* No job waits for ever: the clock rises with each job that is taken, by its cost over the
 number of those who share, and later jobs of others start at the clock.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -67,11 +70,6 @@ class _Flow(Generic[T]):
         if not flow.count:
             del self.flows[name]
 
-    def fits(self, cost: int, count: float, most: float) -> bool:
-        """Whether one more job fits into what its flow may have: ``count`` jobs of cost ``most``
-        are free."""
-        return self.count < count and self.cost + cost <= most
-
     def grow(self, cost: int) -> None:
         """One job more (of a positive ``cost``)."""
         self.count += 1
@@ -95,27 +93,49 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return self._root.count
 
-    def put(self, client: str, connection: str, cost: int, job: T) -> bool:
-        """Whether ``job`` may wait; if so it does."""
+    def put(self, client: str, connection: str, cost: int, job: T) -> Sequence[T]:
+        """Add ``job``, where it has room. Returns the jobs that are refused and do not wait: none;
+        ``job``; or the last ones of another connection of this client, which waited until now."""
         cost = max(cost, 1)
-        root = self._root
-        count, most = self._max_waiting - root.count, self._max_cost - root.cost
-        group = root.flows.get(client)
-        if group is not None:
-            if not group.fits(cost, count, most):
-                return False
-            flow = group.flows.get(connection)
-            # What is left of the client's own share, which shrinks as it fills the queue.
-            if flow is not None and not flow.fits(cost, count - group.count, most - group.cost):
-                return False
-        elif not count or cost > most:
-            return False
+        root, refused = self._root, list[T]()
+        group = root.flows.get(client) or _Flow[T](0.0)
+        flow = group.flows.get(connection) or _Flow[T](0.0)
+        # What the client may have is what is free, and a connection what is left of that.
+        costly = group.cost + flow.cost + cost > self._max_cost - root.cost
+        if costly or group.count + flow.count >= self._max_waiting - root.count:
+            refused = self._replace(group, flow, cost, costly=costly)
+            if not refused:
+                return (job,)
         group = root.add(client)
         flow = group.add(connection)
         flow.jobs.append((cost, job))
         for each in (root, group, flow):
             each.grow(cost)
-        return True
+        return refused
+
+    def _replace(self, group: _Flow[T], flow: _Flow[T], cost: int, *, costly: bool) -> list[T]:
+        """Remove the last jobs of the heaviest flow of ``group``, so many that a job of ``cost``
+        replaces them; none where ``flow`` would be as heavy with it. Weight is what lacks room:
+        the cost, if ``costly``, else the number of jobs."""
+
+        def weight(cost: int, count: int) -> tuple[int, int]:
+            return (cost, count) if costly else (count, cost)
+
+        flows, removed = group.flows, list[T]()
+        name = max(flows, key=lambda each: weight(flows[each].cost, flows[each].count), default="")
+        heaviest = flows.get(name, flow)
+        if weight(heaviest.cost, heaviest.count) <= weight(flow.cost + cost, flow.count + 1):
+            return removed
+        lacking = cost if costly else 1
+        while lacking > 0:
+            freed, last = heaviest.jobs.pop()
+            removed.append(last)
+            lacking -= freed
+            for each in (self._root, group, heaviest):
+                each.shrink(freed)
+        if not heaviest.count:
+            del flows[name]
+        return removed
 
     def take(self, max_cost: float = math.inf) -> T | None:
         """Remove and return the job whose turn it is, among those that are their connection's first

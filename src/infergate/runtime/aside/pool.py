@@ -124,14 +124,10 @@ class Pool:
         """Wait for a process. Raises OVERLOADED."""
         tally, loop = self._tally, asyncio.get_running_loop()
         waiter: asyncio.Future[_Place] = loop.create_future()
-        if not self._queue.put(*client, cost, waiter):
-            tally.refused += 1
-            raise GatewayError(
-                Kind.OVERLOADED,
-                "too many long messages of this client wait for a helper process",
-                retry_after=_RETRY_AFTER,
-                limit="runtime.aside.fairness.MAX_COST",
-            )
+        for refused in self._queue.put(*client, cost, waiter):
+            if not refused.done():  # else its caller has just gone away
+                tally.refused += 1
+                refused.set_exception(_full())
         tally.waiting += 1
         began = loop.time()
         self._assign()  # a small job may have the process that large ones leave free
@@ -140,7 +136,7 @@ class Pool:
         except asyncio.CancelledError:  # also at the deadline
             if waiter.cancelled():
                 self._queue.discard(*client, waiter)
-            else:  # it was called at the same moment
+            elif waiter.exception() is None:  # it was called at the same moment
                 self._freed(waiter.result())
             raise
         finally:
@@ -204,6 +200,15 @@ class _Place:
             process = self._started.result()
             process.kill()
             await process.lost
+
+
+def _full() -> GatewayError:
+    return GatewayError(
+        Kind.OVERLOADED,
+        "too many long messages of this client wait for a helper process",
+        retry_after=_RETRY_AFTER,
+        limit="runtime.aside.fairness.MAX_COST",
+    )
 
 
 def _is_lost(started: asyncio.Task[_Process]) -> bool:
