@@ -17,6 +17,7 @@ from infergate.codecs.v2_grpc import descriptions, heads, parts
 from infergate.codecs.v2_grpc import tensors as rpc_tensors
 from infergate.codecs.v2_rest import backend as rest_backend
 from infergate.codecs.v2_rest import document, tensors
+from infergate.codecs.v2_rest import metadata as rest_metadata
 from infergate.core import classification, inflation, names, tensor
 from infergate.core.limits import DEFAULT_LIMITS, ELEMENTS_ON_LOOP, KIB, MIB, Limits
 from infergate.gateway import gateway, mirror, regions, streaming
@@ -56,7 +57,9 @@ def test_bounds_that_are_not_configured() -> None:
         "core.limits.ELEMENTS_ON_LOOP": ELEMENTS_ON_LOOP,
         "codecs.protos.scan.FIELDS_ON_LOOP": scan.FIELDS_ON_LOOP,
         "codecs.v2_grpc.tensors.TYPED_ON_LOOP": rpc_tensors.TYPED_ON_LOOP,
+        "codecs.protos.scan.TOLD_ON_LOOP": scan.TOLD_ON_LOOP,
         "codecs.v2_rest.document.SLOW_ON_LOOP": document.SLOW_ON_LOOP,
+        "codecs.v2_rest.document.NESTED_ON_LOOP": document.NESTED_ON_LOOP,
         "codecs.v2_rest.tensors.TENSORS_ON_LOOP": tensors.TENSORS_ON_LOOP,
         "codecs.trtis.text.LONGEST_ON_LOOP": text.LONGEST_ON_LOOP,
         "gateway.gateway.CAST_ON_LOOP": gateway.CAST_ON_LOOP,
@@ -75,6 +78,8 @@ def test_bounds_that_are_not_configured() -> None:
         "codecs.v2_rest.backend.MAX_VALUES": rest_backend.MAX_VALUES,
         "codecs.v2_rest.document.MAX_NAMES": document.MAX_NAMES,
         "codecs.graphpipe.metadata.MAX_JSON": metadata.MAX_JSON,
+        "codecs.graphpipe.metadata.MOST": metadata.MOST,
+        "codecs.v2_rest.metadata.LONGEST_HEALTH": rest_metadata.LONGEST_HEALTH,
         "codecs.v2_grpc.descriptions.MOST_FIELDS": descriptions.MOST_FIELDS,
         "codecs.v2_grpc.descriptions.MOST_HEAD": descriptions.MOST_HEAD,
         "codecs.v2_grpc.heads.LONGEST": heads.LONGEST,

@@ -47,7 +47,7 @@ from infergate.core.wire import HttpResponse
 
 _MOST: Final = 32_768
 """Entries of one list in a server's answer: far more models than a server holds."""
-_LONGEST_HEALTH: Final = 16 * KIB
+LONGEST_HEALTH: Final = 16 * KIB
 """Bytes of the answer to a health question, which has 15."""
 _ENUM: Final = "State."
 """How MLServer 1.7 begins a state: with the name of its enumeration."""
@@ -161,8 +161,8 @@ def read_index_request(body: bytes, limits: Limits) -> ModelIndexRequest:
 def read_ready(body: bytes) -> Health:
     """What a 200 to a health question says: yes, unless its body says no (Open Inference
     Protocol: ``{"live": …}``, ``{"ready": …}``)."""
-    if len(body) > _LONGEST_HEALTH:
-        raise bad_request(f"it has {len(body)} bytes, the limit is {_LONGEST_HEALTH}")
+    if len(body) > LONGEST_HEALTH:
+        raise bad_request(f"it has {len(body)} bytes, the limit is {LONGEST_HEALTH}")
     if body.lstrip()[:1] != b"{":
         return Health(ok=True)
     told = members(read(body), "the body", ("live", "ready"))
