@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from infergate.codecs.base import Profile
-from infergate.codecs.v2_rest.document import members, present, read, shown
+from infergate.codecs.v2_rest.document import check_length, members, present, read, shown
 from infergate.codecs.v2_rest.document import parameters as plain
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.paths import Place, repository_path
@@ -49,6 +49,8 @@ def _read_parameters(body: bytes, limits: Limits) -> Parameters:
 
 def _read_value(key: str, value: Any) -> Any:
     if not key.startswith(_FILE):
+        if isinstance(value, str):
+            check_length(len(value), f"parameters.{shown(key)}")
         return value
     try:
         return base64.b64decode(value, validate=True)

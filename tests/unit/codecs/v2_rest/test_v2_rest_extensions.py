@@ -103,6 +103,12 @@ def test_requests(wire: HttpRequest, operation: Operation) -> None:
         (post('{"parameters":{"file:m":"?"}}', LOAD), "file:m", Kind.BAD_REQUEST),
         (post('{"parameters":{"file:m":1}}', LOAD), "base64", Kind.BAD_REQUEST),
         (post('{"parameters":{"file:m":"é"}}', LOAD), "base64", Kind.BAD_REQUEST),
+        pytest.param(
+            post('{"parameters":{"config":"%s"}}' % ("x" * (4 * MIB + 1)), LOAD),
+            "parameters.config",
+            Kind.TOO_LARGE,
+            id="a long configuration",
+        ),
         (post('{"x":1.5}', "/v2/logging"), "'x'", Kind.BAD_REQUEST),
         (post('{"x":1}', "/v2/trace/setting"), "'x'", Kind.BAD_REQUEST),
         (post('{"x":["a",1]}', "/v2/trace/setting"), "'x'", Kind.BAD_REQUEST),
