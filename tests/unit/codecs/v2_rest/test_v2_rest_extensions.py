@@ -11,7 +11,7 @@ from v2_rest_wires import CODEC, body, get, ok, post, refused
 from infergate.codecs.base import Parsed, Peek
 from infergate.codecs.profiles import KSERVE, MLSERVER, TRITON
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.limits import DEFAULT_LIMITS, MIB, Limits
 from infergate.core.messages import (
     Answer,
     Done,
