@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from infergate.backends.base import read_wrong
 from infergate.codecs.base import Codec, Profile, Streaming, Textual
-from infergate.core.accounting import READ_TIMES, Writing, are_long, count_tensors, parts
+from infergate.core.accounting import Writing, are_long, count_tensors, parts, reading
 from infergate.core.aside import Aside, client_of
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
@@ -148,12 +148,18 @@ class Messages(Generic[Req, Resp]):
         model: ModelMetadata | None,
     ) -> T:
         cost = size(parts(answer))
+        text = self._textual
+        json = 0 if text is None else text.json_in(answer, self._limits.json)
         try:
-            return await self._do_aside(call, cost, how, answer, operation, self._limits, model)
+            return await self._do_aside(
+                call, cost, how, answer, operation, self._limits, model, json=json
+            )
         except GatewayError as error:
             raise read_wrong(error, self._name) from None
 
-    async def _do_aside(self, call: Call, cost: int, how: Callable[..., T], *arguments: Any) -> T:
+    async def _do_aside(
+        self, call: Call, cost: int, how: Callable[..., T], *arguments: Any, json: int = 0
+    ) -> T:
         assert self._aside is not None
         return await self._aside.run(
             call.deadline,
@@ -162,5 +168,5 @@ class Messages(Generic[Req, Resp]):
             client=client_of(call),
             cost=cost,
             memory=call.memory,
-            size=READ_TIMES * cost,
+            size=reading(cost, json),
         )

@@ -244,6 +244,11 @@ class Textual(Protocol[Req_contra]):
         inflated for it. Never raises."""
         ...
 
+    def json_in(self, wire: Any, most: int) -> int:
+        """Bytes of JSON in the request or answer ``wire``, its encoding undone, at most; a longer
+        one than ``most`` is refused before it is read. Never raises."""
+        ...
+
     def text_forwarded(self, wire: Any, asked: Any) -> int:
         """Bytes that ``relabel`` compresses or inflates for the answer ``wire`` to ``asked``."""
         ...

@@ -6,6 +6,7 @@ event loop serves others between two pieces.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
 from typing import Final
@@ -21,12 +22,20 @@ PIECE: Final = 64 * KIB
 """Bytes of one piece at most: a quarter of a millisecond."""
 RATIO: Final = 1032
 """No deflate stream inflates to more times its size."""
+_TRAILER: Final = 4
+"""Bytes of the length that a member of gzip ends with, modulo 2**32."""
 MAX_MEMBERS: Final = 4096
 """Of one gzip body over HTTP. ``bgzip`` ends a member every 64 KiB, so the largest body has a
 quarter."""
 _CHUNK: Final = 16 * KIB
 """Bytes of input for one piece. Zlib copies what it leaves of them."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+
+
+_MEMBER: Final = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
+"""How each member of gzip begins: deflate, no reserved flags. Zlib refuses others."""
+_SEARCHED: Final = 4 * 1024 * KIB
+"""Bytes that are searched for members: two milliseconds."""
 
 
 class Corrupt(Exception):  # noqa: N818 - it is what the peer sent
@@ -48,6 +57,21 @@ def window_of(encoding: str, data: Buffer) -> int | None:
             named = len(data) > 1 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
             return ZLIB if named else RAW
     return None
+
+
+def inflated_most(data: Buffer, window: int | None) -> int:
+    """How many bytes ``data`` inflates to, at most. Members of gzip end with their lengths, which
+    zlib checks; so what precedes whatever looks like a member's beginning is added up, and it is
+    exact but for one body in thousands."""
+    bound = len(data) * RATIO
+    if window != GZIP or not _TRAILER < len(data) <= _SEARCHED:
+        return bound
+    total = int.from_bytes(data[-_TRAILER:], "little")
+    for found in _MEMBER.finditer(data, _TRAILER):
+        if total >= bound:
+            break
+        total += int.from_bytes(data[found.start() - _TRAILER : found.start()], "little")
+    return min(total, bound)
 
 
 def pieces(data: Buffer, window: int, most: int, members: int = 1) -> Iterator[bytes]:

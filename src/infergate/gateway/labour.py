@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from infergate.codecs.base import Codec, Numbering, Parsed, Textual, Unfinished
-from infergate.core.accounting import READ_TIMES, Writing, check_answer, parts
+from infergate.core.accounting import JSON_TIMES, Writing, check_answer, parts, reading
 from infergate.core.aside import Aside, client_of
 from infergate.core.call import Call
 from infergate.core.limits import Limits, for_loop
@@ -95,7 +95,7 @@ class Labour(Generic[Req, Resp]):
             client=client_of(call),
             cost=cost,
             memory=call.memory,
-            size=_allocated(arguments[0], cost),
+            size=self._allocated(arguments[0], cost),
         )
 
     def _cost(self, message: Any, *arguments: Any) -> int:
@@ -111,6 +111,18 @@ class Labour(Generic[Req, Resp]):
             return min(text.text_forwarded(message, arguments[0]), most)
         return min(max(text.text_in(message), size(parts(message))), most)
 
+    def _allocated(self, message: Any, cost: int) -> int:
+        """Bytes that a helper allocates to go through ``cost`` bytes of ``message``, beside the
+        text of an answer (``Writing``)."""
+        if isinstance(message, Answer | HttpResponse):
+            return cost
+        if not isinstance(message, HttpRequest) or self._text is None:
+            return reading(cost, 0)
+        json = self._text.json_in(message, self.limits.json)
+        if cost > (held := size(message.body)):  # compressed
+            return cost - held + JSON_TIMES * json
+        return reading(cost, json)
+
     def forwards_here(self, answer: Resp, asked: Req) -> bool:
         """Whether ``answer`` to ``asked``, which goes on as it came, is made ready here."""
         text = self._text
@@ -124,14 +136,6 @@ class Labour(Generic[Req, Resp]):
         if self._aside is None or (here and unfinished.text <= self.limits.json_inline):
             return unfinished.finish(model)
         return await self.aside(call, _finished, unfinished, model)
-
-
-def _allocated(message: Any, cost: int) -> int:
-    """Bytes that a helper allocates to go through ``cost`` bytes of ``message``, beside the text of
-    an answer (``Writing``)."""
-    if isinstance(message, HttpRequest) and cost > (held := size(message.body)):  # compressed
-        return cost - held
-    return cost if isinstance(message, Answer | HttpResponse) else READ_TIMES * cost
 
 
 def _finished(unfinished: Unfinished[T], model: ModelMetadata) -> T:

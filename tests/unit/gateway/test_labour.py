@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -136,6 +137,38 @@ async def test_without_memory_nothing_is_inflated() -> None:
         _compressed(4 * MIB), call(memory=_Memory(MIB))
     )
     assert (answer.status, aside.jobs) == (503, [])
+
+
+def _json(elements: int, encoding: str, members: int = 1) -> HttpRequest:
+    data = b"1," * (elements - 1) + b"1"
+    text = b'{"inputs": [{"name": "INPUT0", "datatype": "UINT8", "shape": [%d], "data": [%b]}]}'
+    body = text % (elements, data)
+    if encoding == "deflate":
+        packed = zlib.compress(body)
+    else:
+        step = -(-len(body) // members)
+        parts = [body[at : at + step] for at in range(0, len(body), step)]
+        packed = b"".join(map(gzip.compress, parts))
+    return HttpRequest("POST", PATH, "", {"content-encoding": encoding}, (packed,))
+
+
+@pytest.mark.parametrize(
+    ("wire", "most"),
+    [
+        (_json(MIB, "gzip"), 3 * MIB),
+        (_json(MIB, "gzip", members=3), 3 * MIB),
+        (_json(MIB, "deflate"), 5 * MIB),  # it tells no length
+    ],
+)
+async def test_json_that_a_helper_inflates_is_counted_by_what_it_takes_to_read(
+    wire: HttpRequest, most: int
+) -> None:
+    memory = _Memory(1024 * MIB)
+    answer = await _frontend(_Aside(), _answer(1)).respond(wire, call(memory=memory))
+    assert answer.status == 200
+    inflating = size(wire.body) * 1032
+    assert inflating + 20 * 2 * MIB <= memory.peak + size(wire.body)
+    assert memory.peak <= inflating + 20 * most
 
 
 @pytest.mark.parametrize(("elements", "jobs"), [(100 * KIB, []), (300 * KIB, ["relabel"])])

@@ -26,6 +26,7 @@ from infergate.codecs.v2_rest import PLUGIN
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB
+from infergate.core.memory import DetachedMemory
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.tally import Tally
 from infergate.core.tensor import Buffer, Tensor
@@ -522,3 +523,47 @@ async def test_a_long_answer_is_written_there_as_here(pool: Pool) -> None:
     there = await pool.run(None, CODEC.build_response, answer, asked)
     assert joined(there.body) == joined(here.body)
     assert (there.status, there.headers) == (here.status, here.headers)
+
+
+class _Budget:
+    """One that ``most`` bytes fit in, whoever holds them."""
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+        self.refused = asyncio.Event()
+
+    def grow(self, size: int) -> None:
+        if size > self.left:
+            self.refused.set()
+            raise GatewayError(Kind.OVERLOADED, "full")
+        self.left -= size
+
+    def shrink(self, size: int) -> None:
+        self.left += size
+
+    def detach(self, size: int) -> DetachedMemory:
+        return _Detached(self, size)
+
+
+class _Detached(_Budget):
+    def __init__(self, budget: _Budget, size: int) -> None:
+        self.budget, self.size = budget, size
+
+    def close(self) -> None:
+        self.budget.shrink(self.size)
+
+
+async def test_a_job_without_memory_waits_for_others_that_hold_some() -> None:
+    pool, budget = Pool(2), _Budget(100)
+    try:
+        first = asyncio.create_task(pool.run(None, time.sleep, 0.5, memory=budget, size=60))
+        second = asyncio.create_task(pool.run(None, len, "abc", memory=budget, size=60))
+        await budget.refused.wait()
+        assert not second.done()
+        assert await second == 3
+        await first
+        assert budget.left == 100
+        with pytest.raises(GatewayError, match="full"):  # nobody is waited for
+            await pool.run(None, len, "abc", memory=budget, size=101)
+    finally:
+        await pool.close()

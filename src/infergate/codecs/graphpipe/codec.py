@@ -128,6 +128,10 @@ class GraphPipe:
         """Nothing is known beforehand."""
         return 0
 
+    def json_in(self, wire: HttpRequest | HttpResponse, most: int) -> int:  # noqa: ARG002
+        """There is none."""
+        return 0
+
     def text_forwarded(self, wire: HttpResponse, asked: HttpRequest) -> int:  # noqa: ARG002
         """Nothing is compressed."""
         return 0

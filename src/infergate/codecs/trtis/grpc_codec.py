@@ -169,6 +169,10 @@ class TrtisGrpc:
         """Nothing is known beforehand."""
         return 0
 
+    def json_in(self, wire: RpcRequest | RpcResponse, most: int) -> int:  # noqa: ARG002
+        """There is none."""
+        return 0
+
     def text_forwarded(self, wire: RpcResponse, asked: RpcRequest) -> int:  # noqa: ARG002
         """Nothing is compressed."""
         return 0

@@ -379,6 +379,10 @@ class _TypedV2Grpc(V2Grpc):
     def __reduce__(self) -> tuple[Any, ...]:
         return _TypedV2Grpc, self._options
 
+    def json_in(self, wire: RpcRequest | RpcResponse, most: int) -> int:  # noqa: ARG002
+        """There is none."""
+        return 0
+
     def text_in(self, wire: RpcRequest) -> int:  # noqa: ARG002 - reading the message tells
         """Nothing is known beforehand."""
         return 0

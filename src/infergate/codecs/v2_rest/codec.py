@@ -33,7 +33,7 @@ from infergate.codecs.v2_rest import (
     streams,
 )
 from infergate.codecs.v2_rest.elements import NON_FINITE
-from infergate.codecs.v2_rest.encodings import accepted, decoded, inflated_size, is_plain
+from infergate.codecs.v2_rest.encodings import accepted, body_most, decoded, inflated_size, is_plain
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.generate import Flat, write_generated
 from infergate.codecs.v2_rest.infer_request import read_request
@@ -156,8 +156,12 @@ class V2Rest:
         most = inflated_size(wire)
         if not is_plain(wire.headers):
             return most
-        told = wire.headers.get(HEADER, "")
-        return min(int(told), most) if told.isdecimal() and len(told) < _LONG_NUMBER else most
+        return _json_of(wire, most)
+
+    def json_in(self, wire: HttpRequest | HttpResponse, most: int) -> int:
+        """See Textual."""
+        found = _json_of(wire, most)
+        return found if found < most else min(body_most(wire.headers, wire.body), most)
 
     def text_forwarded(self, wire: HttpResponse, asked: HttpRequest) -> int:
         """See Textual."""
@@ -263,6 +267,12 @@ class V2Rest:
         """Names and id are replaced in place; compressed as ``asked`` accepts."""
         names = {"model": model, "version": version}
         return forwarding.Relabel(asked, names, limits, self._compress_min).answer(wire)
+
+
+def _json_of(wire: HttpRequest | HttpResponse, most: int) -> int:
+    """Bytes of JSON as the headers tell, and ``most`` at most."""
+    told = wire.headers.get(HEADER, "")
+    return min(int(told), most) if told.isdecimal() and len(told) < _LONG_NUMBER else most
 
 
 def _read_index(place: Place, body: bytes, limits: Limits) -> Operation:

@@ -15,6 +15,7 @@ from infergate.core.inflation import (
     ZLIB,
     Corrupt,
     Oversized,
+    inflated_most,
     pieces,
     window_of,
 )
@@ -71,6 +72,14 @@ def inflated_size(wire: HttpRequest) -> int:
         return size(wire.body)
     _undo_little(wire)
     return size(wire.body) * (1 if is_plain(wire.headers) else RATIO)
+
+
+def body_most(headers: Mapping[str, str], body: Sequence[Buffer]) -> int:
+    """How long ``body`` is at most when its encoding is undone, as it tells itself."""
+    if is_plain(headers):
+        return size(body)
+    data = joined(body)
+    return inflated_most(data, window_of(headers["content-encoding"].strip().lower(), data))
 
 
 def is_plain(headers: Mapping[str, str]) -> bool:

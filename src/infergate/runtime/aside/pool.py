@@ -65,7 +65,8 @@ class Pool:
     refusals and waiting times are counted in ``tally``."""
 
     def __init__(self, most: int, tally: Tally | None = None) -> None:
-        self._places: Final = [_Place(self._freed) for _ in range(most)]
+        room = _Room()
+        self._places: Final = [_Place(self._freed, room) for _ in range(most)]
         self._free: Final = list(self._places)
         self._queue: Final = FairQueue[asyncio.Future[_Place]](MAX_WAITING, MAX_COST)
         self._tally: Final = tally or Tally()
@@ -159,32 +160,68 @@ class Pool:
         await asyncio.gather(*(place.end() for place in self._places))
 
 
+class _Room:
+    """Memory for ``jobs``, those that are being done. What they take is an upper bound and given
+    back soon, so a job that finds too little left waits for them, and is refused only where there
+    are none."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def grow(self, memory: MemoryShare, size: int) -> None:
+        """``memory.grow(size)``. Raises OVERLOADED."""
+        while True:
+            try:
+                return memory.grow(size)
+            except GatewayError:
+                if not self.jobs:
+                    raise
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
+
+    def changed(self) -> None:
+        """A job is over: let those who wait try again."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
+
+
 class _Place:
     """Room for one process. ``freed`` is called after each ``do``, whatever became of it."""
 
-    def __init__(self, freed: Callable[[_Place], None]) -> None:
+    def __init__(self, freed: Callable[[_Place], None], room: _Room) -> None:
         self._freed: Final = freed
+        self._room: Final = room
         self._started: asyncio.Task[_Process] | None = None
 
     async def do(self, job: Any, cost: int, memory: MemoryShare, size: int) -> Any:
         """``job``, for which ``size`` bytes are counted."""
         account: DetachedMemory = UNLIMITED
+        counted = False
+
+        def over() -> None:
+            account.close()
+            self._room.jobs -= counted
+            self._room.changed()
+            self._freed(self)
+
         try:
             process = await self._living()
-            memory.grow(size)
+            await self._room.grow(memory, size)
             account = memory.detach(size)
-            answer = await process.send(job, cost, lambda: self._over(account))
+            self._room.jobs += 1
+            counted = True
+            answer = await process.send(job, cost, over)
         except BaseException:
-            self._over(account)
+            over()
             raise
         try:
             return await answer
         finally:
             del answer  # it knows its error, which knows this frame, and the job
-
-    def _over(self, account: DetachedMemory) -> None:
-        account.close()
-        self._freed(self)
 
     async def _living(self) -> _Process:
         started = self._started
