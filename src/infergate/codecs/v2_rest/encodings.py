@@ -11,7 +11,6 @@ from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.inflation import (
     GZIP,
     MAX_MEMBERS,
-    RATIO,
     ZLIB,
     Corrupt,
     Oversized,
@@ -47,11 +46,14 @@ def decoded(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) 
             Kind.UNSUPPORTED_ENCODING,
             f"content-encoding '{encoding[:40]}' is not supported (gzip, deflate, identity)",
         )
+    told = inflated_most(data, window)  # what it was counted by
     try:
-        return b"".join(pieces(data, window, limits.body, MAX_MEMBERS))
+        return b"".join(pieces(data, window, min(told, limits.body), MAX_MEMBERS))
     except Corrupt as error:
         raise bad_request(f"the {encoding} body {error}") from None
     except Oversized:
+        if told < limits.body:
+            raise bad_request(f"the {encoding} body is longer than its own length field") from None
         raise _too_large(limits) from None
 
 
@@ -66,12 +68,11 @@ def _undo_little(wire: HttpRequest) -> None:
 
 
 def inflated_size(wire: HttpRequest) -> int:
-    """How long the body is, or may be by what deflate allows, when its encoding is undone. One that
+    """How long the body is, or how long it is at most when its encoding is undone. One that
     inflates to little is left in ``wire`` as it then is. Never raises."""
-    if is_plain(wire.headers):
-        return size(wire.body)
-    _undo_little(wire)
-    return size(wire.body) * (1 if is_plain(wire.headers) else RATIO)
+    if not is_plain(wire.headers):
+        _undo_little(wire)
+    return body_most(wire.headers, wire.body)
 
 
 def body_most(headers: Mapping[str, str], body: Sequence[Buffer]) -> int:
