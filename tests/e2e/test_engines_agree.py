@@ -174,11 +174,19 @@ def both(gateways: list[Infergate], case: Case) -> list[Outcome]:
     return found
 
 
+def unnamed(answer: Any) -> Any:
+    """Without the key of the limit that was met, which grpcio does not know."""
+    code, details, *rest = answer
+    if isinstance(details, str):
+        details = details.removesuffix(" (limits.body)")
+    return (code, details, *rest)
+
+
 @pytest.mark.parametrize("what", UNARY)
 def test_calls(gateways: list[Infergate], what: str) -> None:
     code, case = UNARY[what]
     compat, own = both(gateways, case)
-    assert own == compat
+    assert unnamed(own) == compat
     assert own[0] is code
 
 
@@ -302,4 +310,4 @@ def test_streams(gateways: list[Infergate], what: str) -> None:
 def test_a_streams_message_that_is_too_long(gateways: list[Infergate]) -> None:
     compat, own = both(gateways, lambda made: stream(made, [identity(), identity(MIB)]))
     assert own[0] is compat[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert own[1] == compat[1]
+    assert own[1] == f"{compat[1]} (limits.body)"

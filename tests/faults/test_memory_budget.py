@@ -3,6 +3,7 @@ is allocated, refused beyond it, and given back within seconds, while others are
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import time
@@ -110,10 +111,16 @@ class Site:
     def refusals(self) -> float:
         return metric(self.gateway, "infergate_refused_requests_total", limit="in_flight_bytes")
 
-    def waits(self, held: float, refusals: float) -> bool:
-        """Whether another answer waits for its reader, and nothing is under way; or is refused."""
-        if self.refusals() > refusals:
-            return True
+    def cut_off(self) -> float:
+        """Readers that were cut off."""
+        return metric(self.gateway, READERS, reason="slow_reader")
+
+    def is_full(self, refusals: float, cut_off: float) -> bool:
+        """Whether memory was short since then: an answer was refused, or given a reader's room."""
+        return self.refusals() > refusals or self.cut_off() > cut_off
+
+    def waits(self, held: float) -> bool:
+        """Whether another answer waits for its reader, and nothing is under way."""
         rest = metric(self.gateway, "infergate_in_flight_requests") == 0
         return rest and self.held() >= held + MIB
 
@@ -189,11 +196,11 @@ def test_answers_that_nobody_reads(site: Site) -> None:
     off: within seconds the next one has room."""
     before = site.memory()
     with ExitStack() as stack, rises(site.gateway, READERS, reason="slow_reader"):
-        before_refusals = site.refusals()
-        while site.refusals() == before_refusals:
-            crowd(site, to("identity", WORDY), stack, 1)
+        full = functools.partial(site.is_full, site.refusals(), site.cut_off())
+        while not full():
             held = site.held()
-            until(lambda held=held: site.waits(held, before_refusals), "its answer waits for it")
+            crowd(site, to("identity", WORDY), stack, 1)
+            until(lambda held=held: full() or site.waits(held), "its answer waits for it")
         assert site.held() <= BUDGET
         assert site.memory() - before <= FACTOR * site.held() + PLAIN
         began = time.monotonic()

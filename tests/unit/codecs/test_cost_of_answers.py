@@ -141,12 +141,12 @@ ROWS: dict[str, Told] = {
         "v2-rest", INDEX, listed("[", ENTRY, "]", INLINE)
     ),
     "v2-rest, a short index": Told(
-        "v2-rest", INDEX, listed("[", ENTRY, "]", 1 << 16), False
+        "v2-rest", INDEX, listed("[", ENTRY, "]", 1 << 15), False
     ),
     "v2-rest, a short configuration": Told(
         "v2-rest",
         ModelConfigRequest(MODEL),
-        listed('{"a":NaN,"b":[', '{"":1}', "]}", 1 << 16),
+        listed('{"a":NaN,"b":[', '{"":1}', "]}", 1 << 15),
         False,
     ),
     "v2-rest, health": Told(

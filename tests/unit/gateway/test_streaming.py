@@ -73,6 +73,9 @@ class LongCodec(StreamCodec):
     def text_in(self, wire: RpcRequest) -> int:
         return 0
 
+    def json_in(self, wire: RpcRequest | RpcResponse, most: int) -> int:
+        return 0
+
     def text_forwarded(self, wire: RpcResponse, asked: RpcRequest) -> int:
         return 0
 

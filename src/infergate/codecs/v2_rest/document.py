@@ -42,7 +42,7 @@ MAX_NAMES: Final = 1 << 16
 """Members of any one object that is read: their names become Python strings."""
 MAX_VALUES: Final = 1 << 16
 """Values of one object that becomes a Python object as a whole."""
-SLOW_ON_LOOP: Final = 64 * KIB
+SLOW_ON_LOOP: Final = 32 * KIB
 """Text that the standard library reads on the event loop, over 0.1 ms a KiB."""
 MOST_MEMBERS: Final = 1024
 """Of an object whose members are all looked up: each look-up walks the object."""
