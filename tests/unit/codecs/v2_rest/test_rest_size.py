@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, reject
 
 from infergate.codecs.base import Parsed
 from infergate.codecs.registry import plugins
@@ -22,7 +22,11 @@ def test_it_is_between_the_bounds(tensor: Tensor) -> None:
     codec = plugins()["v2-rest"].make({})
     answer, parsed = InferResponse("m", outputs=(tensor,)), Parsed(InferRequest("m"))
     least, most = codec.size_out(answer, parsed)  # type: ignore[attr-defined]
-    assert least <= size(codec.build_response(answer, parsed).body) <= most + _HEAD
+    try:
+        written = size(codec.build_response(answer, parsed).body)
+    except GatewayError:  # of a parameter that JSON cannot tell
+        reject()
+    assert least <= written <= most + _HEAD
 
 
 def test_a_refusal_names_the_key_of_its_limit_once() -> None:
