@@ -147,10 +147,9 @@ def test_what_is_told_of_a_tensor_is_json_and_can_be_read_again(tensor: Any) -> 
     told = tensors.told(tensor)
     json.dumps(told)
     if len(told["data"]) == np.prod(tensor.shape) and tensor.datatype is not Datatype.BYTES:
-        assert (
-            bytes(tensors.read(told, DEFAULT_LIMITS).data) == bytes(tensor.data)
-            or told["datatype"].startswith(("FP", "BF"))
-        ), "but for NaNs' payloads"
+        assert bytes(tensors.read(told, DEFAULT_LIMITS).data) == bytes(tensor.data) or told[
+            "datatype"
+        ].startswith(("FP", "BF")), "but for NaNs' payloads"
 
 
 def test_an_example_fits_its_model() -> None:
