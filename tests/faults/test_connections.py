@@ -125,6 +125,7 @@ def test_too_many_connections(engine: str, http: int, calls: int) -> None:
                 assert metric(gateway, OPEN, listener="http") == http
             until(lambda: metric(gateway, OPEN, listener="grpc") == 0, "there is room again")
             until(lambda: is_greeted(gateway.grpc), "over gRPC, too")
+            until(lambda: metric(gateway, OPEN, listener="grpc") == 0, "it has gone again")
             if engine == "own":  # the same room
                 with Client(gateway.http) as again:
                     assert is_served(again)

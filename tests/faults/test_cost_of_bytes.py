@@ -214,6 +214,11 @@ def _seconds(codec: Any, make: Any, data: bytes) -> float:
     return longest
 
 
+SEARCH_MARGIN = 1.5
+"""The bounds of fields are where an idle machine takes 50 ms, and a search finds just those
+messages; it looks for what no bound holds. The rows above are held to the 50 ms themselves."""
+
+
 @pytest.mark.parametrize("protocol", SEARCHED)
 def test_nothing_dearer_is_found(timed: Timed, protocol: str) -> None:
     make, begins, middles, ends = SEARCHED[protocol]
@@ -243,7 +248,7 @@ def test_nothing_dearer_is_found(timed: Timed, protocol: str) -> None:
         found = _seconds(codec, make, data)
         target(found)
         tries = 1
-        while (most := _bound()) < found and tries < TRIES:
+        while (most := SEARCH_MARGIN * _bound()) < found and tries < TRIES:
             found = min(found, _seconds(codec, make, data))
             tries += 1
         assert found <= most, f"{1000 * found:.0f} ms: {begin!r} {each!r} {size} {end!r}"
