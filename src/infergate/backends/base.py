@@ -126,6 +126,7 @@ def several(errors: Sequence[GatewayError], count: int, backend: str) -> Gateway
         origin=first.origin,
         detail="; ".join(f"{each.public} {each.detail}" for each in errors),
         retry_after=first.retry_after,
+        limit=first.limit,
     )
 
 

@@ -427,6 +427,7 @@ class Sending(Generic[Req, Resp]):
             origin=error.origin,
             detail=error.detail,
             retry_after=error.retry_after,
+            limit=error.limit,
         )
 
 

@@ -16,6 +16,7 @@ from infergate.codecs.profiles import TRITON
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.memory import IN_FLIGHT_BYTES
 from infergate.core.messages import (
     Answer,
     Done,
@@ -123,6 +124,15 @@ async def test_all_have_ended_before_the_first_error_is_told() -> None:
     with pytest.raises(GatewayError, match=r"^2 of 3 .*: no such file$") as caught:
         await backend(upstream).everywhere(LOAD, call())
     assert "another" in caught.value.detail
+
+
+async def test_the_memory_budget_is_named_whichever_endpoint_exceeded_it() -> None:
+    spent = GatewayError(Kind.OVERLOADED, "no memory", retry_after=1.0, limit=IN_FLIGHT_BYTES)
+    with pytest.raises(GatewayError) as caught:
+        await backend(FakeUpstream(b=spent)).everywhere(LOAD, call())
+    error = caught.value
+    assert (error.kind, error.origin) == (Kind.OVERLOADED, Origin.GATEWAY)
+    assert (error.limit, error.retry_after) == (IN_FLIGHT_BYTES, 1.0)
 
 
 async def test_the_only_endpoint_speaks_for_itself() -> None:

@@ -39,6 +39,7 @@ class Upstream:
                 "could not be reached",
                 origin=Origin.BACKEND,
                 detail=endpoint.authority,
+                limit="connect_time",
             )
         return ANSWER
 
@@ -132,6 +133,7 @@ async def test_a_sequence_goes_nowhere_else_where_its_endpoint_is_away(act: Act)
         "'mine' of model 'm')"
     )
     assert caught.value.detail == kept.authority
+    assert caught.value.limit == "connect_time"
     upstream.away.clear()
     await act(remote, request("mine"))
     assert upstream.asked[-1] == kept
