@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from infergate.config.schema import Config, RewriteConfig, RouteConfig
+from infergate.config.routes import RewriteConfig, RouteConfig
+from infergate.config.schema import Config
 from infergate.config.values import duration_text, shown_urls
 
 _HEADINGS: Final = ("MODEL", "VERSION", "BACKEND", "PROTOCOL", "ENDPOINTS", "TIMEOUT", "REWRITE")

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from posixpath import normpath
 from typing import Final
 
-from infergate.config import protocols, traffic
+from infergate.config import protocols
 from infergate.config.access import check_access
 from infergate.config.mistakes import Finding, Path, nearest, or_else, spell
 from infergate.config.names import findings as name_findings
 from infergate.config.outline import Outline
-from infergate.config.schema import BackendConfig, RewriteConfig, RouteConfig, TensorConfig
+from infergate.config.routes import RewriteConfig, RouteConfig, named_backends
+from infergate.config.schema import BackendConfig, TensorConfig
 from infergate.config.values import Url
 from infergate.core.conversion import EXACT
 from infergate.core.datatypes import BY_NAME as DATATYPES
@@ -50,7 +51,7 @@ def check(outline: Outline) -> Iterator[Finding]:
     if outline.backends is not None:
         yield from _targets(outline.routes, outline.backends)
     yield from _rewrites(outline.routes)
-    yield from traffic.findings(outline.routes)
+    yield from _options(outline.routes)
     yield from _casts(outline.routes)
     yield from _unreachable(outline.routes)
     yield from _models(outline)
@@ -125,7 +126,7 @@ def _targets(
     routes: Mapping[int, RouteConfig], backends: Mapping[str, BackendConfig | None]
 ) -> Iterator[Finding]:
     for index, route in routes.items():
-        for path, name in traffic.named(route):
+        for path, name in named_backends(route):
             if name not in backends:
                 yield ("routes", index, *path), _no_backend(name, backends)
 
@@ -171,6 +172,29 @@ def _bad_template(pattern: str, template: str) -> str | None:
     except (re.error, IndexError) as error:
         return f"'{template}' does not fit '{pattern}': {error}"
     return None
+
+
+def _options(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
+    """Keys of one route that contradict each other."""
+    for index, route in routes.items():
+        for path, message in _contradictions(route):
+            yield ("routes", index, *path), message
+
+
+def _contradictions(route: RouteConfig) -> Iterator[Finding]:
+    if not route.idempotent:
+        reason = "is for routes marked 'idempotent: true': the request would be sent twice"
+        if route.hedge is not None:
+            yield ("hedge",), f"hedge {reason}"
+        if route.retry.per_try_timeout is not None:
+            yield ("retry", "per_try_timeout"), f"per_try_timeout {reason}"
+    total = sum(target.percent for target in route.split)
+    if total > 100:
+        yield ("split",), f"the percentages come to {total:g}"
+    if route.split_by and not route.split:
+        yield ("split_by",), "there is no split"
+    if route.fallback == route.backend:
+        yield ("fallback",), f"'{route.fallback}' is the route's backend itself"
 
 
 def _casts(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from infergate.config import protocols, schema, traffic
+from infergate.config import protocols, schema
 from infergate.config.listeners import GraphPipeListener
+from infergate.config.routes import RewriteConfig, RouteConfig
 from infergate.config.tls import ListenerTls
 from infergate.config.values import Url
 from infergate.core.certificates import ClientTls, ServerTls
@@ -15,7 +16,8 @@ from infergate.core.datatypes import BY_NAME as DATATYPES
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.names import NameRule
-from infergate.routing.table import Rewrite, Route, RouteTable, Target
+from infergate.core.retrying import RetryPolicy
+from infergate.routing.table import Mirror, Rewrite, Route, RouteTable, Target
 from infergate.transport.base import Address, Endpoint
 
 
@@ -26,11 +28,11 @@ def routing_table(config: schema.Config) -> RouteTable:
     )
 
 
-def _rewrite(to: schema.RewriteConfig) -> Rewrite:
+def _rewrite(to: RewriteConfig) -> Rewrite:
     return Rewrite(to.model, to.version, to.inputs, to.outputs)
 
 
-def _route(route: schema.RouteConfig) -> Route:
+def _route(route: RouteConfig) -> Route:
     return Route(
         pattern=route.model,
         backend=route.backend,
@@ -38,7 +40,7 @@ def _route(route: schema.RouteConfig) -> Route:
         rewrite=_rewrite(route.rewrite),
         timeout=route.timeout,
         idle_timeout=route.idle_timeout,
-        retry=traffic.policy(route),
+        retry=_retry_policy(route),
         validate=route.validate_,
         labels=route.labels,
         cast={DATATYPES[datatype]: to for datatype, to in route.cast.items()},
@@ -49,8 +51,22 @@ def _route(route: schema.RouteConfig) -> Route:
         ],
         split_by=route.split_by or "",
         fallback=route.fallback,
-        mirror=traffic.mirror(route),
+        mirror=_mirror(route),
     )
+
+
+def _retry_policy(route: RouteConfig) -> RetryPolicy:
+    return RetryPolicy(
+        route.retry.times,
+        route.idempotent,
+        route.retry.per_try_timeout,
+        None if route.hedge is None else route.hedge.after,
+    )
+
+
+def _mirror(route: RouteConfig) -> Mirror | None:
+    mirror = route.mirror
+    return None if mirror is None else Mirror(mirror.backend, mirror.percent, mirror.max_requests)
 
 
 def limits(config: schema.Config, headers: int = 0) -> Limits:

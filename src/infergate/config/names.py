@@ -8,7 +8,8 @@ from typing import Final
 
 from infergate.config.mistakes import Finding, Path
 from infergate.config.outline import Outline
-from infergate.config.schema import ModelConfig, RewriteConfig
+from infergate.config.routes import RewriteConfig
+from infergate.config.schema import ModelConfig
 from infergate.core.names import STRICT, NameRule, tensor_name_problem
 from infergate.routing.table import is_regex
 

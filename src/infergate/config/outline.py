@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from infergate.config.access import AccessConfig
 from infergate.config.listeners import FRONTENDS, AdminListener, GraphPipeListener, Listeners
 from infergate.config.mistakes import Path
-from infergate.config.schema import BackendConfig, Config, ModelConfig, RouteConfig
+from infergate.config.routes import RouteConfig, named_backends
+from infergate.config.schema import BackendConfig, Config, ModelConfig
 from infergate.config.section import Section
-from infergate.config.traffic import named
 from infergate.transport.base import Address
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -68,7 +68,7 @@ def outline_of(config: Config) -> Outline:
         backends=config.backends,
         routes=dict(enumerate(config.routes)),
         models=config.models,
-        used=frozenset(name for route in config.routes for _, name in named(route)),
+        used=frozenset(name for route in config.routes for _, name in named_backends(route)),
         has_frontend=bool(bound) or any(listeners[name] is not None for name in FRONTENDS),
         has_all_routes=True,
         access=config.access,

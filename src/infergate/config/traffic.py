@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
 from infergate.config.fields import HedgeAfter, Name, PositiveDuration, PositiveSize
-from infergate.config.mistakes import Finding, Path
 from infergate.config.section import Section
 from infergate.core.limits import HEADER_BUDGET
-from infergate.core.retrying import DEFAULT, RetryPolicy
+from infergate.core.retrying import DEFAULT
 from infergate.routing.budget import LEAST, SHARE
-from infergate.routing.table import Mirror
-
-if TYPE_CHECKING:
-    from infergate.config.schema import RouteConfig
-
 
 Share = Annotated[
     float,
@@ -98,52 +91,3 @@ class MirrorConfig(Section):
     max_requests: Annotated[int, Field(ge=1)] = Field(
         default=16, description="How many at a time; further ones are dropped, and counted."
     )
-
-
-def policy(route: RouteConfig) -> RetryPolicy:
-    """How ``route`` wants its requests tried."""
-    return RetryPolicy(
-        route.retry.times,
-        route.idempotent,
-        route.retry.per_try_timeout,
-        None if route.hedge is None else route.hedge.after,
-    )
-
-
-def mirror(route: RouteConfig) -> Mirror | None:
-    """The mirror of ``route``."""
-    told = route.mirror
-    return None if told is None else Mirror(told.backend, told.percent, told.max_requests)
-
-
-def named(route: RouteConfig) -> Iterator[tuple[Path, str]]:
-    """The backends that ``route`` names, each with where it does."""
-    yield ("backend",), route.backend
-    for index, target in enumerate(route.split):
-        yield ("split", index, "backend"), target.backend
-    if route.fallback:
-        yield ("fallback",), route.fallback
-    if route.mirror is not None:
-        yield ("mirror", "backend"), route.mirror.backend
-
-
-def findings(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
-    """What is wrong between the keys of routes."""
-    for index, route in routes.items():
-        yield from ((("routes", index, *path), told) for path, told in _wrong(route))
-
-
-def _wrong(route: RouteConfig) -> Iterator[Finding]:
-    if not route.idempotent:
-        why = "is for routes marked 'idempotent: true': the request would be sent twice"
-        if route.hedge is not None:
-            yield ("hedge",), f"hedge {why}"
-        if route.retry.per_try_timeout is not None:
-            yield ("retry", "per_try_timeout"), f"per_try_timeout {why}"
-    whole = sum(target.percent for target in route.split)
-    if whole > 100:
-        yield ("split",), f"the percentages come to {whole:g}"
-    if route.split_by and not route.split:
-        yield ("split_by",), "there is no split"
-    if route.fallback == route.backend:
-        yield ("fallback",), f"'{route.fallback}' is the route's backend itself"
