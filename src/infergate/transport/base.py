@@ -26,7 +26,7 @@ from infergate.core.limits import Limits
 from infergate.core.memory import MemoryShare
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
-from infergate.transport.accepting import Loads
+from infergate.transport.loads import Loads
 
 Req_contra = TypeVar("Req_contra", contravariant=True)
 Resp_co = TypeVar("Resp_co", covariant=True)

@@ -8,42 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
-from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.transport.accepting import Acceptor
 from infergate.transport.base import Address, Bind, Bound, HttpApp
 from infergate.transport.binding import BACKLOG, bound
 from infergate.transport.door import Door
 from infergate.transport.guard import Admission, shutting_down
+from infergate.transport.hosting import Accepted
 from infergate.transport.secured import Scratches, Secured
 
 _LAST_WORDS: Final = 1.0
 """Seconds that clients have to take how their requests ended, and cancelled requests for their
 cleanup."""
-
-
-class Accepted(Protocol):
-    """A client's connection, as its listener sees it."""
-
-    def finish(self) -> None:
-        """Close when the request being received or answered is done; now where there is none."""
-        ...
-
-    def give_up(self, error: GatewayError) -> None:
-        """Answer what is under way with ``error``, and close."""
-        ...
-
-    def abort(self) -> None:
-        """Close now, cancelling what is under way."""
-        ...
-
-    def calls(self) -> Iterable[asyncio.Task[None]]:
-        """What serves its requests now."""
-        ...
 
 
 class Sockets:

@@ -20,7 +20,7 @@ import contextlib
 import ssl
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -28,12 +28,10 @@ from infergate.core.errors import GatewayError
 from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 from infergate.transport.door import Refusal, peer_of
+from infergate.transport.hosting import Host
 from infergate.transport.timer import Timer
 from infergate.transport.tls_hello import NO_APPLICATION_PROTOCOL, Offer
 from infergate.transport.tls_names import Allowed, names_of
-
-if TYPE_CHECKING:
-    from infergate.transport.listener import Sockets
 
 _AT_ONCE: Final = 256 * KIB
 """Bytes received at once; and encrypted before the socket is asked whether it takes more."""
@@ -55,7 +53,7 @@ class Scratches:
 class Secured(asyncio.Transport, asyncio.BufferedProtocol):
     """See the module. ``app`` is what serves."""
 
-    def __init__(self, host: Sockets, app: asyncio.BaseProtocol, scratches: Scratches) -> None:
+    def __init__(self, host: Host, app: asyncio.BaseProtocol, scratches: Scratches) -> None:
         super().__init__()
         self._host: Final = host
         self._app: Final[Any] = app

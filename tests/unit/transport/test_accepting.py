@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from infergate.transport import accepting
-from infergate.transport.accepting import Acceptor, Loads
+from infergate.transport.accepting import Acceptor
+from infergate.transport.loads import Loads
 
 
 class Worker:

@@ -51,8 +51,8 @@ from infergate.runtime.workers.messages import (
     Take,
     Tell,
 )
-from infergate.transport.accepting import Loads
 from infergate.transport.base import Address, Bound
+from infergate.transport.loads import Loads
 
 _log = logging.getLogger("infergate")
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2), Linux

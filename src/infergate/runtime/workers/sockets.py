@@ -15,8 +15,8 @@ from typing import Any, Final
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.runtime.workers.messages import Given
-from infergate.transport.accepting import Loads
 from infergate.transport.base import Address, Bound
+from infergate.transport.loads import Loads
 
 _GRAPHPIPE: Final = "graphpipe"
 _NOBODY: Final = 0

@@ -11,9 +11,9 @@ from infergate.config import compile as compiled
 from infergate.config.load import parse
 from infergate.config.schema import Config
 from infergate.runtime.workers.sockets import given, held, of_supervisor, of_worker, wanted
-from infergate.transport.accepting import Loads
 from infergate.transport.base import Address
 from infergate.transport.binding import bound
+from infergate.transport.loads import Loads
 
 FREE = Address("127.0.0.1", 0)
 
