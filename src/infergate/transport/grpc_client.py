@@ -26,9 +26,8 @@ from infergate.core.memory import SMALL
 from infergate.core.wire import RpcRequest, RpcResponse, joined, size
 from infergate.transport import grpc_metadata, tls
 from infergate.transport.base import Endpoint
+from infergate.transport.h2.messages import OVERHEAD
 
-_ROOM: Final = 64 * KIB
-"""A message is a tensor's bytes and a few fields around them."""
 _CONNECTED: Final = grpc.ChannelConnectivity.READY
 _NOT_CONNECTED: Final = (
     "failed to connect to all addresses",
@@ -125,7 +124,7 @@ class GrpcUpstream:
             call.cancel()
 
     def _message(self, wire: RpcRequest) -> bytes:
-        if size(wire.message) > self._limits.body + _ROOM:
+        if size(wire.message) > self._limits.body + OVERHEAD:
             raise GatewayError(
                 Kind.TOO_LARGE, f"the message is over the limit of {self._limits.body} bytes"
             )
@@ -195,8 +194,8 @@ def _credentials(settings: ClientTls, endpoint: Endpoint) -> Any:
 def _options(limits: Limits) -> list[tuple[str, Any]]:
     connect = int(limits.connect_time * 1000)
     return [
-        ("grpc.max_receive_message_length", limits.body + _ROOM),
-        ("grpc.max_send_message_length", limits.body + _ROOM),
+        ("grpc.max_receive_message_length", limits.body + OVERHEAD),
+        ("grpc.max_send_message_length", limits.body + OVERHEAD),
         ("grpc.max_metadata_size", 64 * KIB),
         ("grpc.absolute_max_metadata_size", 64 * KIB),
         ("grpc.use_local_subchannel_pool", 1),

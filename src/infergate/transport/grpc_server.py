@@ -32,7 +32,7 @@ import grpc.aio
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import KIB, Limits
+from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.core.vocabulary import BUG
 from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse, joined
@@ -43,11 +43,10 @@ from infergate.transport.door import Door
 from infergate.transport.grpc_conversation import held
 from infergate.transport.grpc_stream import until
 from infergate.transport.guard import Admission, Share, shutting_down
+from infergate.transport.h2.messages import OVERHEAD
 
 log = logging.getLogger(__name__)
 
-_ROOM: Final = 64 * KIB
-"""A message is a tensor's bytes and a few fields around them."""
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 FIXED: Final = (
     "body",
@@ -120,8 +119,8 @@ class GrpcServer:
         return [
             # Two servers on one port share its calls at random: only those that mean to.
             ("grpc.so_reuseport", int(shared)),
-            ("grpc.max_receive_message_length", limits.body + _ROOM),
-            ("grpc.max_send_message_length", limits.body + _ROOM),
+            ("grpc.max_receive_message_length", limits.body + OVERHEAD),
+            ("grpc.max_send_message_length", limits.body + OVERHEAD),
             # Between the two grpc refuses at random, so there is no between.
             ("grpc.max_metadata_size", limits.headers),
             ("grpc.absolute_max_metadata_size", limits.headers),

@@ -20,11 +20,10 @@ from infergate.transport.h2.calls import Answered
 from infergate.transport.h2.events import Failed, Goaway, Headers, Reset
 from infergate.transport.h2.fields import Fields
 from infergate.transport.h2.frames import Code
-from infergate.transport.h2.messages import NoMessage, TooLong, prefix
+from infergate.transport.h2.messages import OVERHEAD, NoMessage, TooLong, prefix
 from infergate.transport.h2.roles import ClientConnection
 from infergate.transport.h2.stream import Stream
 from infergate.transport.h2_link import NOBODY, Link
-from infergate.transport.h2_served import ROOM
 from infergate.transport.inflating import Late
 
 _HEADER_BYTES: Final = 64 * KIB
@@ -65,7 +64,7 @@ class ClientLink(Link):
         super().__init__(loop, core)
         self.core: Final = core
         self.endpoint: Final = endpoint
-        self.most: Final = limits.body + ROOM
+        self.most: Final = limits.body + OVERHEAD
         self._opened: Final = opened
         self._changed: Final = changed
         self._ready: asyncio.Future[None] = loop.create_future()

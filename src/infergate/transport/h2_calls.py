@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
@@ -25,12 +25,9 @@ from infergate.transport.h2.calls import Asked
 from infergate.transport.h2.fields import Fields
 from infergate.transport.h2.messages import PREFIX, Messages, NoMessage, OneMessage, TooLong, prefix
 from infergate.transport.h2.stream import Stream
-from infergate.transport.h2_served import Served
+from infergate.transport.h2_served import CallConnection, Served
 from infergate.transport.inflating import Late
 from infergate.transport.timer import body_due
-
-if TYPE_CHECKING:
-    from infergate.transport.h2_server import ServerLink
 
 _CUT: Final = "the call ended before its message did"
 
@@ -48,7 +45,7 @@ class UnaryCall(Served):
         "_since",
     )
 
-    def __init__(self, link: ServerLink, stream: Stream, asked: Asked) -> None:
+    def __init__(self, link: CallConnection, stream: Stream, asked: Asked) -> None:
         super().__init__(link, stream, asked)
         self._reader: Final = OneMessage(self._most, asked.encoding)
         self._share: Final = Share(link.host.admission)
@@ -172,7 +169,7 @@ class StreamCall(Served):
 
     _is_stream = True
 
-    def __init__(self, link: ServerLink, stream: Stream, asked: Asked) -> None:
+    def __init__(self, link: CallConnection, stream: Stream, asked: Asked) -> None:
         super().__init__(link, stream, asked)
         self._body = Messages(self._most, asked.encoding)
         self._share: Final = Share(link.host.admission)

@@ -23,9 +23,9 @@ from infergate.core.limits import Limits
 from infergate.core.wire import RpcRequest, RpcResponse, size
 from infergate.transport.base import Endpoint
 from infergate.transport.connecting import connected, origin_of
+from infergate.transport.h2.messages import OVERHEAD
 from infergate.transport.h2_asking import ClientLink, NoHttp2, Untouched
 from infergate.transport.h2_client_calls import AskedOnce, AskedStream
-from infergate.transport.h2_served import ROOM
 from infergate.transport.tls import NO_HTTP2, NO_TLS, Trust
 
 _MOST_CONNECTIONS: Final = 8
@@ -86,7 +86,7 @@ class H2Upstream:
         raise _unreached(endpoint, reason)
 
     def _check(self, wire: RpcRequest) -> None:
-        if size(wire.message) > self._limits.body + ROOM:
+        if size(wire.message) > self._limits.body + OVERHEAD:
             raise GatewayError(
                 Kind.TOO_LARGE, f"the message is over the limit of {self._limits.body} bytes"
             )

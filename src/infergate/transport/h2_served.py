@@ -8,38 +8,98 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import KIB, Limits
+from infergate.core.limits import Limits
 from infergate.core.memory import SMALL
 from infergate.core.tensor import Buffer
 from infergate.core.vocabulary import BUG
 from infergate.core.wire import RpcResponse, size
-from infergate.transport.door import Refusal
-from infergate.transport.guard import Unreceived, Unsent, too_slow
+from infergate.transport.base import RpcApp
+from infergate.transport.door import Door, Refusal
+from infergate.transport.guard import Admission, Unreceived, Unsent, too_slow
 from infergate.transport.h2 import calls
 from infergate.transport.h2.calls import Asked
 from infergate.transport.h2.events import Reset
 from infergate.transport.h2.fields import Fields
 from infergate.transport.h2.frames import Code
-from infergate.transport.h2.messages import NoMessage, TooLong, prefix
+from infergate.transport.h2.messages import OVERHEAD, NoMessage, TooLong, prefix
+from infergate.transport.h2.roles import ServerConnection
 from infergate.transport.h2.stream import Stream
 from infergate.transport.h2_link import NOBODY
 from infergate.transport.timer import A_TURN
 
-if TYPE_CHECKING:
-    from infergate.transport.h2_server import ServerLink
-
 log = logging.getLogger(__name__)
 
-ROOM: Final = 64 * KIB
-"""A message is a tensor's bytes and a few fields around them."""
 _LATE: Final = 0.1
 """Seconds after a client's deadline in which the application may still say so itself."""
 _LATE_WORDS: Final = "Deadline Exceeded"
 LATE: Final = "the message did not come in time"
+
+
+class CallListener(Protocol):
+    """A gRPC listener, as its calls use it."""
+
+    app: RpcApp
+    limits: Limits
+    admission: Admission
+
+    @property
+    def door(self) -> Door:
+        """The gate that counts refused clients."""
+        ...
+
+    def refused(self, error: GatewayError, asked: Asked, call: Call) -> RpcResponse:
+        """Return the application's response to ``error``, which the application records."""
+        ...
+
+
+class CallConnection(Protocol):
+    """A client's HTTP/2 connection, as its calls use it."""
+
+    peer: str
+    identity: tuple[str, ...]
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the connection."""
+        ...
+
+    @property
+    def core(self) -> ServerConnection:
+        """The HTTP/2 engine of the connection."""
+        ...
+
+    @property
+    def host(self) -> CallListener:
+        """The listener that accepted the connection."""
+        ...
+
+    def flush(self) -> None:
+        """Write the engine's output now."""
+        ...
+
+    def flush_soon(self) -> None:
+        """Write the engine's output at the end of this event loop iteration."""
+        ...
+
+    async def writable(self) -> None:
+        """Wait until the client reads again, or the connection is closing."""
+        ...
+
+    def let_end(self, stream: Stream) -> None:
+        """Give a client that is still sending a moment to end ``stream``, then reset it."""
+        ...
+
+    def cut_off_soon(self, stream: Stream) -> None:
+        """Reset ``stream`` in a moment if it is still open then."""
+        ...
+
+    def closed(self, call: Served) -> None:
+        """Remove ``call``, which has ended."""
+        ...
 
 
 class Served:
@@ -59,13 +119,13 @@ class Served:
         "call",
     )
 
-    def __init__(self, link: ServerLink, stream: Stream, asked: Asked) -> None:
+    def __init__(self, link: CallConnection, stream: Stream, asked: Asked) -> None:
         now = time.monotonic()
         timeout = asked.timeout
         self._link: Final = link
         self._stream: Final = stream
         self._asked: Final = asked
-        self._most: Final = link.host.limits.body + ROOM
+        self._most: Final = link.host.limits.body + OVERHEAD
         self._has_headers = False  # told the client
         self._has_ended = False  # told it how it ends
         self._task: asyncio.Task[None] | None = None

@@ -19,6 +19,8 @@ from infergate.transport.rooms import room
 PREFIX: Final = struct.Struct(">BI")
 _SIZE: Final = PREFIX.size
 _LONG: Final = 64 * KIB
+OVERHEAD: Final = 64 * KIB
+"""Bytes by which a message may exceed ``limits.body``: the fields around a tensor's data."""
 ENCODINGS: Final = {"gzip": GZIP, "deflate": ZLIB}
 """What a message may be compressed by, and how zlib calls it; deflate is zlib's format."""
 ACCEPTED: Final = "identity, deflate, gzip"
