@@ -45,9 +45,12 @@ class AskedOnce(Asked):
             finally:
                 self.close()
             self._raise()
+            return await self._response()
         except BaseException:
             self._count(0)
             raise
+
+    async def _response(self) -> RpcResponse:
         ending = self._ending
         assert ending is not None
         assert ending.code is not None

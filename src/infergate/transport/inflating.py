@@ -5,7 +5,8 @@ other only the beginning is, by which a request is recognized; the rest waits un
 admitted.
 *Rule 2.* Of all such messages of an event loop one piece is inflated in each of its turns, so that
 others wait for one piece at most, and messages share the time fairly.
-*Rule 3.* Each piece is counted in the memory budget before it is kept.
+*Rule 3.* Each piece is counted in the memory budget before it is kept. When inflating fails or is
+cancelled, what was counted is given back at once.
 """
 
 from __future__ import annotations
@@ -75,8 +76,10 @@ class Late:
                 async with turn:
                     piece = next(self._pieces, None)
                     await asyncio.sleep(0)
-        except Exception as error:
-            self.error = error
+        except BaseException as error:
+            memory.shrink(filled)
+            if isinstance(error, Exception):
+                self.error = error
             del room, piece  # the error that is kept knows this frame
             raise
         return room[:filled]

@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import gzip
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 import grpc.aio
 import pytest
@@ -17,7 +19,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB, MIB, Limits
 from infergate.core.wire import RpcRequest, joined
 from infergate.transport.base import Endpoint
-from infergate.transport.guard import Admission
+from infergate.transport.guard import Admission, Share
 from infergate.transport.h2 import bounds, calls, fields, frames
 from infergate.transport.h2.frames import frame
 from infergate.transport.h2_calls import UnaryCall
@@ -330,6 +332,41 @@ async def test_what_was_not_looked_at_is_asked_again(refusal: bytes) -> None:
     async with served(script) as (upstream, endpoint):
         told = await upstream.exchange(WIRE, endpoint, 10)
         assert joined(told.message) == b"hi"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(
+    "packed",
+    [
+        gzip.compress(data)[:-8] + bytes(8)
+        for data in (bytes(MIB), random.Random(0).randbytes(MIB // 5))
+    ],
+    ids=["short", "long"],
+)
+async def test_a_response_that_cannot_be_inflated_holds_no_memory(
+    packed: bytes, *, is_stream: bool
+) -> None:
+    headers = calls.HEADERS + fields.block(("grpc-encoding", "gzip"))
+    message = b"\1" + len(packed).to_bytes(4) + packed
+    admission = Admission(RPC_LIMITS)
+    account = Share(admission)
+    account.take(0)
+
+    async def script(peer: Peer, number: int) -> None:
+        stream = (await peer.until(is_asked))[2]
+        peer.send(frame(frames.HEADERS, frames.END_HEADERS, stream, headers))
+        peer.send(frame(frames.DATA, 0, stream, message))
+        peer.send(frame(frames.HEADERS, END, stream, calls.GOOD_END))
+        await peer.ended()
+
+    async with served(script) as (upstream, endpoint):
+        wire = RpcRequest("/t.T/Echo", (b"x",), memory=account)
+        async with aclosing(upstream.stream(wire, endpoint, 10)) as responses:
+            response = anext(responses) if is_stream else upstream.exchange(wire, endpoint, 10)
+            with pytest.raises(GatewayError) as caught:
+                await response
+        assert caught.value.kind is Kind.BACKEND_GARBAGE
+        assert admission.bytes == 0
 
 
 async def test_what_is_not_looked_at_twice_was_not_sent() -> None:

@@ -157,12 +157,16 @@ class _Budget:
     """Memory for ``left`` bytes."""
 
     def __init__(self, left: int) -> None:
-        self.left = left
+        self.left = self.lowest = left
 
     def grow(self, size: int) -> None:
         if size > self.left:
             raise GatewayError(Kind.OVERLOADED, "full")
         self.left -= size
+        self.lowest = min(self.lowest, self.left)
+
+    def shrink(self, size: int) -> None:
+        self.left += size
 
 
 def _late(packed: bytes, most: int = 64 * MIB) -> Late:
@@ -179,7 +183,8 @@ async def test_a_bomb_is_counted_before_it_is_inflated_and_others_have_their_tur
     assert len(late.beginning) <= 2 * PIECE
     with pytest.raises(GatewayError, match="full"):
         await late.whole(cast("MemoryShare", budget))
-    assert budget.left < PIECE
+    assert budget.lowest < PIECE
+    assert budget.left == MIB
     others = [_late(packed) for _ in range(3)]
     inflating = [asyncio.create_task(each.whole(UNLIMITED)) for each in others]
     turns = 0
