@@ -40,6 +40,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "codecs.registry",
         "access.keys",
         "access.rules",
+        "transport.tls_certificates",  # whose files it checks
     ),
     "runtime": (
         "core",

@@ -11,7 +11,11 @@ from pydantic_core import PydanticCustomError
 
 from infergate.config.fields import FilePath, Name
 from infergate.config.section import Section
-from infergate.core.certificates import CertificateError, load_authorities, load_pair
+from infergate.transport.tls_certificates import (
+    CertificateError,
+    load_authorities,
+    load_certificate_chain,
+)
 
 _VERSIONS = {1.2: "1.2", 1.3: "1.3"}
 
@@ -30,7 +34,7 @@ def _check_files(certificate: Path | None, key: Path | None, authorities: Path |
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         if certificate is not None and key is not None:
-            load_pair(context, certificate, key)
+            load_certificate_chain(context, certificate, key)
         if authorities is not None:
             load_authorities(context, authorities)
     except CertificateError as error:

@@ -17,15 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from infergate.core.certificates import (
-    CERTIFICATE,
+from infergate.core.certificates import ClientTls
+from infergate.core.vocabulary import CERTIFICATE_REFUSED
+from infergate.transport.tls_certificates import (
+    CERTIFICATE_PATTERN,
     CIPHERS,
     CertificateError,
-    ClientTls,
     load_authorities,
-    load_pair,
+    load_certificate_chain,
 )
-from infergate.core.vocabulary import CERTIFICATE_REFUSED
 from infergate.transport.tls_files import Watch
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Trust:
         made.set_ciphers(CIPHERS)
         made.set_alpn_protocols([self._protocol])
         if of.certificate is not None and of.key is not None:
-            load_pair(made, of.certificate, of.key)
+            load_certificate_chain(made, of.certificate, of.key)
         return made
 
 
@@ -85,7 +85,7 @@ def authorities() -> bytes:
     found: dict[bytes, None] = {}
     for path in _files():
         try:
-            found.update(dict.fromkeys(CERTIFICATE.findall(path.read_bytes())))
+            found.update(dict.fromkeys(CERTIFICATE_PATTERN.findall(path.read_bytes())))
         except OSError:  # missing or not for us to read: OpenSSL passes over it as well
             continue
     return b"\n".join(found)

@@ -18,15 +18,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from infergate.core.certificates import (
+from infergate.core.certificates import ServerTls
+from infergate.core.vocabulary import CERTIFICATE_EXPIRED, CERTIFICATE_REFUSED, CERTIFICATE_TAKEN
+from infergate.transport.tls_certificates import (
     CIPHERS,
     CertificateError,
-    ServerTls,
-    expires,
     load_authorities,
-    load_pair,
+    load_certificate_chain,
+    read_expiry,
 )
-from infergate.core.vocabulary import CERTIFICATE_EXPIRED, CERTIFICATE_REFUSED, CERTIFICATE_TAKEN
 from infergate.transport.tls_files import Watch
 from infergate.transport.tls_names import Allowed
 
@@ -107,14 +107,14 @@ class ServerCertificates:
         made.set_ciphers(CIPHERS)
         if self.protocols:
             made.set_alpn_protocols(self.protocols)
-        load_pair(made, settings.certificate, settings.key)
+        load_certificate_chain(made, settings.certificate, settings.key)
         made.verify_mode = _ASKING[settings.client_certificates]
         if settings.client_ca is not None:
             load_authorities(made, settings.client_ca)
         if made.verify_mode != ssl.CERT_NONE:  # Rule 2
             made.options |= ssl.OP_NO_TICKET
             made.num_tickets = 0
-        self._expires = expires(settings.certificate)
+        self._expires = read_expiry(settings.certificate)
         if self._expires < time.time():
             log.warning(
                 "%s: the certificate %s has expired",

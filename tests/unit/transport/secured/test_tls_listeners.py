@@ -635,7 +635,7 @@ async def test_a_pair_that_cannot_be_used_changes_nothing(
                 "does not belong",
                 [False],
             ),
-            (lambda: place.certificate.write_text("none"), "holds no certificate", [False] * 2),
+            (lambda: place.certificate.write_text("none"), "no PEM certificate", [False] * 2),
             (place.certificate.unlink, "cannot be read", [False] * 3),
             (lambda: put(other, place), "a new certificate", [False] * 3 + [True]),
         ]

@@ -17,11 +17,12 @@ from test_tls_listeners import (
 )
 from transport_kit import ENGINES, Engine
 
-from infergate.core.certificates import CertificateError, ClientTls
+from infergate.core.certificates import ClientTls
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.wire import HttpRequest, RpcRequest, joined
 from infergate.transport.base import Endpoint
 from infergate.transport.tls import Trust
+from infergate.transport.tls_certificates import CertificateError
 from tls_kit import Authority, Pair, of_client, put
 
 __all__ = ["authority", "pair", "stranger"]

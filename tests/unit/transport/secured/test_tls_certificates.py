@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import trustme
 
-from infergate.core.certificates import (
+from infergate.transport.tls_certificates import (
     CertificateError,
     _not_after,
-    expires,
     load_authorities,
-    load_pair,
+    load_certificate_chain,
+    read_expiry,
 )
 from tls_kit import LATELY, Authority
 
@@ -27,20 +27,20 @@ def authority(tmp_path: Path) -> Authority:
 
 def loaded(certificate: Path, key: Path) -> str:
     with pytest.raises(CertificateError) as caught:
-        load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
+        load_certificate_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
     return str(caught.value)
 
 
 def test_what_is_wrong_with_a_pair(authority: Authority, tmp_path: Path) -> None:
     pair, other = authority.server(), authority.server()
-    load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair.certificate, pair.key)
+    load_certificate_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair.certificate, pair.key)
     file = tmp_path / "file.pem"
     assert loaded(file, pair.key) == f"{file}: cannot be read: No such file or directory"
     assert loaded(pair.certificate, file) == f"{file}: cannot be read: No such file or directory"
     file.write_text("x")
-    assert loaded(file, pair.key) == f"{file}: holds no certificate in PEM"
-    assert loaded(pair.certificate, file) == f"{file}: holds no private key in PEM"
-    assert loaded(pair.certificate, pair.certificate).endswith("holds no private key in PEM")
+    assert loaded(file, pair.key) == f"{file}: contains no PEM certificate"
+    assert loaded(pair.certificate, file) == f"{file}: contains no PEM private key"
+    assert loaded(pair.certificate, pair.certificate).endswith("contains no PEM private key")
     assert loaded(pair.certificate, other.key).endswith(
         "the key does not belong to the certificate"
     )
@@ -69,7 +69,7 @@ def test_files_that_go_while_they_are_read(authority: Authority) -> None:
     pair, context = authority.server(), Slow(ssl.PROTOCOL_TLS_SERVER)
     context.gone = pair.key
     with pytest.raises(CertificateError, match="No such file"):
-        load_pair(context, pair.certificate, pair.key)
+        load_certificate_chain(context, pair.certificate, pair.key)
     context.gone = authority.file
     with pytest.raises(CertificateError, match="No such file"):
         load_authorities(context, authority.file)
@@ -83,8 +83,8 @@ def test_what_is_wrong_with_authorities(authority: Authority, tmp_path: Path) ->
     file.write_text("-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n")
     with pytest.raises(CertificateError, match="cannot be used"):
         load_authorities(context, file)
-    with pytest.raises(CertificateError, match="cannot be read"):
-        expires(file)
+    with pytest.raises(CertificateError, match="cannot be parsed"):
+        read_expiry(file)
 
 
 @pytest.mark.parametrize("year", [1999, 2001, 2049, 2050, 2999])
@@ -95,8 +95,8 @@ def test_until_when_a_certificate_is_good(authority: Authority, tmp_path: Path, 
     leaf = trustme.CA().issue_cert("x", not_before=begin, not_after=end)
     file = tmp_path / "leaf.pem"
     leaf.cert_chain_pems[0].write_to_path(file)
-    assert expires(file) == end.timestamp()
-    assert expires(authority.issue("x", expired=True).certificate) == LATELY.timestamp()
+    assert read_expiry(file) == end.timestamp()
+    assert read_expiry(authority.issue("x", expired=True).certificate) == LATELY.timestamp()
 
 
 def test_what_is_no_certificate_ends(authority: Authority) -> None:
