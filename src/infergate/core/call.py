@@ -12,7 +12,7 @@ from infergate.core.errors import GatewayError
 from infergate.core.memory import UNLIMITED, MemoryShare
 from infergate.core.messages import ModelMetadata
 from infergate.core.retrying import DEFAULT, RetryPolicy
-from infergate.core.tracing import Trace
+from infergate.core.trace_context import TraceContext
 from infergate.core.wire import NO_HEADERS
 
 REQUEST_ID: Final = "x-request-id"
@@ -65,7 +65,7 @@ class Call:
     """What the operator wrote down of the model, in the backend's names: no need to ask."""
     permit: Permit | None = None
     """Of the client, where it matters who he is and he is known."""
-    trace: Trace | None = None
+    trace: TraceContext | None = None
     """Where requests are traced, that of this one."""
     request_id: str = ""
     protocol: str = ""

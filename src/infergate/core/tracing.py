@@ -1,78 +1,71 @@
-"""What tells a tracing system of requests, without a word of which one it is.
+"""The interface to a tracing system, independent of any particular one.
 
-*Strategy.* Where tracing is off there is nothing of it: whoever takes part in it stands in the
-place of a part that does not, and is put there when the gateway is assembled. How a request goes on
-is told by its header ``traceparent`` (W3C Trace Context): from the client, inside the gateway, and
-to servers.
+Request code does not test whether tracing is on: where it is, the gateway is assembled from classes
+that trace. The W3C Trace Context header ``traceparent`` carries the trace from the client through
+the gateway to the backends.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from infergate.core.call import Call
+from infergate.core.call import Call
 
 TRACEPARENT: Final = "traceparent"
 
 
-class Trace(Protocol):
-    """The one that a request is part of."""
-
-    @property
-    def id(self) -> str:
-        """In 32 hexadecimal digits; empty where it is not sampled: nobody could look at it."""
-        ...
-
-
 class Asking(Protocol):
-    """One exchange with a server."""
+    """The span of one exchange with a backend."""
 
     @property
     def traceparent(self) -> str:
-        """What the server is told."""
+        """The header value to send to the backend."""
         ...
 
     def answered(self, status: int) -> None:
-        """With this status of HTTP or gRPC; of a stream, its latest."""
+        """Record the HTTP or gRPC status of the response; of a stream, the latest one."""
         ...
 
     def received(self) -> None:
-        """One more message of a stream."""
+        """Record one more message of a stream."""
         ...
 
     def end(self, error: BaseException | None = None) -> None:
-        """It is over, by ``error`` if there is one."""
+        """End the span, with ``error`` if the exchange failed."""
         ...
 
 
 class Tracing(Protocol):
-    """All that is told."""
+    """Records the spans of requests."""
 
     def begin(self, call: Call) -> None:
-        """A request has come; from now on its headers tell its part of the trace, and the steps of
-        this task are its own. Told again, nothing happens."""
+        """Start the span of a request; calling it again has no effect.
+
+        From then on the headers of ``call`` carry the trace, and the steps of the current task
+        belong to this request.
+        """
         ...
 
     def step(self, name: str) -> AbstractContextManager[None]:
-        """What is done within is told as one step of this task's request."""
+        """Record the body of the ``with`` block as one step of the current task's request."""
         ...
 
     def ask(self, traceparent: str, backend: str, endpoint: str) -> Asking | None:
-        """A server is asked, for the request that ``traceparent``, as ``begin`` has set it, tells
-        of. None: its trace is not sampled."""
+        """Start the span of an exchange with a backend; None if the trace is not sampled.
+
+        ``traceparent`` is the one that ``start_request`` has set on the request.
+        """
         ...
 
     def answer(self, call: Call) -> None:
-        """One more answer of a stream's request is there to be sent; ``call.messages`` were before
-        it."""
+        """Record one more response of a stream; ``call.response_count`` counts those before it."""
         ...
 
     def end(self, call: Call) -> None:
-        """All is known of the request."""
+        """End the span of a request, with everything that ``call`` has recorded."""
         ...
 
     def close(self) -> None:
-        """Nothing more comes. It may wait for who is told."""
+        """Shut down. May block until the recorded spans are exported."""
         ...
