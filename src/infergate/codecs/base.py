@@ -1,15 +1,16 @@
-"""The contract of a codec: wire ⇄ canonical, for one protocol, both sides.
+"""The contract of a codec, which translates one protocol between its wire messages and canonical
+operations, towards clients and towards backends.
 
-*Strategy.* A codec is pure: no I/O, no clock, no logging, no asyncio. The frontend uses
-``peek``, ``parse_request``, ``build_response`` and ``build_error``; the backend uses
-``build_request`` and ``parse_response``. Where both sides spell the same protocol and the route
-renames no tensor, the gateway uses ``shield``, ``readdress`` and ``relabel`` of a
-:class:`Forwarding` codec instead and no tensor is decoded; ``sequence`` too, where the backend has
-several endpoints.
+Codecs are pure: no I/O, no clock, no logging, no asyncio. A frontend calls ``summarize``,
+``parse_request``, ``build_response`` and ``build_error``; a backend calls ``build_request`` and
+``parse_response``. If client and backend speak the same protocol and the route renames no tensor,
+the gateway calls ``validate``, ``rewrite_request`` and ``rewrite_response`` of a
+:class:`SupportsPassThrough` codec instead, and no tensor is decoded; if the backend has several
+endpoints, it also calls ``sequence_of``.
 
-*Rule 1.* Any bytes parse, or raise :class:`GatewayError`; nothing else escapes.
-*Rule 2.* What ``parse_request`` returns obeys Rule 1 of ``core.tensor``; ``shield`` refuses
-exactly what ``parse_request`` refuses.
+*Rule 1.* Any bytes parse or raise :class:`GatewayError`; no other exception escapes.
+*Rule 2.* The result of ``parse_request`` obeys Rule 1 of ``core.tensor``; ``validate`` rejects
+exactly the requests that ``parse_request`` rejects.
 *Rule 3.* A codec never knows which backend or route a request takes.
 """
 
@@ -34,13 +35,13 @@ Req_contra = TypeVar("Req_contra", contravariant=True)
 T = TypeVar("T")
 
 
-class OutputsNeedTranslation(GatewayError):  # noqa: N818 - a GatewayError by its name as well
-    """The server cannot give outputs in the form that a forwarded message asked for, but can in the
-    form that ``build_request`` asks for."""
+class OutputsNeedTranslation(GatewayError):  # noqa: N818
+    """The server cannot return outputs in the form that a passed-through request asked for, but can
+    return them in the form that ``build_request`` asks for."""
 
 
 class Carrier(enum.Enum):
-    """Which transport carries a protocol's messages."""
+    """The transport that carries a protocol's messages."""
 
     HTTP = "http"
     GRPC = "grpc"
@@ -48,141 +49,156 @@ class Carrier(enum.Enum):
 
 @record
 class Peek:
-    """What a request is about, read without touching its tensors.
+    """The subject of a request, read without touching its tensors.
 
-    ``operation`` is the class of the operation (``InferRequest``, ``ServerLiveRequest`` ...).
+    ``operation`` is the class of the operation (``InferRequest``, ``ServerLiveRequest``, …).
     """
 
     operation: type[Operation]
     model: str = ""
     version: str = ""
     forwards: bool = True
-    """It may go on as it came to a server of the same protocol: most of them know this form."""
+    """Whether the message may be passed through to a server of the same protocol. False for forms
+    of a request that few servers understand."""
 
 
 @record
 class Parsed:
-    """An operation, and the codec's private notes on how this client wants its answer written."""
+    """An operation, and the codec's private notes on the response format that the client
+    requested."""
 
     operation: Operation
     reply: Any = None
     streamed: bool = False
-    """An inference over HTTP: all answers to it are wanted, one after the other in one body."""
+    """For an inference over HTTP: the client wants all responses, one after the other in one
+    body."""
     only: str = ""
-    """An inference: its one answer is wanted, of a model that may give any number; else this is
-    told."""
+    """For an inference that must have exactly one response although its model may return any
+    number: the error text if it does not. Empty for all other inferences."""
 
 
 @record
 class Unfinished(Generic[T]):
-    """An inference that only the model's metadata makes whole: its message leaves out names,
-    datatypes or shapes.
+    """An inference that omits tensor names, datatypes or shapes, which the model's metadata
+    supplies.
 
-    ``finish`` makes it what was wanted of it: a :class:`Parsed` inference, or the request of a
-    :class:`Forwarding` codec, checked. It is pure, and raises what the client did wrong. It may be
-    called again, with newer metadata. The metadata is in the client's names.
+    ``complete`` returns either a :class:`ParsedRequest` or the validated request of a
+    :class:`SupportsPassThrough` codec. It is pure and raises the client's errors. It may be called
+    again with newer metadata. The metadata uses the client's names.
     """
 
     model: str
     version: str
     finish: Callable[[ModelMetadata], T]
     text: int = 0
-    """Bytes of text that it goes through. Where there are many it is pickled."""
+    """Bytes of text that ``complete`` parses. A request with much text is pickled and completed by
+    a helper process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Facts about a kind of server that its protocol's specification does not settle."""
+    """Facts about a kind of server that its protocol's specification leaves open."""
 
     name: str
     binary: bool = False
-    """V2 REST: takes and gives tensors in the binary extension."""
+    """V2 REST: accepts and returns tensors in the binary extension."""
     versions: bool = True
-    """Takes a model version (KServe refuses any over REST)."""
+    """Accepts a model version (KServe rejects any version over REST)."""
     lists_models: bool = False
-    """V2 REST: tells its models by ``GET /v2/models``; it has no repository index."""
+    """V2 REST: lists its models at ``GET /v2/models``; it has no repository index."""
     classifies: bool = False
-    """V2: answers with classes where an output's parameter ``classification`` asks for them."""
+    """V2: returns classes for an output that has the parameter ``classification``."""
     tells_config: bool = False
-    """V2: tells a model's configuration, its largest batch for one."""
+    """V2: reports a model's configuration, including its maximum batch size."""
     tells_statistics: bool = False
-    """V2: tells what it has counted and measured of a model."""
+    """V2: reports a model's statistics."""
     traces: bool = False
     """V2: has trace settings."""
     logs: bool = False
     """V2: has log settings."""
     loads_by_name: bool = False
-    """V2: a model is loaded by its name alone: there are no parameters, or they mean nothing."""
+    """V2: loads a model by its name alone; parameters do not exist or are ignored."""
     loads_by_first_field: bool = False
-    """V2 gRPC: the name of a model to load or unload is field 1 of the request, not 2."""
+    """V2 gRPC: the name of the model to load or unload is field 1 of the request instead of field
+    2."""
     generates: bool = False
-    """V2 REST: gives all answers of a decoupled model by ``generate_stream``, and only by that."""
+    """V2 REST: returns all responses of a decoupled model from ``generate_stream``, and only from
+    it."""
     content_types: bool = False
-    """V2 REST: decodes BYTES that the parameter ``content_type`` marks as base64, and takes null,
-    not a bare ``NaN``."""
+    """V2 REST: decodes BYTES that the parameter ``content_type`` marks as base64, and accepts null
+    instead of a bare ``NaN``."""
     streams_infer: bool = False
-    """V2 REST: gives all answers to an inference by ``infer_stream``."""
+    """V2 REST: returns all responses to an inference from ``infer_stream``."""
     tells_decoupled: bool = False
-    """V2: its configuration tells of every model whether it is decoupled. One that is not gives one
-    answer, which a unary inference gives too, and its errors with a code."""
+    """V2: the configuration of every model says whether the model is decoupled. A model that is not
+    decoupled returns one response, which a unary inference also returns; a unary inference also has
+    error codes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a protocol can carry."""
+    """The features that a protocol can carry."""
 
     datatypes: frozenset[Datatype]
     streaming: bool = False
-    """The codec is :class:`Streaming`."""
+    """The codec implements :class:`SupportsStreaming`."""
     sequences: bool = True
-    """Its servers have sequences, or may have: else they are not sent a request of one."""
+    """Servers of this protocol have sequences, or may have them. If false, requests that belong to
+    a sequence are not sent to them."""
     classifies: bool = False
-    """Every server of the protocol answers with classes where an output asks for them; else it is
-    its :class:`Profile` that tells."""
+    """Every server of the protocol supports classification. If false, the :class:`Profile` decides.
+    """
     tells_config: bool = False
-    """Every server of the protocol tells a model's configuration; else as above."""
+    """Every server of the protocol reports a model's configuration. If false, the :class:`Profile`
+    decides."""
     tells_statistics: bool = False
-    """Every server of the protocol tells what it has counted of a model; else as above."""
+    """Every server of the protocol reports a model's statistics. If false, the :class:`Profile`
+    decides."""
 
 
 class Codec(Protocol[Req, Resp]):
-    """One protocol. ``Req``/``Resp`` are the wire types of its :class:`Carrier`."""
+    """A protocol. ``Req`` and ``Resp`` are the wire types of its :class:`TransportKind`."""
 
     name: str
     caps: Capabilities
     profiled: bool
-    """Whether requests to a backend depend on its :class:`Profile`. Else it is not asked for, and
-    the codec is given what is known of it, which may be nothing (``GENERIC``)."""
+    """Whether requests to a backend depend on its :class:`Profile`. If false, the profile is not
+    detected, and the codec receives whatever is known, which may be ``GENERIC``."""
     described: bool
     """Whether ``build_request`` and ``parse_response`` need the model's metadata for inferences."""
     streams: frozenset[str]
-    """gRPC methods whose stream carries inferences, each answered in turn by the messages of a
-    unary one."""
+    """gRPC methods whose stream carries inferences, each answered in order by one message of the
+    unary response type."""
 
     # ---- towards clients
     def peek(self, wire: Req) -> Peek:
-        """Operation, model and version. Raises NOT_FOUND, METHOD_NOT_ALLOWED, BAD_REQUEST."""
+        """Return operation, model and version. Raises NOT_FOUND, METHOD_NOT_ALLOWED or
+        BAD_REQUEST."""
         ...
 
     def parse_request(self, wire: Req, limits: Limits) -> Parsed | Unfinished[Parsed]:
-        """The operation that ``wire`` asks for. Raises what the client did wrong."""
+        """Parse the requested operation. Raises the client's errors."""
         ...
 
     def build_response(self, answer: Answer, parsed: Parsed) -> Resp:
-        """The wire form of ``answer`` to ``parsed``. Raises UNSUPPORTED for what cannot be told."""
+        """Write ``response`` as the answer to ``parsed``. Raises UNSUPPORTED if the protocol cannot
+        express it."""
         ...
 
     def build_error(self, error: GatewayError, wire: Req | None = None) -> Resp:
-        """The wire form of ``error`` in answer to ``wire``. Never raises."""
+        """Write ``error`` as the answer to ``wire``. Never raises."""
         ...
 
     # ---- towards backends
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> Req:
-        """The wire form of ``operation``, made anew: headers are put on it. Raises UNSUPPORTED for
-        what this protocol lacks, BAD_REQUEST for what contradicts ``model``: metadata in the
-        backend's names, given for inferences where this codec is ``described``."""
+        """Write ``operation`` as a new message, to which the caller may add headers.
+
+        Raises UNSUPPORTED for operations that this protocol lacks, BAD_REQUEST for an operation
+        that contradicts ``model``: the metadata, in the backend's names, which is passed for
+        inferences if this codec ``needs_metadata``.
+        """
         ...
 
     def parse_response(
@@ -192,139 +208,149 @@ class Codec(Protocol[Req, Resp]):
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> Answer:
-        """The answer in ``wire``; raises the backend's error, or BACKEND_GARBAGE. ``model`` as for
-        ``build_request``."""
+        """Parse the response to ``operation``. Raises the backend's error, or BACKEND_GARBAGE.
+        ``model`` is the same as for ``build_request``."""
         ...
 
 
 @runtime_checkable
 class Forwarding(Protocol[Req, Resp]):
-    """What a codec has besides whose messages can go on as they came, where both sides spell its
-    protocol."""
+    """The part of a codec whose messages can pass through unchanged if client and backend both
+    speak its protocol."""
 
     forwards: bool
-    """Whether they may with the options this codec was made with."""
+    """Whether messages can pass through with the options of this codec."""
 
     def shield(self, wire: Req, limits: Limits) -> Req | Unfinished[Req]:
-        """``wire`` checked as by ``parse_request`` but not decoded, in a form any server takes
-        (content encodings undone). A codec may give back a subclass of ``Req`` that tells
-        ``readdress`` and ``relabel`` what was learnt. Unfinished where the check needs the model's
-        metadata."""
+        """Validate ``wire`` as ``parse_request`` does, without keeping the decoded tensors.
+
+        Returns the request in a form that any server accepts (content encodings undone). A codec
+        may return a subclass of ``Req`` that carries facts for ``rewrite_request`` and
+        ``rewrite_response``. Returns a :class:`PartialInferRequest` if validation needs the model's
+        metadata.
+        """
         ...
 
     def sequence(self, wire: Req, limits: Limits) -> SequenceId | None:
-        """The id of the sequence that ``wire`` (an inference, shielded or not) belongs to. Raises
-        what is found wrong with it on the way."""
+        """Return the id of the sequence that ``wire``, an inference, belongs to. ``wire`` need not
+        have been validated; raises the errors found while reading it."""
         ...
 
     def readdress(self, wire: Req, model: str, version: str, profile: Profile) -> Req | None:
-        """``wire`` (an inference) asking for another model and version; its tensors untouched.
+        """Return ``wire``, an inference, for another model and version, with its tensors untouched.
 
-        It is another object, for headers are put on it; those that concern only the connection with
-        the client are left out. None where a server of ``profile`` cannot take the message as it
-        stands: it must be translated.
+        The result is a new object, because headers are added to it; headers that concern only the
+        connection with the client are dropped. Returns None if a server of ``profile`` cannot read
+        the message unchanged, so that it must be translated.
         """
         ...
 
     def relabel(self, wire: Resp, asked: Req, model: str, version: str, limits: Limits) -> Resp:
-        """The backend's answer to an inference as the answer to ``asked`` (what ``shield`` gave;
-        the client's message where that was not called), named ``model`` and ``version`` (empty:
-        as the backend said). The id is the client's own. Raises the backend's error like
-        ``parse_response``."""
+        """Return the backend's response ``wire`` as the response to ``request``, which is the
+        result of ``validate`` or, if that was not called, the client's message.
+
+        The response is named ``model`` and ``version`` (if empty: as the backend named it) and has
+        the client's own id. Raises the backend's error like ``parse_response``.
+        """
         ...
 
 
 @runtime_checkable
 class Textual(Protocol[Req_contra]):
-    """What a codec has besides whose messages may hold much text, which is dear to read and write.
-    Such a codec, what it is given and what it makes of long text can be pickled."""
+    """The part of a codec whose messages may hold much text, which is expensive to read and write.
+
+    Such a codec, its arguments, and the results it builds from long text can be pickled.
+    """
 
     def text_in(self, wire: Req_contra) -> int:
-        """Bytes of text that reading the request ``wire`` goes through, at most, and of all that is
-        inflated for it. Never raises."""
+        """Return the maximum number of bytes of text that reading the request ``wire`` processes,
+        including everything that is inflated for it. Never raises."""
         ...
 
     def json_in(self, wire: Any, most: int) -> int:
-        """Bytes of JSON in the request or answer ``wire``, its encoding undone, at most; a longer
-        one than ``most`` is refused before it is read. Never raises."""
+        """Return the maximum number of bytes of JSON in the request or response ``wire``, its
+        content encoding undone. JSON longer than ``max_bytes`` is rejected before it is read. Never
+        raises."""
         ...
 
     def text_forwarded(self, wire: Any, asked: Any) -> int:
-        """Bytes that ``relabel`` compresses or inflates for the answer ``wire`` to ``asked``."""
+        """Return the number of bytes that ``rewrite_response`` compresses or inflates for ``wire``,
+        the response to ``request``."""
         ...
 
     def text_out(self, answer: Answer, parsed: Parsed) -> int:
-        """Bytes of tensors that ``build_response`` would write as text, or in a loop."""
+        """Return the bytes of tensors that ``build_response`` would write as text, or in a loop."""
         ...
 
     def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
-        """The same of ``build_request``."""
+        """Return the bytes of tensors that ``build_request`` would write as text, or in a loop."""
         ...
 
     def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
-        """Bytes that ``build_response`` would write: at least those of the body, and at most those
-        that it allocates for it."""
+        """Return two bounds on the bytes that ``build_response`` would write: the minimum size of
+        the body, and the maximum size of the memory that it allocates for the body."""
         ...
 
     def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
-        """Bytes of text that ``build_request`` would write for the inference, at most."""
+        """Return the maximum number of bytes of text that ``build_request`` would write."""
         ...
 
 
 @runtime_checkable
 class Numbering(Protocol[Resp]):
-    """What a codec has besides that numbers its answers."""
+    """The part of a codec that numbers its responses."""
 
     def numbered(self, wire: Resp) -> Resp:
-        """``wire``, an answer to an inference that a helper wrote, with the next number: helpers do
-        not know how many answers there were."""
+        """Return ``wire``, an inference response that a helper process wrote, with the next number.
+        Helper processes do not know how many responses there have been."""
         ...
 
 
 @runtime_checkable
 class Rephrasing(Protocol[Req_co]):
-    """What a codec has besides some of whose servers must be asked in another way."""
+    """The part of a codec some of whose servers need a different request for the same operation."""
 
     def rephrase(self, operation: Operation, told: Kind) -> Req_co | None:
-        """Another way to ask a backend ``operation``, for servers that make nothing of
-        ``build_request``'s, as they ``told``; its answer is for ``parse_response`` too. None: there
-        is none."""
+        """Return another request for ``operation``, for a server that rejected the request of
+        ``build_request`` with ``error_kind``; None if there is no other. ``parse_response`` reads
+        its response too."""
         ...
 
 
 @runtime_checkable
 class Streaming(Protocol[Req, Resp]):
-    """What a codec has besides whose protocol has streams of inferences, each request of which is
-    given any number of answers. A request is peeked at and parsed like a unary one."""
+    """The part of a codec whose protocol has streams of inferences, where each request has any
+    number of responses. Such a request is summarized and parsed like a unary one."""
 
     stream: str
-    """The gRPC method; none over HTTP, where it is a request that asks for a stream."""
+    """The gRPC method. Empty over HTTP, where a request asks for a stream."""
 
     # ---- towards clients
     def build_stream_response(self, answer: InferResponse, parsed: Parsed) -> Resp:
-        """One answer to ``parsed``. Raises UNSUPPORTED for what cannot be told."""
+        """Write one response to ``parsed``. Raises UNSUPPORTED if the protocol cannot express
+        it."""
         ...
 
     def build_stream_end(self, parsed: Parsed) -> Resp | None:
-        """What tells that there is no further answer to ``parsed``, where the client wants to be
-        told and no answer was known to be the last."""
+        """Write the message that ends the responses to ``parsed``. Used if the client wants such a
+        message and no response was known to be the last."""
         ...
 
     def build_stream_error(self, error: GatewayError, wire: Req) -> Resp:
-        """``error`` as the last answer to ``wire``; one with a code ends the stream. Never
-        raises."""
+        """Write ``error`` as the last response to ``wire``. An error with a code ends the stream.
+        Never raises."""
         ...
 
     # ---- towards backends
     def describes_streams(self, profile: Profile) -> bool:
-        """Whether the model's metadata is needed below, for a server of ``profile``."""
+        """Whether the methods below need the model's metadata for a server of ``profile``."""
         ...
 
     def build_stream_request(
         self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None
     ) -> Req | None:
-        """``operation`` as the only request of a stream; None where a server of ``profile`` gives
-        ``model``'s answer by no stream. Raises like ``build_request``."""
+        """Write ``operation`` as the only request of a stream. Returns None if a server of
+        ``profile`` does not answer for ``model`` by a stream. Raises like ``build_request``."""
         ...
 
     def parse_stream_response(
@@ -334,19 +360,19 @@ class Streaming(Protocol[Req, Resp]):
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> InferResponse | None:
-        """The answer in one message of such a stream, None where it holds none. Raises like
-        ``parse_response``; UNSUPPORTED where the server has no such stream."""
+        """Parse one message of such a stream; None if it holds no response. Raises like
+        ``parse_response``, and UNSUPPORTED if the server has no such stream."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CodecPlugin:
-    """What the entry-point group ``infergate.codecs`` holds, one a protocol.
+    """The object behind an entry point of the group ``infergate.codecs``, one for each protocol.
 
-    ``claims`` are first path segments (HTTP, ``"v2"``) or full service names (gRPC) that a shared
-    listener hands to this codec. ``make`` builds the codec with the options of a listener or a
-    backend (validated by the config schema). What no codec claims is answered by one of those with
-    ``answers_rest``.
+    ``claims`` are the first path segments (HTTP, ``"v2"``) or full service names (gRPC) that a
+    shared listener dispatches to this codec. ``create`` builds the codec from the options of a
+    listener or a backend, which the config schema has validated. A request that no codec claims is
+    answered by a codec with ``is_fallback``.
     """
 
     name: str
@@ -355,13 +381,13 @@ class CodecPlugin:
     make: Callable[[Mapping[str, Any]], Codec[Any, Any]]
     answers_rest: bool = False
     shares_memory: bool = False
-    """It can register regions of shared memory, and tell of tensors that lie there."""
+    """The protocol can register shared memory regions and refer to tensors in them."""
     framed: bool = False
-    """HTTP: its requests and answers may do without path and headers, so that size-prefixed frames
-    carry them as well."""
+    """HTTP: requests and responses work without path and headers, so that size-prefixed frames can
+    carry them."""
     headers: int = 0
-    """Bytes of headers that its requests need, where they hold more than words about a body: what a
-    listener that takes them allows unless the configuration says otherwise."""
+    """Bytes of headers that a request needs if its headers hold more than a description of the
+    body. A listener for this protocol allows that many unless the configuration says otherwise."""
     response_header: int = 0
-    """HTTP: bytes of the longest header line of its servers' responses that their own clients
-    take, where that is more than ``Limits.response_header``."""
+    """HTTP: bytes of the longest response header line that the protocol's own clients accept, if
+    that is more than ``Limits.response_header``."""

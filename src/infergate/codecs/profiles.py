@@ -1,7 +1,7 @@
-"""What is known of the servers people run behind the gateway: a row each.
+"""Profiles of the servers that run behind the gateway, one row for each kind of server.
 
-Sources: docs/fidelity-v2.md, docs/fidelity-trtis.md and the servers' own sources. A server says by
-its metadata which one it is; where its name tells nothing, the extensions it lists count.
+Sources: docs/fidelity-v2.md, docs/fidelity-trtis.md and the servers' own source code. A server is
+identified by the name in its metadata; if the name is unknown, the listed extensions decide.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ TRITON: Final = Profile(
     generates=True,
     tells_decoupled=True,
 )
-# What else a gateway behind this one does depends on its release and configuration: it lists it.
+# The other features of an infergate backend depend on its release and configuration; its metadata
+# lists them as extensions.
 INFERGATE: Final = Profile("infergate", binary=True, classifies=True)
-# MLServer's repository extension takes Triton's messages and looks at the name alone
+# MLServer's repository extension accepts Triton's messages and reads only the name
 # (mlserver/handlers/model_repository.py).
 MLSERVER: Final = Profile("mlserver", loads_by_name=True, streams_infer=True, content_types=True)
-# KServe takes the binary extension though its metadata does not list it; it answers any version
-# in a REST path with 501, and has a list of models of its own. Its messages to load and unload
-# hold nothing but a name, as field 1 (kserve/protocol/grpc/grpc_predict_v2_pb2.py of 0.21).
+# KServe accepts the binary extension although its metadata does not list it. It answers any version
+# in a REST path with 501, and has its own list of models. Its load and unload messages hold only a
+# name, as field 1 (kserve/protocol/grpc/grpc_predict_v2_pb2.py of 0.21).
 KSERVE: Final = Profile(
     "kserve",
     binary=True,
@@ -42,14 +43,14 @@ KSERVE: Final = Profile(
     loads_by_name=True,
     loads_by_first_field=True,
 )
-# The OpenVINO model server has the binary extension over REST (its source), and of V2 the six
-# operations that every server has (docs/model_server_rest_api_kfs.md): no configuration, statistics
-# or repository. None was run for this: what its metadata calls it is taken from its own title.
+# The OpenVINO model server has the binary extension over REST (its source code), and only the six
+# V2 operations that every server has (docs/model_server_rest_api_kfs.md): no configuration,
+# statistics or repository. Not tested against a real server: its name in metadata is assumed.
 OVMS: Final = Profile("ovms", binary=True, loads_by_name=True)
-# The legacy server's API settles all but what it was started with; a model is loaded by its name.
+# The legacy server's API leaves only its start options open; it loads a model by its name.
 TRTSERVER: Final = Profile("trtserver-1.x", classifies=True, loads_by_name=True)
-# GraphPipe has inferences and metadata, nothing else. What a server calls itself is up to whoever
-# wrote it, so these two are declared and not detected.
+# GraphPipe has only inferences and metadata. The author of a server chooses its name, so these two
+# profiles must be configured; they cannot be detected.
 GRAPHPIPE_GO: Final = Profile("graphpipe-go", versions=False)
 GRAPHPIPE_PY: Final = Profile("graphpipe-py", versions=False)
 
@@ -67,9 +68,9 @@ BY_NAME: Final = {
         GRAPHPIPE_PY,
     )
 }
-"""All of them, as the configuration calls them."""
+"""All profiles, by the name used in the configuration."""
 _TOLD: Final = {**BY_NAME, "openvino model server": OVMS}
-"""By what their metadata calls them, in lower case."""
+"""Profiles by the server name in metadata, in lower case."""
 
 
 _MISJUDGED: Final = (
@@ -95,33 +96,35 @@ _MISJUDGED: Final = (
         Kind.NOT_FOUND,
     ),
 )
-"""Errors that Triton reports with a code that does not fit. It calls JSON that it cannot read, and
-a model that its repository does not have, internal errors; and a version that does not exist an
-invalid argument over gRPC, but a path that does not exist over REST."""
+"""Errors that Triton reports with an unsuitable code: (reported kind, message pattern, actual
+kind). JSON that it cannot parse, and a model that its repository lacks, are internal errors; a
+version that does not exist is an invalid argument over gRPC, although a path that does not exist is
+not found over REST."""
 _REQUEST_ID: Final = re.compile(r"\[request id: [^]]*\] ")
 
 
 def kind_by_words(kind: Kind, message: str) -> Kind:
-    """The kind of the error that a server tells as ``kind`` with ``message``."""
-    said = _REQUEST_ID.match(message)
-    start = said.end() if said else 0
-    for told, words, meant in _MISJUDGED:
-        if kind is told and words.match(message, start):
-            return meant
+    """Return the kind of a server's error, which may differ from the reported ``kind``, by its
+    ``message``."""
+    request_id = _REQUEST_ID.match(message)
+    start = request_id.end() if request_id else 0
+    for reported, pattern, actual in _MISJUDGED:
+        if kind is reported and pattern.match(message, start):
+            return actual
     return kind
 
 
 def detect(metadata: ServerMetadata) -> Profile:
-    """The profile of the server that describes itself so. A Triton may have any name (``--id``),
-    so the extensions it lists count."""
-    known = _TOLD.get(metadata.name.lower(), GENERIC)
-    listed = metadata.extensions
+    """Return the profile of the server that ``metadata`` describes. A Triton may have any name
+    (``--id``), so the extensions that it lists count."""
+    named = _TOLD.get(metadata.name.lower(), GENERIC)
+    extensions = metadata.extensions
     return replace(
-        known,
-        binary=known.binary or "binary_tensor_data" in listed,
-        classifies=known.classifies or "classification" in listed,
-        tells_config=known.tells_config or "model_configuration" in listed,
-        tells_statistics=known.tells_statistics or "statistics" in listed,
-        traces=known.traces or "trace" in listed,
-        logs=known.logs or "logging" in listed,
+        named,
+        binary=named.binary or "binary_tensor_data" in extensions,
+        classifies=named.classifies or "classification" in extensions,
+        tells_config=named.tells_config or "model_configuration" in extensions,
+        tells_statistics=named.tells_statistics or "statistics" in extensions,
+        traces=named.traces or "trace" in extensions,
+        logs=named.logs or "logging" in extensions,
     )

@@ -1,4 +1,4 @@
-"""Protocol name → codec plugin. The only place that knows which protocols there are."""
+"""The registry of installed codecs: protocol name → plugin, found by entry point."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ GROUP = "infergate.codecs"
 
 @cache
 def plugins() -> dict[str, CodecPlugin]:
-    """All installed protocols by name. A name claimed twice is a packaging error and raises."""
-    found: dict[str, CodecPlugin] = {}
+    """Return all installed protocols by name. Raises RuntimeError if two packages install the same
+    protocol."""
+    plugins_by_name: dict[str, CodecPlugin] = {}
     for entry in entry_points(group=GROUP):
         plugin: CodecPlugin = entry.load()
-        if plugin.name in found:
+        if plugin.name in plugins_by_name:
             raise RuntimeError(f"two codecs are installed for protocol '{plugin.name}'")
-        found[plugin.name] = plugin
-    return found
+        plugins_by_name[plugin.name] = plugin
+    return plugins_by_name

@@ -1,9 +1,14 @@
-"""The protobuf schema of the gRPC services, kept apart from everybody else's.
+"""The protobuf schema of the gRPC services, in a private descriptor pool, and helpers to read and
+write its messages.
 
-*Rule 1.* The descriptors live in a private pool. A process may already hold tritonclient's or
-MLServer's package ``inference`` in the default pool, under other files and with other fields; ours
-never meets them, in either order of import.
-*Rule 2.* ``schema.binpb`` is what ``proto/generate.py`` makes of ``proto/*.proto``.
+*Rule 1.* A process may already hold tritonclient's or MLServer's package ``inference`` in the
+default pool, with other files and fields. The private pool keeps the two apart in either order of
+import.
+*Rule 2.* ``proto/generate.py`` generates ``schema.binpb`` from ``proto/*.proto``.
+
+``wire_scanner`` reads fields without the protobuf runtime, ``bounded_parser`` limits what the
+runtime parses, ``plain_values`` converts messages to JSON-like values, ``statuses`` maps gRPC
+statuses to errors.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 
 
 class Schema:
-    """A descriptor set in a pool of its own: message classes, and files for server reflection."""
+    """A descriptor set in its own pool: message classes, and files for server reflection."""
 
     def __init__(self, descriptor_set: bytes) -> None:
         self._pool = DescriptorPool()
@@ -26,19 +31,20 @@ class Schema:
             self._pool.AddSerializedFile(self._files[file.name])
 
     def message(self, full_name: str) -> Any:
-        """The message class. Raises KeyError for a name the schema does not hold."""
+        """Return a message class. Raises KeyError if the schema does not have it."""
         descriptor = self._pool.FindMessageTypeByName(full_name)
         return message_factory.GetMessageClass(descriptor)
 
     def messages_of(self, method: str) -> tuple[Any, Any]:
-        """The classes of the request and the answer of ``method``, ``/package.Service/Method``.
-        Raises KeyError for one that the schema does not hold."""
-        found = self._pool.FindMethodByName(method[1:].replace("/", "."))
-        made = message_factory.GetMessageClass
-        return made(found.input_type), made(found.output_type)
+        """Return the request and response classes of ``method`` (``/package.Service/Method``).
+        Raises KeyError if the schema does not have it."""
+        descriptor = self._pool.FindMethodByName(method[1:].replace("/", "."))
+        message_class = message_factory.GetMessageClass
+        return message_class(descriptor.input_type), message_class(descriptor.output_type)
 
     def files_named(self, filename: str) -> tuple[bytes, ...]:
-        """The serialized file of this name and all that it imports. Raises KeyError."""
+        """Return the serialized file of this name and all files that it imports. Raises
+        KeyError."""
         found: dict[str, bytes] = {}
         wanted = [filename]
         while wanted:
@@ -49,13 +55,14 @@ class Schema:
         return tuple(found.values())
 
     def files_declaring(self, symbol: str) -> tuple[bytes, ...]:
-        """The file that declares ``symbol`` and all that it imports. Raises KeyError."""
+        """Return the file that declares ``symbol`` and all files that it imports. Raises
+        KeyError."""
         try:
             file = self._pool.FindFileContainingSymbol(symbol)
-        except KeyError:  # the pool's C implementation finds no methods this way
+        except KeyError:  # the pool's C implementation does not find methods by symbol
             file = self._pool.FindMethodByName(symbol).containing_service.file
         return self.files_named(file.name)
 
 
 SCHEMA: Final = Schema(files(__name__).joinpath("schema.binpb").read_bytes())
-"""The V2 and the legacy inference service, grpc.health.v1, grpc.reflection.v1 and v1alpha."""
+"""The V2 and legacy inference services, grpc.health.v1, grpc.reflection.v1 and v1alpha."""

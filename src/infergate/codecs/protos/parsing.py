@@ -1,10 +1,10 @@
-"""Parse a message with the protobuf runtime, after its fields have been counted.
+"""Parsing with the protobuf runtime, after a message's fields have been counted.
 
-*Why.* The runtime makes up to a hundred times its size of a message: two bytes are an empty string
-or submessage, which becomes an object, and one is a dimension, which becomes an integer.
+The runtime allocates up to a hundred times the size of a message: an empty string or submessage is
+two bytes and becomes an object, a dimension is one byte and becomes an integer.
 
-*Rule.* Fields are counted at every depth that the schema has, and an element of a packed list
-counts as one: no more than ``max_fields`` of them reach the runtime, in ``max_bytes`` bytes.
+*Rule.* Fields are counted at every depth of the schema, and each element of a packed list counts as
+one. At most ``max_fields`` fields in ``max_bytes`` bytes reach the runtime.
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ _FIXED: Final = {
     FieldDescriptor.TYPE_FIXED32: 4,
     FieldDescriptor.TYPE_SFIXED32: 4,
 }
-"""Bytes of an element of a packed list. The others are varints, which have one or more."""
+"""Bytes of a packed list's element. All other types are varints of one or more bytes."""
 _TEXTS: Final = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
 Shape = dict[int, "Shape | int"]
-"""The fields of a message that hold more than one thing: the shape of a submessage, or the bytes of
-a packed list's element."""
+"""The fields of a message type that can hold more than one value: the layout of a submessage, or
+the element size of a packed list in bytes."""
 
 
 def loop_bound(limits: Limits, most: int = FIELDS_ON_LOOP) -> int | None:
-    """``most``, the fields that the event loop reads, where ``limits`` are for work on it."""
+    """Return ``max_fields`` if ``limits`` are for work on the event loop, else None (no extra
+    limit)."""
     return most if limits.on_loop else None
 
 
 def parse(
     kind: Any, data: Buffer, max_fields: int, max_bytes: int, on_loop: int | None = None
 ) -> Any:
-    """The message of class ``kind`` in ``data``. Raises Malformed, and CostlyError for more fields
-    than ``on_loop``, where that is given."""
+    """Parse ``data`` as a message of class ``message_class``. Raises MalformedMessageError, and
+    NeedsOffloadError for more than ``max_on_loop`` fields if that is given."""
     if len(data) > max_bytes:
         raise Malformed(f"it has {len(data)} bytes, the limit is {max_bytes}")
     check_fields(kind, data, max_fields, on_loop)
@@ -63,38 +64,39 @@ def parse(
 
 
 def check_fields(kind: Any, data: Buffer, max_fields: int, on_loop: int | None = None) -> None:
-    """Raises Malformed where the message of class ``kind`` in ``data`` holds more than
-    ``max_fields`` fields, at any depth; CostlyError where it holds more than ``on_loop``."""
-    left = max_fields if on_loop is None else min(max_fields, on_loop)
+    """Check the number of fields in ``data``, a message of class ``message_class``, at any depth.
+    Raises MalformedMessageError for more than ``max_fields``, NeedsOffloadError for more than
+    ``max_on_loop``."""
+    fields_left = max_fields if on_loop is None else min(max_fields, on_loop)
     position, end, shape = 0, len(data), _shape(kind.DESCRIPTOR)
-    outer: list[tuple[int, int, Shape]] = []  # what is left of the messages around this one
+    outer: list[tuple[int, int, Shape]] = []  # the unread rest of the enclosing messages
     while position < end or outer:
         if position >= end:
             position, end, shape = outer.pop()
             continue
-        left -= 1
-        if left < 0:
+        fields_left -= 1
+        if fields_left < 0:
             raise _too_many(max_fields, on_loop)
-        start, value = position, position + 2
+        start, value_start = position, position + 2
         number = data[start]
         if (
             number & SHORT_TAG == DELIMITED < number
-            and value <= end
+            and value_start <= end
             and (length := data[start + 1]) < CONTINUED
         ):
-            number, wire_type, position = number >> 3, DELIMITED, value + length
+            number, wire_type, position = number >> 3, DELIMITED, value_start + length
         else:
-            number, wire_type, _, value, position = field_at(data, start)
+            number, wire_type, _, value_start, position = field_at(data, start)
         if position > end:
             raise Malformed(f"field {number} at byte {start} runs past the end of its message")
-        if wire_type == DELIMITED and value < position and number in shape:
+        if wire_type == DELIMITED and value_start < position and number in shape:
             inner = shape[number]
             if isinstance(inner, dict):
                 outer.append((position, end, shape))
-                position, end, shape = value, position, inner
+                position, end, shape = value_start, position, inner
             else:
-                left -= (position - value) // inner
-    if left < 0:
+                fields_left -= (position - value_start) // inner
+    if fields_left < 0:
         raise _too_many(max_fields, on_loop)
 
 
@@ -106,7 +108,7 @@ def _too_many(max_fields: int, on_loop: int | None) -> Exception:
 
 @functools.cache
 def _shape(message: Any) -> Shape:
-    """Of the descriptor of a message; that of the schema's messages does not contain itself."""
+    """Return the layout of a message type. No message type of the schema contains itself."""
     shape: Shape = {}
     for field in message.fields:
         if field.message_type is not None:

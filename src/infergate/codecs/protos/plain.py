@@ -1,9 +1,11 @@
-"""Messages ⇄ plain Python values named and nested as their fields: what servers write as JSON.
+"""Conversion between protobuf messages and plain Python values, which servers write as JSON.
 
-It is protobuf's JSON form with the fields' own names and with integers as numbers, as Triton's REST
-API has it. Fields without presence are always told, messages where they are set.
-*Rule.* What is read is as deep as the schema, which no message changes, and no more than
-``MAX_VALUES``: an empty message of 2 bytes becomes a value for each of its fields.
+The format is protobuf's JSON format with the original field names and with integers as numbers, as
+in Triton's REST API. Fields without presence are always written, message fields only if they are
+set.
+
+*Rule.* The depth of the result is that of the schema, not of the input. Its size is limited to
+``MAX_VALUES``, because an empty message of 2 bytes becomes one value for each of its fields.
 """
 
 from __future__ import annotations
@@ -17,20 +19,22 @@ from google.protobuf.json_format import ParseDict, ParseError
 from infergate.codecs.protos.scan import Allowance
 
 MAX_VALUES: Final = 131072
-"""Members of all objects and lists that are made of one message."""
+"""Maximum number of object members and list items that one message is converted to."""
 
 
 def told(message: Any, allowance: Allowance | None = None) -> dict[str, Any]:
-    """The fields of ``message`` by name. Raises Malformed where they are more than ``allowance``,
-    by default ``MAX_VALUES``."""
+    """Return the fields of ``message`` by name. Raises MalformedMessageError if there are more
+    values than ``budget`` (default: ``MAX_VALUES``)."""
     allowance = allowance or Allowance(MAX_VALUES)
     plain: dict[str, Any] = {}
-    for name, field, entry, has_presence in _fields(message.DESCRIPTOR):
+    for name, field, map_value, has_presence in _fields(message.DESCRIPTOR):
         value = getattr(message, name)
-        if entry is not None:
-            plain[name] = {str(key): _told(entry, value[key], allowance) for key in sorted(value)}
+        if map_value is not None:
+            plain[name] = {
+                str(key): _told(map_value, value[key], allowance) for key in sorted(value)
+            }
         elif field.is_repeated:
-            plain[name] = [_told(field, each, allowance) for each in value]
+            plain[name] = [_told(field, item, allowance) for item in value]
         elif not has_presence or message.HasField(name):
             plain[name] = _told(field, value, allowance)
     return plain
@@ -38,15 +42,15 @@ def told(message: Any, allowance: Allowance | None = None) -> dict[str, Any]:
 
 @functools.cache
 def _fields(message: Any) -> tuple[tuple[str, Any, Any, bool], ...]:
-    """Of a descriptor: each field's name, the field, that of the values if it is a map, and whether
-    it may be absent."""
-    found = []
+    """Return each field's name, the field, the value field if it is a map (else None), and whether
+    it has presence."""
+    fields = []
     for field in message.fields:
-        kind = field.message_type
-        is_map = kind is not None and kind.GetOptions().map_entry
-        entry = kind.fields_by_name["value"] if is_map else None
-        found.append((field.name, field, entry, field.has_presence))
-    return tuple(found)
+        message_type = field.message_type
+        is_map = message_type is not None and message_type.GetOptions().map_entry
+        map_value = message_type.fields_by_name["value"] if is_map else None
+        fields.append((field.name, field, map_value, field.has_presence))
+    return tuple(fields)
 
 
 def _told(field: Any, value: Any, allowance: Allowance) -> Any:
@@ -54,14 +58,14 @@ def _told(field: Any, value: Any, allowance: Allowance) -> Any:
     if field.type == FieldDescriptor.TYPE_MESSAGE:
         return told(value, allowance)
     if field.type == FieldDescriptor.TYPE_ENUM:
-        known = field.enum_type.values_by_number.get(value)
-        return value if known is None else known.name
+        enum_value = field.enum_type.values_by_number.get(value)
+        return value if enum_value is None else enum_value.name
     return value
 
 
 def written(kind: Any, plain: Any) -> Any:
-    """The message of class ``kind`` that ``plain`` tells; members it has no field for are left out.
-    Raises ValueError for what does not fit a field."""
+    """Return the message of class ``message_class`` with the fields in ``plain``; unknown members
+    are ignored. Raises ValueError if a value does not fit its field."""
     try:
         return ParseDict(plain, kind(), ignore_unknown_fields=True)
     except (ParseError, TypeError, AttributeError, OverflowError) as error:

@@ -1,17 +1,17 @@
-"""A protobuf wire scanner: finds a message's top-level fields without reading what is in them.
+"""A protobuf wire scanner, which finds a message's top-level fields without parsing their contents.
 
-*Strategy.* A ModelInferRequest is a small head (names, shapes, parameters) and tensors of many
-megabytes in one repeated bytes field. Parsing it whole copies every tensor at least once. The
-scanner walks the top-level fields only, skipping by length, and hands the raw entries out as
-memoryviews of the message; the rest goes to the protobuf runtime.
+A ModelInferRequest is a small head (names, shapes, parameters) and many megabytes of tensors in one
+repeated bytes field. Parsing the whole message copies every tensor at least once. The scanner walks
+only the top-level fields, skips by length, and returns the raw entries as memoryviews of the
+message; the protobuf runtime parses the rest.
 
-*Rule 1.* Any bytes are scanned or raise :class:`Malformed`; nothing is read past the end.
-*Rule 2.* What protobuf's own parsers refuse is refused: tags over 5 bytes, field number 0, lengths
-over 2^31-1, varints over 10 bytes. Groups, which proto3 does not have, are refused too.
-*Rule 3.* Every loop counts the fields that it walks and stops at the first one over its limit, so
-that a body of two-byte fields costs no more than an honest one. Fields inside others are counted
-together, by an :class:`Allowance`. What the protobuf runtime is given whole is counted before, by
-``parsing``.
+*Rule 1.* Any bytes are scanned or raise :class:`MalformedMessageError`; nothing past the end is
+read.
+*Rule 2.* The scanner rejects what protobuf's own parsers reject: tags over 5 bytes, field number 0,
+lengths over 2^31-1, varints over 10 bytes. It also rejects groups, which proto3 does not have.
+*Rule 3.* Every loop counts the fields that it walks and stops when the limit is exceeded, so that a
+body of two-byte fields costs no more than a normal one. A :class:`FieldBudget` counts nested fields
+together. ``bounded_parser`` counts fields before the protobuf runtime parses a whole message.
 
 Reference: https://protobuf.dev/programming-guides/encoding/
 """
@@ -31,28 +31,32 @@ FIXED32: Final = 5
 _FIXED_SIZES: Final = {FIXED64: 8, FIXED32: 4}
 
 FIELDS_ON_LOOP: Final = 16384
-"""Fields inside others that the event loop looks at: each takes it 1 µs, and what it holds more."""
+"""Maximum number of nested fields that are read on the event loop. Each takes at least 1 µs."""
 TOLD_ON_LOOP: Final = 2048
-"""Fields of an answer about a server or its models that the event loop reads: each becomes several
-Python objects, an empty message one for each field that it might have."""
+"""Maximum number of fields in a response about a server or its models that is read on the event
+loop. Each field becomes several Python objects; an empty message becomes one for each possible
+field."""
 _TAG_BYTES: Final = 5
 VARINT_BYTES: Final = 10
 LENGTH_BYTES: Final = 5
 _LARGEST_LENGTH: Final = 2**31 - 1
 CONTINUED: Final = 0x80
-"""The bit of a varint's byte that says that another byte follows."""
+"""The bit in a varint's byte that is set if another byte follows."""
 SHORT_TAG: Final = CONTINUED | 7
-"""The bits of a tag's first byte that say that it is the only one, and the wire type."""
+"""The bits of a tag's first byte that hold the wire type and whether another byte follows."""
 
 MAX_NAME: Final = 4 * KIB
-"""Bytes of a model's name or version that are read before the access check."""
+"""Maximum number of bytes of a model's name or version, which are read before the access check."""
 UNDECODABLE: Final = "a field inside another is cut short, or a text is not UTF-8"
-"""What the protobuf runtime, which does not say, may have found in a message that scans."""
+"""The error for a message that scans but that the protobuf runtime rejects without a reason."""
 
 
-class Malformed(Exception):  # noqa: N818 - whose mistake it is, the caller says
-    """The bytes are not a protobuf message. Callers say whose mistake that is. ``limit`` is the
-    name of the limit that it met, where it was one."""
+class Malformed(Exception):  # noqa: N818
+    """The bytes are not a protobuf message, or exceed a limit.
+
+    The caller decides whether the client or the backend is at fault. ``limit_name`` is the exceeded
+    limit, or empty.
+    """
 
     def __init__(self, told: str, limit: str = "") -> None:
         super().__init__(told)
@@ -60,7 +64,8 @@ class Malformed(Exception):  # noqa: N818 - whose mistake it is, the caller says
 
 
 class Field(NamedTuple):
-    """One top-level field: ``number``, ``wire_type``, and where it and its value lie."""
+    """A top-level field: its number and wire type, and the positions of its tag (``start``), of its
+    value (``value_start``) and of its ``end``."""
 
     number: int
     wire_type: int
@@ -70,34 +75,35 @@ class Field(NamedTuple):
 
 
 _made: Final = tuple.__new__
-"""Make a :class:`Field` at a third of the cost of calling the class."""
+"""Creates a :class:`WireField` at a third of the cost of calling the class."""
 
 
 def fields(data: Buffer, most: int) -> Iterator[Field]:
-    """The top-level fields of ``data`` in order. Raises Malformed; also for more than ``most``."""
-    position, end, left = 0, len(data), most
+    """Yield the top-level fields of ``data`` in order. Raises MalformedMessageError, also for more
+    than ``max_fields``."""
+    position, end, fields_left = 0, len(data), most
     while position < end:
-        left -= 1
-        if left < 0:
+        fields_left -= 1
+        if fields_left < 0:
             raise Malformed(f"it has more than {most} fields")
-        start, value = position, position + 2
-        tag = data[start]
+        tag_start, value_start = position, position + 2
+        tag = data[tag_start]
         if (
             tag & SHORT_TAG == DELIMITED < tag
-            and value <= end
-            and (length := data[start + 1]) < CONTINUED
-            and value + length <= end
+            and value_start <= end
+            and (length := data[tag_start + 1]) < CONTINUED
+            and value_start + length <= end
         ):
-            position = value + length
-            yield _made(Field, (tag >> 3, DELIMITED, start, value, position))
+            position = value_start + length
+            yield _made(Field, (tag >> 3, DELIMITED, tag_start, value_start, position))
         else:
-            field = field_at(data, start)
+            field = field_at(data, tag_start)
             position = field.end
             yield field
 
 
 def field_at(data: Buffer, start: int) -> Field:
-    """The field that begins at ``start``. Raises Malformed."""
+    """Read the field that begins at ``start``. Raises MalformedMessageError."""
     tag, position = data[start], start + 1
     if tag >= CONTINUED:
         tag, position = varint(data, start, _TAG_BYTES)
@@ -105,19 +111,19 @@ def field_at(data: Buffer, start: int) -> Field:
     if not 0 < number < 2**29:
         raise Malformed(f"field number {number} at byte {start} is out of range")
     if wire_type == DELIMITED:
-        length, value = varint(data, position, LENGTH_BYTES)
+        length, value_start = varint(data, position, LENGTH_BYTES)
         if length > _LARGEST_LENGTH:
             raise Malformed(f"field {number} at byte {start} is longer than 2 GiB")
-        end = value + length
+        end = value_start + length
     else:
-        value, end = position, _skip(data, position, number, wire_type)
+        value_start, end = position, _skip(data, position, number, wire_type)
     if end > len(data):
         raise Malformed(f"field {number} at byte {start} runs past the end of the message")
-    return _made(Field, (number, wire_type, start, value, end))
+    return _made(Field, (number, wire_type, start, value_start, end))
 
 
 class Allowance:
-    """How many fields inside others, of one message, may be looked at."""
+    """A budget for the nested fields of one message."""
 
     __slots__ = ("_left", "_most")
 
@@ -125,40 +131,43 @@ class Allowance:
         self._left = self._most = most
 
     def spend(self) -> None:
-        """One more. Raises Malformed when there were too many."""
+        """Count one field. Raises MalformedMessageError if the budget is exceeded."""
         self._left -= 1
         if self._left < 0:
             raise Malformed(f"its fields hold more than {self._most} fields")
 
 
 class _LoopAllowance(Allowance):
-    """The same on the event loop, which a helper relieves of long walks."""
+    """A budget for work on the event loop; if it is exceeded, a helper process reads the
+    message."""
 
     __slots__ = ()
 
     def spend(self) -> None:
-        """One more. Raises CostlyError when there were too many."""
+        """Count one field. Raises NeedsOffloadError if the budget is exceeded."""
         self._left -= 1
         if self._left < 0:
             raise CostlyError
 
 
 def allowance(most: int, limits: Limits) -> Allowance:
-    """Of ``most`` fields; where fewer are too many for the event loop, they raise CostlyError."""
+    """Return a budget of ``max_fields``. On the event loop the budget may be smaller; exceeding it
+    then raises NeedsOffloadError."""
     if limits.on_loop and most > FIELDS_ON_LOOP:
         return _LoopAllowance(FIELDS_ON_LOOP)
     return Allowance(most)
 
 
 def counted(data: Buffer, allowance: Allowance) -> Iterator[Field]:
-    """The fields of ``data``, which is a field of a message with this ``allowance``."""
+    """Yield the fields of ``data``, itself a field of a message, and count each against its
+    budget."""
     for field in fields(data, len(data)):
         allowance.spend()
         yield field
 
 
 def _skip(data: Buffer, position: int, number: int, wire_type: int) -> int:
-    """Where the value at ``position`` ends, which may be past the end of ``data``."""
+    """Return the end of the value at ``position``, which may be past the end of ``data``."""
     if wire_type == VARINT:
         return varint(data, position, VARINT_BYTES)[1]
     if wire_type in _FIXED_SIZES:
@@ -167,7 +176,8 @@ def _skip(data: Buffer, position: int, number: int, wire_type: int) -> int:
 
 
 def varint(data: Buffer, start: int, longest: int) -> tuple[int, int]:
-    """The varint at ``start`` and where it ends. Raises Malformed."""
+    """Read the varint at ``start``, of at most ``max_bytes``. Returns its value and end. Raises
+    MalformedMessageError."""
     value = shift = 0
     position = start
     try:
@@ -185,76 +195,79 @@ def varint(data: Buffer, start: int, longest: int) -> tuple[int, int]:
 
 
 def split(data: Buffer, raw: int, most: int) -> tuple[Buffer, list[memoryview]]:
-    """``data`` without its bytes fields numbered ``raw``, and those fields' values, not copied."""
+    """Return ``data`` without its bytes fields numbered ``raw_number``, and the values of those
+    fields, not copied."""
     view = memoryview(data)
     runs: list[Buffer] = []
     blobs: list[memoryview] = []
-    kept = 0
+    kept_from = 0
     for field in fields(data, most):
         if field.number == raw and field.wire_type == DELIMITED:
-            if field.start > kept:
-                runs.append(view[kept : field.start])
-            kept = field.end
+            if field.start > kept_from:
+                runs.append(view[kept_from : field.start])
+            kept_from = field.end
             blobs.append(view[field.value : field.end])
     if not blobs:
         return data, blobs
-    runs.append(view[kept:])
+    runs.append(view[kept_from:])
     return b"".join(runs), blobs
 
 
 def without(data: Buffer, numbers: frozenset[int], most: int) -> list[memoryview]:
-    """What is left of ``data`` when the length-delimited fields in ``numbers`` are cut out."""
+    """Return the parts of ``data`` that remain without its length-delimited fields in
+    ``numbers``."""
     view = memoryview(data)
     runs: list[memoryview] = []
-    kept = 0
+    kept_from = 0
     for field in fields(data, most):
         if field.number in numbers and field.wire_type == DELIMITED:
-            if field.start > kept:
-                runs.append(view[kept : field.start])
-            kept = field.end
-    if kept < len(view):
-        runs.append(view[kept:])
+            if field.start > kept_from:
+                runs.append(view[kept_from : field.start])
+            kept_from = field.end
+    if kept_from < len(view):
+        runs.append(view[kept_from:])
     return runs
 
 
 def strings(data: Buffer, numbers: frozenset[int], most: int, longest: int) -> dict[int, str]:
-    """The string fields in ``numbers``; of a field given twice the last, as protobuf has it. Raises
-    Malformed; also for more than ``most`` fields, and for a text of more than ``longest`` bytes.
+    """Return the string fields in ``numbers``; of a repeated one the last, as protobuf defines.
+    Raises MalformedMessageError, also for more than ``max_fields`` fields or a text of more than
+    ``max_bytes`` bytes.
 
-    This runs before the access check, so it makes no :class:`Field` for a short field.
+    This runs before the access check, so it creates no :class:`WireField` for a short field.
     """
-    found: dict[int, str] = {}
-    position, end, left = 0, len(data), most
+    texts: dict[int, str] = {}
+    position, end, fields_left = 0, len(data), most
     while position < end:
-        left -= 1
-        if left < 0:
+        fields_left -= 1
+        if fields_left < 0:
             raise Malformed(f"it has more than {most} fields")
-        start, value = position, position + 2
-        number = data[start]
+        tag_start, value_start = position, position + 2
+        number = data[tag_start]
         if (
             number & SHORT_TAG == DELIMITED < number
-            and value <= end
-            and (length := data[start + 1]) < CONTINUED
-            and value + length <= end
+            and value_start <= end
+            and (length := data[tag_start + 1]) < CONTINUED
+            and value_start + length <= end
         ):
-            position = value + length
+            position = value_start + length
             number >>= 3
         else:
-            number, wire_type, _, value, position = field_at(data, start)
+            number, wire_type, _, value_start, position = field_at(data, tag_start)
             if wire_type != DELIMITED:
                 continue
         if number in numbers:
-            if position - value > longest:
+            if position - value_start > longest:
                 raise Malformed(f"field {number} is a text of over {longest} bytes, the limit")
             try:
-                found[number] = str(data[value:position], "utf-8")
+                texts[number] = str(data[value_start:position], "utf-8")
             except UnicodeDecodeError:
                 raise Malformed(f"field {number} is not UTF-8 text") from None
-    return found
+    return texts
 
 
 def prefix(number: int, length: int) -> bytes:
-    """The tag and length that come before a bytes field of ``length`` bytes."""
+    """Return the tag and length that precede a bytes field of ``length`` bytes."""
     if length < 0x80:
         return bytes((number << 3 | DELIMITED, length))
     out = bytearray((number << 3 | DELIMITED,))
@@ -266,6 +279,6 @@ def prefix(number: int, length: int) -> bytes:
 
 
 def string_field(number: int, text: str) -> bytes:
-    """A whole string field."""
+    """Return a complete string field."""
     value = text.encode()
     return prefix(number, len(value)) + value

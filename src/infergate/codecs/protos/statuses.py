@@ -1,4 +1,4 @@
-"""What a backend's gRPC status means."""
+"""Backend errors from gRPC statuses."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ KINDS: Final[dict[int, Kind]] = {
     15: Kind.BACKEND_ERROR,  # DATA_LOSS
     16: Kind.UNAUTHENTICATED,  # UNAUTHENTICATED
 }
-"""What a backend's status means. A code gRPC does not define is a BACKEND_ERROR."""
+"""The error kind of each gRPC status code. A code that gRPC does not define is a BACKEND_ERROR."""
 
 _TOO_LARGE = re.compile("message (larger than max|exceeds)", re.IGNORECASE)
-"""How grpc-core, Go ("received message larger than max"), Java ("gRPC message exceeds maximum
-size") and .NET word the RESOURCE_EXHAUSTED that no retry will help against."""
+"""The RESOURCE_EXHAUSTED messages that mean an oversized message, so that a retry cannot help, as
+grpc-core, Go ("received message larger than max"), Java ("gRPC message exceeds maximum size") and
+.NET word them."""
 
 
 def raise_status(wire: RpcResponse) -> NoReturn:
-    """Raise a backend's status; its message is relayed."""
+    """Raise the error of a backend's status, with the backend's own message."""
     kind = KINDS.get(wire.code, Kind.BACKEND_ERROR)
     if kind is Kind.OVERLOADED and _TOO_LARGE.search(wire.details):
         kind = Kind.TOO_LARGE
