@@ -351,6 +351,6 @@ models:
         assert (status, told["outputs"][0]["data"]) == (200, [1, 0])
         status, told = infer(gateway.http, "untold", [of(given)])
         assert status == 501
-        assert "does not tell the metadata of model 'untold'; it can be declared" in told["error"]
+        assert "does not provide the metadata of model 'untold'; declare it" in told["error"]
         with urllib.request.urlopen(f"http://{gateway.admin}/readyz") as answer:
             assert answer.status == 200  # a GET that it has no word for is one

@@ -191,7 +191,8 @@ def test_an_endpoint_that_is_away_takes_its_sequences_with_it() -> None:
         assert 0 < len(away) < len(numbers)
         for number, error in away.items():
             assert error.status() == "502"
-            assert f"endpoint 2 of 2, which alone has sequence {number} " in error.message()
+            named = f"endpoint 2 of 2, which holds the state of sequence {number} "
+            assert named in error.message()
 
 
 TRITON = """

@@ -475,14 +475,16 @@ def test_beyond_its_limit_a_backend_is_waited_for_and_beyond_its_queue_refused(
         until(lambda: asked() == 1, "the first is being served")
         late = site.ask(kind, "full", "short")
         assert late.status in (504, grpc.StatusCode.DEADLINE_EXCEEDED)
-        assert f"backend '{name}' was busy with other requests" in late.words
+        assert f"backend '{name}': the deadline passed while waiting in the queue" in late.words
         assert site.metric("queue_refusals_total", backend=name, reason="expired") == 1
         waits = clients.submit(site.ask, kind, "full", "plain")
         until(lambda: waiting() == 1, "the second waits")
         for _ in range(3):
             refused = site.ask(kind, "full", "plain")
             assert refused.status in (503, grpc.StatusCode.UNAVAILABLE)
-            assert "serving its limit of 1 requests, and 1 wait" in refused.words
+            assert (
+                "at its limit of 1 concurrent requests, and its queue of 1 is full" in refused.words
+            )
             assert kind == "grpc" or refused.words.startswith("1 ")  # Retry-After
         assert site.metric("queue_refusals_total", backend=name, reason="full") == 3
         assert counted(site.gateway, backend=name, outcome="overloaded") == 3

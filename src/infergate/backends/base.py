@@ -1,4 +1,4 @@
-"""The contract of a backend: canonical operation in, canonical answer out."""
+"""The contract of a backend: a canonical operation in, a canonical response out."""
 
 from __future__ import annotations
 
@@ -14,100 +14,102 @@ from infergate.core.messages import Answer, InferRequest, InferResponse, ModelMe
 
 
 class Backend(Protocol):
-    """Something that serves models."""
+    """A destination that serves models."""
 
     @property
     def name(self) -> str:
-        """The operator's name for it."""
+        """The backend's name in the configuration."""
         ...
 
     @property
     def protocol(self) -> str:
-        """The registry's name of what it speaks."""
+        """The name of its protocol in the codec registry."""
         ...
 
     @property
     def datatypes(self) -> frozenset[Datatype]:
-        """What it can be sent."""
+        """The datatypes that it accepts."""
         ...
 
     @property
     def sequences(self) -> bool:
-        """Whether it may be sent requests of sequences."""
+        """Whether it accepts requests that belong to a sequence."""
         ...
 
     async def perform(self, operation: Operation, call: Call) -> Answer:
-        """Carry out ``operation`` before ``call.deadline``. A model that ``call`` has declared is
-        believed to be so. Raises GatewayError."""
+        """Carry out ``operation`` before ``call.deadline`` and return the response. Metadata in
+        ``call.declared_metadata`` is used without asking the server. Raises GatewayError."""
         ...
 
     def stream(self, request: InferRequest, call: Call) -> AsyncGenerator[InferResponse, None]:
-        """All answers to ``request``, each made when it is pulled, before ``call.deadline``; its
-        end is the end. Closing it gives up the rest. Raises GatewayError."""
+        """Yield all responses to ``request``, each produced on demand, before ``call.deadline``.
+        Closing the generator abandons the remaining responses. Raises GatewayError."""
         ...
 
     async def describe(
         self, model: str, version: str, call: Call, *, newer: bool = False
     ) -> ModelMetadata:
-        """The metadata of a model with its ``max_batch_size``, where that can be told, as it was in
-        the last minute; ``newer``: in the last second. Raises GatewayError."""
+        """Return a model's metadata, including ``max_batch_size`` where it is known. The result may
+        be up to a minute old, with ``refresh`` up to a second. Raises GatewayError."""
         ...
 
     async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
-        """Carry out ``operation`` on each of its servers, all at once; the answers in their order,
-        at least one. Raises GatewayError when all have ended and one has failed: the first one's,
-        which tells how many."""
+        """Carry out ``operation`` on every endpoint concurrently and return at least one response,
+        in the endpoints' order. If any endpoint fails, wait for all of them and raise the first
+        GatewayError, whose text gives the number of failures."""
         ...
 
     async def kind(self, call: Call) -> Profile:
-        """What is known of its servers. Raises GatewayError."""
+        """Return the profile of the backend's servers: their capabilities and known behavior.
+        Raises GatewayError."""
         ...
 
     async def classifies(self, call: Call) -> bool:
-        """Whether it answers with classes where an inference asks for them. Raises GatewayError."""
+        """Return whether the backend answers an inference with classification labels on request.
+        Raises GatewayError."""
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         ...
 
 
 @runtime_checkable
 class Watched(Protocol):
-    """What a backend has besides whose servers are elsewhere."""
+    """Additional interface of a backend with remote servers."""
 
     @property
     def ready(self) -> bool | None:
-        """Whether any of them can serve, as far as they are asked now and then; None: they are not,
-        or not yet."""
+        """Whether any endpoint can serve, according to health checks; None if checks are off or
+        have not run yet."""
         ...
 
     def start(self) -> None:
-        """Look after its endpoints from now on, until it is closed. It may be told so again."""
+        """Start monitoring the endpoints until the backend is closed. Idempotent."""
         ...
 
     def figures(self) -> Sequence[EndpointFigures]:
-        """What is known of its endpoints."""
+        """Return the current statistics of each configured endpoint."""
         ...
 
 
 @runtime_checkable
 class Bounded(Protocol):
-    """What a backend has besides that may be sent no more than so many inferences at once."""
+    """Additional interface of a backend that limits concurrent inferences."""
 
     @property
     def places(self) -> PlaceFigures | None:
-        """None: as many as come."""
+        """The use of the limit; None if there is no limit."""
         ...
 
 
 def named(error: GatewayError, backend: str) -> GatewayError:
-    """``error`` told with the name of the backend it came about with. What the gateway has no
-    memory for is not about a backend."""
-    ours = error.kind is Kind.OVERLOADED and error.origin is Origin.GATEWAY
+    """Return a copy of ``error`` that names the backend. An exceeded limit of the gateway itself is
+    not attributed to the backend."""
+    is_own_limit = error.kind is Kind.OVERLOADED and error.origin is Origin.GATEWAY
     return GatewayError(
         error.kind,
-        error.public if ours else f"backend '{backend}': {error.public}",
+        error.public if is_own_limit else f"backend '{backend}': {error.public}",
         origin=error.origin,
         detail=error.detail,
         retry_after=error.retry_after,
@@ -116,7 +118,8 @@ def named(error: GatewayError, backend: str) -> GatewayError:
 
 
 def several(errors: Sequence[GatewayError], count: int, backend: str) -> GatewayError:
-    """The first of ``errors``, telling how many of ``count`` endpoints of ``backend`` failed."""
+    """Combine the ``errors`` of ``count`` endpoints into a copy of the first, whose text gives the
+    number of failures. The error of an only endpoint is returned unchanged."""
     first = errors[0]
     if count == 1:
         return first
@@ -124,13 +127,13 @@ def several(errors: Sequence[GatewayError], count: int, backend: str) -> Gateway
         first.kind,
         f"{len(errors)} of {count} endpoints of backend '{backend}' failed: {first.public}",
         origin=first.origin,
-        detail="; ".join(f"{each.public} {each.detail}" for each in errors),
+        detail="; ".join(f"{error.public} {error.detail}" for error in errors),
         retry_after=first.retry_after,
         limit=first.limit,
     )
 
 
 def read_wrong(error: GatewayError, backend: str) -> GatewayError:
-    """What was raised while reading an answer of ``backend``: named if it is about the answer,
-    as it is if it is what the backend said."""
+    """Name the backend in an ``error`` raised while parsing its response if the response was
+    malformed. Errors that the backend itself reported are returned unchanged."""
     return named(error, backend) if error.kind is Kind.BACKEND_GARBAGE else error

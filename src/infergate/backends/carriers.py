@@ -1,4 +1,4 @@
-"""What sending needs to know of the messages of a carrier."""
+"""Uniform access to the headers, the status and the memory account of HTTP and gRPC messages."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _UNAVAILABLE: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class HeaderAccess(Generic[Req, Resp]):
-    """Where a carrier keeps its headers: ``add`` puts more of them on a request. ``declines``:
-    whether an answer says that its endpoint cannot serve now: HTTP 502, 503 or 504 (Envoy's gateway
-    failures), gRPC UNAVAILABLE. 500 and INTERNAL are not among them: they are what servers make of
-    a client's bad input too. ``sent`` are a request's, ``with_headers`` is a copy of it with these
-    instead; ``status`` is an answer's code. ``charge`` says who the answer is counted for."""
+    """How to read and change the messages of one transport. ``is_unavailable`` tells whether a
+    response says that its endpoint cannot serve now: HTTP 502, 503, 504 (Envoy's gateway failures)
+    or gRPC UNAVAILABLE. 500 and INTERNAL do not count, because servers also return them for invalid
+    input. ``with_request_headers`` returns a copy of a request; ``set_memory_account`` sets the
+    account that the response is charged to."""
 
     add: Callable[[Req, Mapping[str, str]], None]
     read: Callable[[Resp], Mapping[str, str]]

@@ -1,9 +1,10 @@
-"""How a server is asked whether it can serve, in its backend's own protocol.
+"""Active health checks, in the backend's own protocol.
 
-*Rule 1.* It is asked as clients ask: V2 and the legacy APIs have a question of their own, GraphPipe
-its metadata; where it makes nothing of that, in the other way that its protocol has.
-*Rule 2.* One that refuses the question (it has none such, or not for us) is there and may well
-serve: that is no reason to let it alone. Over V2 REST a refusal is a no: Triton's own is 400.
+*Rule 1.* A check sends the protocol's readiness request (V2, legacy TRT) or, for GraphPipe, a
+metadata request. If the server does not understand it, the codec's alternative form is tried.
+*Rule 2.* A server that rejects the check itself (unsupported, not authorized) counts as healthy,
+because it is reachable and may well serve inferences. Over V2 REST a rejection counts as unhealthy:
+Triton answers 400 while it is not ready.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _REFUSALS: Final = frozenset(
     }
 )
 _OTHERWISE: Final = _REFUSALS | {Kind.BACKEND_GARBAGE, Kind.BACKEND_ERROR}
-"""What comes of a question that a server makes nothing of; see ``remote``."""
+"""Errors after which the alternative form is tried, see ``remote``."""
 
 
 class Checking:
-    """Asks over ``upstream`` in the words of ``codec``."""
+    """Checks endpoints over ``upstream`` with the messages of ``codec``."""
 
     def __init__(
         self, codec: Codec[Any, Any], upstream: Upstream[Any, Any], limits: Limits
@@ -46,7 +47,7 @@ class Checking:
         self._limits: Final = limits
 
     async def check(self, lease: Lease, timeout: float) -> bool:
-        """Whether ``lease`` says within ``timeout`` seconds that it is ready."""
+        """Return whether the endpoint reports within ``timeout`` seconds that it is ready."""
         deadline = time.monotonic() + timeout
         lease.take()
         try:
@@ -60,13 +61,13 @@ class Checking:
         return kind is None or kind in _REFUSALS
 
     async def _asked(self, lease: Lease, wire: Any, deadline: float) -> Kind | None:
-        """What is wrong; None: nothing."""
-        left = deadline - time.monotonic()
-        if left <= 0:
+        """Return the kind of the error, or None if the endpoint is ready."""
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             return Kind.TIMEOUT
         try:
-            answer = await self._upstream.exchange(wire, lease.endpoint, left)
-            told = self._codec.parse_response(answer, _QUESTION, self._limits)
+            wire_response = await self._upstream.exchange(wire, lease.endpoint, remaining)
+            response = self._codec.parse_response(wire_response, _QUESTION, self._limits)
         except GatewayError as error:
             return error.kind
-        return None if told == Health(ok=True) else Kind.NO_BACKEND
+        return None if response == Health(ok=True) else Kind.NO_BACKEND

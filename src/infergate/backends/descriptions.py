@@ -1,9 +1,9 @@
-"""What a server tells of its models, asked for when it is needed and remembered for a while.
+"""A cache of model metadata, fetched from the backend on first use.
 
-*Rule 1.* Clients name models: no more than ``MOST`` are remembered, the least wanted is forgotten
-first, and of a name that the server does not know nothing is kept.
-*Rule 2.* Only metadata is needed. That the largest batch cannot be told is no error; where that may
-not last it is believed for a second.
+*Rule 1.* Model names come from clients, so at most ``MAX_ENTRIES`` models are cached (the least
+recently used is evicted first), and nothing is cached for a model that the server does not know.
+*Rule 2.* Only the metadata itself is required. A missing maximum batch size is no error; if the
+reason may be temporary, the entry is valid for a second.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from infergate.core.tensor import Parameters
 
 MOST: Final = 1024
 LIFETIME: Final = 60.0
-"""Seconds: a model may be replaced by another."""
+"""Seconds. A model may be replaced by another under the same name."""
 
 Ask = Callable[[str, str, Call], Awaitable[tuple[ModelMetadata, float]]]
-"""The metadata of a model and version, and for how many seconds to believe it."""
+"""Fetches the metadata of a model and version, and returns it with its lifetime in seconds."""
 
 
 class Descriptions:
-    """Remembers what ``ask`` finds out of each model and version."""
+    """Caches the result of ``fetch`` per model and version."""
 
     def __init__(self, ask: Ask, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask: Final = ask
@@ -40,39 +40,41 @@ class Descriptions:
     async def get(
         self, model: str, version: str, call: Call, *, newer: bool = False
     ) -> ModelMetadata:
-        """The description of a model. ``newer``: of the last second. ``call`` has a deadline.
+        """Return the metadata of a model. With ``refresh``, it is at most a second old. ``call``
+        must have a deadline.
 
-        Raises what ``ask`` raises, TimeoutError where another's question outlasts the deadline.
+        Raises the errors of ``fetch``, and TimeoutError if another caller's fetch outlasts the
+        deadline.
         """
         key = (model, version)
-        one = self._of.get(key)
-        if one is None:
-            one = self._of[key] = Remembered(partial(self._ask, model, version), self._clock)
+        entry = self._of.get(key)
+        if entry is None:
+            entry = self._of[key] = Remembered(partial(self._ask, model, version), self._clock)
             if len(self._of) > MOST:
                 self._of.popitem(last=False)
         else:
             self._of.move_to_end(key)
         try:
-            return await one.get(call, newer=newer)
+            return await entry.get(call, newer=newer)
         except GatewayError:
-            if one.is_empty and self._of.get(key) is one:
+            if entry.is_empty and self._of.get(key) is entry:
                 del self._of[key]
             raise
 
     def forget(self, model: str) -> None:
-        """Another model may have taken the place of ``model``, in all versions."""
+        """Drop all versions of ``model``, which may have been replaced."""
         for key in [key for key in self._of if key[0] == model]:
             del self._of[key]
 
     def doubt(self, model: str, version: str) -> None:
-        """A request that should have fitted the description did not."""
-        one = self._of.get((model, version))
-        if one is not None:
-            one.doubt()
+        """Shorten the lifetime of an entry that did not match a request or response."""
+        entry = self._of.get((model, version))
+        if entry is not None:
+            entry.doubt()
 
 
 def configured(told: ModelMetadata, settings: Parameters) -> ModelMetadata:
-    """``told`` and what is known by a model's configuration alone."""
+    """Return ``metadata`` with the fields that only the model's configuration contains."""
     size = settings.get("max_batch_size", 0)  # Triton's default
     policy = settings.get("model_transaction_policy")
     batching = settings.get("sequence_batching")

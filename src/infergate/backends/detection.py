@@ -1,9 +1,10 @@
-"""What kind of server a backend is: declared, or asked for and remembered for a while.
+"""The kind of server behind a backend: declared in the configuration, or detected from its
+metadata.
 
-*Rule 1.* What was known stays known where asking again fails: a server whose metadata hangs may
-well serve inferences.
-*Rule 2.* An answer that tells nothing lasting (not ready yet, overloaded) is believed for a second,
-one that does (there is no such path) as long as a profile.
+*Rule 1.* A detected profile stays valid if a later detection fails: a server whose metadata request
+hangs may still serve inferences.
+*Rule 2.* If the first detection fails, the generic profile is used: for a second after a temporary
+error (not ready, overloaded), for the full lifetime after a permanent one (no such path).
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from infergate.codecs.profiles import GENERIC
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 
-_LIFETIME: Final = 60.0  # seconds; another kind of server may come up on the same address
+_LIFETIME: Final = 60.0  # seconds; a different server may appear at the same address
 _DOUBTFUL: Final = DOUBTFUL
-_PATIENCE: Final = 2.0  # seconds a server has to say what it is
+_PATIENCE: Final = 2.0  # seconds for the server's metadata request
 _UNREACHED: Final = frozenset({Kind.CONNECT, Kind.NO_BACKEND, Kind.OVERLOADED})
 _LASTING: Final = frozenset({Kind.NOT_FOUND, Kind.UNSUPPORTED, Kind.BACKEND_GARBAGE})
 
 
 class Detection:
-    """Remembers what ``ask`` finds out. ``declared`` is the operator's word, which is final."""
+    """Caches the profile that ``fetch`` detects. A ``declared`` profile takes precedence and is
+    never checked."""
 
     def __init__(self, declared: Profile | None, ask: Callable[[Call], Awaitable[Profile]]) -> None:
         self._declared: Final = declared
@@ -36,25 +38,26 @@ class Detection:
 
     @property
     def known(self) -> Profile:
-        """The profile as far as it is known without asking."""
+        """The declared or cached profile, else the generic one; never contacts the server."""
         return self._declared or self._remembered.known or GENERIC
 
     async def profile(self, call: Call) -> Profile:
-        """The profile. ``call`` has a deadline; raises TimeoutError where others' question outlasts
-        it, or what keeps the server away."""
+        """Return the profile, detecting it if needed. ``call`` must have a deadline. Raises
+        GatewayError if the server cannot be reached, TimeoutError if another caller's detection
+        outlasts the deadline."""
         return self._declared or await self._remembered.get(call)
 
     async def _learn(self, call: Call) -> tuple[Profile, float]:
-        """A profile, and for how many seconds to believe it."""
-        own = call.deadline
+        """Return a profile and its lifetime in seconds."""
+        client_deadline = call.deadline
         call.tighten(time.monotonic() + _PATIENCE)
         try:
             self._learnt = await self._ask(call)
         except GatewayError as error:
             if self._learnt is not None:
                 return self._learnt, _LIFETIME
-            late = error.kind is Kind.TIMEOUT and call.deadline == own
-            if late or error.kind in _UNREACHED:
+            client_timed_out = error.kind is Kind.TIMEOUT and call.deadline == client_deadline
+            if client_timed_out or error.kind in _UNREACHED:
                 raise
             return GENERIC, _LIFETIME if error.kind in _LASTING else _DOUBTFUL
         return self._learnt, _LIFETIME

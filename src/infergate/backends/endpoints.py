@@ -1,13 +1,14 @@
-"""The endpoints of one backend: who they are just now, which is asked, and what is learnt of it.
+"""The endpoints of one backend: their current addresses, their load and health, and the choice
+among them.
 
-*Strategy.* ``routing.cluster`` decides; here it gets a clock, chance, and addresses. What the
-configuration names is a ``Site``: a place that is asked as it stands, or a name that stands for as
-many endpoints as it has addresses. Until a name was resolved it is an endpoint itself, which
-whoever connects looks up.
+*Strategy.* ``routing.cluster`` makes the decisions; this module supplies the clock, random numbers
+and addresses. Each ``ConfiguredEndpoint`` is either a fixed address, or a DNS name that stands for
+as many endpoints as it has addresses. A name that has not been resolved yet is itself an endpoint,
+resolved when a connection is opened.
 
-*Rule 1.* An address that is gone gets no more requests; those under way are let finish, and then
-its connections are closed (``left``). One that comes back before that is the same as it was.
-*Rule 2.* A name that has no addresses any more keeps those it had.
+*Rule 1.* A removed address gets no new requests. Its requests in progress may finish; then its
+connections are closed (``pop_drained``). An address that returns before that keeps its state.
+*Rule 2.* A name that can no longer be resolved keeps its last addresses.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """An endpoint as the configuration has it. ``label`` is its URL; ``weight`` that of each of its
-    addresses; ``resolves``: it is a name, to be looked up now and then."""
+    """An endpoint as written in the configuration. ``label`` is its URL, ``weight`` applies to each
+    of its addresses, and ``uses_dns`` marks a name that is resolved periodically."""
 
     endpoint: Endpoint
     label: str = ""
@@ -51,8 +52,9 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How requests are spread: ``policy`` is one of POLICIES; ``hashes``: those that have a key go
-    where it belongs. ``rise`` and ``fall`` are those of checks."""
+    """How requests are spread over endpoints. ``policy`` is a key of POLICIES. With
+    ``uses_hashing``, a request with a key goes to the endpoint that the key hashes to. ``rise`` and
+    ``fall`` are the health-check thresholds."""
 
     policy: str = "least-request"
     hashes: bool = False
@@ -62,8 +64,8 @@ class Balance:
 
 
 class Lease(Member):
-    """One endpoint, as those hold it who send something there. Each attempt is ``finished``
-    once, whatever happened."""
+    """One endpoint and its accounting, as held by its callers. Each attempt that was begun must be
+    finished exactly once."""
 
     __slots__ = ("_endpoints", "checks_failed", "checks_ok", "endpoint", "site", "suspected")
 
@@ -74,31 +76,31 @@ class Lease(Member):
         self._endpoints: Final = endpoints
         self.endpoint: Final = endpoint
         self.site: Final = site
-        """Its place in the configuration, from 0."""
+        """The index of the endpoint in the configuration, from 0."""
         self.checks_ok = 0
         self.checks_failed = 0
         self.suspected = False
-        """A check is under way whose failure ejects it."""
+        """A check is running whose failure would eject the endpoint."""
 
     def take(self) -> Lease:
-        """One more attempt, that nobody chose, is under way."""
+        """Count an attempt on an endpoint that was not picked by the load balancer."""
         self.active += 1
         return self
 
     def finished(self, outcome: Outcome) -> None:
-        """An attempt is over."""
-        if outcome is Outcome.OK:  # nearly always: it needs no clock
+        """Record the end of an attempt."""
+        if outcome is Outcome.OK:  # the common case needs no clock
             self.served()
         else:
             self._endpoints.finished(self, outcome)
 
     def checked(self, *, well: bool) -> None:
-        """A check is over."""
+        """Record the result of a health check."""
         self._endpoints.checked(self, well=well)
 
 
 class Endpoints:
-    """Those of one backend, whose sites are ``sites``, at least one."""
+    """The endpoints of one backend, with at least one configured."""
 
     def __init__(
         self,
@@ -113,11 +115,15 @@ class Endpoints:
         self.sites: Final = tuple(sites)
         self.balance: Final = balance or Balance()
         self._clock: Final = clock
-        self._at: Final = [[Lease(self, site.endpoint, i)] for i, site in enumerate(self.sites)]
+        self._at: Final = [
+            [Lease(self, configured.endpoint, index)] for index, configured in enumerate(self.sites)
+        ]
         self._resolved: Final[set[int]] = set()
         self._leaving: Final[dict[tuple[int, Endpoint], Lease]] = {}
-        self._gone: Final = [EndpointFigures(backend, site.label) for site in self.sites]
-        """What was counted of addresses that have left."""
+        self._gone: Final = [
+            EndpointFigures(backend, configured.label) for configured in self.sites
+        ]
+        """Accumulated counters of removed addresses."""
         self._lookups_failed: Final = [0] * len(self.sites)
         self._cluster: Final = Cluster(
             self.all(), _policy(self.balance, chance), chance, self.balance.rule
@@ -125,13 +131,13 @@ class Endpoints:
 
         self._lone = self._only()
         self.models: Final[set[str]] = set()
-        """Those that an endpoint has served, as clients call them."""
+        """Models that some endpoint has served, under the clients' names."""
         self.suspect: Callable[[Lease], None] = lambda _: None
-        """Begins a check of an endpoint that may have failed by itself or because of requests; then
-        calls ``judged``."""
+        """Callback that starts a health check of an endpoint whose failures may be its own fault or
+        the requests'. It must end in ``finish_suspect_check``."""
 
     def _only(self) -> Lease | None:
-        """The one there is, where there is just one: nothing is to be decided then."""
+        """Return the only endpoint if there is just one, which needs no decision."""
         members = self._cluster.members
         return members[0] if len(members) == 1 else None
 
@@ -139,36 +145,39 @@ class Endpoints:
 
     @property
     def spreads(self) -> bool:
-        """Whether there are several now: then a sequence must keep to one."""
+        """Whether there are several endpoints, so that a sequence must keep to one of them."""
         return self._lone is None
 
     def choose(self, tried: Collection[Lease] = (), key: str = "") -> Lease:
-        """The best for the next attempt, another than those that were ``tried`` where there is one.
+        """Return the best endpoint for the next attempt, preferably not one of ``tried``.
 
-        A lone endpoint is tried again, so that a connection refused while a server restarts gets
-        the second attempt that several endpoints would give it.
+        A single endpoint is returned again: if it refuses connections while it restarts, the
+        request gets the second attempt that it would have with several endpoints.
         """
-        lone = self._lone
-        if lone is not None:
-            return lone.take()
+        single = self._lone
+        if single is not None:
+            return single.take()
         return self._cluster.choose(self._clock(), tried, key)
 
     def keeper(self, sequence: SequenceName) -> Lease:
-        """The one that has ``sequence``, whatever is known of it (docs/decisions/0013)."""
+        """Return the endpoint that owns ``sequence``, regardless of its health
+        (docs/decisions/0013)."""
         return self._cluster.keeper(sequence)
 
     def all(self) -> Sequence[Lease]:
-        """All there are, in the configuration's order. Who sends one something ``take``s it."""
-        return [lease for leases in self._at for lease in leases]
+        """Return all endpoints in configuration order. To send to one, call ``begin_attempt`` on
+        it."""
+        return [handle for handles in self._at for handle in handles]
 
     def place(self, lease: Lease) -> str:
-        """Which ``lease`` is, as clients may be told it: addresses they may not."""
+        """Return the endpoint's position in the configuration, for error texts: clients must not
+        learn addresses."""
         return f"endpoint {lease.site + 1} of {len(self.sites)}"
 
-    # ---- what is learnt
+    # ---- outcomes and health
 
     def finished(self, lease: Lease, outcome: Outcome) -> None:
-        """An attempt on ``lease`` is over."""
+        """Record the end of an attempt."""
         now = self._clock()
         if self._cluster.finished(lease, outcome, now):
             self._tell_ejected(lease, now)
@@ -177,12 +186,12 @@ class Endpoints:
             self.suspect(lease)
 
     def serves(self, model: str) -> None:
-        """An endpoint has served ``model``."""
+        """Record that an endpoint has served ``model``."""
         if len(self.models) < _MAX_MODELS:
             self.models.add(model)
 
     def judged(self, lease: Lease, *, well: bool) -> None:
-        """The check of ``lease``, which was suspected, is over."""
+        """Record the result of checking a suspected endpoint."""
         now = self._clock()
         lease.suspected = False
         if well:
@@ -192,7 +201,7 @@ class Endpoints:
 
     def _tell_ejected(self, lease: Lease, now: float) -> None:
         _log.warning(
-            "backend '%s': %s is ejected for %.0f s: %d failures in a row",
+            "backend '%s': %s is ejected for %.0f s after %d consecutive failures",
             self._backend,
             lease.endpoint,
             lease.outlier.until - now,
@@ -201,50 +210,54 @@ class Endpoints:
         )
 
     def checked(self, lease: Lease, *, well: bool) -> None:
-        """A check of ``lease`` is over."""
+        """Record the result of a health check."""
         if well:
             lease.checks_ok += 1
         else:
             lease.checks_failed += 1
         if self._cluster.checked(lease, self._clock(), well=well):
-            word = "back: its checks go well" if well else "down: its checks fail"
+            state = "up: its health checks pass" if well else "down: its health checks fail"
             _log.warning(
                 "backend '%s': %s is %s",
                 self._backend,
                 lease.endpoint,
-                word,
+                state,
                 extra=ENDPOINT_UP if well else ENDPOINT_DOWN,
             )
 
     @property
     def ready(self) -> bool | None:
-        """Whether any may be asked; None where too little is known: there are no checks, or one
-        has not been checked yet."""
-        told = [lease.health.up for lease in self._cluster.members if lease.health.told]
-        return True if any(told) else None if len(told) < len(self._cluster.members) else False
+        """Whether any endpoint is up; None if that is unknown because health checks are off or have
+        not covered all endpoints."""
+        checked = [member.health.up for member in self._cluster.members if member.health.told]
+        return (
+            True if any(checked) else None if len(checked) < len(self._cluster.members) else False
+        )
 
-    # ---- names
+    # ---- DNS names
 
     def resolved(self, site: int, addresses: Collection[str]) -> None:
-        """The name of the site has ``addresses`` now; none: it could not be looked up."""
+        """Set the addresses of a DNS name. An empty collection counts as a failed lookup."""
         if not addresses:
             self._lookups_failed[site] += 1
             return
         wanted = [
-            replace(self.sites[site].endpoint, address=each) for each in sorted(set(addresses))
+            replace(self.sites[site].endpoint, address=address)
+            for address in sorted(set(addresses))
         ]
-        known = {lease.endpoint: lease for lease in self._at[site]}
+        known = {handle.endpoint: handle for handle in self._at[site]}
         if list(known) == wanted:
             return
         self._at[site] = [
-            known.pop(each) if each in known else self._joined(site, each) for each in wanted
+            known.pop(address) if address in known else self._joined(site, address)
+            for address in wanted
         ]
-        self._leaving.update({(site, endpoint): lease for endpoint, lease in known.items()})
+        self._leaving.update({(site, endpoint): handle for endpoint, handle in known.items()})
         self._cluster.replace(self.all(), self._clock(), slowly=site in self._resolved)
         self._lone = self._only()
         if site in self._resolved:
             _log.info(
-                "backend '%s': %s has %d addresses now",
+                "backend '%s': %s now has %d addresses",
                 self._backend,
                 self.sites[site].label,
                 len(wanted),
@@ -253,41 +266,45 @@ class Endpoints:
         self._resolved.add(site)
 
     def _joined(self, site: int, endpoint: Endpoint) -> Lease:
-        at = site, endpoint
-        return self._leaving.pop(at) if at in self._leaving else Lease(self, endpoint, site)
+        key = site, endpoint
+        return self._leaving.pop(key) if key in self._leaving else Lease(self, endpoint, site)
 
     def left(self) -> Sequence[Endpoint]:
-        """Those that have left and have nothing under way any more, each told once: its connections
-        are to be closed."""
-        over = {at: lease for at, lease in self._leaving.items() if not lease.active}
-        for at, lease in over.items():
-            del self._leaving[at]
-            self._gone[lease.site] = _with(self._gone[lease.site], lease)
-        staying = {lease.endpoint for lease in (*self.all(), *self._leaving.values())}
-        return [e for e in dict.fromkeys(e for _, e in over) if e not in staying]
+        """Return the removed endpoints whose last attempt has ended, each once, so that their
+        connections can be closed."""
+        drained = {key: handle for key, handle in self._leaving.items() if not handle.active}
+        for key, handle in drained.items():
+            del self._leaving[key]
+            self._gone[handle.site] = _with(self._gone[handle.site], handle)
+        in_use = {handle.endpoint for handle in (*self.all(), *self._leaving.values())}
+        return [
+            endpoint
+            for endpoint in dict.fromkeys(endpoint for _, endpoint in drained)
+            if endpoint not in in_use
+        ]
 
-    # ---- what metrics tell
+    # ---- statistics
 
     def figures(self) -> Sequence[EndpointFigures]:
-        """Of each site."""
+        """Return the statistics of each configured endpoint."""
         now = self._clock()
-        told = list(self._gone)
-        for lease in (*self.all(), *self._leaving.values()):
-            told[lease.site] = _with(told[lease.site], lease)
-        for site, leases in enumerate(self._at):
-            down = sum(not lease.health.up for lease in leases)
-            out = sum(lease.health.up and lease.outlier.until > now for lease in leases)
-            told[site] = told[site]._replace(
-                available=len(leases) - down - out,
+        totals = list(self._gone)
+        for handle in (*self.all(), *self._leaving.values()):
+            totals[handle.site] = _with(totals[handle.site], handle)
+        for index, handles in enumerate(self._at):
+            down = sum(not handle.health.up for handle in handles)
+            ejected = sum(handle.health.up and handle.outlier.until > now for handle in handles)
+            totals[index] = totals[index]._replace(
+                available=len(handles) - down - ejected,
                 down=down,
-                ejected=out,
-                lookups_failed=self._lookups_failed[site],
+                ejected=ejected,
+                lookups_failed=self._lookups_failed[index],
             )
-        return told
+        return totals
 
 
 def _with(told: EndpointFigures, lease: Lease) -> EndpointFigures:
-    """``told`` and what was counted of ``lease``."""
+    """Return ``totals`` plus the counters of one endpoint."""
     return told._replace(
         active=told.active + lease.active,
         ok=told.ok + lease.ok,

@@ -1,4 +1,5 @@
-"""Which of a client's headers travel upstream, and which of the backend's come back."""
+"""Selects the client headers that are forwarded to a backend, and the backend's response headers
+that are returned."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Final, NamedTuple
 from infergate.core import tracing_headers
 from infergate.core.errors import GatewayError, Kind
 
-# Headers that describe one connection or one body: wrong on any other, whatever the rule says.
+# Headers that describe one connection or one body, never forwarded whatever the configuration says.
 _NEVER: Final = frozenset(
     {
         "accept-encoding",
@@ -31,27 +32,29 @@ _NEVER: Final = frozenset(
 )
 _NEVER_PREFIX: Final = ("content-", "grpc-", ":")
 _BY_NAME: Final = frozenset({"authorization", "cookie", "x-api-key"})
-"""Headers that hold secrets: a glob that happens to match one is no wish to hand it on."""
+"""Headers with credentials are forwarded only if configured by exact name, not by a glob that
+happens to match."""
 _REMEMBERED: Final = 256
-"""Combinations of names, each client's its own; together under 2 MB."""
+"""Cached combinations of header names, one per kind of client; together below 2 MB."""
 _LONGEST: Final = 1024
-"""Characters of one that is remembered."""
+"""Characters of all names of a cached combination."""
 _MOST_NAMES: Final = 64
 _CONNECTION: Final = "connection"
 _KEEP: Final = "keep-alive"
 _OVERHEAD: Final = 32
-"""Bytes by which a field counts for more than its name and value (RFC 9113, 6.5.2)."""
+"""Bytes counted per header field besides its name and value (RFC 9113, 6.5.2)."""
 
 
 def field_bytes(headers: Mapping[str, str]) -> int:
-    """How many bytes ``headers`` count for."""
+    """Return the total size of ``headers`` as counted by HTTP/2."""
     values = sum(map(tracing_headers.length, headers.values()))
     return sum(map(len, headers)) + values + _OVERHEAD * len(headers)
 
 
 class _Passing(NamedTuple):
-    """Which headers of a request pass, by their ``names``; ``size`` in bytes is theirs without the
-    values; ``is_named``: Connection may name some; ``is_traced``: some are a trace's."""
+    """The forwarded ``names`` among a combination of header names. ``size`` counts their bytes
+    without the values; ``is_named``: there is a Connection header, which may exclude further names;
+    ``is_traced``: there are trace headers."""
 
     names: tuple[str, ...]
     size: int
@@ -60,25 +63,25 @@ class _Passing(NamedTuple):
 
 
 class HeaderRule:
-    """Lets through the headers whose lower-case name matches one of some globs; those that hold
-    secrets where one is that very name; none that the header Connection names (RFC 9110, 7.6.1)."""
+    """Selects headers by globs over lower-case names. Credentials need a glob that is their exact
+    name; headers listed in Connection (RFC 9110, 7.6.1) are never selected."""
 
     def __init__(self, globs: Iterable[str], budget: int = 0) -> None:
-        """``budget`` in bytes: with one, the headers of traces are cut to what W3C lets them be,
-        and the rest refused beyond it. 0: nothing is bounded."""
-        named = [glob.lower() for glob in globs]
-        patterns = list(map(fnmatch.translate, named))
+        """``max_bytes`` bounds the selected headers: trace headers are cut to the W3C limits, and
+        other headers beyond the bound are an error. 0 disables the bound."""
+        names = [glob.lower() for glob in globs]
+        patterns = list(map(fnmatch.translate, names))
         self._pattern: Final = re.compile("|".join(patterns)) if patterns else None
-        self._secrets: Final = _BY_NAME.difference(named)
+        self._secrets: Final = _BY_NAME.difference(names)
         self._budget: Final = budget
         self._known: dict[tuple[str, ...], _Passing] = {}
 
     def passes(self, name: str) -> bool:
-        """Whether headers of this name pass at all."""
+        """Return whether a header of this name can be selected."""
         return bool(self._passing((name,)).names)
 
     def select(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """The headers that pass. Raises TOO_LARGE beyond the budget."""
+        """Return the selected headers. Raises TOO_LARGE if they exceed ``max_bytes``."""
         if self._pattern is None:
             return {}
         names = tuple(headers)
@@ -100,22 +103,23 @@ class HeaderRule:
         return selected
 
     def _fit(self, selected: dict[str, str], size: int) -> None:
-        """Cut the baggage of ``selected``, of ``size`` bytes. Raises TOO_LARGE."""
+        """Cut the baggage of ``selected`` to fit. Raises TOO_LARGE if the other headers alone
+        exceed the bound."""
         baggage = selected.pop(tracing_headers.BAGGAGE, "")
-        left = self._budget - field_bytes(selected)
-        if left < 0:
+        remaining = self._budget - field_bytes(selected)
+        if remaining < 0:
             raise GatewayError(
                 Kind.TOO_LARGE,
                 f"the headers for the backend take {size} bytes, the limit is {self._budget}",
                 limit="forwarded_headers",
             )
-        room = left - len(tracing_headers.BAGGAGE) - _OVERHEAD
-        if fitting := tracing_headers.first_members(baggage, room):
+        max_baggage = remaining - len(tracing_headers.BAGGAGE) - _OVERHEAD
+        if fitting := tracing_headers.first_members(baggage, max_baggage):
             selected[tracing_headers.BAGGAGE] = fitting
 
     def _passing(self, names: tuple[str, ...]) -> _Passing:
         assert self._pattern is not None
-        passing = tuple(
+        selected = tuple(
             name
             for name in names
             if name not in _NEVER
@@ -123,15 +127,15 @@ class HeaderRule:
             and not name.startswith(_NEVER_PREFIX)
             and self._pattern.fullmatch(name) is not None
         )
-        found = _Passing(
-            passing,
-            sum(map(len, passing)) + _OVERHEAD * len(passing),
+        selection = _Passing(
+            selected,
+            sum(map(len, selected)) + _OVERHEAD * len(selected),
             _CONNECTION in names,
-            not tracing_headers.NAMES.isdisjoint(passing),
+            not tracing_headers.NAMES.isdisjoint(selected),
         )
-        # names come from clients: remember a bounded number
+        # Clients choose the names, so the cache is bounded.
         if sum(map(len, names)) <= _LONGEST and len(names) <= _MOST_NAMES:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            self._known[names] = found
-        return found
+            self._known[names] = selection
+        return selection

@@ -1,7 +1,7 @@
-"""Two tries of one request, of which the first good answer is taken.
+"""Hedging: two concurrent attempts of one request, of which the first successful response is used.
 
-*Rule.* No task outlives its request: both are over, or were cancelled and waited for, before there
-is an answer. So they may be started here, where no others are.
+*Rule.* No task outlives its request: before ``run_hedged`` returns, both attempts have ended, if
+need be by cancellation. Only this module starts a task per attempt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Outcome(NamedTuple):
-    """``answer`` is the second try's if that ``won``, which is None where there was none."""
+    """The response, and whether the hedge won; ``hedge_won`` is None if no hedge was sent."""
 
     answer: Any
     won: bool | None
@@ -26,33 +26,34 @@ async def hedged(
     delay: float,
     good: Callable[[T], bool],
 ) -> Outcome:
-    """What ``first`` answers or, where it takes longer than ``delay`` seconds and ``second`` makes
-    another, which of them first gives a ``good`` answer. Where none does: what ``first`` gave or
-    raised."""
+    """Return the response of ``first``. If it takes longer than ``delay`` seconds and
+    ``start_hedge`` supplies a second attempt, return the first response of either that
+    ``is_success`` accepts. If neither succeeds, return the response or raise the error of
+    ``first``."""
     tasks: list[asyncio.Future[T]] = [asyncio.ensure_future(first)]
     try:
         await asyncio.wait(tasks, timeout=delay)
-        other = None if tasks[0].done() else second()
-        if other is None:
+        hedge = None if tasks[0].done() else second()
+        if hedge is None:
             return Outcome(await tasks[0], None)
-        tasks.append(asyncio.ensure_future(other))
-        taken = await _first_good(tasks, good)
-        return Outcome(await tasks[taken or 0], won=taken == 1)
+        tasks.append(asyncio.ensure_future(hedge))
+        winner = await _first_good(tasks, good)
+        return Outcome(await tasks[winner or 0], won=winner == 1)
     finally:
-        for each in tasks:
-            each.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # An error knows the frames that it goes through, and this one would know the error.
+        # An error refers to this frame through its traceback; the frame must not refer back.
         tasks.clear()
-        del each
+        del task
 
 
 async def _first_good(tasks: list[asyncio.Future[T]], good: Callable[[T], bool]) -> int | None:
-    """Which of ``tasks`` first has a good result; None where none has."""
+    """Return the index of the first task with a successful result, or None."""
     pending = set(tasks)
     while pending:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        for number, task in enumerate(tasks):
+        for index, task in enumerate(tasks):
             if task in done and task.exception() is None and good(task.result()):
-                return number
+                return index
     return None

@@ -1,8 +1,8 @@
-"""A codec's work towards a backend: requests are written and answers read, here or in a helper.
+"""The codec of a backend, run on the event loop or in a helper process.
 
-*Rule 1.* What a message takes in memory is counted for the request that it belongs to.
-*Rule 2.* What would take the event loop long is done by a helper, if there are any: see
-``gateway.labour``, which does the same towards clients.
+*Rule 1.* The memory of a message is charged to its request.
+*Rule 2.* Work that would block the event loop for long goes to a helper process, if there are any.
+``gateway.codec_offload`` does the same for messages of clients.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ T = TypeVar("T")
 
 
 class Messages(Generic[Req, Resp]):
-    """Of the backend ``name``, which speaks ``codec``. ``aside`` None: all is done here."""
+    """Writes requests and reads responses of one backend. Without ``offload``, all work is done on
+    the event loop."""
 
     def __init__(
         self, name: str, codec: Codec[Req, Resp], limits: Limits, aside: Aside | None
@@ -47,7 +48,7 @@ class Messages(Generic[Req, Resp]):
     # ---- requests
 
     def is_long(self, operation: Operation, profile: Profile) -> bool:
-        """Whether ``operation`` takes too long to write here."""
+        """Return whether writing ``operation`` would block the event loop for too long."""
         if self._aside is None or self._textual is None or not isinstance(operation, InferRequest):
             return False
         return self._textual.text_to_backend(operation, profile) > self._limits.json_inline
@@ -55,71 +56,72 @@ class Messages(Generic[Req, Resp]):
     def write(
         self, operation: Operation, profile: Profile, call: Call, model: ModelMetadata | None = None
     ) -> Req:
-        """``Codec.build_request``, here."""
-        writing = self._writing(operation, profile, call)
-        if writing is None:
+        """Run ``Codec.build_request`` on the event loop."""
+        allocation = self._writing(operation, profile, call)
+        if allocation is None:
             return self._codec.build_request(operation, profile, model)
         try:
             wire = self._codec.build_request(operation, profile, model)
         except BaseException:
-            writing.failed()
+            allocation.failed()
             raise
-        writing.done(wire)
+        allocation.done(wire)
         return wire
 
     async def write_aside(
         self, operation: Operation, profile: Profile, call: Call, model: ModelMetadata | None = None
     ) -> Req:
-        """The same in a helper, where it takes long."""
+        """Run ``Codec.build_request``, in a helper process if it takes long."""
         if not self.is_long(operation, profile):
             return self.write(operation, profile, call, model)
-        writing, cost = self._writing(operation, profile, call), 0
+        allocation, cost = self._writing(operation, profile, call), 0
         if self._textual is not None and isinstance(operation, InferRequest):
             cost = self._textual.text_to_backend(operation, profile)
-        how = self._codec.build_request
+        build = self._codec.build_request
         try:
-            wire: Req = await self._do_aside(call, cost, how, operation, profile, model)
+            wire: Req = await self._do_aside(call, cost, build, operation, profile, model)
         except BaseException:
-            if writing is not None:
-                writing.failed()
+            if allocation is not None:
+                allocation.failed()
             raise
-        if writing is not None:
-            writing.done(wire)
+        if allocation is not None:
+            allocation.done(wire)
         return wire
 
     def _writing(self, operation: Operation, profile: Profile, call: Call) -> Writing | None:
-        """Rule 1; None for what is short."""
+        """Account for the memory of a request before it is written; None if it is small."""
         if self._textual is None or not isinstance(operation, InferRequest):
             return None
-        most = self._textual.size_to_backend(operation, profile)
-        return None if most <= SMALL else Writing(most, call.memory)
+        max_bytes = self._textual.size_to_backend(operation, profile)
+        return None if max_bytes <= SMALL else Writing(max_bytes, call.memory)
 
-    # ---- answers
+    # ---- responses
 
     def read(
         self, answer: Resp, operation: Operation, call: Call, model: ModelMetadata | None = None
     ) -> Answer:
-        """``Codec.parse_response``, here. Raises CostlyError for what takes long."""
+        """Run ``Codec.parse_response`` on the event loop. Raises NeedsOffloadError if it would take
+        too long."""
         try:
-            read = self._codec.parse_response(answer, operation, self._limits, model)
+            response = self._codec.parse_response(answer, operation, self._limits, model)
         except GatewayError as error:
             raise read_wrong(error, self._name) from None
-        if isinstance(read, InferResponse) and are_long(read.outputs):
-            count_tensors(read.outputs, parts(answer), call.memory)
-        return read
+        if isinstance(response, InferResponse) and are_long(response.outputs):
+            count_tensors(response.outputs, parts(answer), call.memory)
+        return response
 
     async def read_aside(
         self, answer: Resp, operation: Operation, call: Call, model: ModelMetadata | None = None
     ) -> Answer:
-        """The same in a helper."""
-        how = self._codec.parse_response
-        read = await self._read_aside(how, answer, operation, call, model)
-        if isinstance(read, InferResponse) and are_long(read.outputs):
-            count_tensors(read.outputs, parts(answer), call.memory)
-        return read
+        """Run ``Codec.parse_response`` in a helper process."""
+        parse = self._codec.parse_response
+        response = await self._read_aside(parse, answer, operation, call, model)
+        if isinstance(response, InferResponse) and are_long(response.outputs):
+            count_tensors(response.outputs, parts(answer), call.memory)
+        return response
 
     async def read_either(self, answer: Resp, operation: Operation, call: Call) -> Answer:
-        """The same here or, where it takes long, in a helper."""
+        """Run ``Codec.parse_response``, in a helper process if it takes long."""
         try:
             return self.read(answer, operation, call)
         except CostlyError:
@@ -128,16 +130,16 @@ class Messages(Generic[Req, Resp]):
     async def read_streamed(
         self, message: Resp, request: InferRequest, call: Call, model: ModelMetadata | None
     ) -> InferResponse | None:
-        """``Streaming.parse_stream_response``, here or in a helper."""
+        """Run ``SupportsStreaming.parse_stream_response``, in a helper process if it takes long."""
         assert isinstance(self._codec, Streaming)
-        how = self._codec.parse_stream_response
+        parse = self._codec.parse_stream_response
         try:
-            found: InferResponse | None = how(message, request, self._limits, model)
+            response: InferResponse | None = parse(message, request, self._limits, model)
         except CostlyError:
-            found = await self._read_aside(how, message, request, call, model)
+            response = await self._read_aside(parse, message, request, call, model)
         except GatewayError as error:
             raise read_wrong(error, self._name) from None
-        return found
+        return response
 
     async def _read_aside(
         self,
@@ -148,11 +150,11 @@ class Messages(Generic[Req, Resp]):
         model: ModelMetadata | None,
     ) -> T:
         cost = size(parts(answer))
-        text = self._textual
-        json = 0 if text is None else text.json_in(answer, self._limits.json)
+        textual = self._textual
+        json_bytes = 0 if textual is None else textual.json_in(answer, self._limits.json)
         try:
             return await self._do_aside(
-                call, cost, how, answer, operation, self._limits, model, json=json
+                call, cost, how, answer, operation, self._limits, model, json=json_bytes
             )
         except GatewayError as error:
             raise read_wrong(error, self._name) from None

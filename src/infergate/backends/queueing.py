@@ -1,4 +1,4 @@
-"""Waiting for a place at a backend that is sent so many requests at once and no more."""
+"""The queue of a backend that limits concurrent inferences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _RETRY_AFTER: Final = 1.0
 
 
 class Queue:
-    """Whoever ``enter``s leaves again."""
+    """Admits up to ``max_active`` requests at a time; up to ``max_waiting`` more wait. Every
+    successful ``enter`` must be matched by a ``leave``."""
 
     def __init__(self, backend: str, most: int, most_waiting: int, tally: Tally) -> None:
         self._backend: Final = backend
@@ -26,16 +27,16 @@ class Queue:
 
     @property
     def figures(self) -> PlaceFigures:
-        """How many places there are, and how many are taken."""
+        """The limit and its current use."""
         return PlaceFigures(self._backend, self._places.taken, self._places.most)
 
     def enter_now(self) -> bool:
-        """Take a place if there is one."""
+        """Take a slot if one is free, without waiting; return whether it was taken."""
         return self._places.take()
 
     async def enter(self, call: Call) -> None:
-        """Take a place, waiting for it until the deadline of ``call``. Raises OVERLOADED where too
-        many wait, TIMEOUT where it waited too long."""
+        """Take a slot, waiting until the deadline of ``call``. Raises OVERLOADED if the queue is
+        full, TIMEOUT at the deadline."""
         if not self._places.take():
             await self._wait(call)
 
@@ -46,8 +47,8 @@ class Queue:
             self._tally.refused += 1
             raise GatewayError(
                 Kind.OVERLOADED,
-                f"backend '{self._backend}' is serving its limit of {self._places.most} requests, "
-                f"and {self._places.most_waiting} wait",
+                f"backend '{self._backend}' is at its limit of {self._places.most} concurrent "
+                f"requests, and its queue of {self._places.most_waiting} is full",
                 retry_after=_RETRY_AFTER,
             )
         self._tally.waiting += 1
@@ -59,7 +60,8 @@ class Queue:
             self._give_up(waiter)
             self._tally.expired += 1
             raise GatewayError(
-                Kind.TIMEOUT, f"backend '{self._backend}' was busy with other requests"
+                Kind.TIMEOUT,
+                f"backend '{self._backend}': the deadline passed while waiting in the queue",
             ) from None
         except asyncio.CancelledError:
             self._give_up(waiter)
@@ -70,14 +72,14 @@ class Queue:
             self._tally.waiting -= 1
 
     def _give_up(self, waiter: asyncio.Future[None]) -> None:
-        if waiter.done() and not waiter.cancelled():  # it was called at the same moment
+        if waiter.done() and not waiter.cancelled():  # the slot was assigned at the same moment
             self.leave()
         else:
             self._places.give_up(waiter)
 
     def leave(self) -> None:
-        """Give up a place: the next who waits has it."""
+        """Release a slot, which passes to the next waiting request."""
         while (waiter := self._places.leave(time.monotonic())) is not None:
-            if not waiter.done():  # else it just went away
+            if not waiter.done():  # done: the request was just cancelled
                 waiter.set_result(None)
                 return

@@ -1,12 +1,12 @@
-"""Something a server is asked for once and that is then remembered for a while.
+"""A value fetched on demand, cached for a while, and fetched by only one caller at a time.
 
-*Strategy.* There is no task of its own: of the calls that want to know one asks, and the others
-wait for what it learns.
+*Strategy.* There is no background task: one of the callers that need the value fetches it, the
+others wait for its result.
 
-*Rule 1.* Each waits no longer than its own deadline.
-*Rule 2.* All who wait share the outcome, good or bad. Where the one that asks goes away, or its own
-deadline ends the question, there is no outcome, and the next one asks.
-*Rule 3.* An error is told to those who wait and is not remembered.
+*Rule 1.* No caller waits past its own deadline.
+*Rule 2.* All waiting callers share the result, value or error. If the fetching caller is cancelled
+or reaches its own deadline, there is no result and the next waiter fetches.
+*Rule 3.* Errors are not cached: only the callers that were already waiting receive them.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from infergate.core.errors import GatewayError, Kind
 T = TypeVar("T")
 
 DOUBTFUL: Final = 1.0
-"""Seconds that an answer is believed which may not last, or is doubted: a server is asked no more
-often, whatever clients send."""
+"""Lifetime in seconds of a value that may be outdated, and the minimum interval between fetches,
+however many requests clients send."""
 
 
 @dataclass(slots=True)
 class _Question:
-    """What is being found out, by one call or, if that goes away, by several after each other."""
+    """One fetch, shared by the callers that wait for it; if the fetching caller gives up, another
+    continues it."""
 
     error: GatewayError | None = None
 
 
 class Remembered(Generic[T]):
-    """What ``ask`` answers: something, and for how many seconds to believe it. ``ask`` is given a
-    call of its own, whose deadline it may bring forward."""
+    """Caches one value. ``fetch`` returns it with its lifetime in seconds; it gets its own copy of
+    the call, whose deadline it may shorten."""
 
     def __init__(
         self,
@@ -53,41 +54,41 @@ class Remembered(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was learnt yet."""
+        """Whether no fetch has succeeded yet."""
         return self._answer is None
 
     @property
     def known(self) -> T | None:
-        """What is remembered and still believed."""
+        """The cached value, or None if there is none or it has expired."""
         return self._answer if self._clock() < self._until else None
 
     async def get(self, call: Call, *, newer: bool = False) -> T:
-        """What is known, asked for if need be. ``newer``: of the last second.
+        """Return the value, fetching it if needed. With ``refresh``, it is at most a second old.
 
-        ``call`` has a deadline. Raises what ``ask`` raises, TimeoutError where another's question
-        outlasts the deadline.
+        ``call`` must have a deadline. Raises the errors of ``fetch``, and TimeoutError if another
+        caller's fetch outlasts the deadline.
         """
         came = self._clock()
-        good = self._good(came, newer=newer)
-        if good is not None:
-            return good
-        question = self._question
+        value = self._good(came, newer=newer)
+        if value is not None:
+            return value
+        current = self._question
         assert call.deadline is not None
         async with asyncio.timeout(call.deadline - time.monotonic()):
             await self._asking.acquire()
         try:
-            if question.error is not None:
-                raise question.error.with_traceback(None)
-            good = self._good(came, newer=newer)
-            return await self._learn(question, call) if good is None else good
+            if current.error is not None:
+                raise current.error.with_traceback(None)
+            value = self._good(came, newer=newer)
+            return await self._learn(current, call) if value is None else value
         finally:
             self._asking.release()
-            # It leads to the error, and the error to this frame and to those that await it, with
-            # the message: all would stay until cycles are collected.
-            del question
+            # It refers to the error, whose traceback refers to this frame and its callers: the
+            # cycle would keep the request's message until the next garbage collection.
+            del current
 
     def doubt(self) -> None:
-        """What is known may be wrong: ask again, when it is a second old."""
+        """Let the value expire a second after it was fetched, because it may be wrong."""
         self._until = min(self._until, self._asked + DOUBTFUL)
 
     def _good(self, came: float, *, newer: bool) -> T | None:
@@ -96,15 +97,15 @@ class Remembered(Generic[T]):
         return self.known
 
     async def _learn(self, question: _Question, call: Call) -> T:
-        own = replace(call, returned={})
-        asked = self._clock()
+        own_call = replace(call, returned={})
+        started = self._clock()
         try:
-            answer, lifetime = await self._ask(own)
+            value, lifetime = await self._ask(own_call)
         except GatewayError as error:
-            if not (error.kind is Kind.TIMEOUT and own.deadline == call.deadline):
+            if not (error.kind is Kind.TIMEOUT and own_call.deadline == call.deadline):
                 question.error = error
                 self._question = _Question()
             del question  # see get
             raise
-        self._answer, self._asked, self._until = answer, asked, self._clock() + lifetime
-        return answer
+        self._answer, self._asked, self._until = value, started, self._clock() + lifetime
+        return value

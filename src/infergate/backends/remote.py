@@ -1,11 +1,11 @@
-"""A server behind the gateway: a transport and a codec behind the Backend protocol.
+"""A backend of remote servers: an upstream and a codec behind the ``Backend`` protocol.
 
-What is sent is the matter of the codec, and where to and how often that of ``sending``.
+The codec decides what is sent; ``request_sender`` decides where to and how often.
 
-*Rule 1.* A description that a request or an answer does not fit may be old. A request that was not
-sent is tried once more with a newer one; else the next request asks for it.
-*Rule 2.* A question that a server makes nothing of is asked in another way, where its protocol has
-one; that of an inference never is.
+*Rule 1.* Cached metadata that does not fit a request or response may be outdated. A request that
+was not sent yet is rebuilt once with fresh metadata; otherwise the next request fetches it.
+*Rule 2.* If a server does not understand a request, the alternative form that its codec may offer
+is tried. Inferences are never sent in another form.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ __all__ = ["HTTP_HEADERS", "RPC_HEADERS", "HeaderAccess", "RemoteBackend", "Serv
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
-_PATIENCE: Final = 2.0  # seconds a server has to tell a model's configuration
+_PATIENCE: Final = 2.0  # seconds for the request for a model's configuration
 _LASTING: Final = frozenset(
     {Kind.BAD_REQUEST, Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.UNSUPPORTED}
 )
-"""Refusals to tell a configuration that the next request would meet too."""
+"""Errors of a configuration request that the next one would meet too."""
 _UNFITTING: Final = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kind.BACKEND_GARBAGE})
-"""What comes of a request that was made, or an answer that was read, by an old description."""
+"""Errors that outdated metadata may cause in writing a request or reading a response."""
 _OUTDATED: Final = frozenset({Kind.BAD_REQUEST, Kind.NO_BACKEND})
-"""Refusals of a request that an old description may have led to."""
+"""Errors of building a request that outdated metadata may cause."""
 _NOT_UNDERSTOOD: Final = frozenset(
     {
         Kind.BAD_REQUEST,
@@ -80,12 +80,13 @@ _NOT_UNDERSTOOD: Final = frozenset(
         Kind.BACKEND_ERROR,
     }
 )
-"""What a server says, or is said of it, that makes nothing of a question."""
+"""Errors of a request that the server does not support in this form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What the operator says of a backend. ``timeout`` in seconds; ``profile`` None: ask it."""
+    """The configuration of a backend. ``timeout`` is in seconds; without ``profile``, the kind of
+    server is detected."""
 
     name: str
     endpoints: Sequence[Endpoint | Site]
@@ -96,20 +97,21 @@ class Server:
     balance: Balance = field(default_factory=Balance)
     watching: Watching = field(default_factory=Watching)
     key: Callable[[Call], str] | None = None
-    """What requests have in common that are to go to one endpoint; empty: nothing."""
+    """Returns the key of requests that belong on the same endpoint; empty: no key."""
     max_requests: int = 0
-    """Inferences it is sent at once; 0: as many as come."""
+    """Maximum concurrent inferences; 0: unlimited."""
     max_queue: int = 0
-    """Inferences that wait for their turn."""
+    """Maximum inferences waiting in the queue."""
     retry_share: float = SHARE
-    """Of the inferences in progress: how many may be tries beyond the first."""
+    """Retries allowed at a time, as a share of the inferences in progress."""
     retry_least: int = LEAST
+    """Retries allowed at a time in any case."""
     header_budget: int = HEADER_BUDGET
-    """How many may be in any case."""
+    """Maximum bytes of forwarded headers."""
 
 
 class RemoteBackend(Generic[Req, Resp]):
-    """Speaks ``codec`` to the endpoints of ``server`` over ``upstream``."""
+    """Speaks ``codec`` to the endpoints of ``settings`` over ``upstream``."""
 
     def __init__(  # noqa: PLR0913 - what it stands on
         self,
@@ -122,8 +124,8 @@ class RemoteBackend(Generic[Req, Resp]):
         tally: Tally | None = None,
         aside: Aside | None = None,
     ) -> None:
-        """``tally`` is where its retries and the like are counted, ``aside`` where messages that
-        take long are read and written; None: here."""
+        """``counters`` receives retry and queue statistics. Without ``offload``, long messages are
+        read and written on the event loop."""
         tally = tally or Tally()
         self.name: Final = server.name
         self.protocol: Final = codec.name
@@ -132,8 +134,11 @@ class RemoteBackend(Generic[Req, Resp]):
         self.codec: Final = codec
         self._upstream: Final = upstream
         self._messages: Final = Messages(server.name, codec, limits, aside)
-        sites = [e if isinstance(e, Site) else Site(e, str(e)) for e in server.endpoints]
-        self._endpoints: Final = Endpoints(server.name, sites, server.balance)
+        configured = [
+            endpoint if isinstance(endpoint, Site) else Site(endpoint, str(endpoint))
+            for endpoint in server.endpoints
+        ]
+        self._endpoints: Final = Endpoints(server.name, configured, server.balance)
         dropping = upstream if isinstance(upstream, Dropping) else None
         check = Checking(codec, upstream, limits).check
         self._watcher: Final = Watcher(self._endpoints, server.watching, check, dropping)
@@ -156,7 +161,7 @@ class RemoteBackend(Generic[Req, Resp]):
             tally=tally,
         )
         self.infer: Final = self._sending.infer
-        """See :class:`~infergate.backends.sending.Sending`."""
+        """The request sender's ``infer``, for pass-through requests."""
         self._rephrasing: Final = _rephrasing(codec)
         self._detection: Final = Detection(server.profile, self._ask_profile)
         self._descriptions: Final = Descriptions(self._ask_description)
@@ -164,31 +169,32 @@ class RemoteBackend(Generic[Req, Resp]):
     def over(
         self, wrapped: Callable[[Upstream[Req, Resp]], Upstream[Req, Resp]]
     ) -> RemoteBackend[Req, Resp]:
-        """The same, but its operations pass by what ``wrapped`` makes of its upstream: for somebody
-        to look at. What is known and counted is one for both. Not to be closed."""
-        other = copy.copy(self)
+        """Return a copy whose exchanges go through ``wrap(upstream)``, so that they can be
+        observed. It shares all state and must not be closed."""
+        copied = copy.copy(self)
         upstream = wrapped(self._upstream)
         sending = self._sending.over(upstream)
-        vars(other).update(_upstream=upstream, _sending=sending, infer=sending.infer)
-        return other
+        vars(copied).update(_upstream=upstream, _sending=sending, infer=sending.infer)
+        return copied
 
     @property
     def spreads(self) -> bool:
-        """Whether there are several endpoints, to one of which a sequence must keep."""
+        """Whether there are several endpoints, so that a sequence must keep to one of them."""
         return self._endpoints.spreads
 
     @property
     def ready(self) -> bool | None:
-        """See Watched."""
+        """Whether any endpoint can serve, according to health checks; None if checks are off or
+        have not run yet."""
         return self._endpoints.ready if self._watcher.checks else None
 
     @property
     def places(self) -> PlaceFigures | None:
-        """See Bounded."""
+        """The use of the concurrency limit; None if there is no limit."""
         return None if self._queue is None else self._queue.figures
 
     async def perform(self, operation: Operation, call: Call) -> Answer:
-        """Translate ``operation``, exchange it, and read the answer."""
+        """Build the request, exchange it, and parse the response."""
         if self.codec.described and isinstance(operation, InferRequest):
             return await self._infer_described(operation, call)
         profile = await self.profile(call)
@@ -198,18 +204,18 @@ class RemoteBackend(Generic[Req, Resp]):
         else:
             wire = messages.write(operation, profile, call)
         try:
-            answer = await self._answer(operation, wire, call)
+            response = await self._answer(operation, wire, call)
             try:
-                return messages.read(answer, operation, call)
+                return messages.read(response, operation, call)
             except CostlyError:
-                return await messages.read_aside(answer, operation, call)
+                return await messages.read_aside(response, operation, call)
         except GatewayError as error:
             if error.kind not in _NOT_UNDERSTOOD:
                 raise
-            otherwise = self._rephrasing(operation, error.kind)
-            if otherwise is None:
+            alternative = self._rephrasing(operation, error.kind)
+            if alternative is None:
                 raise
-            return await self._ask_otherwise(operation, otherwise, error, call)
+            return await self._ask_otherwise(operation, alternative, error, call)
 
     def _answer(self, operation: Operation, wire: Req, call: Call) -> Awaitable[Resp]:
         if isinstance(operation, InferRequest):
@@ -219,25 +225,25 @@ class RemoteBackend(Generic[Req, Resp]):
     async def _ask_otherwise(
         self, operation: Operation, wire: Req, first: GatewayError, call: Call
     ) -> Answer:
-        """Rule 2."""
+        """Send the alternative form of a request that the server did not understand."""
         try:
-            answer = await self._sending.exchange(wire, call)
-            return await self._messages.read_either(answer, operation, call)
+            response = await self._sending.exchange(wire, call)
+            return await self._messages.read_either(response, operation, call)
         except GatewayError as error:
             if error.kind not in _NOT_UNDERSTOOD:
                 raise
             if not isinstance(operation, ModelMetadataRequest):
                 raise first from error
-            absent = first.kind is error.kind is Kind.NOT_FOUND
+            is_unknown_model = first.kind is error.kind is Kind.NOT_FOUND
             raise GatewayError(
-                Kind.NOT_FOUND if absent else Kind.UNSUPPORTED,
-                f"backend '{self.name}' does not tell the metadata of model '{operation.model}'; "
-                "it can be declared under 'models' in the gateway's configuration",
+                Kind.NOT_FOUND if is_unknown_model else Kind.UNSUPPORTED,
+                f"backend '{self.name}' does not provide the metadata of model "
+                f"'{operation.model}'; declare it under 'models' in the gateway's configuration",
                 detail=f"{first.public} {first.detail}; {error.public} {error.detail}",
             ) from error
 
     async def _infer_described(self, request: InferRequest, call: Call) -> Answer:
-        """Rule 1."""
+        """Send an inference whose messages depend on the model's metadata (Rule 1)."""
         profile = await self.profile(call)
         declared, messages = call.declared, self._messages
         model = declared or await self.describe(request.model, request.version, call)
@@ -250,17 +256,17 @@ class RemoteBackend(Generic[Req, Resp]):
         except GatewayError as error:
             if declared or error.kind not in _OUTDATED:
                 raise
-            newer = await self.describe(request.model, request.version, call, newer=True)
-            if newer == model:
+            fresh = await self.describe(request.model, request.version, call, newer=True)
+            if fresh == model:
                 raise
-            model = newer
+            model = fresh
             wire = await messages.write_aside(request, profile, call, model)
-        answer = await self.infer(wire, call, self._sequence(request, call))
+        response = await self.infer(wire, call, self._sequence(request, call))
         try:
             try:
-                return messages.read(answer, request, call, model)
+                return messages.read(response, request, call, model)
             except CostlyError:
-                return await messages.read_aside(answer, request, call, model)
+                return await messages.read_aside(response, request, call, model)
         except GatewayError as error:
             if error.kind in _UNFITTING:
                 self._descriptions.doubt(request.model, request.version)
@@ -269,11 +275,11 @@ class RemoteBackend(Generic[Req, Resp]):
     async def stream(
         self, request: InferRequest, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
-        """See Backend. One answer, from a server that has no streams. What goes wrong after one
-        that was told to be the last is no error: clients that tell answers apart by their order
-        would take it for the answer to their next request."""
+        """Yield all responses to ``request``; a server without streams yields its one response.
+        Errors after a response marked as the last are dropped: clients that match responses by
+        order would take such an error for the response to their next request."""
         codec = self.codec
-        begun = ended = False
+        has_message = has_last = False
         wire, model = await self._streamed(request, call)
         if wire is not None:
             assert isinstance(codec, Streaming)
@@ -281,38 +287,40 @@ class RemoteBackend(Generic[Req, Resp]):
             try:
                 async with aclosing(self._sending.stream(wire, call, sequence)) as messages:
                     async for message in messages:
-                        answer = await self._messages.read_streamed(message, request, call, model)
-                        begun = True
-                        if answer is not None:
-                            new = count_tensors(answer.outputs, parts(message), call.memory)
-                            yield answer
-                            call.memory.shrink(new)
-                            ended = answer.last
+                        response = await self._messages.read_streamed(message, request, call, model)
+                        has_message = True
+                        if response is not None:
+                            counted_bytes = count_tensors(
+                                response.outputs, parts(message), call.memory
+                            )
+                            yield response
+                            call.memory.shrink(counted_bytes)
+                            has_last = response.last
             except GatewayError as error:
-                if ended:  # all that was asked for is there; only its end was still to come
+                if has_last:  # the responses are complete; only the end of the stream was due
                     return
-                if begun or error.kind is not Kind.UNSUPPORTED:
+                if has_message or error.kind is not Kind.UNSUPPORTED:
                     raise
             else:
                 return
         try:
-            answered = await self.perform(request, call)
+            response_message = await self.perform(request, call)
         except GatewayError as error:
-            if error.kind is Kind.UNSUPPORTED:  # it may have become a decoupled model
+            if error.kind is Kind.UNSUPPORTED:  # the model may have become decoupled
                 self._descriptions.doubt(request.model, request.version)
             raise
-        assert isinstance(answered, InferResponse)
-        yield replace(answered, last=True)
+        assert isinstance(response_message, InferResponse)
+        yield replace(response_message, last=True)
 
     async def _streamed(
         self, request: InferRequest, call: Call
     ) -> tuple[Req | None, ModelMetadata | None]:
-        """What asks for a stream, None where there is none to ask for; and the model's metadata,
-        where the former needs it."""
+        """Return the message that starts a stream, or None if streams are not supported; and the
+        model's metadata, if that message depends on it."""
         codec = self.codec
         if not (isinstance(codec, Streaming) and isinstance(self._upstream, StreamUpstream)):
             return None, None
-        await self.kind(call)  # streams depend on it, whatever the rest does
+        await self.kind(call)  # streams need a detected profile even if other requests do not
         profile = await self.profile(call)
         model = None
         if codec.describes_streams(profile):
@@ -320,77 +328,80 @@ class RemoteBackend(Generic[Req, Resp]):
         return codec.build_stream_request(request, profile, model), model
 
     def _sequence(self, request: InferRequest, call: Call) -> SequenceName | None:
-        """The sequence that ``request`` is of, where that matters: to the choice of an endpoint, or
-        because nothing of a sequence is sent twice."""
-        matters = self.sequences and (self.spreads or call.retry.idempotent)
-        return sequence_of(request) if matters else None
+        """Return the sequence of ``request`` if it affects the choice of the endpoint or forbids
+        resending."""
+        is_relevant = self.sequences and (self.spreads or call.retry.idempotent)
+        return sequence_of(request) if is_relevant else None
 
     async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
-        """See Backend. Of a model that may have been changed no description is believed."""
+        """Carry out ``operation`` on every endpoint concurrently. Loading or unloading a model
+        drops its cached metadata."""
         wire = self.codec.build_request(operation, await self.kind(call))
         self._sending.forward(wire, call)
         call.tighten(time.monotonic() + self._sending.allowed(call))
-        began = time.monotonic()
+        started = time.monotonic()
         try:
-            asked = (self._one(wire, operation, each, call) for each in self._endpoints.all())
-            outcomes = await asyncio.gather(*asked)
+            exchanges = (self._one(wire, operation, item, call) for item in self._endpoints.all())
+            outcomes = await asyncio.gather(*exchanges)
         finally:
-            call.backend_seconds += time.monotonic() - began
+            call.backend_seconds += time.monotonic() - started
             if isinstance(operation, ModelLoadRequest | ModelUnloadRequest):
                 self._descriptions.forget(operation.model)
-        failed = [each for each in outcomes if isinstance(each, GatewayError)]
-        if failed:
+        errors = [item for item in outcomes if isinstance(item, GatewayError)]
+        if errors:
             try:
-                raise several(failed, len(outcomes), self.name)
+                raise several(errors, len(outcomes), self.name)
             finally:
-                del failed, outcomes  # see Sending: one that failed alone is raised as it is
-        return [each for each in outcomes if not isinstance(each, GatewayError)]
+                del errors, outcomes  # a single error is raised unchanged and refers to this frame
+        return [item for item in outcomes if not isinstance(item, GatewayError)]
 
     async def _one(
         self, wire: Req, operation: Operation, lease: Lease, call: Call
     ) -> Answer | GatewayError:
         try:
-            answer = await self._sending.to(lease, wire, call)
-            return await self._messages.read_either(answer, operation, call)
+            response = await self._sending.to(lease, wire, call)
+            return await self._messages.read_either(response, operation, call)
         except GatewayError as error:
             return error
 
     async def profile(self, call: Call) -> Profile:
-        """What kind of server this is: asked for where requests depend on it, else as known."""
+        """Return the profile for building a request; it is detected only if the codec's requests
+        depend on it."""
         if not self.codec.profiled:
             return self._detection.known
         return await self.kind(call)
 
     async def kind(self, call: Call) -> Profile:
-        """See Backend: declared, or asked for; what every server of a protocol does is added."""
+        """Return the declared or detected profile, plus what every server of the protocol
+        supports."""
         call.tighten(time.monotonic() + self._sending.allowed(call))
         try:
-            told = await self._detection.profile(call)
+            profile = await self._detection.profile(call)
         except TimeoutError:
             raise late(self.name) from None
-        caps = self.codec.caps
+        capabilities = self.codec.caps
         return replace(
-            told,
-            tells_config=told.tells_config or caps.tells_config,
-            tells_statistics=told.tells_statistics or caps.tells_statistics,
+            profile,
+            tells_config=profile.tells_config or capabilities.tells_config,
+            tells_statistics=profile.tells_statistics or capabilities.tells_statistics,
         )
 
     async def _ask_profile(self, call: Call) -> Profile:
-        question = ServerMetadataRequest()
-        wire = self.codec.build_request(question, GENERIC)
-        told = await self._sending.exchange(wire, call)
-        answer = await self._messages.read_either(told, question, call)
-        assert isinstance(answer, ServerMetadata)
-        return detect(answer)
+        request = ServerMetadataRequest()
+        wire = self.codec.build_request(request, GENERIC)
+        wire_response = await self._sending.exchange(wire, call)
+        response = await self._messages.read_either(wire_response, request, call)
+        assert isinstance(response, ServerMetadata)
+        return detect(response)
 
     async def classifies(self, call: Call) -> bool:
-        """By the protocol, or by the kind of server, which is asked for."""
+        """Return whether the protocol or this kind of server supports classification."""
         return self.codec.caps.classifies or (await self.kind(call)).classifies
 
     async def describe(
         self, model: str, version: str, call: Call, *, newer: bool = False
     ) -> ModelMetadata:
-        """See Backend."""
+        """Return a model's metadata, at most a minute old, with ``refresh`` at most a second."""
         call.tighten(time.monotonic() + self._sending.allowed(call))
         try:
             return await self._descriptions.get(model, version, call, newer=newer)
@@ -400,21 +411,21 @@ class RemoteBackend(Generic[Req, Resp]):
     async def _ask_description(
         self, model: str, version: str, call: Call
     ) -> tuple[ModelMetadata, float]:
-        told = await self.perform(ModelMetadataRequest(model, version), call)
-        assert isinstance(told, ModelMetadata)
-        if told.max_batch_size is not None:
-            return told, LIFETIME
+        metadata = await self.perform(ModelMetadataRequest(model, version), call)
+        assert isinstance(metadata, ModelMetadata)
+        if metadata.max_batch_size is not None:
+            return metadata, LIFETIME
         call.tighten(time.monotonic() + _PATIENCE)
         try:
-            return await self._configured(told, model, version, call), LIFETIME
+            return await self._configured(metadata, model, version, call), LIFETIME
         except GatewayError as error:
-            return told, LIFETIME if error.kind in _LASTING else DOUBTFUL
+            return metadata, LIFETIME if error.kind in _LASTING else DOUBTFUL
 
     async def _configured(
         self, told: ModelMetadata, model: str, version: str, call: Call
     ) -> ModelMetadata:
-        """``told`` and what is known by the configuration alone, which not every kind of server has
-        or tells."""
+        """Add the fields that only the model's configuration contains, if the server provides
+        it."""
         if not (await self.kind(call)).tells_config:
             return told
         config = await self.perform(ModelConfigRequest(model, version), call)
@@ -422,7 +433,7 @@ class RemoteBackend(Generic[Req, Resp]):
         return configured(told, config.settings)
 
     async def close(self) -> None:
-        """Look after its endpoints no longer, and close the connections to all of them."""
+        """Stop monitoring the endpoints, and close all connections."""
         await self._watcher.stop()
         await self._upstream.close()
 
@@ -434,5 +445,5 @@ def _queue(server: Server, tally: Tally) -> Queue | None:
 
 
 def _rephrasing(codec: Codec[Req, Resp]) -> Callable[[Operation, Kind], Req | None]:
-    """Another way that ``codec`` has to ask something."""
+    """Return the function that builds a codec's alternative form of a request, or None."""
     return codec.rephrase if isinstance(codec, Rephrasing) else lambda _operation, _told: None

@@ -1,11 +1,12 @@
-"""The tries of one request: whether there is another after one that failed, where, and when.
+"""The attempts of one request: whether a failed one is followed by another, on which endpoint, and
+when.
 
-*Rule 1.* What failed is tried again where nothing was sent; where it may be carried out twice also
-if it broke off, its try was too slow, or the endpoint said that it cannot serve now.
-*Rule 2.* Where nothing was sent the next endpoint is asked at once, and free of charge: there is no
-more to do for anyone than if it had been chosen first. Any other try waits its back-off and is one
-of the budget's.
-*Rule 3.* Nothing is tried past the deadline, nor where waiting would pass it.
+*Rule 1.* A request that was not sent is retried. One that may be executed twice is also retried if
+the connection broke, the attempt timed out, or the endpoint said that it cannot serve now.
+*Rule 2.* If nothing was sent, the next endpoint is tried at once and without using the retry
+budget, because that costs no more than choosing it first. Any other retry waits for its backoff and
+uses the budget.
+*Rule 3.* No attempt starts after the deadline, and no backoff may reach it.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ DECLINED: Final = "declined"
 _RESENT: Final[Mapping[Kind, str]] = {Kind.BACKEND_GARBAGE: "broken", Kind.TIMEOUT: "timeout"}
 
 Choose = Callable[[list[Lease]], Lease]
-"""Gives the best for the next try, another than those that were asked where there is one."""
+"""Returns the best endpoint for the next attempt, preferably not one of those given."""
 
 
 class Tries:
-    """Those of ``call``, whose request may be carried out twice if ``resend``. Who asks for the
-    ``first`` tells when it is ``over``."""
+    """The attempts of ``call``. ``may_resend`` allows executing the request twice. A caller of
+    ``begin`` or ``begin_after`` must call ``end``."""
 
     __slots__ = ("_budget", "_charged", "_choose", "_error", "_tally", "asked", "call", "resend")
 
@@ -49,37 +50,39 @@ class Tries:
         self.asked: list[Lease] = []
 
     def first(self) -> Lease:
-        """Whom to ask. Raises NO_BACKEND."""
-        lease = self._choose(self.asked)
-        self.asked.append(lease)
+        """Return the endpoint of the first attempt. Raises NO_BACKEND."""
+        handle = self._choose(self.asked)
+        self.asked.append(handle)
         self._budget.requests += 1
-        return lease
+        return handle
 
     def begun(self, lease: Lease, error: GatewayError) -> None:
-        """Instead of the ``first``: ``lease`` was asked, and refused with ``error``."""
+        """Start, instead of by ``begin``, after an attempt that has already failed with
+        ``error``."""
         self.asked.append(lease)
         self._error = error
         self._budget.requests += 1
 
     def refused(self, error: GatewayError) -> None:
-        """The latest try ended in ``error``."""
+        """Record the error of the latest attempt."""
         self._error = error
 
     async def next(self) -> Lease | None:
-        """Whom to ask after the latest try, which was refused or declined; None: nobody."""
-        why = DECLINED if self._error is None else self._why(self._error.kind)
+        """Return the endpoint of the next attempt after a failed one, or None if there is no
+        retry."""
+        reason = DECLINED if self._error is None else self._why(self._error.kind)
         self._discharge()
-        if not why or len(self.asked) > self.call.retry.retries:
+        if not reason or len(self.asked) > self.call.retry.retries:
             return None
-        lease = self._other() if why is NOT_SENT else None
-        if lease is None:
+        handle = self._other() if reason is NOT_SENT else None
+        if handle is None:
             if not await self._wait():
                 return None
-            lease = self._choose(self.asked)
-        self._tally.retries[why] += 1
+            handle = self._choose(self.asked)
+        self._tally.retries[reason] += 1
         self._error = None
-        self.asked.append(lease)
-        return lease
+        self.asked.append(handle)
+        return handle
 
     def _why(self, kind: Kind) -> str:
         if kind is Kind.CONNECT:
@@ -87,18 +90,18 @@ class Tries:
         return _RESENT.get(kind, "") if self.resend else ""
 
     def _other(self) -> Lease | None:
-        """Another endpoint than those that were asked."""
+        """Return an endpoint that has not been tried, or None."""
         try:
-            lease = self._choose(self.asked)
-        except GatewayError:  # there is none at all any more
+            handle = self._choose(self.asked)
+        except GatewayError:  # no endpoint is left at all
             return None
-        if lease in self.asked:
-            lease.finished(Outcome.UNTOLD)
+        if handle in self.asked:
+            handle.finished(Outcome.UNTOLD)
             return None
-        return lease
+        return handle
 
     async def _wait(self) -> bool:
-        """Whether there is another try, after its back-off."""
+        """Wait for the backoff; return whether there is another attempt."""
         deadline = self.call.deadline
         assert deadline is not None
         seconds = backoff(len(self.asked))
@@ -112,20 +115,20 @@ class Tries:
         return time.monotonic() < deadline
 
     def hedge(self) -> Lease | None:
-        """Whom to ask besides; None: nobody, for there is no other endpoint or no budget. The
-        budget is to be given back."""
-        lease = self._other()
-        if lease is None:
+        """Return the endpoint of a hedge, or None if there is no other endpoint or no retry budget.
+        The caller must give the budget back."""
+        handle = self._other()
+        if handle is None:
             return None
         if not self._budget.take():
             self._tally.exhausted += 1
-            lease.finished(Outcome.UNTOLD)
+            handle.finished(Outcome.UNTOLD)
             return None
-        self.asked.append(lease)
-        return lease
+        self.asked.append(handle)
+        return handle
 
     def over(self) -> None:
-        """There are no more."""
+        """End the request's accounting."""
         self._budget.requests -= 1
         self._discharge()
 
@@ -135,10 +138,10 @@ class Tries:
             self._budget.give_back()
 
     def error(self) -> GatewayError:
-        """What the latest try was refused with, once."""
+        """Return the error of the latest attempt, and forget it."""
         error, self._error = self._error, None
         assert error is not None
         try:
             return error
         finally:
-            del error  # it will know this frame
+            del error  # its traceback will refer to this frame

@@ -1,16 +1,17 @@
-"""How a message reaches an endpoint of its backend, and how its answer comes back.
+"""Sends a message to an endpoint of a backend and returns its response.
 
-*Rule 1.* The shorter of the client's deadline and the timeout (the route's; if it has none, the
-backend's) bounds every exchange and travels upstream.
-*Rule 2.* What failed is tried again as its route wants (``retrying``, docs/decisions/0022): by
-default only where nothing was sent, for anything else may have been carried out.
-*Rule 3.* A stream is a call of its own for each request. Its deadline is the client's alone, which
-travels; the timeout bounds the wait for each message. Once a message has come nothing is tried
-again, and nothing of a stream is hedged.
-*Rule 4.* All requests of a sequence go to one endpoint, which alone has its state: they are never
-tried on another (docs/decisions/0013), nor sent twice.
-*Rule 5.* Of each attempt the endpoints are told how it ended.
-*Rule 6.* Where the operator bounds them, inferences wait for their turn; questions never do.
+*Rule 1.* The shorter of the client's deadline and the timeout (the route's, else the backend's)
+bounds every exchange, and is propagated upstream.
+*Rule 2.* Failed requests are retried as the route configures (``attempts``, docs/decisions/0022):
+by default only if nothing was sent, because anything else may have been executed.
+*Rule 3.* A stream is a separate call for each request. Only the client's deadline applies to the
+whole stream and is propagated; the timeout bounds the wait for each message. Nothing is retried
+after the first message, and streams are never hedged.
+*Rule 4.* All requests of a sequence go to the one endpoint that holds its state. They are never
+retried on another endpoint (docs/decisions/0013), nor sent twice.
+*Rule 5.* The outcome of each attempt is reported to the endpoint.
+*Rule 6.* If the backend has a concurrency limit, inferences wait in its queue; other operations do
+not.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ Resp = TypeVar("Resp")
 
 _SUCCESS: Final = (200, 0)
 _QUESTIONS: Final = frozenset(OPERATIONS.values()) - {OPERATIONS[InferRequest]}
-"""Operations of a model that may be answered by 503 although its server is well."""
+"""Operations on a model that a healthy server may answer with 503."""
 _SHOWN: Final = 40
-"""Characters of a sequence's id in an error."""
+"""Characters of a sequence's ID in an error text."""
 
 
 class Sending(Generic[Req, Resp]):
-    """Sends messages to ``endpoints`` over ``upstream``, each within ``timeout`` seconds where its
-    route has no other."""
+    """Sends messages to ``endpoints`` over ``upstream``; ``timeout``, in seconds, applies to routes
+    without their own."""
 
     def __init__(  # noqa: PLR0913 - what a message needs on its way
         self,
@@ -69,8 +70,8 @@ class Sending(Generic[Req, Resp]):
         tally: Tally,
         key: Callable[[Call], str] | None = None,
     ) -> None:
-        """``queue``: where inferences wait for their turn; None: they need not. ``key`` tells what
-        requests that belong together have in common; None: nothing has."""
+        """Without ``queue``, inferences are not limited. ``hash_key`` returns the key of requests
+        that belong on the same endpoint; None disables hashing."""
         self._backend: Final = backend
         self._endpoints: Final = endpoints
         self._upstream: Final = upstream
@@ -83,20 +84,20 @@ class Sending(Generic[Req, Resp]):
         self._tally: Final = tally
         self._key: Final = key
         self._latencies: Final[dict[str, Latencies]] = {}
-        """Of routes that hedge after a percentile."""
+        """By route, for routes that hedge after a percentile."""
 
     def over(self, upstream: Upstream[Req, Resp]) -> Sending[Req, Resp]:
-        """The same over ``upstream``: to the same endpoints, in the same queue, counted alike."""
-        other = copy.copy(self)
-        vars(other)["_upstream"] = upstream
-        return other
+        """Return a copy that uses ``upstream`` and shares endpoints, queue and counters."""
+        copied = copy.copy(self)
+        vars(copied)["_upstream"] = upstream
+        return copied
 
     def allowed(self, call: Call) -> float:
-        """The route's timeout where it has one, else the backend's."""
+        """Return the route's timeout, else the backend's."""
         return self._timeout if call.timeout is None else call.timeout
 
     def forward(self, wire: Req, call: Call) -> None:
-        """Put those of the client's headers that go on on ``wire``, and count its answer for the
+        """Add the client headers that are forwarded to ``wire``, and charge the response to the
         client's request."""
         self._headers.charge(wire, call.memory)
         if forwarded := self._forwarded.select(call.headers):
@@ -105,60 +106,61 @@ class Sending(Generic[Req, Resp]):
     def exchange(
         self, wire: Req, call: Call, sequence: SequenceName | None = None
     ) -> Awaitable[Resp]:
-        """Send ``wire`` to an endpoint, to that of its ``sequence`` if it has one, and wait for its
-        answer, whatever it is."""
+        """Send ``wire`` to an endpoint (the owner of ``sequence``, if given) and return its
+        response, whatever its status."""
         if sequence is None and self._key is None and not call.retry.idempotent:
             return self._plainly(wire, call)
         return self._exchange(wire, call, sequence)
 
     async def _plainly(self, wire: Req, call: Call) -> Resp:
-        """What nearly every exchange is: its first try, without what further ones need."""
-        began = time.monotonic()
-        call.tighten(began + self.allowed(call))
+        """Make the first attempt without the state that retries need, the fast path of almost every
+        exchange."""
+        started = time.monotonic()
+        call.tighten(started + self.allowed(call))
         assert call.deadline is not None
-        seconds = call.deadline - began
+        seconds = call.deadline - started
         if seconds <= 0:
             raise late(self._backend)
         self.forward(wire, call)
-        lease, budget, outcome = self._endpoints.choose(), self._budget, Outcome.UNTOLD
+        handle, budget, outcome = self._endpoints.choose(), self._budget, Outcome.UNTOLD
         budget.requests += 1
         try:
-            answer = await self._upstream.exchange(wire, lease.endpoint, seconds)
-            outcome = self._outcome(answer, call)
+            response = await self._upstream.exchange(wire, handle.endpoint, seconds)
+            outcome = self._outcome(response, call)
         except GatewayError as error:
-            outcome = self._failed(error, time.monotonic() - began, call)
+            outcome = self._failed(error, time.monotonic() - started, call)
             if error.kind is not Kind.CONNECT:
                 raise named(error, self._backend) from error
-            tries = self._tries(call, None)
-            tries.begun(lease, named(error, self._backend))
+            attempts = self._tries(call, None)
+            attempts.begun(handle, named(error, self._backend))
         else:
-            self._return(answer, call)
-            return answer
+            self._return(response, call)
+            return response
         finally:
-            lease.finished(outcome)
+            handle.finished(outcome)
             budget.requests -= 1
-            call.backend_seconds += time.monotonic() - began
-        return await self._timed(wire, tries)
+            call.backend_seconds += time.monotonic() - started
+        return await self._timed(wire, attempts)
 
     async def _exchange(self, wire: Req, call: Call, sequence: SequenceName | None) -> Resp:
         call.tighten(time.monotonic() + self.allowed(call))
         self.forward(wire, call)
-        tries = self._tries(call, sequence)
+        attempts = self._tries(call, sequence)
         try:
-            return await self._timed(wire, tries)
+            return await self._timed(wire, attempts)
         except GatewayError as error:
             if sequence is None or error.kind is not Kind.CONNECT:
                 raise
-            raise self._away(error, sequence, tries) from error
+            raise self._away(error, sequence, attempts) from error
 
     async def _timed(self, wire: Req, tries: Tries) -> Resp:
-        call, began = tries.call, time.monotonic()
+        call, started = tries.call, time.monotonic()
         try:
-            answer = await self._tried(wire, tries)
+            response = await self._tried(wire, tries)
         finally:
-            call.backend_seconds += time.monotonic() - began
-        self._return(answer, call)
-        return answer
+            call.backend_seconds += time.monotonic() - started
+        self._return(response, call)
+        return response
 
     def _tries(self, call: Call, sequence: SequenceName | None) -> Tries:
         if sequence is not None:
@@ -172,20 +174,21 @@ class Sending(Generic[Req, Resp]):
         return Tries(call, lambda _: choose(), self._budget, self._tally, resend=False)
 
     def infer(self, wire: Req, call: Call, sequence: SequenceName | None = None) -> Awaitable[Resp]:
-        """The same for an inference: in its turn, and hedged where its route wants that."""
+        """Send an inference, which, unlike ``exchange``, respects the concurrency limit and the
+        route's hedging."""
         if self._queue is None and call.retry.hedge is None:
             return self.exchange(wire, call, sequence)
         return self._infer(wire, call, sequence)
 
     async def _infer(self, wire: Req, call: Call, sequence: SequenceName | None) -> Resp:
-        began = time.monotonic()
-        call.tighten(began + self.allowed(call))
+        started = time.monotonic()
+        call.tighten(started + self.allowed(call))
         queue = self._queue
         if queue is not None:
             try:
                 await queue.enter(call)
             finally:
-                call.backend_seconds += time.monotonic() - began
+                call.backend_seconds += time.monotonic() - started
         try:
             if sequence is None and call.retry.hedge is not None:
                 return await self._hedged(wire, call, call.retry.hedge)
@@ -195,8 +198,8 @@ class Sending(Generic[Req, Resp]):
                 queue.leave()
 
     async def _hedged(self, wire: Req, call: Call, hedge: Hedge) -> Resp:
-        """``exchange`` of a request that may be sent twice at once."""
-        began = time.monotonic()
+        """Run ``exchange`` with a hedge."""
+        started = time.monotonic()
         self.forward(wire, call)
         latencies, delay = None, hedge.after
         if delay is None:
@@ -204,33 +207,33 @@ class Sending(Generic[Req, Resp]):
             if latencies is None:
                 latencies = self._latencies[call.route] = Latencies(hedge.percentile)
             delay = latencies.percentile()
-        tries = self._tries(call, None)
-        first = self._tried(wire, tries)
+        attempts = self._tries(call, None)
+        first = self._tried(wire, attempts)
         try:
             if delay is None:
-                answer = await first
+                response = await first
             else:
-                answer, won = await hedged(
-                    first, lambda: self._hedge(wire, tries), delay, self._serves
+                response, hedge_won = await hedged(
+                    first, lambda: self._hedge(wire, attempts), delay, self._serves
                 )
-                self._tally.hedged(won)
+                self._tally.hedged(hedge_won)
         finally:
-            took = time.monotonic() - began
-            call.backend_seconds += took
-        if latencies is not None and self._serves(answer):
-            latencies.add(took)
-        self._return(answer, call)
-        return answer
+            duration = time.monotonic() - started
+            call.backend_seconds += duration
+        if latencies is not None and self._serves(response):
+            latencies.add(duration)
+        self._return(response, call)
+        return response
 
     def _hedge(self, wire: Req, tries: Tries) -> Coroutine[Any, Any, Resp] | None:
-        """Another try beside the first, of another endpoint; None where there is none, or none that
-        may be asked more now."""
+        """Start a hedge on another endpoint, or return None if there is none or the concurrency
+        limit or the retry budget is exhausted."""
         queue = self._queue
         if queue is not None and not queue.enter_now():
             return None
-        lease = tries.hedge()
-        if lease is not None:
-            return self._second(wire, tries, lease)
+        handle = tries.hedge()
+        if handle is not None:
+            return self._second(wire, tries, handle)
         if queue is not None:
             queue.leave()
         return None
@@ -244,33 +247,33 @@ class Sending(Generic[Req, Resp]):
                 self._queue.leave()
 
     async def to(self, lease: Lease, wire: Req, call: Call) -> Resp:
-        """Send ``wire``, which was forwarded, to ``lease`` alone before the call's deadline."""
+        """Send ``wire``, already prepared by ``prepare_request``, to one endpoint before the call's
+        deadline."""
         return await self._tried(wire, self._only(call, lease.take))
 
     async def _tried(self, wire: Req, tries: Tries) -> Resp:
-        """The answer of an endpoint."""
+        """Run attempts until one gives a response or no retry is left."""
         call = tries.call
         assert call.deadline is not None
         if call.deadline <= time.monotonic():
             raise late(self._backend)
         declined: Resp | None = None
-        lease = None if tries.asked else tries.first()
+        handle = None if tries.asked else tries.first()
         try:
-            if lease is None:
-                lease = await tries.next()
-            while lease is not None:
+            if handle is None:
+                handle = await tries.next()
+            while handle is not None:
                 declined = None
-                # An error knows the frames that it goes through, and those the message: where a
-                # name of one of them were the error's, all of it would stay until cycles are
-                # collected.
+                # No local variable may hold the error: its traceback refers to these frames, and
+                # the cycle would keep the message until the next garbage collection.
                 try:
-                    answer = await self._try(wire, tries, lease)
-                    if not tries.resend or self._serves(answer):
-                        return answer
-                    declined = answer
+                    response = await self._try(wire, tries, handle)
+                    if not tries.resend or self._serves(response):
+                        return response
+                    declined = response
                 except GatewayError as error:
                     tries.refused(named(error, self._backend))
-                lease = await tries.next()
+                handle = await tries.next()
         finally:
             tries.over()
         if declined is not None:
@@ -279,27 +282,27 @@ class Sending(Generic[Req, Resp]):
 
     async def _try(self, wire: Req, tries: Tries, lease: Lease) -> Resp:
         call = tries.call
-        began = time.monotonic()
+        started = time.monotonic()
         assert call.deadline is not None
-        seconds = call.deadline - began
+        seconds = call.deadline - started
         if tries.resend and call.retry.per_try is not None:
             seconds = min(seconds, call.retry.per_try)
         outcome = Outcome.UNTOLD
         try:
-            answer = await self._upstream.exchange(wire, lease.endpoint, seconds)
-            outcome = self._outcome(answer, call)
+            response = await self._upstream.exchange(wire, lease.endpoint, seconds)
+            outcome = self._outcome(response, call)
         except GatewayError as error:
-            outcome = self._failed(error, time.monotonic() - began, call)
+            outcome = self._failed(error, time.monotonic() - started, call)
             raise
         finally:
             lease.finished(outcome)
-        return answer
+        return response
 
     async def stream(
         self, wire: Req, call: Call, sequence: SequenceName | None
     ) -> AsyncGenerator[Resp, None]:
-        """What an endpoint gives to ``wire``, as it is pulled, in its turn. The upstream has
-        streams."""
+        """Send ``wire``, within the concurrency limit, and yield the messages of the response on
+        demand. The upstream must support streams."""
         queue = self._queue
         if queue is not None:
             call.tighten(time.monotonic() + self.allowed(call))
@@ -318,60 +321,64 @@ class Sending(Generic[Req, Resp]):
         upstream = self._upstream
         assert isinstance(upstream, StreamUpstream)
         self.forward(wire, call)
-        tries = self._tries(call, sequence)
-        lease: Lease | None = tries.first()
+        attempts = self._tries(call, sequence)
+        handle: Lease | None = attempts.first()
         try:
-            while lease is not None:
+            while handle is not None:
                 declined: Resp | None = None
-                patience = call.retry.per_try if tries.resend else None
-                began = time.monotonic()
-                left = None if call.whole is None else call.whole - began
-                begun = False
+                message_timeout = call.retry.per_try if attempts.resend else None
+                started = time.monotonic()
+                remaining = None if call.whole is None else call.whole - started
+                has_message = False
                 outcome = Outcome.UNTOLD
                 try:
-                    async with aclosing(upstream.stream(wire, lease.endpoint, left)) as messages:
-                        while (message := await self._pull(messages, call, patience)) is not None:
+                    async with aclosing(
+                        upstream.stream(wire, handle.endpoint, remaining)
+                    ) as messages:
+                        while (
+                            message := await self._pull(messages, call, message_timeout)
+                        ) is not None:
                             outcome = self._outcome(message, call)
-                            if outcome is not Outcome.OK and tries.resend and not begun:
+                            if outcome is not Outcome.OK and attempts.resend and not has_message:
                                 declined = message
                                 break
-                            begun, patience = True, None
+                            has_message, message_timeout = True, None
                             self._return(message, call)
                             yield message
-                            began = time.monotonic()
+                            started = time.monotonic()
                         else:
                             return
                 except GatewayError as error:
-                    outcome = self._failed(error, time.monotonic() - began, call)
-                    tries.refused(named(error, self._backend))
-                    if begun:
-                        raise tries.error() from error
+                    outcome = self._failed(error, time.monotonic() - started, call)
+                    attempts.refused(named(error, self._backend))
+                    if has_message:
+                        raise attempts.error() from error
                 finally:
-                    lease.finished(outcome)
-                lease = await tries.next()
+                    handle.finished(outcome)
+                handle = await attempts.next()
         finally:
-            tries.over()
+            attempts.over()
         if declined is not None:
             self._return(declined, call)
             yield declined
             return
-        last = tries.error()
+        last = attempts.error()
         try:
             if sequence is None or last.kind is not Kind.CONNECT:
                 raise last
-            raise self._away(last, sequence, tries)
+            raise self._away(last, sequence, attempts)
         finally:
             del last
 
     async def _pull(
         self, messages: AsyncGenerator[Resp, None], call: Call, patience: float | None
     ) -> Resp | None:
-        """The next of ``messages``, None after the last; waited for ``patience`` seconds at most,
-        if they are given."""
-        began = time.monotonic()
-        call.tighten(began + self.allowed(call))
+        """Return the next message, or None after the last. ``max_wait`` shortens the wait, in
+        seconds."""
+        started = time.monotonic()
+        call.tighten(started + self.allowed(call))
         assert call.deadline is not None
-        seconds = call.deadline - began
+        seconds = call.deadline - started
         try:
             async with asyncio.timeout(seconds if patience is None else min(seconds, patience)):
                 return await anext(messages, None)
@@ -380,49 +387,49 @@ class Sending(Generic[Req, Resp]):
                 Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND
             ) from None
         finally:
-            call.backend_seconds += time.monotonic() - began
+            call.backend_seconds += time.monotonic() - started
 
     def _serves(self, answer: Resp) -> bool:
-        """Whether the endpoint that gave ``answer`` can serve."""
+        """Return whether the endpoint that sent ``response`` can serve."""
         return not self._headers.declines(answer)
 
     def _outcome(self, answer: Resp, call: Call) -> Outcome:
-        """What ``answer`` says of its endpoint. One that declines to serve a model is blamed only
-        if some endpoint has served that model: any client may ask for one that is not loaded, or
-        whether it is."""
-        served = call.model in self._endpoints.models
+        """Return what ``response`` implies about its endpoint. Being unavailable for a model counts
+        as a failure only if some endpoint has served that model, because clients may ask for models
+        that are not loaded, or whether they are."""
+        has_been_served = call.model in self._endpoints.models
         if not self._headers.declines(answer):
-            if not served and self._headers.status(answer) in _SUCCESS:
+            if not has_been_served and self._headers.status(answer) in _SUCCESS:
                 self._endpoints.serves(call.model)
             return Outcome.OK
-        blamed = served and call.operation not in _QUESTIONS
-        return Outcome.FAILED if blamed else Outcome.UNTOLD
+        counts_as_failure = has_been_served and call.operation not in _QUESTIONS
+        return Outcome.FAILED if counts_as_failure else Outcome.UNTOLD
 
     def _failed(self, error: GatewayError, seconds: float, call: Call) -> Outcome:
-        """What ``error``, after so many seconds, says of the endpoint. One that was given less time
-        than the operator gives cannot be blamed for needing more, nor any for what this machine
-        lacks."""
+        """Return what ``error``, after ``seconds``, implies about the endpoint. A timeout counts as
+        a failure only if the endpoint had the full configured time; a shortage of local resources
+        never does."""
         if error.kind is Kind.CONNECT:
             return Outcome.UNREACHED if error.origin is Origin.BACKEND else Outcome.UNTOLD
         if error.kind is Kind.BACKEND_GARBAGE:
             return Outcome.BROKEN
-        given = self.allowed(call)
+        time_allowed = self.allowed(call)
         if call.retry.per_try is not None:
-            given = min(given, call.retry.per_try)
-        late = error.kind is Kind.TIMEOUT and seconds >= given - ROUNDING
-        return Outcome.FAILED if late else Outcome.UNTOLD
+            time_allowed = min(time_allowed, call.retry.per_try)
+        used_full_time = error.kind is Kind.TIMEOUT and seconds >= time_allowed - ROUNDING
+        return Outcome.FAILED if used_full_time else Outcome.UNTOLD
 
     def _return(self, answer: Resp, call: Call) -> None:
-        """Note those of the headers of ``answer`` that go back."""
+        """Collect the response headers that are returned to the client."""
         if headers := self._headers.read(answer):
             call.returned.update(self._returned.select(headers))
 
     def _away(self, error: GatewayError, sequence: SequenceName, tries: Tries) -> GatewayError:
-        """``error`` telling which endpoint is away, by its place in the configuration."""
-        place = self._endpoints.place(tries.asked[-1])
+        """Return ``error`` with the position of the sequence's endpoint in the configuration."""
+        position = self._endpoints.place(tries.asked[-1])
         return GatewayError(
             error.kind,
-            f"{error.public} ({place}, which alone has sequence "
+            f"{error.public} ({position}, which holds the state of sequence "
             f"{repr(sequence.id)[:_SHOWN]} of model '{sequence.model}')",
             origin=error.origin,
             detail=error.detail,
@@ -432,5 +439,5 @@ class Sending(Generic[Req, Resp]):
 
 
 def late(backend: str) -> GatewayError:
-    """There is no time left to ask ``backend``."""
+    """Return the error for a deadline that has passed before ``backend`` was contacted."""
     return GatewayError(Kind.TIMEOUT, f"backend '{backend}': the deadline has passed")

@@ -1,8 +1,8 @@
-"""An upstream each of whose exchanges is a span of a trace, and tells its server so.
+"""An upstream that records each exchange as a span and propagates the trace to the server.
 
-*Rule 1.* To which request an exchange belongs its message's ``traceparent`` says, as sending has
-put it there. Without one nothing is traced: checks of health are nobody's request.
-*Rule 2.* Each try is an exchange of its own: retries and hedges are spans side by side.
+*Rule 1.* The ``traceparent`` of a message, set by the request sender, identifies the request that
+an exchange belongs to. Messages without it, such as health checks, are not traced.
+*Rule 2.* Each attempt is an exchange of its own, so retries and hedges are sibling spans.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Resp = TypeVar("Resp")
 
 
 class TracedUpstream(Generic[Req, Resp]):
-    """``upstream``, which has streams, of ``backend``. ``tells``: its servers are told of the
-    trace."""
+    """Wraps an ``upstream`` of ``backend`` that supports streams. ``propagates``: its servers
+    receive the trace context."""
 
     def __init__(
         self,
@@ -39,54 +39,55 @@ class TracedUpstream(Generic[Req, Resp]):
         self._tells: Final = tells
 
     async def exchange(self, wire: Req, endpoint: Endpoint, timeout: float) -> Resp:
-        """See Upstream."""
+        """Exchange messages, recorded as a span if the request is traced."""
         traceparent = self._headers.sent(wire).get(TRACEPARENT)
         if traceparent is None:
             return await self._upstream.exchange(wire, endpoint, timeout)
-        asking = self._tracing.ask(traceparent, self._backend, str(endpoint))
-        told = self._told(wire, asking)
-        if asking is None:
-            return await self._upstream.exchange(told, endpoint, timeout)
+        span = self._tracing.ask(traceparent, self._backend, str(endpoint))
+        request = self._told(wire, span)
+        if span is None:
+            return await self._upstream.exchange(request, endpoint, timeout)
         try:
-            answer = await self._upstream.exchange(told, endpoint, timeout)
+            response = await self._upstream.exchange(request, endpoint, timeout)
         except BaseException as error:
-            asking.end(error)
+            span.end(error)
             raise
-        asking.answered(self._headers.status(answer))
-        asking.end()
-        return answer
+        span.answered(self._headers.status(response))
+        span.end()
+        return response
 
     async def stream(
         self, wire: Req, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[Resp, None]:
-        """See StreamUpstream."""
+        """Stream messages, recorded as a span if the request is traced."""
         upstream = self._upstream
         assert isinstance(upstream, StreamUpstream)
         traceparent = self._headers.sent(wire).get(TRACEPARENT)
-        asking, told = None, wire
+        span, request = None, wire
         if traceparent is not None:
-            asking = self._tracing.ask(traceparent, self._backend, str(endpoint))
-            told = self._told(wire, asking)
+            span = self._tracing.ask(traceparent, self._backend, str(endpoint))
+            request = self._told(wire, span)
         failure: BaseException | None = None
         try:
-            async with aclosing(upstream.stream(told, endpoint, timeout)) as answers:
-                async for answer in answers:
-                    if asking is not None:
-                        asking.answered(self._headers.status(answer))
-                        asking.received()
-                    yield answer
-        except GeneratorExit:  # no more of it is wanted, which is no failure
+            async with aclosing(upstream.stream(request, endpoint, timeout)) as responses:
+                async for response in responses:
+                    if span is not None:
+                        span.answered(self._headers.status(response))
+                        span.received()
+                    yield response
+        except GeneratorExit:  # the consumer closed the stream, which is no failure
             raise
         except BaseException as error:
             failure = error
             raise
         finally:
-            if asking is not None:
-                asking.end(failure)
-            del failure  # an error knows the frames that it goes through
+            if span is not None:
+                span.end(failure)
+            del failure  # its traceback refers to this frame
 
     def _told(self, wire: Req, asking: Asking | None) -> Req:
-        """A copy where it says something else: another try of it may be under way."""
+        """Return ``wire`` with the right trace header: a copy if it differs, because another
+        attempt may be using ``wire``."""
         if asking is None and self._tells:
             return wire
         headers = dict(self._headers.sent(wire))
@@ -97,7 +98,7 @@ class TracedUpstream(Generic[Req, Resp]):
         return self._headers.with_headers(wire, headers)
 
     async def drop(self, endpoint: Endpoint) -> None:
-        """See Dropping."""
+        """Close the connections to ``endpoint``, if the upstream can."""
         if isinstance(self._upstream, Dropping):
             await self._upstream.drop(endpoint)
 

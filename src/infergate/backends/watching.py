@@ -1,13 +1,12 @@
-"""What is done for a backend's endpoints besides requests: names are looked up, servers are asked
-how they are, and connections to those that left are closed.
+"""Background work for the endpoints of a backend: resolve DNS names, check servers' health, and
+close connections to removed addresses.
 
-*Strategy.* Tasks from ``start`` to ``stop``; none where there is nothing to do, so that a backend
-of one address costs nothing.
+*Strategy.* Tasks run from ``start`` to ``stop``, and only if there is work for them: a backend with
+a single fixed address has none.
 
-*Rule 1.* Nothing here beats in time with other gateways: each period is drawn a little shorter or
-longer, the first one much shorter, and the endpoints of a round are asked one after the other.
-*Rule 2.* One failure changes nothing but what it is about, not even a bug's: it is logged, and the
-next round comes.
+*Rule 1.* Gateways must not run in lockstep: periods vary randomly by a tenth, the first is cut to a
+random part, and the checks of a round are spread out.
+*Rule 2.* A failure, even a bug, affects only its own item: it is logged, and the next round runs.
 """
 
 from __future__ import annotations
@@ -32,20 +31,21 @@ from infergate.transport.base import Dropping
 _log = logging.getLogger(__name__)
 _STREAM: Final = socket.SOCK_STREAM
 _JITTER: Final = 0.1
-"""The share of a period by which it may be shorter or longer."""
+"""The fraction of a period by which it may be shorter or longer."""
 _SPREAD: Final = 0.5
-"""The share of a period over which the checks of a round are spread."""
+"""The fraction of a period over which the checks of a round are spread."""
 
 Resolve = Callable[[str, int], Awaitable[Collection[str]]]
-"""The addresses of a name, for a port; none where it has none or cannot be looked up."""
+"""Returns the addresses of a host name for a port; none if it cannot be resolved."""
 Check = Callable[[Lease, float], Awaitable[bool]]
-"""Whether an endpoint is well, found out within so many seconds."""
+"""Returns whether an endpoint is healthy, within a timeout in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """``refresh``: seconds between two looks at each name. ``checks``: whether servers are asked;
-    None: where there are several. Every ``interval`` seconds, each to answer within ``timeout``."""
+    """``resolve_interval``: seconds between lookups of a DNS name. ``health_checks``: whether
+    servers are checked; None: only if there are several. ``check_interval`` and ``check_timeout``
+    are in seconds."""
 
     refresh: float = 5.0
     checks: bool | None = None
@@ -54,37 +54,38 @@ class Watching:
 
 
 async def looked_up(name: str, port: int) -> Collection[str]:
-    """The addresses that the system's resolver gives: IPv4 ones where there are any, else IPv6, for
-    a server that has one of each would count twice.
+    """Return the addresses given by the system's resolver: the IPv4 addresses if there are any,
+    else the IPv6 addresses, so that a server with one of each is not counted twice.
 
-    It is asked in a thread of its own, which nobody waits for at the end of the process: where DNS
-    is away it takes the resolver many seconds to say so.
+    The lookup runs in a daemon thread, so that a resolver that hangs does not delay the end of the
+    process.
     """
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[dict[int, list[str]]] = loop.create_future()
+    result: asyncio.Future[dict[int, list[str]]] = loop.create_future()
 
-    def tell(found: dict[int, list[str]]) -> None:
-        if not told.done():
-            told.set_result(found)
+    def set_result(by_family: dict[int, list[str]]) -> None:
+        if not result.done():
+            result.set_result(by_family)
 
-    def ask() -> None:
-        found: dict[int, list[str]] = {}
-        with suppress(OSError, UnicodeError):  # the latter of what no name can be
+    def resolve() -> None:
+        by_family: dict[int, list[str]] = {}
+        with suppress(OSError, UnicodeError):  # UnicodeError: not a valid host name
             for family, _, _, _, address in socket.getaddrinfo(name, port, type=_STREAM):
-                found.setdefault(family, []).append(str(address[0]))
+                by_family.setdefault(family, []).append(str(address[0]))
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell, found)
+            loop.call_soon_threadsafe(set_result, by_family)
 
     try:
-        threading.Thread(target=ask, name=f"looking up {name}", daemon=True).start()
-    except RuntimeError:  # the system has no thread for us now
+        threading.Thread(target=resolve, name=f"looking up {name}", daemon=True).start()
+    except RuntimeError:  # the system cannot start a thread now
         return ()
-    by_family = await told
-    return by_family.get(socket.AF_INET) or by_family.get(socket.AF_INET6) or ()
+    found = await result
+    return found.get(socket.AF_INET) or found.get(socket.AF_INET6) or ()
 
 
 def is_name(host: str) -> bool:
-    """Whether ``host`` stands for addresses that may change. This machine's own do not."""
+    """Return whether ``host`` is a name whose addresses may change; names of this machine do not
+    count."""
     if not host or host == "localhost" or host.endswith(".localhost"):
         return False
     try:
@@ -95,7 +96,8 @@ def is_name(host: str) -> bool:
 
 
 class Watcher:
-    """For ``endpoints``. ``check`` asks one how it is; ``dropping`` closes connections."""
+    """Monitors ``endpoints``. ``check`` checks the health of one; ``upstream`` closes
+    connections."""
 
     def __init__(
         self,
@@ -115,81 +117,87 @@ class Watcher:
         self._names: Final = [i for i, site in enumerate(endpoints.sites) if site.resolves]
 
     def start(self) -> None:
-        """Begin. Once begun it goes on until ``stop``."""
+        """Start the background tasks, unless they are running."""
         if not self._tasks:
             loop = asyncio.get_running_loop()
-            self._tasks = [loop.create_task(each()) for each in self._loops()]
+            self._tasks = [loop.create_task(loop_function()) for loop_function in self._loops()]
 
     async def stop(self) -> None:
-        """End."""
+        """Stop all tasks."""
         tasks, self._tasks = [*self._tasks, *self._judging], []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def suspect(self, lease: Lease) -> None:
-        """Check ``lease`` now, once; ``Endpoints.judged`` gets the result."""
+        """Check an endpoint once, now, and report the result to
+        ``Endpoints.finish_suspect_check``."""
         task = asyncio.get_running_loop().create_task(self._judge(lease))
         self._judging.add(task)
         task.add_done_callback(self._judging.discard)
 
     async def _judge(self, lease: Lease) -> None:
-        well = True
+        is_healthy = True
         try:
-            well = await self._check(lease, self._rule.timeout)
-        except Exception:  # noqa: BLE001 - the last line: Rule 2
-            _log.exception("a bug while checking %s", lease.endpoint, extra=BUG)
+            is_healthy = await self._check(lease, self._rule.timeout)
+        except Exception:  # noqa: BLE001 - a bug must not end the task
+            _log.exception("bug in the health check of %s", lease.endpoint, extra=BUG)
         finally:
-            self._endpoints.judged(lease, well=well)
+            self._endpoints.judged(lease, well=is_healthy)
 
     def _loops(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-        found: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        found += [functools.partial(self._look_up, site) for site in self._names]
-        several = self._names or len(self._endpoints.sites) > 1
-        if self._rule.checks or (self._rule.checks is None and several):
-            found.append(self._check_all)
-        return found
+        loops: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        loops += [functools.partial(self._look_up, index) for index in self._names]
+        may_be_several = self._names or len(self._endpoints.sites) > 1
+        if self._rule.checks or (self._rule.checks is None and may_be_several):
+            loops.append(self._check_all)
+        return loops
 
     @property
     def checks(self) -> bool:
-        """Whether servers are asked as things stand."""
+        """Whether servers are checked at present."""
         return self._endpoints.spreads if self._rule.checks is None else self._rule.checks
 
     async def _look_up(self, site: int) -> None:
-        name = self._endpoints.sites[site].endpoint
+        configured = self._endpoints.sites[site].endpoint
         while True:
             try:
-                self._endpoints.resolved(site, await self._resolve(name.host, name.port))
+                self._endpoints.resolved(
+                    site, await self._resolve(configured.host, configured.port)
+                )
                 if self._dropping is not None:
                     for endpoint in self._endpoints.left():
                         await self._dropping.drop(endpoint)
-            except Exception:  # noqa: BLE001 - the last line: Rule 2
-                _log.exception("a bug while looking up %s", name.host, extra=BUG)
+            except Exception:  # noqa: BLE001 - a bug must not end the task
+                _log.exception("bug while resolving %s", configured.host, extra=BUG)
             await asyncio.sleep(_jittered(self._rule.refresh))
 
     async def _check_all(self) -> None:
         await asyncio.sleep(random.random() * self._rule.interval)  # noqa: S311 - no secret
         while True:
-            began = time.monotonic()
+            started = time.monotonic()
             if self.checks:
-                leases = self._endpoints.all()
-                apart = self._rule.interval * _SPREAD / len(leases)
+                handles = self._endpoints.all()
+                interval = self._rule.interval * _SPREAD / len(handles)
                 await asyncio.gather(
-                    *(self._check_one(lease, apart * i) for i, lease in enumerate(leases))
+                    *(
+                        self._check_one(handle, interval * index)
+                        for index, handle in enumerate(handles)
+                    )
                 )
-            rest = began + _jittered(self._rule.interval) - time.monotonic()
-            await asyncio.sleep(max(0.0, rest))
+            pause = started + _jittered(self._rule.interval) - time.monotonic()
+            await asyncio.sleep(max(0.0, pause))
 
     async def _check_one(self, lease: Lease, delay: float) -> None:
         await asyncio.sleep(delay)
-        if lease not in self._endpoints.all():  # its connections are closed, and nobody would again
+        if lease not in self._endpoints.all():  # removed: a check would open a new connection
             return
         try:
-            well = await self._check(lease, self._rule.timeout)
-        except Exception:  # noqa: BLE001 - the last line: Rule 2
-            _log.exception("a bug while checking %s", lease.endpoint, extra=BUG)
+            is_healthy = await self._check(lease, self._rule.timeout)
+        except Exception:  # noqa: BLE001 - a bug must not end the task
+            _log.exception("bug in the health check of %s", lease.endpoint, extra=BUG)
             return
-        lease.checked(well=well)
+        lease.checked(well=is_healthy)
 
 
 def _jittered(period: float) -> float:

@@ -468,7 +468,7 @@ async def test_a_server_that_tells_no_metadata_needs_it_declared(kind: Kind) -> 
         await made.perform(InferRequest("m"), call())
     assert caught.value.kind is Kind.UNSUPPORTED
     assert caught.value.public == (
-        "backend 'b1' does not tell the metadata of model 'm'; it can be declared under 'models' "
+        "backend 'b1' does not provide the metadata of model 'm'; declare it under 'models' "
         "in the gateway's configuration"
     )
     asked = call()
@@ -481,7 +481,9 @@ async def test_a_model_that_is_not_there_by_both_ways_is_not_found(kind: Kind) -
     codec, made = rephrased()
     codec.answers[ModelMetadataRequest] = refusal(Kind.NOT_FOUND)
     codec.second = refusal(kind)
-    with pytest.raises(GatewayError, match=r"not tell the metadata .* can be declared") as caught:
+    with pytest.raises(
+        GatewayError, match=r"does not provide the metadata .* declare it"
+    ) as caught:
         await made.perform(InferRequest("m"), call())
     assert caught.value.kind is (kind if kind is Kind.NOT_FOUND else Kind.UNSUPPORTED)
 

@@ -212,7 +212,7 @@ async def test_a_sequence_goes_to_no_other_endpoint(waits: list[int]) -> None:
     error = await site.fails(Kind.CONNECT, RetryPolicy(), SequenceName("m", 1))
     first, second = site.upstream.asked
     assert first == second
-    assert "which alone has sequence 1" in error.public
+    assert "which holds the state of sequence 1" in error.public
     assert waits == [1]
 
 

@@ -125,7 +125,7 @@ async def test_a_bug_in_one_check_is_told_and_ends_nothing(
             assert endpoints.ready is None
             world.bug = False
             await until(lambda: endpoints.ready is True)
-    assert "a bug while checking 10.0.0." in caplog.text
+    assert "bug in the health check of 10.0.0." in caplog.text
 
 
 async def test_nobody_is_checked_while_a_name_has_one_address() -> None:
@@ -171,7 +171,7 @@ async def test_a_bug_in_one_look_up_is_told_and_ends_nothing(
     made._resolve = wrong  # type: ignore[misc]
     async with running(made):
         await until(lambda: str(endpoints.all()[0].endpoint) == "10.0.0.9:1")
-    assert "a bug while looking up pods" in caplog.text
+    assert "bug while resolving pods" in caplog.text
 
 
 @pytest.mark.parametrize(
