@@ -26,6 +26,7 @@ from infergate.core.memory import SMALL
 from infergate.core.wire import RpcRequest, RpcResponse, joined, size
 from infergate.transport import grpc_metadata, tls
 from infergate.transport.base import Endpoint
+from infergate.transport.h2 import calls
 from infergate.transport.h2.messages import OVERHEAD
 
 _CONNECTED: Final = grpc.ChannelConnectivity.READY
@@ -220,7 +221,8 @@ def _told_apart(
     code: grpc.StatusCode = error.code()
     details: str = error.details() or ""
     said = f"{endpoint}: {code.name}: {details}"
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED and late:
+    is_abandoned = calls.is_abandoned(code.value[0], details)
+    if late and (is_abandoned or code is grpc.StatusCode.DEADLINE_EXCEEDED):
         raise GatewayError(
             Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND, detail=said
         ) from error
@@ -244,7 +246,7 @@ def _told_apart(
         raise GatewayError(
             Kind.TOO_LARGE, "the backend's answer is too large", origin=Origin.BACKEND, detail=said
         ) from error
-    if details.startswith(_OURSELVES):
+    if is_abandoned or details.startswith(_OURSELVES):
         raise garbage("the backend's answer broke off", said) from error
     return RpcResponse(
         code=code.value[0],

@@ -335,12 +335,15 @@ class Asked:
     def _conclude(self, answered: Answered) -> None:
         if self._is_over:
             return
-        if answered.code == calls.DEADLINE_EXCEEDED and self._is_late:
+        code, details = answered.code, answered.details
+        is_abandoned = code is not None and calls.is_abandoned(code, details)
+        if self._is_late and (is_abandoned or code == calls.DEADLINE_EXCEEDED):
             self.expire()
             return
         self._ending = answered
-        if answered.code is None:
-            self._error = garbage("the backend's answer broke off", self._said("no grpc-status"))
+        if code is None or is_abandoned:
+            said = "no grpc-status" if code is None else f"grpc-status {code}: {details}"
+            self._error = garbage("the backend's answer broke off", self._said(said))
         self._finish()
 
     def _finish(self) -> None:

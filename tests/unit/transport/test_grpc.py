@@ -751,3 +751,29 @@ async def test_an_answer_that_is_no_grpc(rpc_upstream: RpcUpstream, frames: byte
             await rpc_upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), fake.endpoint, 10)
         assert caught.value.kind is Kind.BACKEND_GARBAGE
         await rpc_upstream.close()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        _frame(3, 0, 1, (8).to_bytes(4)),
+        _frame(1, 5, 1, _block((b"grpc-status", b"1"))),
+        _frame(1, 5, 1, _block((b"grpc-status", b"1"), (b"grpc-message", b"CANCELLED"))),
+    ],
+    ids=["RST_STREAM", "status", "status of a grpcio server that goes away"],
+)
+async def test_a_call_that_only_the_server_cancels(rpc_upstream: RpcUpstream, end: bytes) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(_frame(4, 0, 0))
+        await reader.readuntil(b"/t.T/Echo")
+        writer.write(_HEADERS + _frame(0, 0, 1, b"\0\0\0\0\1a") + end)
+        await reader.read()
+
+    wire = RpcRequest("/t.T/Echo", (b"x",))
+    async with fake_backend(script) as fake:
+        assert await kind_of(rpc_upstream, fake.endpoint, wire) is Kind.BACKEND_GARBAGE
+        await rpc_upstream.drop(fake.endpoint)
+        with pytest.raises(GatewayError) as caught:
+            [each async for each in rpc_upstream.stream(wire, fake.endpoint, 10)]
+        assert caught.value.kind is Kind.BACKEND_GARBAGE
+        await rpc_upstream.close()

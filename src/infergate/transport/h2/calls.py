@@ -30,6 +30,7 @@ UNIMPLEMENTED: Final = 12
 INTERNAL: Final = 13
 UNAVAILABLE: Final = 14
 _CODES: Final = range(17)
+_UNEXPLAINED: Final = frozenset({"", "CANCELLED"})
 _OF_HTTP: Final = {400: 13, 401: 16, 403: 7, 404: 12, 429: 14, 502: 14, 503: 14, 504: 14}
 _TIMEOUT: Final = re.compile("([0-9]{1,8})([HMSmun])", re.ASCII)
 _SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -50,6 +51,12 @@ _OF_HTTP_WORDS: Final = "Received http2 header with status: "
 def code_of(overload: GatewayError) -> int:
     """The code of what the gateway has no room for."""
     return RESOURCE_EXHAUSTED if overload.limit == IN_FLIGHT_BYTES else UNAVAILABLE
+
+
+def is_abandoned(code: int, details: str) -> bool:
+    """Return whether a server's status says no more than that the call was cancelled. grpc-core
+    sends such a status for the calls that are open when their server goes away."""
+    return code == CANCELLED and details in _UNEXPLAINED
 
 
 class Asked:
