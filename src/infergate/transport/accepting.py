@@ -1,11 +1,11 @@
-"""Several processes accept from the same sockets, so that each has about as many connections.
+"""Accepting from sockets that several worker processes share, so that connections spread evenly.
 
-*Strategy.* Whoever notices first would take all who wait, and clients of gRPC stay for hours on
-the few connections they have. So each process tells in memory that all share how many connections
-it has, and one that has more than another steps aside for a moment: long enough for an idle one to
-take who waits. Where none has taken any by then, they are taken all the same, ever more at once: a
-process that is busy, or hangs, costs a connection two milliseconds.
-(docs/decisions/0025-workers.md has what else was measured.)
+The first process to wake up would otherwise take all waiting connections, and gRPC clients keep
+their few connections for hours. Each process therefore publishes its number of connections
+(`WorkerLoads`), and one that has more than another waits briefly before it accepts, so that an
+idle process can take the connections. If no other process accepts during that time, this one does,
+and takes more at once each time: a busy or hanging process costs a connection two milliseconds.
+(Measurements: docs/decisions/0025-workers.md.)
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from infergate.transport.loads import Loads
 
 _log = logging.getLogger(__name__)
 _ASIDE: Final = 0.002
-"""Seconds: a process that is not busy wakes up within a tenth of that."""
+"""Seconds to wait for another process; an idle process wakes up in a tenth of that."""
 _MOST: Final = 64
-"""Connections that are taken at once from those that others left waiting."""
+"""Maximum number of connections accepted at once when other processes do not accept."""
 _NO_ROOM: Final = 1.0
-"""Seconds until accepting is tried again where the system has no descriptor or memory left: as
-asyncio does."""
+"""Seconds until the next attempt when the system is out of descriptors or memory, as in asyncio."""
 
 
 class Acceptor:
-    """Accepts from ``sockets``, and has ``make`` make the protocol of each connection. ``count``
-    tells how many there are; ``changed`` is to be called when that becomes less."""
+    """Accepts from `sockets` and creates a protocol with `create_protocol` for each connection.
+
+    `count_connections` returns the current number of connections; call `update_load` when it
+    falls.
+    """
 
     def __init__(
         self,
@@ -51,21 +53,21 @@ class Acceptor:
         self._others: tuple[int, ...] = ()
         self._later: dict[int, asyncio.TimerHandle] = {}
         self.changed()
-        for each in sockets:
-            self._listen(each)
+        for sock in sockets:
+            self._listen(sock)
 
     def changed(self) -> None:
-        """There are more connections, or fewer."""
+        """Publish the current number of connections."""
         if self._is_open:
             self._loads.tell(self._count() + len(self._beginning))
 
     def close(self) -> None:
-        """Accept nobody any more. The sockets remain the caller's."""
+        """Stop accepting. The caller keeps ownership of the sockets."""
         self._is_open = False
-        for each in self._sockets:
-            self._loop.remove_reader(each)
-        for later in self._later.values():
-            later.cancel()
+        for sock in self._sockets:
+            self._loop.remove_reader(sock)
+        for timer in self._later.values():
+            timer.cancel()
         self._loads.leave()
 
     def _listen(self, each: socket.socket) -> None:
@@ -85,7 +87,7 @@ class Acceptor:
         self._later[each.fileno()] = self._loop.call_later(seconds, then, each)
 
     def _take_several(self, each: socket.socket) -> None:
-        """Those that wait because nobody else takes any."""
+        """Accept several connections if no other process took any."""
         self._listen(each)
         if self._others != self._loads.others():
             self._several = 1
@@ -96,16 +98,16 @@ class Acceptor:
         self._several = min(2 * self._several, _MOST)
 
     def _take(self, each: socket.socket) -> bool:
-        """Accept one connection; whether there was one."""
+        """Accept one connection; return whether there was one."""
         try:
             connection, _ = each.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
-            return False  # another process was faster, or the client is gone again
+            return False  # another process accepted it, or the client disconnected
         except OSError as error:
             _log.error("cannot accept: %s", error, extra=CANNOT_ACCEPT)
             self._pause(each, _NO_ROOM, self._listen)
             return False
-        connection.setblocking(False)  # noqa: FBT003 - its name says it
+        connection.setblocking(False)  # noqa: FBT003 - setblocking has no keyword
         task = self._loop.create_task(self._begin(connection))
         self._beginning.add(task)
         task.add_done_callback(self._begun)
@@ -116,10 +118,10 @@ class Acceptor:
         try:
             await self._loop.connect_accepted_socket(self._make, connection)
         except OSError:
-            connection.close()  # it was gone before it began
+            connection.close()  # the client disconnected first
 
     def _begun(self, task: asyncio.Task[None]) -> None:
         self._beginning.discard(task)
         self.changed()
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a connection could not begin", exc_info=error, extra=BUG)
+            _log.error("cannot serve an accepted connection", exc_info=error, extra=BUG)

@@ -1,7 +1,7 @@
-"""The contract between transports and the rest: bytes ⇄ sockets, no tensors.
+"""The contract between the transports and the rest of the gateway: bytes and sockets, no tensors.
 
-Everything above this package speaks these types only, so another engine can take the place of
-aiohttp and grpcio.
+The layers above use only these types, so that the engines (`http1`, `grpc`, `compat`) are
+interchangeable.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Resp_co = TypeVar("Resp_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a listener binds: ``host`` and ``port``, of which 0 takes a free one; or, if there is
-    one, the path ``unix`` of a socket file, which gets ``mode``."""
+    """Where a listener binds: `host` and `port` (0 takes a free port), or the socket file at path
+    `unix`, created with `mode`."""
 
     host: str = ""
     port: int = 0
@@ -51,10 +51,12 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One upstream server, on ``host`` and ``port`` or, if there is one, on the path ``unix`` of a
-    socket file. ``path`` is a prefix for HTTP ("" or "/base", no slash at the end). ``framed``: it
-    is spoken to in frames instead (``transport.frames``). ``address`` is the one of those of
-    ``host`` that is meant; empty: any. Host headers and certificates go by the name."""
+    """One upstream server, at `host` and `port` or at the socket file `unix`.
+
+    `path` is prefixed to HTTP paths ("" or "/base", without a trailing slash). `framed` selects
+    size-prefixed frames instead of HTTP. `address`, if not empty, is the resolved address of
+    `host` to connect to; the Host header and the certificate check still use `host`.
+    """
 
     host: str = ""
     port: int = 0
@@ -66,12 +68,12 @@ class Endpoint:
 
     @property
     def reached(self) -> str:
-        """What is connected to: an address, or a name that is looked up."""
+        """The host to connect to: the resolved address, or a name to look up."""
         return self.address or self.host
 
     @property
     def authority(self) -> str:
-        """``host:port`` with IPv6 in brackets; what a Host header says."""
+        """Return `host:port` for the Host header, with IPv6 addresses in brackets."""
         return "localhost" if self.unix else str(Address(self.host, self.port))
 
     def __str__(self) -> str:
@@ -79,17 +81,18 @@ class Endpoint:
 
 
 def _nothing() -> None:
-    """Only the sockets were there."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """``sockets`` that listen at one address: several where its name stands for several. They are
-    the listener's, who closes them and calls ``let_go`` afterwards. ``loads`` is there where other
-    processes accept from them as well.
+    """The listening sockets of one address; several if its name resolves to several addresses.
 
-    The library of gRPC (engine ``compat``) takes no sockets. It binds beside one that has
-    SO_REUSEPORT and does not listen, which keeps the port for it.
+    The listener owns the sockets: it closes them and then calls `release`. `worker_loads` is set
+    if other processes accept from the same sockets.
+
+    grpcio (engine `compat`) accepts no sockets. It binds next to a socket with SO_REUSEPORT that
+    does not listen and only reserves the port.
     """
 
     sockets: tuple[socket.socket, ...]
@@ -98,82 +101,88 @@ class Bound:
 
     @property
     def port(self) -> int:
-        """Of TCP; 0 at the path of a file."""
+        """The TCP port; 0 for a socket file."""
         first = self.sockets[0]
         return 0 if first.family is socket.AF_UNIX else int(first.getsockname()[1])
 
     def close(self) -> None:
-        """Nobody has accepted from them, or who has closed them already."""
-        for each in self.sockets:
-            each.close()
+        """Close the sockets. Nothing may accept from them any more."""
+        for sock in self.sockets:
+            sock.close()
         self.let_go()
 
 
 Bind = Callable[[Address], Awaitable[Bound]]
-"""What has sockets for an address. Raises OSError."""
+"""Returns the sockets to listen on at an address. Raises OSError."""
 
 
 class HttpApp(Protocol):
-    """What an HTTP listener serves."""
+    """The application behind an HTTP listener."""
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
-        """Answer one request, its body read whole. Cancelled when the client goes away. Where the
-        answer has a rest, that is closed in any case."""
+        """Return the response to a request whose body is complete.
+
+        The task is cancelled when the client disconnects. The caller always closes the response's
+        body stream, if there is one.
+        """
         ...
 
     def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
-        """The answer to a request the transport itself turns away (too large, overloaded,
-        too slow). ``wire`` has no body."""
+        """Return the response to a request that the transport itself rejects (too large,
+        overloaded, too slow). `wire` has no body."""
         ...
 
 
 class RpcApp(Protocol):
-    """What a gRPC listener serves."""
+    """The application behind a gRPC listener."""
 
     async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
-        """Answer one unary call to any method that ``streams`` does not hold."""
+        """Return the response to a unary call of any method that is not in `streams`."""
         ...
 
     def refuse(self, error: GatewayError, wire: RpcRequest, call: Call) -> RpcResponse:
-        """The answer to a call the transport itself turns away. ``wire`` has no message."""
+        """Return the response to a call that the transport itself rejects. `wire` has no
+        message."""
         ...
 
     @property
     def streams(self) -> Mapping[str, StreamHandler]:
-        """Streaming methods by ``/package.Service/Method``."""
+        """Handlers of streaming methods, keyed by `/package.Service/Method`."""
         ...
 
     @property
     def conversations(self) -> Mapping[str, Callable[[Call], Conversation]]:
-        """Methods whose streams carry requests, and what makes one of such a stream."""
+        """Factories of `RequestStream`, keyed by method."""
         ...
 
 
 StreamHandler = Callable[[AsyncIterator[Buffer], Call], AsyncIterator[RpcResponse]]
-"""Messages in, messages out; an RpcResponse with a code other than 0 ends the stream."""
+"""Request messages in, responses out. An RpcResponse with a code other than 0 ends the stream."""
 
 
 class Conversation(Protocol):
-    """A stream of requests, each of which has any number of answers."""
+    """A stream of requests, each of which has any number of responses."""
 
     @property
     def at_once(self) -> int:
-        """How many requests are served at once."""
+        """The number of requests that are handled concurrently."""
         ...
 
     async def begin(self) -> None:
-        """Before anything is asked, which may be hours later. Raises GatewayError where there is to
-        be no stream."""
+        """Authorize the stream, before its first request, which may come hours later.
+
+        Raises GatewayError if the stream is refused.
+        """
         ...
 
     async def ask(
         self, message: Buffer, refused: GatewayError | None, memory: MemoryShare
     ) -> AsyncGenerator[RpcResponse, None]:
-        """The answers to ``message``, which comes after all that were asked before; where the
-        transport turns it away, the answer that tells what it ``refused`` it for. ``memory`` is the
-        account of this request.
+        """Return the responses to `message`; requests are handled in the order of arrival.
 
-        An answer with a code other than 0 ends the stream. It is closed in any case.
+        If the transport rejected the request, `error` says why, and the response reports it.
+        `memory` is the account of this request. A response with a code other than 0 ends the
+        stream. The caller always closes the generator.
         """
         ...
 
@@ -183,52 +192,61 @@ class Server(Protocol):
 
     @property
     def address(self) -> Address:
-        """The address it really bound."""
+        """The address that was actually bound."""
         ...
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
-        """Those that it has now, as far as it knows them."""
+        """The listening sockets currently open, as far as they are known."""
         ...
 
     async def bind(self, bind: Bind | None = None, beside: Sequence[socket.socket] = ()) -> None:
-        """Have sockets, by ``bind`` or of its own, and accept nobody yet. Its own may overlap
-        ``beside``, which will be closed soon. Raises OSError where the address is taken."""
+        """Open the listening sockets, with `bind` if given, but do not accept yet.
+
+        Without `bind`, the new sockets may overlap `closing`, which will be closed soon. Raises
+        OSError if the address is in use.
+        """
         ...
 
     async def start(self) -> None:
-        """Accept; ``bind`` where that was not done. Raises OSError."""
+        """Accept connections; call `bind` first if that has not been done. Raises OSError."""
         ...
 
     def serve(self, app: Any, limits: Limits) -> None:
-        """From now on ``app``, of the kind that it was made for, serves what is asked, also on
-        connections that are open; calls under way go on as they began. Connections that come keep
-        ``limits``."""
+        """Send all new requests to `app`, on open connections too. Calls in progress finish with
+        the old app.
+
+        `app` must be of the kind that the server was created with. New connections apply `limits`.
+        """
         ...
 
     def calls(self) -> Iterable[asyncio.Task[None]]:
-        """What serves requests and streams now."""
+        """Return the tasks that are serving requests and streams."""
         ...
 
     def leave(self) -> None:
-        """Stop accepting; connections stay. Where nothing can be done about that at once, ``stop``
-        does it."""
+        """Stop accepting but keep connections open.
+
+        An engine that cannot do so immediately does it in `stop`.
+        """
         ...
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for ``grace`` seconds, then cancel them. Called once
-        more, it shortens that."""
+        """Stop accepting, let requests finish for `grace` seconds, then cancel them.
+
+        A second call shortens the grace period.
+        """
         ...
 
 
 class Upstream(Protocol[Req_contra, Resp_co]):
-    """A pooled client of one carrier."""
+    """A pooled client for one transport kind."""
 
     async def exchange(self, wire: Req_contra, endpoint: Endpoint, timeout: float) -> Resp_co:
-        """Send and wait for the whole answer, at most ``timeout`` seconds.
+        """Send a request and return the complete response within `timeout` seconds.
 
-        Raises CONNECT (nothing was sent), TIMEOUT, BACKEND_GARBAGE (the answer broke off or was
-        not the protocol), TOO_LARGE. Cancelling it cancels the upstream request.
+        Raises CONNECT (nothing was sent), TIMEOUT, BACKEND_GARBAGE (the response was cut short or
+        was not the protocol), TOO_LARGE. Cancelling the call cancels the upstream request.
         """
         ...
 
@@ -239,35 +257,37 @@ class Upstream(Protocol[Req_contra, Resp_co]):
 
 @runtime_checkable
 class StreamUpstream(Protocol[Req_contra, Resp_co]):
-    """What an upstream has besides that can be given many answers to one request."""
+    """An upstream that can also receive several responses to one request."""
 
     def stream(
         self, wire: Req_contra, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[Resp_co, None]:
-        """Send, and give the answers as they are pulled: no more of them are taken from the
-        connection than that, but for what its own flow control lets in. Headers may come with any
-        of them, and with one that holds nothing else.
+        """Send a request and yield the responses.
 
-        ``timeout``, in seconds, is of all of it; None: whoever pulls stops when he has waited
-        enough. Raises like ``exchange``. Closing it, and cancelling a pull, cancels the upstream
-        request.
+        The next response is read from the connection only when it is pulled, apart from what flow
+        control already let in. Headers may come with any response, or alone.
+
+        `timeout` covers the whole stream, in seconds; with None the caller decides when to stop
+        waiting. Raises like `exchange`. Closing the generator, or cancelling a pull, cancels the
+        upstream request.
         """
         ...
 
 
 @runtime_checkable
 class Dropping(Protocol):
-    """What an upstream has besides whose endpoints may go away while others stay."""
+    """An upstream whose endpoints may be removed individually."""
 
     async def drop(self, endpoint: Endpoint) -> None:
-        """Close all connections to ``endpoint``, where nothing is under way any more."""
+        """Close all connections to `endpoint`. No exchange may be in progress there."""
         ...
 
 
 class HttpStreamUpstream(
     Upstream[HttpRequest, HttpResponse], StreamUpstream[HttpRequest, HttpResponse], Protocol
 ):
-    """Both of HTTP. Of an answer that is a stream of events each event is an answer."""
+    """An HTTP upstream with streams: each server-sent event of a response is a response of its
+    own."""
 
 
 HttpUpstream = Upstream[HttpRequest, HttpResponse]

@@ -1,10 +1,10 @@
-"""Sockets that listen: how a listener has them, so that another may give it some.
+"""Opening listening sockets.
 
-*Strategy.* Whoever starts a listener may say where its sockets come from: of itself it binds them
-(:func:`bound`); one of several processes on one port is given them by who holds them.
+Whoever starts a listener may provide its sockets: by default `bind_sockets` opens them; a worker
+process receives them from the supervisor.
 
-*Rule.* They listen before anybody accepts: only then the system tells that an address is taken.
-Who connects meanwhile waits, or is refused where nobody comes to accept.
+The sockets listen before anything accepts, because only then the system reports that an address is
+in use. Clients that connect in between wait, or are refused if nothing accepts in the end.
 """
 
 from __future__ import annotations
@@ -26,43 +26,50 @@ BACKLOG: Final = 1024
 async def bound(
     address: Address, *, listen: bool = True, beside: Iterable[socket.socket] = ()
 ) -> Bound:
-    """Sockets of this process alone: no other can listen there as long as they live, but for
-    processes of the same user that mean to share the port where these do not ``listen``. The
-    address may overlap those of ``beside``, sockets of this process that will be closed soon: those
-    whose address is within it are shared, so that who connects meanwhile is not turned away."""
+    """Open listening sockets for `address`. Raises OSError.
+
+    No other process can listen there while they are open. With `listen=False` the sockets only
+    reserve the port, and processes of the same user may listen next to them with SO_REUSEPORT.
+
+    The address may overlap those of `closing`, sockets of this process that will be closed soon.
+    Sockets among them whose address is covered by the new one are duplicated, so that clients that
+    connect meanwhile are not refused.
+    """
     if address.unix:
         file = SocketFile(address.unix, address.mode)
-        made = file.bind()
-        made.listen(BACKLOG)
-        return Bound((made,), file.remove)
-    found = await asyncio.get_running_loop().getaddrinfo(
+        sock = file.bind()
+        sock.listen(BACKLOG)
+        return Bound((sock,), file.remove)
+    addresses = await asyncio.get_running_loop().getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     sockets: list[socket.socket] = []
     port = address.port
     try:
-        for family, kind, protocol, _, where in dict.fromkeys(found):
-            others = [each for each in beside if _port(each) == port and each.family is family]
-            within = [each for each in others if where[0] in (each.getsockname()[0], *_WILDCARDS)]
-            sockets += [each.dup() for each in within]
-            if any(each.getsockname()[0] == where[0] for each in within):
+        for family, socket_type, protocol, _, sockaddr in dict.fromkeys(addresses):
+            same_port = [old for old in beside if _port(old) == port and old.family is family]
+            covered = [
+                old for old in same_port if sockaddr[0] in (old.getsockname()[0], *_WILDCARDS)
+            ]
+            sockets += [old.dup() for old in covered]
+            if any(old.getsockname()[0] == sockaddr[0] for old in covered):
                 continue
-            made = socket.socket(family, kind, protocol)
-            sockets.append(made)
-            made.setblocking(False)  # noqa: FBT003 - its name says it
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock = socket.socket(family, socket_type, protocol)
+            sockets.append(sock)
+            sock.setblocking(False)  # noqa: FBT003 - setblocking has no keyword
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family is socket.AF_INET6:
-                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            with _overlapping(made, others):
-                made.bind((where[0], port, *where[2:]))
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            with _overlapping(sock, same_port):
+                sock.bind((sockaddr[0], port, *sockaddr[2:]))
                 if listen:
-                    made.listen(BACKLOG)
+                    sock.listen(BACKLOG)
             if not listen:
-                _share(made)
-            port = made.getsockname()[1]  # a free one is the same for all of a name's addresses
+                _share(sock)
+            port = sock.getsockname()[1]  # all addresses of a name share one free port
     except OSError:
-        for each in sockets:
-            each.close()
+        for sock in sockets:
+            sock.close()
         raise
     return Bound(tuple(sockets))
 
@@ -73,24 +80,30 @@ def _port(made: socket.socket) -> int | None:
 
 @contextmanager
 def _overlapping(made: socket.socket, others: Sequence[socket.socket]) -> Iterator[None]:
-    """``made`` may take an address meanwhile that overlaps those of ``others``, and all keep theirs
-    afterwards: the system gives each connection to the one whose address is the most specific."""
+    """Let `sock` bind an address that overlaps those of `others`, and restore their options
+    afterwards.
+
+    The system gives each connection to the socket with the most specific address.
+    """
     changed = [
-        each
-        for each in ([made, *others] if others else [])
-        if not each.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)
+        sock
+        for sock in ([made, *others] if others else [])
+        if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)
     ]
-    for each in changed:
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    for sock in changed:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         yield
     finally:
-        for each in changed:
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
+        for sock in changed:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
 
 
 def _share(made: socket.socket) -> None:
-    """Let others listen beside it who say SO_REUSEPORT, and nobody else. Said only now, since who
-    binds with it would not be told that the port is taken by one who shares it."""
+    """Let sockets with SO_REUSEPORT, and no others, listen on the port of `sock`.
+
+    The option is set only after binding: with it, bind would not report that the port is in use by
+    another socket that shares it.
+    """
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

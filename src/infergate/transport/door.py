@@ -1,7 +1,8 @@
-"""Who is let in to a listener, before anything is asked: how many, and by which TLS.
+"""The gate of a listener: how many connections it admits, and with which TLS settings.
 
-*Rule.* Who is turned away is disconnected, counted by why, and told to the log in one line; of many
-in one second most lines are left out, for whoever floods a port would else flood the log as well.
+A refused connection is closed, counted by reason, and logged in one line. Beyond 20 lines a second
+only the number of further refusals is logged, so that a flood of connections does not flood the
+log.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from infergate.transport.tls_server import ServerCertificates
 log = logging.getLogger(__name__)
 
 HELLO: Final = 9
-"""How many bytes tell it."""
+"""Number of received bytes that suffice to recognize a ClientHello."""
 _MOST_LINES: Final = 20
-"""In a second."""
+"""Log lines per second."""
 _UNBOUNDED: Final = 2**31
 
 
 class Refusal(enum.Enum):
-    """Why a connection was refused or ended: the label of a metric."""
+    """Why a connection was refused or closed: a metric label."""
 
     FULL = "connections"
     PLAIN_TEXT = "plain_text"
@@ -43,14 +44,17 @@ class Refusal(enum.Enum):
 
 
 def peer_of(transport: asyncio.BaseTransport) -> str:
-    """Who is at the other end of ``transport``, as it is told in logs."""
+    """Return the address of the other end of `transport` for logs; "unix" for a Unix socket."""
     peer = transport.get_extra_info("peername")
     return str(Address(*peer[:2])) if isinstance(peer, tuple) else "unix"
 
 
 def is_hello(begun: bytes) -> bool:
-    """Whether a connection that has ``begun`` so speaks TLS: it is a record of the handshake that
-    holds all of a ClientHello (RFC 8446, 5.1 and 4), which no plain protocol here begins with."""
+    """Whether received bytes start a TLS connection: one handshake record with a whole
+    ClientHello.
+
+    No plain-text protocol served here starts like that (RFC 8446, 5.1 and 4).
+    """
     return (
         len(begun) >= HELLO
         and begun[:2] == b"\x16\x03"
@@ -60,7 +64,7 @@ def is_hello(begun: bytes) -> bool:
 
 
 class Connections:
-    """How many connections several listeners have."""
+    """The number of open connections, shared by several listeners."""
 
     __slots__ = ("open",)
 
@@ -69,9 +73,12 @@ class Connections:
 
 
 class Door:
-    """A listener's. ``connections`` may be those of several, of which there are to be at most
-    ``most``; ``open`` are its own. ``idle`` counts those that it closed because nothing was asked
-    on them for too long, which is how most connections end: no log tells of it."""
+    """The connection gate of one listener.
+
+    `connections` may be shared with other listeners; together they have at most `max_connections`,
+    while `open` counts those of this listener. `idle` counts connections closed for inactivity,
+    which is how most connections end and is not logged.
+    """
 
     __slots__ = (
         "_connections",
@@ -86,7 +93,7 @@ class Door:
         "over",
     )
 
-    def __init__(  # noqa: PLR0913 - most of them are for what is told
+    def __init__(  # noqa: PLR0913 - all optional
         self,
         listener: str = "",
         connections: Connections | None = None,
@@ -96,9 +103,9 @@ class Door:
         *,
         most: int = _UNBOUNDED,
     ) -> None:
-        """``listener`` is its name for the log. Without ``certificates`` plain text is spoken.
-        ``over`` is told of requests that meet a limit (its name in docs/limits.md) where no
-        application is."""
+        """`listener` is the name for the log. Without `certificates` the listener is plain text.
+        `on_limit_reached` is called with the name of a limit (docs/limits.md) that a request met
+        before it reached the application."""
         self.listener = listener
         self.certificates = certificates
         self.open = 0
@@ -111,52 +118,55 @@ class Door:
         self._lines = 0
 
     def become(self, other: Door) -> None:
-        """From now on do as ``other``, which nobody has come through. Both speak TLS, or none."""
+        """Copy the settings of `other`, which must not have accepted a connection yet.
+
+        Both must use TLS, or neither.
+        """
         self.listener, self.certificates = other.listener, other.certificates
         self._most, self._refused, self.over = other._most, other._refused, other.over
 
     @property
     def most(self) -> int:
-        """How many connections there may be."""
+        """The maximum number of connections."""
         return self._most
 
     @property
     def connections(self) -> int:
-        """See ListenerFigures."""
+        """The number of open connections of this listener."""
         return self.open
 
     @property
     def expires(self) -> float | None:
-        """See ListenerFigures."""
+        """When the certificate expires, in seconds since 1970; None without TLS."""
         return None if self.certificates is None else self.certificates.expires()
 
     def enter(self, peer: str) -> bool:
-        """Count one more connection; False where that would be one too many."""
+        """Count a new connection; return False if it exceeds the limit."""
         if self._connections.open >= self._most:
-            self.refuse(Refusal.FULL, peer, f"there are {self._most} connections")
+            self.refuse(Refusal.FULL, peer, f"the limit of {self._most} connections is reached")
             return False
         self._connections.open += 1
         self.open += 1
         return True
 
     def leave(self) -> None:
-        """A connection that was let in is over."""
+        """Count a connection that was admitted as closed."""
         self._connections.open -= 1
         self.open -= 1
 
     def refuse_tls(self, peer: str) -> None:
-        """A connection of ``peer`` speaks TLS where none is spoken."""
-        self.refuse(Refusal.TLS, peer, "it speaks TLS, and this is a port of plain text")
+        """Refuse a connection that speaks TLS to a plain-text listener."""
+        self.refuse(Refusal.TLS, peer, "the client speaks TLS, but this listener is plain text")
 
     def refuse(self, refusal: Refusal, peer: str, why: str) -> None:
-        """A connection of ``peer`` is turned away."""
+        """Count and log a connection that is being closed, because of `why`."""
         self._refused(refusal)
         second = int(time.monotonic())
         if second != self._second:
             if self._lines > _MOST_LINES:
                 more = self._lines - _MOST_LINES
                 log.info(
-                    "%s: %d more were disconnected within a second",
+                    "%s: %d more connections closed within a second",
                     self.listener,
                     more,
                     extra=CONNECTION_REFUSED,
@@ -165,5 +175,9 @@ class Door:
         self._lines += 1
         if self._lines <= _MOST_LINES:
             log.info(
-                "%s: %s is disconnected: %s", self.listener, peer, why, extra=CONNECTION_REFUSED
+                "%s: connection from %s closed: %s",
+                self.listener,
+                peer,
+                why,
+                extra=CONNECTION_REFUSED,
             )

@@ -1,4 +1,7 @@
-"""What a listener and its connections see of each other."""
+"""The interfaces between a listener and its connections.
+
+They are separate from `listener` so that connections do not import it.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,19 @@ class Accepted(Protocol):
     """A client's connection, as its listener sees it."""
 
     def finish(self) -> None:
-        """Close when the request being received or answered is done; now where there is none."""
+        """Close after the request in progress, or now if there is none."""
         ...
 
     def give_up(self, error: GatewayError) -> None:
-        """Answer what is under way with ``error``, and close."""
+        """Answer the request in progress with `error`, and close."""
         ...
 
     def abort(self) -> None:
-        """Close now, cancelling what is under way."""
+        """Close now and cancel the request in progress."""
         ...
 
     def calls(self) -> Iterable[asyncio.Task[None]]:
-        """What serves its requests now."""
+        """Return the tasks that serve its requests."""
         ...
 
 
@@ -43,9 +46,9 @@ class Host(Protocol):
         ...
 
     def opened(self, connection: Accepted, peer: str) -> bool:
-        """Register a new connection; False if it is refused and must be aborted."""
+        """Register a new connection; return False if it is refused and must be aborted."""
         ...
 
     def closed(self, connection: Accepted) -> None:
-        """Forget a connection that is over, and whose task has ended."""
+        """Forget a connection whose socket is closed and whose task has ended."""
         ...

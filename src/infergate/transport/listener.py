@@ -1,7 +1,7 @@
-"""What listeners of asyncio's sockets share: bind, know the connections, drain.
+"""The base of all listeners on asyncio sockets: bind, track connections, drain.
 
-*Rule.* A listener that stops accepts nobody, closes the connections on which nothing is under way,
-and leaves the others to close themselves after their answer.
+A listener that stops accepts no new connections, closes the idle ones, and lets each of the others
+close itself after its response.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from infergate.transport.hosting import Accepted
 from infergate.transport.secured import Scratches, Secured
 
 _LAST_WORDS: Final = 1.0
-"""Seconds that clients have to take how their requests ended, and cancelled requests for their
-cleanup."""
+"""Seconds that clients get to read how their requests ended, and cancelled requests to clean up."""
 
 
 class Sockets:
-    """A :class:`~infergate.transport.base.Server`, on TCP or on a unix socket.
+    """A `Server` on TCP or on a Unix socket.
 
-    ``accept`` makes the asyncio protocol of one connection. ``door`` says who is let in to it;
-    None: everybody, in plain text.
+    `create_protocol` returns the asyncio protocol of one connection. `gate` decides which
+    connections are admitted; None admits all, without TLS.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Sockets:
     def _secured(
         self, accept: Callable[[], asyncio.BaseProtocol]
     ) -> Callable[[], asyncio.BaseProtocol]:
-        """``accept`` behind the door's TLS, if it has any."""
+        """Wrap the protocols of `create_protocol` in TLS if the gate has certificates."""
         if self.door.certificates is None:
             return accept
         scratches = Scratches()
@@ -67,21 +66,21 @@ class Sockets:
 
     @property
     def address(self) -> Address:
-        """The address it really bound."""
+        """The address that was actually bound."""
         return self._address
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
-        """See Server."""
+        """The listening sockets currently open."""
         return () if self._bound is None else self._bound.sockets
 
     async def bind(self, bind: Bind | None = None, beside: Sequence[socket.socket] = ()) -> None:
-        """See Server."""
+        """Open the listening sockets, with `bind` if given, but do not accept yet."""
         self._bound = await (bind(self._wanted) if bind else bound(self._wanted, beside=beside))
         self._address = replace(self._wanted, port=self._bound.port)
 
     async def start(self) -> None:
-        """See Server."""
+        """Start accepting on every socket."""
         self.loop = asyncio.get_running_loop()
         if self._bound is None:
             await self.bind()
@@ -92,24 +91,24 @@ class Sockets:
             )
             return
         create = self.loop.create_unix_server if self._wanted.unix else self.loop.create_server
-        for each in self._bound.sockets:
-            self._listeners.append(await create(self._accept, sock=each, backlog=BACKLOG))
+        for sock in self._bound.sockets:
+            self._listeners.append(await create(self._accept, sock=sock, backlog=BACKLOG))
 
     def keep(self, limits: Limits) -> None:
-        """From now on keep ``limits``."""
+        """Apply new limits from now on."""
         self.limits = limits
         self.admission.keep(limits)
 
     def calls(self) -> Iterator[asyncio.Task[None]]:
-        """See Server."""
+        """Return the tasks that are serving requests on all connections."""
         for connection in self._connections:
             yield from connection.calls()
 
     def leave(self) -> None:
-        """See Server."""
+        """Stop accepting and close the listening sockets; connections stay open."""
         listeners, self._listeners = self._listeners, []
-        for each in listeners:
-            each.close()
+        for server in listeners:
+            server.close()
         acceptor, self._acceptor = self._acceptor, None
         if acceptor is not None:
             acceptor.close()
@@ -118,7 +117,8 @@ class Sockets:
             self._bound = None
 
     async def stop(self, grace: float) -> None:
-        """See Server."""
+        """Drain: let requests finish for `grace` seconds, then answer them with an error, then
+        abort."""
         self.leave()
         self.stopping = True
         for connection in tuple(self._connections):
@@ -140,11 +140,11 @@ class Sockets:
             return False
         return True
 
-    # ---- what connections tell
+    # ---- called by connections
 
     def opened(self, connection: Accepted, peer: str) -> bool:
-        """A client connected; False where it is not let in, and is to be aborted."""
-        # Where the listener closes, one may be accepted in the same moment.
+        """Register a new connection; return False if it is refused and must be aborted."""
+        # A connection may be accepted at the moment at which the listener closes.
         if self.stopping or not self.door.enter(peer):
             return False
         self._connections.add(connection)
@@ -152,7 +152,7 @@ class Sockets:
         return True
 
     def closed(self, connection: Accepted) -> None:
-        """A connection is over, and its task too."""
+        """Forget a connection whose socket is closed and whose task has ended."""
         if connection in self._connections:
             self._connections.remove(connection)
             self.door.leave()
@@ -163,9 +163,9 @@ class Sockets:
 
 
 class Listener(Sockets):
-    """Those of an HttpApp."""
+    """A listener that serves an `HttpApp`."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - those of Sockets, and its own
+    def __init__(  # noqa: PLR0913, PLR0917 - the arguments of SocketListener and the app
         self,
         address: Address,
         app: HttpApp,
@@ -178,6 +178,6 @@ class Listener(Sockets):
         self.app = app
 
     def serve(self, app: HttpApp, limits: Limits) -> None:
-        """See Server."""
+        """Send all new requests to `app` and apply `limits`."""
         self.app = app
         self.keep(limits)

@@ -1,4 +1,4 @@
-"""The number of connections of each worker process, in memory that all of them share."""
+"""The number of connections of each worker process, in shared memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import os
 from typing import Final
 
 _ABSENT: Final = -1
-_PLACE: Final = 4  # bytes
+_PLACE: Final = 4  # bytes of one slot
 _SLACK: Final = 8
-"""One part in so many is no difference: many connections are spread well enough by chance."""
+"""A lead of less than one part in `_SLACK` is ignored: many connections spread evenly enough by
+chance."""
 
 
 class Loads:
-    """How many connections each of several processes has, in the shared memory of the file ``fd``;
-    ``mine`` is this one's place, from 0 on. The file remains the caller's."""
+    """Connection counts per worker, in the shared memory file `fd`.
+
+    `slot` is the index of this process. The caller keeps ownership of the file.
+    """
 
     def __init__(self, fd: int, mine: int) -> None:
         self._map: Final = mmap.mmap(fd, 0)
@@ -23,31 +26,32 @@ class Loads:
 
     @staticmethod
     def file(places: int) -> int:
-        """The descriptor of new memory for so many processes, none of which is there yet."""
+        """Create shared memory with `slots` slots, all marked absent, and return its file
+        descriptor."""
         fd = os.memfd_create("infergate-loads")
         os.write(fd, b"\xff" * _PLACE * places)
         return fd
 
     def tell(self, connections: int) -> None:
-        """Have the others know that this process has so many."""
+        """Publish the number of connections of this process."""
         self._places[self._mine] = connections
 
     def leave(self, place: int | None = None) -> None:
-        """Have them know that this process, or the one of ``place``, accepts nobody."""
+        """Mark this process, or the one in `slot`, as not accepting."""
         self._places[self._mine if place is None else place] = _ABSENT
 
     def told(self) -> tuple[int, ...]:
-        """By place; -1: nobody is there."""
+        """Return the connection counts by slot; -1 marks an absent process."""
         return tuple(self._places)
 
     def others(self) -> tuple[int, ...]:
-        """Those of the other places."""
-        told = self.told()
-        return told[: self._mine] + told[self._mine + 1 :]
+        """Return the counts of the other slots."""
+        counts = self.told()
+        return counts[: self._mine] + counts[self._mine + 1 :]
 
     @property
     def is_fuller(self) -> bool:
-        """Whether another process is the one to take the next connection."""
+        """Whether another process should take the next connection."""
         mine = self._places[self._mine]
-        least = min((each for each in self._places if each != _ABSENT), default=mine)
-        return mine > least + least // _SLACK
+        lowest = min((count for count in self._places if count != _ABSENT), default=mine)
+        return mine > lowest + lowest // _SLACK

@@ -1,12 +1,11 @@
-"""Memory for long bodies, which stays for a while for the next one.
+"""A pool of buffers for long bodies, kept for a while for the next body.
 
-*Why.* The C library gives memory of this length back to the system at once. What is new must be
-cleared by the kernel, and a virtual machine may have to ask its host for it, which can take longer
-than all else that is done for a tensor (docs/decisions/0028-memory-for-long-bodies.md).
+The C library returns blocks of this length to the system at once. New memory must be cleared by
+the kernel, and a virtual machine may have to request it from its host, which can take longer than
+all other work on a tensor (docs/decisions/0028-memory-for-long-bodies.md).
 
-*Rule 1.* At most ``most`` bytes are kept that nobody uses, for ``IDLE`` seconds.
-*Rule 2.* What is given out is never more than twice what was asked for: who counts bodies counts
-memory.
+- Rule 1. At most `max_unused_bytes` are kept unused, for `IDLE_SECONDS`.
+- Rule 2. A buffer is at most twice as long as requested, so counting bodies counts memory.
 """
 
 from __future__ import annotations
@@ -23,37 +22,38 @@ import numpy.typing as npt
 from infergate.core.limits import MIB
 
 LEAST: Final = 32 * MIB
-"""Bytes. What is shorter the C library keeps (``runtime.memory``)."""
+"""Bytes. The C library keeps shorter blocks itself (`runtime.memory`)."""
 MOST: Final = 640 * MIB
 IDLE: Final = 30.0
-"""Seconds."""
 
 Memory = npt.NDArray[np.uint8]
 
 
 def plain(size: int) -> memoryview:
-    """``size`` bytes of the C library's."""
+    """Allocate `size` bytes from the C library."""
     return np.empty(size, np.uint8).data
 
 
 class Rooms:
-    """Gives memory out, and takes it back when nothing refers to it any more.
+    """Allocates buffers and takes them back when nothing refers to them any more.
 
-    What is shorter than ``least`` is from elsewhere: ``below`` gives it out.
+    Buffers shorter than `min_bytes` come from `allocate_small` instead.
     """
 
     def __init__(self, least: int = LEAST, most: int = MOST) -> None:
         self.most = most
         self.below: Callable[[int], memoryview] = plain
         self.kept = 0
-        """Bytes that nobody uses."""
+        """Bytes in unused buffers."""
         self._least: Final = least
-        self._unused: list[tuple[float, Memory, int]] = []  # since when, and the bytes it keeps
-        self._due = 0.0  # when the oldest is looked at
+        self._unused: list[tuple[float, Memory, int]] = []  # (unused since, buffer, resident bytes)
+        self._due = 0.0  # time of the next sweep
 
     def room(self, size: int) -> memoryview:
-        """``size`` bytes, whatever is in them. As long as nobody touches them they cost nothing, or
-        nothing more."""
+        """Return a buffer of `size` bytes with arbitrary contents.
+
+        Untouched pages of a new buffer use no memory.
+        """
         if size < self._least:
             return self.below(size)
         memory = self._again(size)
@@ -65,10 +65,10 @@ class Rooms:
         return view.data
 
     def _again(self, size: int) -> Memory | None:
-        """Rule 2. The last that came back: the others may never be needed again."""
-        for at in reversed(range(len(self._unused))):
-            if size <= self._unused[at][1].size <= 2 * size:
-                _, memory, weight = self._unused.pop(at)
+        """Return the unused buffer that came back last and fits (Rule 2); older ones may expire."""
+        for index in reversed(range(len(self._unused))):
+            if size <= self._unused[index][1].size <= 2 * size:
+                _, memory, weight = self._unused.pop(index)
                 self.kept -= weight
                 return memory
         return None
@@ -77,16 +77,16 @@ class Rooms:
         return np.empty(size, np.uint8)
 
     def _weight(self, memory: Memory) -> int:
-        """Bytes of ``memory`` that the system has given."""
+        """Return the number of resident bytes of `memory`."""
         return memory.size
 
     def _gone(self, memory: Memory) -> None:
-        """``memory`` is not kept any longer."""
+        """Handle a buffer that leaves the pool."""
 
     def _back(self, memory: Memory) -> None:
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # nobody would let go of it
+        except RuntimeError:  # without a loop nothing would drop it later
             self._gone(memory)
             return
         now, weight = time.monotonic(), self._weight(memory)
@@ -94,7 +94,7 @@ class Rooms:
         self.kept += weight
         while self.kept > self.most:
             self._drop()
-        if now >= self._due:  # nobody looks, or the loop that would have is no more
+        if now >= self._due:  # no sweep is scheduled, or its loop has ended
             self._look_later(loop, now)
 
     def _drop(self) -> None:
@@ -113,17 +113,17 @@ class Rooms:
             self._look_later(loop, self._unused[0][0])
 
     def let_go(self) -> None:
-        """Of what nobody has used for long enough."""
+        """Drop the buffers that have been unused for `IDLE_SECONDS`."""
         since = time.monotonic() - IDLE
         while self._unused and self._unused[0][0] <= since:
             self._drop()
 
 
 ROOMS: Final = Rooms()
-"""Those of the process."""
+"""The pool of this process."""
 room: Final = ROOMS.room
 
 
 def keep_at_most(size: int) -> None:
-    """Keep no more than ``size`` bytes that nobody uses, and never more than ``MOST``."""
+    """Keep at most `size` unused bytes, and never more than `MAX_UNUSED_BYTES`."""
     ROOMS.most = min(size, MOST)

@@ -1,7 +1,7 @@
-"""One timer for all the time limits of a connection; and when a body has to have come.
+"""One timer for all time limits of a connection, and the deadline of a request body.
 
-*Rule.* Where the loop itself was held up past a limit, what has come meanwhile is read before
-anybody is called late: loops look at clocks before they look at sockets.
+If the event loop itself was delayed past a deadline, pending input is read before the timer fires,
+because loops check timers before sockets.
 """
 
 from __future__ import annotations
@@ -15,27 +15,30 @@ from infergate.core.limits import Limits
 
 _NEVER: Final = math.inf
 MINIMUM_RATE: Final = 500
-"""Bytes a second that a body must keep up on the whole (Apache RequestReadTimeout: 500)."""
+"""Average bytes per second that a body must keep up (Apache RequestReadTimeout: 500)."""
 
 
 HELD_UP: Final = 0.1
-"""Seconds by which a loop that is not held up is never late."""
+"""Seconds of lateness from which the loop counts as delayed."""
 A_TURN: Final = 0.01
-"""Seconds in which what waits in the sockets is read."""
+"""Seconds granted to read what is pending in the sockets."""
 
 
 def body_due(limits: Limits, since: float, received: int, now: float) -> float:
-    """When more must have come of a body that began ``since`` and of which ``received`` bytes are
-    here: after a pause, and on the whole. All times on one clock."""
+    """Return when more bytes must arrive of a body that began at `since`, with `received` bytes so
+    far.
+
+    The limits are the pause between bytes and the average rate. All times are on one clock.
+    """
     idle = limits.idle_body_time
     return min(now + idle, since + idle + received / MINIMUM_RATE)
 
 
 class Timer:
-    """Calls ``ring`` once the time last set has come.
+    """Calls `callback` at the time that was set last.
 
-    It is moved forward only when it fires, so a connection that keeps busy never touches the
-    loop's own timers.
+    The loop's timer is moved only when it fires, so a busy connection never touches the loop's
+    timers.
     """
 
     __slots__ = ("_alarm", "_due", "_loop", "_ring", "_spared")
@@ -44,28 +47,28 @@ class Timer:
         self._loop = loop
         self._ring = ring
         self._due = _NEVER
-        self._spared = _NEVER  # a due time that was put off, which is done once
+        self._spared = _NEVER  # the deadline that was postponed; each is postponed once
         self._alarm: asyncio.TimerHandle | None = None
 
     def set(self, seconds: float) -> None:
-        """Ring in so many seconds, unless set anew until then."""
+        """Fire in `seconds`, unless set again before."""
         self.set_at(self._loop.time() + seconds)
 
     def set_at(self, due: float) -> None:
-        """Ring at ``due`` on the loop's clock, unless set anew until then."""
+        """Fire at `due` on the loop's clock, unless set again before."""
         self._due = due
-        alarm = self._alarm
-        if alarm is None or alarm.when() > due:
-            if alarm is not None:
-                alarm.cancel()
+        handle = self._alarm
+        if handle is None or handle.when() > due:
+            if handle is not None:
+                handle.cancel()
             self._alarm = self._loop.call_at(due, self._fire)
 
     def stop(self) -> None:
-        """Do not ring until set again."""
+        """Do not fire until set again."""
         self._due = _NEVER
 
     def close(self) -> None:
-        """Do not ring again."""
+        """Do not fire again."""
         self._due = _NEVER
         if self._alarm is not None:
             self._alarm.cancel()

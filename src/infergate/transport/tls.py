@@ -1,10 +1,9 @@
-"""TLS to backends: one store of trusted certificates for HTTP and gRPC.
+"""TLS to backends, for HTTP and gRPC.
 
-*Rule 1.* Trusted is, where a backend has no authorities of its own, whom OpenSSL trusts by default
-on this machine: the file and the directory of its build, or those that SSL_CERT_FILE and
-SSL_CERT_DIR name. grpcio would ask its own bundled list.
-*Rule 2.* Files that have changed are taken anew by the next connection; those that cannot be used
-change nothing.
+- Rule 1. A backend without authorities of its own is verified against OpenSSL's defaults on this
+  machine: the file and directory of its build, or those named by SSL_CERT_FILE and SSL_CERT_DIR.
+  (grpcio alone would use its bundled list.)
+- Rule 2. Changed files are loaded for the next connection; unusable files change nothing.
 """
 
 from __future__ import annotations
@@ -31,70 +30,71 @@ from infergate.transport.tls_files import Watch
 log = logging.getLogger(__name__)
 
 NO_TLS: Final = "no TLS connection to the backend could be made"
-"""Told to the client where the server is not trusted or does not speak TLS."""
+"""Error for the client if the backend is not trusted or does not speak TLS."""
 NO_HTTP2: Final = "the backend does not speak HTTP/2 over TLS (ALPN h2)"
-"""Told to the client where the server's TLS does not agree on it."""
+"""Error for the client if the backend does not agree on HTTP/2."""
 
 _HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
-"""The files that OpenSSL looks for in a directory (openssl-rehash)."""
+"""The file names that OpenSSL looks up in a directory (openssl-rehash)."""
 
 
 class Trust:
-    """Whom a backend's connections trust, what they show, and by which name they ask for it."""
+    """The TLS settings of connections to one backend: authorities, client certificate, server
+    name."""
 
     def __init__(self, settings: ClientTls | None, protocol: str = "http/1.1") -> None:
-        """``protocol`` is what they are to speak (ALPN). Raises CertificateError."""
+        """`protocol` is offered in ALPN. Raises CertificateError."""
         self._settings: Final = settings or ClientTls()
         self._protocol: Final = protocol
-        of = self._settings
-        self._watch: Final = Watch((of.ca, of.certificate, of.key))
+        tls = self._settings
+        self._watch: Final = Watch((tls.ca, tls.certificate, tls.key))
         self._context = self._load()
 
     def name(self, host: str) -> str:
-        """What the certificate of ``host`` has to be for."""
+        """Return the name that the certificate of `host` must be valid for."""
         return self._settings.server_name or host
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection: certificate and host name are checked."""
+        """Return the context for the next connection; it verifies certificate and host name."""
         if self._watch.has_changed():
             try:
                 self._context = self._load()
             except CertificateError as error:
                 log.error(  # noqa: TRY400
-                    "the certificates from before are kept: %s", error, extra=CERTIFICATE_REFUSED
+                    "keeping the previous certificates: %s", error, extra=CERTIFICATE_REFUSED
                 )
         return self._context
 
     def _load(self) -> ssl.SSLContext:
-        of = self._settings
-        if of.ca is None:
-            made = ssl.create_default_context()
+        tls = self._settings
+        if tls.ca is None:
+            context = ssl.create_default_context()
         else:
-            made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            load_authorities(made, of.ca)
-        made.minimum_version = ssl.TLSVersion.TLSv1_2
-        made.set_ciphers(CIPHERS)
-        made.set_alpn_protocols([self._protocol])
-        if of.certificate is not None and of.key is not None:
-            load_certificate_chain(made, of.certificate, of.key)
-        return made
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            load_authorities(context, tls.ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(CIPHERS)
+        context.set_alpn_protocols([self._protocol])
+        if tls.certificate is not None and tls.key is not None:
+            load_certificate_chain(context, tls.certificate, tls.key)
+        return context
 
 
 def authorities() -> bytes:
-    """The certificates that are trusted by Rule 1, in PEM; empty where there are none."""
-    found: dict[bytes, None] = {}
+    """Return the default authorities (Rule 1) in PEM; empty if there are none."""
+    certificates: dict[bytes, None] = {}
     for path in _files():
         try:
-            found.update(dict.fromkeys(CERTIFICATE_PATTERN.findall(path.read_bytes())))
-        except OSError:  # missing or not for us to read: OpenSSL passes over it as well
+            certificates.update(dict.fromkeys(CERTIFICATE_PATTERN.findall(path.read_bytes())))
+        except OSError:  # missing or unreadable: OpenSSL skips it too
             continue
-    return b"\n".join(found)
+    return b"\n".join(certificates)
 
 
 def _files() -> Iterator[Path]:
-    built = ssl.get_default_verify_paths()
-    yield Path(os.environ.get(built.openssl_cafile_env, built.openssl_cafile))
-    directories = os.environ.get(built.openssl_capath_env, built.openssl_capath)
+    defaults = ssl.get_default_verify_paths()
+    yield Path(os.environ.get(defaults.openssl_cafile_env, defaults.openssl_cafile))
+    directories = os.environ.get(defaults.openssl_capath_env, defaults.openssl_capath)
     for directory in filter(os.path.isdir, directories.split(os.pathsep)):
         for path in sorted(Path(directory).iterdir()):
             if _HASHED.fullmatch(path.name):

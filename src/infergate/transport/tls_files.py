@@ -1,4 +1,4 @@
-"""Whether files of certificates are others than before."""
+"""Detection of changed certificate files."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from pathlib import Path
 from typing import Final
 
 _EVERY: Final = 1.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 class Watch:
-    """Looks at ``files`` when asked, at most once a second: a change of what is in one, another
-    one in its place, and another target of a symbolic link before it, are all seen."""
+    """Checks `files` on request, at most once a second.
+
+    It detects changed contents, replaced files, and changed targets of symbolic links.
+    """
 
     def __init__(
         self, files: Iterable[Path | None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Of ``files`` None is passed over. ``clock`` is in seconds."""
-        self._files: Final = [each for each in files if each is not None]
+        """None in `files` is ignored. `clock` is in seconds."""
+        self._files: Final = [file for file in files if file is not None]
         self._clock: Final = clock
         self._looked = clock()
         self._seen = self._look()
 
     def has_changed(self) -> bool:
-        """Whether they are others than at the last look."""
+        """Whether the files have changed since the last check."""
         if not self._files or (now := self._clock()) < self._looked + _EVERY:
             return False
         before, self._looked, self._seen = self._seen, now, self._look()
@@ -37,7 +39,7 @@ class Watch:
 
 def _identity(file: Path) -> tuple[int, ...] | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -1,4 +1,4 @@
-"""The names of a client's certificate, and which of them are let in."""
+"""The names in a client's certificate, and the patterns that admit them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _KINDS: Final = ("URI", "DNS", "email", "IP Address")
-"""The kinds of subjectAltName that name somebody, as ``ssl`` calls them, in the order in which
-they are told."""
+"""The subjectAltName types that identify a client, as `ssl` spells them, in the order of
+reporting."""
 
 
 def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The names in what ``SSLObject.getpeercert`` tells of a certificate that was verified."""
-    told = (certificate or {}).get("subjectAltName", ())
-    return tuple(name for kind in _KINDS for its, name in told if its == kind)
+    """Return the names in a verified certificate, as `SSLObject.getpeercert` describes it."""
+    entries = (certificate or {}).get("subjectAltName", ())
+    return tuple(name for wanted in _KINDS for kind, name in entries if kind == wanted)
 
 
 class Allowed:
-    """Lets in who has a name that one of ``globs`` matches; anybody where there are none."""
+    """Admits clients with a name that matches one of `globs`; admits all if there are none."""
 
     def __init__(self, globs: Iterable[str]) -> None:
         self._patterns: Final = [re.compile(fnmatch.translate(glob)) for glob in globs]
 
     def lets_in(self, names: Iterable[str]) -> bool:
-        """Whether one of ``names`` is one of those."""
+        """Whether a client with these names is admitted."""
         patterns = self._patterns
-        return not patterns or any(each.match(name) for name in names for each in patterns)
+        return not patterns or any(pattern.match(name) for name in names for pattern in patterns)

@@ -1,13 +1,13 @@
-"""TLS of a listener: its certificate, whom it lets in, and files that change meanwhile.
+"""TLS settings of a listener: its certificate, client authentication, and reloading of changed
+files.
 
-*Strategy.* Whoever asks for the context has the files looked at, at most once a second: a
-certificate that was renewed is shown to the next client. Connections keep what they were made with.
+Asking for the context checks the files, at most once a second, so the next client gets a renewed
+certificate. Open connections keep the context they started with.
 
-*Rule 1.* Files that cannot be used (half of a pair is new, say) change nothing; they are looked at
-again when they have changed again. That is how cert-manager's and certbot's swaps of symbolic
-links are lived through.
-*Rule 2.* A client that shows a certificate shows it at each connection: a session that is taken up
-again would outlive what its certificate, or its authority, was good for.
+- Rule 1. Unusable files (for example half of a new pair) change nothing and are loaded again after
+  the next change. This covers how cert-manager and certbot swap symbolic links.
+- Rule 2. A client certificate must be presented on every connection: a resumed session could
+  outlive the certificate or its authority.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ _ASKING: Final = {
 
 
 class ServerCertificates:
-    """What the listener ``name`` shows. ``reloaded`` is told of each change of the files: whether
-    it was taken."""
+    """The TLS context of the listener `name`, reloaded when its files change."""
 
     def __init__(
         self,
@@ -52,7 +51,8 @@ class ServerCertificates:
         reloaded: Callable[[bool], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``protocols``: what is spoken, as ALPN calls it; none: what has no such name. Raises
+        """`protocols` are the ALPN names served; empty if the protocol has none. `on_reload` is
+        called after each change of the files with whether they were loaded. Raises
         CertificateError."""
         self._name: Final = name
         self.settings: Final = settings
@@ -61,28 +61,28 @@ class ServerCertificates:
         self._reloaded: Final = reloaded
         self._watch: Final = Watch((settings.certificate, settings.key, settings.client_ca), clock)
         self.generation = 0
-        """How many times other files were taken."""
+        """The number of reloads."""
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection."""
+        """Return the context for the next connection."""
         self.refresh()
         return self._context
 
     def expires(self) -> float:
-        """Until when the certificate that is shown is valid, in seconds since 1970."""
+        """Return when the current certificate expires, in seconds since 1970."""
         self.refresh()
         return self._expires
 
     def refresh(self) -> bool:
-        """Take the files anew if they have changed; whether that was done."""
+        """Load the files again if they have changed; return whether that was done."""
         if not self._watch.has_changed():
             return False
         try:
             self._context = self._load()
         except CertificateError as error:
             log.error(  # noqa: TRY400
-                "%s: the certificate from before is kept: %s",
+                "%s: keeping the previous certificate: %s",
                 self._name,
                 error,
                 extra=CERTIFICATE_REFUSED,
@@ -91,7 +91,7 @@ class ServerCertificates:
             return False
         self.generation += 1
         log.info(
-            "%s: a new certificate is taken from %s",
+            "%s: loaded a new certificate from %s",
             self._name,
             self.settings.certificate,
             extra=CERTIFICATE_TAKEN,
@@ -101,19 +101,19 @@ class ServerCertificates:
 
     def _load(self) -> ssl.SSLContext:
         settings = self.settings
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        made.minimum_version = _VERSIONS[settings.min_version]
-        made.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-        made.set_ciphers(CIPHERS)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = _VERSIONS[settings.min_version]
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        context.set_ciphers(CIPHERS)
         if self.protocols:
-            made.set_alpn_protocols(self.protocols)
-        load_certificate_chain(made, settings.certificate, settings.key)
-        made.verify_mode = _ASKING[settings.client_certificates]
+            context.set_alpn_protocols(self.protocols)
+        load_certificate_chain(context, settings.certificate, settings.key)
+        context.verify_mode = _ASKING[settings.client_certificates]
         if settings.client_ca is not None:
-            load_authorities(made, settings.client_ca)
-        if made.verify_mode != ssl.CERT_NONE:  # Rule 2
-            made.options |= ssl.OP_NO_TICKET
-            made.num_tickets = 0
+            load_authorities(context, settings.client_ca)
+        if context.verify_mode != ssl.CERT_NONE:  # Rule 2
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
         self._expires = read_expiry(settings.certificate)
         if self._expires < time.time():
             log.warning(
@@ -122,4 +122,4 @@ class ServerCertificates:
                 settings.certificate,
                 extra=CERTIFICATE_EXPIRED,
             )
-        return made
+        return context

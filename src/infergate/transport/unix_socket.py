@@ -1,13 +1,12 @@
-"""A unix socket's file: claimed when a listener binds, removed when it stops.
+"""The file of a Unix socket: claimed when a listener binds, removed when it stops.
 
-*Rule 1.* What nobody listens on any more is replaced: a process that was killed leaves its file.
-What somebody listens on, or is no socket, is never touched.
-*Rule 2.* Nobody connects before the file has its mode: the socket listens only afterwards.
-*Rule 3.* Only the file made here is removed; another process may have put its own in its place.
-*Rule 4.* A socket that is bound but does not listen yet looks like a dead one. So whoever claims
-the path holds the lock of a file beside it (``<path>.lock``), from before he looks until his own
-socket is gone. The lock ends with its process, whatever becomes of that; the file goes with it
-where it can.
+- Rule 1. A socket file on which nothing listens is replaced: a killed process leaves its file
+  behind. A file on which something listens, or that is not a socket, is never touched.
+- Rule 2. The file gets its mode before the socket listens, so nothing connects earlier.
+- Rule 3. Only the file created here is removed; another process may have replaced it.
+- Rule 4. A socket that is bound but not listening yet looks abandoned. The path is therefore
+  claimed by locking the file `<path>.lock`, before the path is examined and until the socket is
+  closed. The lock ends with its process; the lock file is deleted if possible.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 
 
 class SocketFile:
-    """The file at ``path``."""
+    """The socket file at `path`, created with `mode`."""
 
     def __init__(self, path: str, mode: int) -> None:
         self._path = Path(path)
@@ -31,23 +30,23 @@ class SocketFile:
         self._lock: int | None = None
 
     def bind(self) -> socket.socket:
-        """A socket bound there, which does not listen yet. Raises OSError."""
+        """Return a socket bound to the path that does not listen yet. Raises OSError."""
         self._claim()
-        made = socket.socket(socket.AF_UNIX)
+        sock = socket.socket(socket.AF_UNIX)
         try:
             self._clear()
-            made.settimeout(0)
-            made.bind(str(self._path))
+            sock.settimeout(0)
+            sock.bind(str(self._path))
             self._path.chmod(self._mode)
             self._made = self._identity()
         except OSError:
-            made.close()
+            sock.close()
             self._release()
             raise
-        return made
+        return sock
 
     def remove(self) -> None:
-        """Take the file away, if it is still the one made here."""
+        """Delete the file if it is still the one created here, and release the lock."""
         with contextlib.suppress(OSError):
             if self._made is not None and self._identity() == self._made:
                 self._path.unlink()
@@ -55,7 +54,7 @@ class SocketFile:
         self._release()
 
     def _claim(self) -> None:
-        """Rule 4. Raises OSError where another holds the lock."""
+        """Take the lock (Rule 4). Raises OSError if another process holds it."""
         while True:
             lock = os.open(self._beside, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             try:
@@ -66,7 +65,7 @@ class SocketFile:
             except BlockingIOError:
                 os.close(lock)
                 raise self._taken() from None
-            os.close(lock)  # its holder took the file away meanwhile
+            os.close(lock)  # the previous holder has deleted the lock file
 
     def _is_beside(self, lock: int) -> bool:
         try:
@@ -85,18 +84,18 @@ class SocketFile:
         return OSError(errno.EADDRINUSE, "address already in use", str(self._path))
 
     def _identity(self) -> tuple[int, int]:
-        found = self._path.lstat()
-        return found.st_dev, found.st_ino
+        status = self._path.lstat()
+        return status.st_dev, status.st_ino
 
     def _clear(self) -> None:
-        """Rule 1. Raises OSError where the path is taken."""
+        """Delete an abandoned socket file (Rule 1). Raises OSError if the path is in use."""
         if not self._path.exists():
             return
         if not self._path.is_socket():
-            taken = "there is a file that is no socket"
-            raise FileExistsError(errno.EEXIST, taken, str(self._path))
+            message = "the file exists and is not a socket"
+            raise FileExistsError(errno.EEXIST, message, str(self._path))
         with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(0)  # a full backlog, which would block, is a listener too
+            probe.settimeout(0)  # connecting blocks if the backlog of a listener is full
             try:
                 probe.connect(str(self._path))
             except ConnectionRefusedError:

@@ -1,9 +1,10 @@
-"""How many bytes have to wait in a socket before the loop is told of them.
+"""The number of bytes that must arrive on a socket before the event loop is notified
+(SO_RCVLOWAT).
 
-*Why.* A long body comes in pieces of some 16 KiB, and being told of each costs more than taking it.
-*Rule.* Whoever waits for many bytes knows that they are due, and asks for fewer again once they
-are not (SO_RCVLOWAT, socket(7)): nobody else is told that something is there. The end of what the
-peer sends is always told.
+A long body arrives in pieces of about 16 KiB, and a notification for each costs more than reading
+it. The caller raises the threshold only while it knows that so many bytes are due, and lowers it
+as soon as they are not, because nothing else reports the bytes. The end of the peer's data is
+always reported.
 """
 
 from __future__ import annotations
@@ -14,32 +15,32 @@ import sys
 from typing import Final
 
 _KINDS: Final = frozenset({socket.AF_INET, socket.AF_INET6})
-"""Of sockets that know it: where it is not known it does nothing."""
+"""Address families that support the option; on others it has no effect."""
 
 
 class Waking:
-    """Of one connection. ``least``: the bytes that are waited for."""
+    """The receive watermark of one connection; `min_bytes` is its current value."""
 
     __slots__ = ("_socket", "least")
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
-        its = transport.get_extra_info("socket")
-        # Of TLS nobody knows how many bytes are due.
-        fits = (
+        sock = transport.get_extra_info("socket")
+        # With TLS the number of bytes due is not known.
+        is_supported = (
             sys.platform == "linux"
-            and its is not None
-            and its.family in _KINDS
+            and sock is not None
+            and sock.family in _KINDS
             and transport.get_extra_info("ssl_object") is None
         )
-        self._socket: Final = its if fits else None
+        self._socket: Final = sock if is_supported else None
         self.least = 1
 
     def wait_for(self, least: int) -> None:
-        """Be told when ``least`` bytes are there, which is 1 or more."""
+        """Notify the loop only when `min_bytes` (at least 1) bytes have arrived."""
         if least == self.least or self._socket is None:
             return
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
-        except OSError:  # it is closed
+        except OSError:  # the socket is closed
             return
         self.least = least

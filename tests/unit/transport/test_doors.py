@@ -130,8 +130,8 @@ def test_a_flood_is_counted_but_not_told_line_by_line(
         now += 1
         door.refuse(Refusal.FULL, "somebody", "full")
     assert caplog.messages[20:] == [
-        "x: 480 more were disconnected within a second",
-        "x: somebody is disconnected: full",
+        "x: 480 more connections closed within a second",
+        "x: connection from somebody closed: full",
     ]
 
 

@@ -192,7 +192,7 @@ async def test_what_is_no_socket_is_not_touched(path: Path, kind: str) -> None:
         path.write_text("precious")
     else:
         path.mkdir()
-    with pytest.raises(FileExistsError, match="no socket"):
+    with pytest.raises(FileExistsError, match="not a socket"):
         await server_at(path).start()
     assert list(path.parent.iterdir()) == [path]
 

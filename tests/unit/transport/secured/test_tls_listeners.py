@@ -461,7 +461,7 @@ async def test_a_certificate_is_required(
         await peer.close()
         with caplog.at_level("INFO"):
             for shown, alert, said in (
-                (None, "CERTIFICATE_REQUIRED", "it shows no certificate"),
+                (None, "CERTIFICATE_REQUIRED", "sent no certificate"),
                 (stranger.issue("a.clients.example"), "UNKNOWN_CA", "local issuer"),
                 (authority.issue("a", expired=True), "CERTIFICATE_EXPIRED", "has expired"),
             ):
