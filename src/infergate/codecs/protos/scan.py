@@ -214,13 +214,12 @@ def split(data: Buffer, raw: int, most: int) -> tuple[Buffer, list[memoryview]]:
 
 
 def without(data: Buffer, numbers: frozenset[int], most: int) -> list[memoryview]:
-    """Return the parts of ``data`` that remain without its length-delimited fields in
-    ``numbers``."""
+    """Return the parts of ``data`` that remain without the fields in ``numbers``, not copied."""
     view = memoryview(data)
     runs: list[memoryview] = []
     kept_from = 0
     for field in fields(data, most):
-        if field.number in numbers and field.wire_type == DELIMITED:
+        if field.number in numbers:
             if field.start > kept_from:
                 runs.append(view[kept_from : field.start])
             kept_from = field.end

@@ -21,6 +21,7 @@ from infergate.codecs.protos.scan import (
     fields,
     prefix,
     varint,
+    without,
 )
 from infergate.codecs.protos.statuses import raise_status
 from infergate.codecs.trtis import grpc_infer
@@ -166,22 +167,8 @@ def readdress(wire: RpcRequest, model: str, version: str) -> RpcRequest | None:
             return RpcRequest(INFER, wire.message)
     number = version_number(model, version)
     names = pb.InferRequest(model_name=model, model_version=number).SerializeToString()
-    return RpcRequest(INFER, [names, *_without(joined(wire.message), (_MODEL, _VERSION))])
-
-
-def _without(data: Buffer, numbers: tuple[int, ...]) -> list[memoryview]:
-    """What is left of the message ``data`` without the fields ``numbers``, not copied."""
-    view = memoryview(data)
-    runs: list[memoryview] = []
-    kept = 0
-    for field in fields(data, grpc_infer.MOST_FIELDS):
-        if field.number in numbers:
-            if field.start > kept:
-                runs.append(view[kept : field.start])
-            kept = field.end
-    if kept < len(view):
-        runs.append(view[kept:])
-    return runs
+    rest = without(joined(wire.message), frozenset({_MODEL, _VERSION}), grpc_infer.MOST_FIELDS)
+    return RpcRequest(INFER, [names, *rest])
 
 
 def relabel(  # noqa: PLR0913, PLR0917 - those of a codec, and the gateway's status

@@ -131,14 +131,15 @@ def readdress(wire: HttpRequest, model: str, version: str) -> HttpRequest | None
         raise bad_request(http_frontend.MISSING)
     if len(told) > http_backend.LONGEST_HEADER or not told.isascii():
         return None
-    if isinstance(wire, CheckedHttp) and wire.header is not None:
-        if not wire.header.forwards:
+    checked = wire.header if isinstance(wire, CheckedHttp) else None
+    if checked is not None:
+        if not checked.forwards:
             return None
+        query = http_backend.BINARY
     elif _TELLING.search(told) is not None:
         return None
-    is_checked = isinstance(wire, CheckedHttp) and wire.header is not None
-    binary = is_checked or http_frontend.form_of(wire) is Form.BINARY
-    query = http_backend.BINARY if binary else ""  # what is relayed is as the client wants it
+    else:  # what is relayed is as the client wants it
+        query = http_backend.BINARY if http_frontend.form_of(wire) is Form.BINARY else ""
     path = model_path("/api/infer", model, version_number(model, version))
     headers = {"content-type": "application/octet-stream", ASKS: told}
     return HttpRequest("POST", path, query, headers, wire.body)
