@@ -1,4 +1,4 @@
-"""What a translation allocates, counted for the request that it is done for."""
+"""Charges the memory that a translation allocates to the request it is done for."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ from infergate.core.tensor import Buffer, Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, size
 
 READ_TIMES: Final = 4
-"""Reading a message takes at most so many times its bytes."""
+"""Reading a message allocates at most this many times its size."""
 JSON_TIMES: Final = 20
-"""The same for JSON: `1,1,…` that becomes FP64 takes 17 times, with a NaN 18."""
+"""The same for JSON: `1,1,…` read as FP64 takes 17 times its size, with a NaN 18."""
 
 
 def parts(wire: Any) -> Sequence[Buffer]:
-    """The body or message of ``wire``, of ``core.wire``."""
-    found: Sequence[Buffer] = (
+    """Return the body or message of ``wire``, one of the types of ``core.wire``."""
+    body: Sequence[Buffer] = (
         wire.body if isinstance(wire, (HttpRequest, HttpResponse)) else wire.message
     )
-    return found
+    return body
 
 
 def reading(total: int, json: int) -> int:
-    """Bytes that reading a message of ``total`` bytes takes, ``json`` of them JSON."""
+    """Return the most bytes that reading a message of ``message_bytes`` allocates, ``json_bytes``
+    of which are JSON."""
     return max(READ_TIMES * total, JSON_TIMES * json)
 
 
 def are_long(tensors: Sequence[Tensor]) -> bool:
-    """Whether there is anything to count in ``tensors``: asked of every message, so first."""
+    """Return whether ``tensors`` are large enough to be charged. This check runs first because
+    every message passes it."""
     total = 0
     for tensor in tensors:
         total += len(tensor.data)
@@ -39,55 +41,56 @@ def are_long(tensors: Sequence[Tensor]) -> bool:
 
 
 def count_tensors(tensors: Sequence[Tensor], source: Iterable[Buffer], memory: MemoryShare) -> int:
-    """``count_new`` of the data of ``tensors``."""
+    """Charge the data of ``tensors``, like ``charge_new_buffers``."""
     return count_new([tensor.data for tensor in tensors], source, memory)
 
 
 def count_new(made: Iterable[Buffer], source: Iterable[Buffer], memory: MemoryShare) -> int:
-    """Count those of the buffers ``made`` that do not lie in those of ``source``: how many bytes
-    that is; short ones are not counted. Raises OVERLOADED."""
+    """Charge those of ``buffers`` that do not share memory with ``source``, and return their size
+    in bytes. A small total is not charged and counts as 0. Raises OVERLOADED."""
     owners = {id(_owner(part)) for part in source}
-    new = sum(len(each) for each in made if id(_owner(each)) not in owners)
-    if new <= SMALL:
+    new_bytes = sum(len(buffer) for buffer in made if id(_owner(buffer)) not in owners)
+    if new_bytes <= SMALL:
         return 0
-    memory.grow(new)
-    return new
+    memory.grow(new_bytes)
+    return new_bytes
 
 
 def _owner(buffer: Buffer) -> Any:
-    """What holds the memory of ``buffer``."""
+    """Return the object that owns the memory of ``buffer``."""
     return buffer.obj if isinstance(buffer, memoryview) else buffer
 
 
 class Writing:
-    """Memory for text that is to be written: ``least`` to ``most`` bytes, all counted while it is
-    written and no more than it is afterwards."""
+    """Memory reserved for text before it is written: the upper bound is charged first, and reduced
+    to the real size afterwards."""
 
     __slots__ = ("_memory", "_most")
 
     def __init__(self, most: int, memory: MemoryShare) -> None:
-        """Raises OVERLOADED."""
+        """Charge ``max_bytes``. Raises OVERLOADED."""
         memory.grow(most)
         self._most = most
         self._memory = memory
 
     def done(self, wire: Any) -> int:
-        """``wire`` was written: its size."""
-        real = size(parts(wire))
-        self._memory.shrink(max(0, self._most - real))
-        return real
+        """Return the size of the written ``wire``, and release what was reserved beyond it."""
+        written = size(parts(wire))
+        self._memory.shrink(max(0, self._most - written))
+        return written
 
     def failed(self) -> None:
-        """Nothing was written."""
+        """Release the whole reservation: nothing was written."""
         self._memory.shrink(self._most)
 
 
 def check_answer(length: int, limits: Limits) -> None:
-    """Raises TOO_LARGE for an answer of ``length`` bytes or more that is over ``limits.body``."""
+    """Raise TOO_LARGE if ``length``, a lower bound on the size of a response, exceeds
+    ``limits.body``."""
     if length > limits.body:
         raise GatewayError(
             Kind.TOO_LARGE,
-            f"the answer would be {length} bytes or more, the limit is {limits.body} "
-            "(limits.body); ask for binary outputs, which are shorter than JSON",
+            f"the response would have at least {length} bytes, the limit is {limits.body} "
+            "(limits.body); request binary outputs, which are smaller than JSON",
             limit="body",
         )

@@ -1,4 +1,4 @@
-"""Where work is done that would keep the event loop too long."""
+"""The interface to helper processes, which do work that would block the event loop for too long."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class Aside(Protocol):
-    """Runs functions in other processes."""
+    """Runs functions in helper processes."""
 
-    async def run(  # noqa: PLR0913 - what a job is told
+    async def run(  # noqa: PLR0913 - the properties of a job
         self,
         deadline: float | None,
         function: Callable[..., T],
@@ -25,20 +25,28 @@ class Aside(Protocol):
         memory: MemoryShare = UNLIMITED,
         size: int = 0,
     ) -> T:
-        """``function(*arguments)`` done before ``deadline``, all of it pickled; the function, which
-        holds nothing of one request, only now and then. ``client`` is an identity or address, and a
-        connection, which processes are shared fairly between by the ``cost`` of their jobs: bytes
-        that are gone through. ``size`` bytes are counted in ``memory`` while the job runs. Raises
-        GatewayError: the function's own, TIMEOUT, OVERLOADED, or INTERNAL."""
+        """Run ``function(*arguments)`` in a helper process and return its result.
+
+        Function, arguments and result are pickled; the pickle of the function is cached, so the
+        function must not hold data of a single request. ``deadline`` is on the clock of
+        ``time.monotonic``. ``client`` is an identity or address, and a connection: helpers are
+        shared fairly between clients by the ``cost`` of their jobs, the bytes that a job processes.
+        ``size`` bytes are charged to ``memory`` while the job runs.
+
+        Raises GatewayError: the function's own, TIMEOUT, OVERLOADED or INTERNAL.
+        """
         ...
 
 
 def client_of(call: Call) -> tuple[str, str]:
-    """Who shares helpers with others: an identity, where it tells clients apart, else an address,
-    for IPv6 its network of 64 bits, all of which one host may have; and the connection."""
+    """Return the client among which helpers are shared, and its connection.
+
+    The client is its identity if that distinguishes clients, else its address; of an IPv6 address
+    the /64 network, all of which one host may own.
+    """
     peer, identity = call.peer, call.identity
-    known = identity and identity != ANONYMOUS
-    return identity if known else _network(peer.rpartition(":")[0]), peer
+    is_identified = identity and identity != ANONYMOUS
+    return identity if is_identified else _network(peer.rpartition(":")[0]), peer
 
 
 def _network(address: str) -> str:

@@ -1,4 +1,4 @@
-"""What the gateway knows of one request besides its bytes."""
+"""The state of one request apart from its bytes."""
 
 from __future__ import annotations
 
@@ -16,57 +16,59 @@ from infergate.core.trace_context import TraceContext
 from infergate.core.wire import NO_HEADERS
 
 REQUEST_ID: Final = "x-request-id"
-"""The header of a request's id, which goes upstream, and back to the client with an error."""
+"""The header with the request id. It is sent to backends, and back to the client with an error."""
 ANONYMOUS: Final = "anonymous"
-"""The identity of all clients that show no credentials, where rules admit them."""
+"""The identity of clients without credentials, where rules admit them."""
 ROUNDING: Final = 0.05
-"""Seconds by which a wait that used up the whole time may look shorter: loops round clocks."""
+"""Seconds by which a wait until the deadline may appear too short: event loops round their
+clocks."""
 
 
 class Permit(Protocol):
-    """Who asks, and what he may."""
+    """An authenticated client and its permissions."""
 
     identity: str
-    """How rules and logs call him."""
+    """The name of the client in rules and logs."""
 
     def allows(self, operation: type, model: str) -> bool:
-        """Whether he may ask for an ``operation``, a class of ``core.messages``; an empty
-        ``model``: of the server."""
+        """Return whether the client may request ``operation``, a class of ``core.messages``, on
+        ``model``; an empty ``model`` means the server."""
         ...
 
 
 @dataclass(slots=True)
 class Call:
-    """One request on its way. The transport makes it; frontend and gateway note on it what the
-    access log and the metrics will tell.
+    """One request in progress. The transport creates it; the frontend and the gateway record on it
+    what the access log and the metrics report.
 
-    ``deadline`` is on the clock of ``time.monotonic`` in seconds; None means that the client set
-    none. ``headers`` are the client's headers or metadata, lower-case.
+    ``deadline`` is in seconds on the clock of ``time.monotonic``; None if the client set none.
+    ``headers`` are the client's HTTP headers or gRPC metadata, with lower-case names.
     """
 
     peer: str
     started: float
     deadline: float | None = None
     whole: float | None = None
-    """Of a request that is answered by a stream: the deadline of all of it, as the client set it;
-    ``deadline`` is that of its next message."""
+    """For a request that is answered by a stream: the deadline of the whole stream, as the client
+    set it. ``deadline`` is then that of the next message."""
     timeout: float | None = None
-    """The route's, in seconds: it stands for the backend's own."""
+    """The route's timeout in seconds, which replaces the backend's."""
     retry: RetryPolicy = DEFAULT
-    """The route's."""
+    """The route's retry policy."""
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     peer_identity: tuple[str, ...] = ()
-    """The names (subjectAltName) of the certificate that the client proved to hold, once TLS has
-    verified it: first URIs (SPIFFE), then DNS names, e-mail addresses and IP addresses. None where
-    it showed none."""
+    """The subjectAltNames of the client certificate that TLS has verified: first URIs (SPIFFE),
+    then DNS names, e-mail addresses and IP addresses. Empty if the client showed no certificate."""
     lacks: frozenset[Datatype] = frozenset()
     """Datatypes that the client's protocol cannot carry."""
     declared: ModelMetadata | None = None
-    """What the operator wrote down of the model, in the backend's names: no need to ask."""
+    """The model's metadata from the configuration, with the backend's names. If it is set, the
+    backend is not asked for metadata."""
     permit: Permit | None = None
-    """Of the client, where it matters who he is and he is known."""
+    """The authenticated client; None if the route needs no authentication or the client is
+    unknown."""
     trace: TraceContext | None = None
-    """Where requests are traced, that of this one."""
+    """Set while the request is traced."""
     request_id: str = ""
     protocol: str = ""
     operation: str = ""
@@ -75,46 +77,50 @@ class Call:
     backend: str = ""
     backend_protocol: str = ""
     way: str = ""
-    """``forward`` or ``translate``: how the request went."""
+    """``forward`` (passed through) or ``translate``."""
     outcome: str = "ok"
     """``ok``, or the kind of the error."""
     error: str = ""
     detail: str = ""
     limit: str = ""
-    """The limit that the request met, where that is why it was refused."""
+    """The name of the limit because of which the request was rejected."""
     messages: int | None = None
-    """How many answers were given, where a stream of them is."""
+    """The number of responses so far, for a stream."""
     bytes_in: int = 0
     bytes_out: int = 0
     backend_seconds: float = 0.0
     received: float = 0.0
-    """When it was here whole, on the clock of ``started``; 0.0 where it never was."""
+    """When the request had been received completely, on the clock of ``started_at``; 0.0 if it
+    never was."""
     cut: GatewayError | None = None
-    """Why the gateway gives it up while it is under way: it is cancelled, and its client told."""
+    """Set when the gateway aborts the request while it is in progress: the request is cancelled,
+    and the client gets this error."""
     memory: MemoryShare = UNLIMITED
-    """What the request holds of the memory budget; nothing is counted where no transport set it."""
+    """The request's share of the memory budget. Nothing is charged if the transport has not set
+    it."""
     returned: dict[str, str] = field(default_factory=dict)
-    """Headers of the backend's answer that go back to the client."""
+    """Headers of the backend's response that are returned to the client."""
 
     @property
     def identity(self) -> str:
-        """Who asks; empty where nobody wanted to know, or it cannot be told."""
+        """The client's name in rules and logs; empty if it was not authenticated."""
         return "" if self.permit is None else self.permit.identity
 
     def tighten(self, deadline: float) -> None:
-        """Bring the deadline forward; never push it back."""
+        """Set the deadline unless the current one is earlier."""
         if self.deadline is None or deadline < self.deadline:
             self.deadline = deadline
 
     def renew(self) -> None:
-        """A stream's next message has the time that the route gives each."""
+        """Set the deadline of a stream's next message: the route's timeout from now, but no later
+        than the deadline of the stream."""
         self.deadline = self.whole
         if self.timeout is not None:
             self.tighten(time.monotonic() + self.timeout)
 
     def fail(self, error: GatewayError) -> None:
-        """Note what went wrong: the outcome that metrics count and the log tells. The error names
-        the limit that was met, for whoever is told of it next."""
+        """Record ``error`` as the outcome for metrics and the log, and make its public text name
+        the exceeded limit."""
         error.name_limit()
         self.outcome = error.kind.value
         self.error = error.public

@@ -1,9 +1,9 @@
-"""The V2 classification extension: the best ``k`` of an output's values, with their labels.
+"""The V2 classification extension: the top ``k`` values of an output, with their labels.
 
-An output requested with parameter ``classification: k`` is answered with a BYTES tensor whose
-elements read ``value:index`` or ``value:index:label``, best first. Behaviour follows Triton
-(``src/classification.cc``); where it leaves the order open we state one: equal values by index, NaN
-last. FP16 and BF16, which Triton refuses, are classified too.
+An output requested with the parameter ``classification: k`` is answered with a BYTES tensor whose
+elements are ``value:index`` or ``value:index:label``, highest value first. The behaviour is
+Triton's (``src/classification.cc``). Triton leaves the order of equal values open: here they are
+sorted by index, and NaN comes last. FP16 and BF16, which Triton rejects, are classified too.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from infergate.core.tensor import Tensor, pack_bytes
 
 PARAMETER: Final = "classification"
 MOST_CLASSES: Final = 16384
-"""Classes in one answer. Each costs a string many times its value's size, so that a body within
-the limits could else ask for an answer far beyond them; and so many take 20 to 50 ms to write.
-Triton has no such bound."""
+"""Classes in one response. Each becomes a string many times the size of its value, so that a
+request within the limits could otherwise produce a response far beyond them; writing this many
+takes 20 to 50 ms. Triton has no such limit."""
 _DIGITS: Final = (7, 8, 9)
-"""The last are enough for any float of 32 bits."""
+"""Tried in this order. The last is enough for any 32-bit float."""
 
 
 def class_count(output: RequestedOutput) -> int | None:
-    """How many classes ``output`` asks for; None if it wants its values.
+    """Return how many classes ``output`` requests; None if it requests its values.
 
-    Raises BAD_REQUEST where the parameter is no integer that servers have room for.
+    Raises BAD_REQUEST unless the parameter is an integer that servers accept.
     """
     count = output.parameters.get(PARAMETER)
     if count is None:
@@ -45,12 +45,12 @@ def class_count(output: RequestedOutput) -> int | None:
 
 
 def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[str] = ()) -> Tensor:
-    """The ``count`` best values of ``tensor`` as a BYTES tensor of the same name.
+    """Return the ``count`` highest values of ``tensor`` as a BYTES tensor of the same name.
 
-    The first ``batch_rank`` dimensions stay and all others are ranked together, so the shape is
+    The first ``batch_rank`` dimensions are kept and all others are ranked together: the shape is
     ``shape[:batch_rank] + (k,)``, where ``k`` is ``count`` or the number of values if that is
-    less. Values read as :func:`spelled`, integers as integers. Raises BAD_REQUEST for BOOL and
-    BYTES and for answers of more than MOST_CLASSES.
+    smaller. Floats are written as by ``format_floats``, integers as integers. Raises BAD_REQUEST
+    for BOOL and BYTES, and for responses of more than MAX_CLASSES.
     """
     if tensor.datatype not in FLOATS | INTEGERS:
         raise bad_request(
@@ -59,54 +59,57 @@ def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[s
         )
     batch = tensor.shape[:batch_rank]
     values = math.prod(tensor.shape[batch_rank:])
-    kept = min(count, values)
+    k = min(count, values)
     rows = math.prod(batch)
-    if rows * kept > MOST_CLASSES:
+    if rows * k > MOST_CLASSES:
         raise bad_request(
-            f"output '{tensor.name}': {rows * kept} classes are asked for, the limit is "
-            f"{MOST_CLASSES}"
+            f"output '{tensor.name}': {rows * k} classes are requested, the limit is {MOST_CLASSES}"
         )
     scores = tensor.numpy().reshape(rows, values)
-    order = np.argsort(_falling(tensor.datatype, scores), axis=-1, kind="stable")[:, :kept]
-    best = np.take_along_axis(scores, order, axis=-1)
+    order = np.argsort(_falling(tensor.datatype, scores), axis=-1, kind="stable")[:, :k]
+    top_values = np.take_along_axis(scores, order, axis=-1)
     if tensor.datatype in INTEGERS:
-        told = [str(value) for value in best.ravel().tolist()]
+        texts = [str(value) for value in top_values.ravel().tolist()]
     else:
-        kind = np.float64 if tensor.datatype is Datatype.FP64 else np.float32
-        told = spelled(best.ravel().astype(kind))
+        dtype = np.float64 if tensor.datatype is Datatype.FP64 else np.float32
+        texts = spelled(top_values.ravel().astype(dtype))
     elements = [
         _element(value, index, labels)
-        for value, index in zip(told, order.ravel().tolist(), strict=True)
+        for value, index in zip(texts, order.ravel().tolist(), strict=True)
     ]
-    return Tensor(tensor.name, Datatype.BYTES, (*batch, kept), pack_bytes(elements))
+    return Tensor(tensor.name, Datatype.BYTES, (*batch, k), pack_bytes(elements))
 
 
 def _falling(datatype: Datatype, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    # Negating the least integer, or an unsigned one, would overflow; inverting its bits does not
-    # and orders the same. numpy sorts NaN last.
-    falling: npt.NDArray[Any] = np.negative(scores) if datatype in FLOATS else np.invert(scores)
-    return falling
+    # Negating the smallest integer, or an unsigned one, would overflow. Inverting the bits gives
+    # the same order without overflow. numpy sorts NaN last.
+    keys: npt.NDArray[Any] = np.negative(scores) if datatype in FLOATS else np.invert(scores)
+    return keys
 
 
 def spelled(values: npt.NDArray[Any]) -> list[str]:
-    """Each of ``values``, floats of 32 or 64 bits, in full precision: with six decimals, as Triton
-    writes them, where these tell it from its neighbours; else as short as does."""
-    plain = values.tolist()
-    told = [f"{value:f}" for value in plain]
-    inexact = _inexact(told, values)
+    """Return each of ``values``, 32-bit or 64-bit floats, as text that reads back as the same
+    value.
+
+    Triton writes six decimals. They are used where they identify the value, else the shortest text
+    that does.
+    """
+    numbers = values.tolist()
+    texts = [f"{value:f}" for value in numbers]
+    inexact = _inexact(texts, values)
     if values.dtype == np.float64:
         for index in inexact.tolist():
-            told[index] = repr(plain[index])
-        return told
+            texts[index] = repr(numbers[index])
+        return texts
     for digits in _DIGITS:
         for index in inexact.tolist():
-            told[index] = f"{plain[index]:.{digits}g}"
-        inexact = inexact[_inexact([told[index] for index in inexact.tolist()], values[inexact])]
-    return told
+            texts[index] = f"{numbers[index]:.{digits}g}"
+        inexact = inexact[_inexact([texts[index] for index in inexact.tolist()], values[inexact])]
+    return texts
 
 
 def _inexact(told: list[str], values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    """Where ``told`` are other numbers than ``values``."""
+    """Return the indices at which ``texts`` do not read back as ``values``."""
     with np.errstate(over="ignore"):
         return np.flatnonzero(np.array(told, "U").astype(values.dtype) != values)
 

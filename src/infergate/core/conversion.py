@@ -1,7 +1,7 @@
-"""Datatypes that not every protocol carries, and what they can become without loss.
+"""Lossless conversion of datatypes that not every protocol supports.
 
-*Rule.* ``converted`` keeps every value on its way there. On the way back a number other than 0 is
-true, and one that is not a bfloat16 is rounded to the nearest; NaN stays NaN.
+``convert`` to one of LOSSLESS_TARGETS keeps every value. Converting back, a number other than 0
+becomes true, and a number that is not a bfloat16 is rounded to the nearest; NaN stays NaN.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ EXACT: Final = {
     Datatype.BOOL: INTEGERS | (FLOATS - {Datatype.BF16}),
     Datatype.BF16: frozenset({Datatype.FP32, Datatype.FP64}),
 }
-"""What holds every value of a datatype that some protocol lacks."""
+"""For each datatype that some protocol does not support, the datatypes that hold all its values."""
 
 
 def converted(tensor: Tensor, to: Datatype) -> Tensor:
-    """``tensor`` as ``to``: one of the EXACT of its datatype, or back again."""
-    with np.errstate(over="ignore", invalid="ignore"):  # what is too large is infinity; NaN is NaN
+    """Return ``tensor`` as ``target``: one of the LOSSLESS_TARGETS of its datatype, or the original
+    datatype when converting back."""
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow becomes infinity, NaN stays NaN
         elements = _elements(tensor, to)
     return replace(tensor, datatype=to, data=memoryview(elements.tobytes()))
 
 
 def _elements(tensor: Tensor, to: Datatype) -> npt.NDArray[Any]:
-    kept = "u1" if tensor.datatype is Datatype.BOOL else NUMPY[tensor.datatype]
-    given: npt.NDArray[Any] = np.frombuffer(tensor.data, kept)
+    stored_dtype = "u1" if tensor.datatype is Datatype.BOOL else NUMPY[tensor.datatype]
+    elements: npt.NDArray[Any] = np.frombuffer(tensor.data, stored_dtype)
     if tensor.datatype is Datatype.BF16:
-        return float32_from_bf16(given).astype(NUMPY[to])
+        return float32_from_bf16(elements).astype(NUMPY[to])
     if to is Datatype.BF16:
         if tensor.datatype is Datatype.FP64:
-            return bf16_from_float64(given)
-        return bf16_from_float32(given)
-    return given.astype(bool).astype(NUMPY[to])  # from or to BOOL: any number but 0 is true
+            return bf16_from_float64(elements)
+        return bf16_from_float32(elements)
+    return elements.astype(bool).astype(NUMPY[to])  # from or to BOOL: 0 is false

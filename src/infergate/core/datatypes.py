@@ -1,7 +1,7 @@
-"""The tensor datatypes of the canonical language.
+"""The canonical tensor datatypes.
 
-The names are those of the Open Inference Protocol (V2); every codec maps its own names onto
-these in one table. ``BYTES`` is the one datatype whose elements have no fixed size.
+The names are those of the Open Inference Protocol (V2); each codec maps its own names to these in
+one table. ``BYTES`` is the only datatype whose elements have no fixed size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 
 class Datatype(enum.Enum):
-    """A tensor element type. ``itemsize`` is in bytes; 0 for BYTES, whose elements vary."""
+    """A tensor element type. ``itemsize`` is in bytes; 0 for BYTES, whose elements vary in size."""
 
     BOOL = "BOOL"
     UINT8 = "UINT8"
@@ -33,9 +33,9 @@ class Datatype(enum.Enum):
 
     itemsize: int
     spelling: str
-    """The same as ``value``, which ``enum`` finds by two calls in Python."""
+    """Same as ``value``, which ``enum`` looks up by two Python calls."""
 
-    __hash__ = object.__hash__  # members are only themselves; Enum's own is four times as slow
+    __hash__ = object.__hash__  # members are singletons; Enum's own hash is four times as slow
 
     def __init__(self, spelling: str) -> None:
         self.spelling = spelling
@@ -63,7 +63,7 @@ NUMPY: Final[dict[Datatype, npt.DTypeLike]] = {
     Datatype.FP16: np.dtype("<f2"),
     Datatype.FP32: np.dtype("<f4"),
     Datatype.FP64: np.dtype("<f8"),
-    # numpy has no bfloat16: its bits travel as 16-bit integers (see tensor.bf16_from_float32).
+    # numpy has no bfloat16: the bits are stored as uint16 (see tensor.bf16_from_float32)
     Datatype.BF16: np.dtype("<u2"),
 }
-"""The numpy dtype whose memory is the canonical layout. BYTES has none."""
+"""The numpy dtype with the canonical memory layout. BYTES has none."""

@@ -1,7 +1,7 @@
-"""One error for everything that can go wrong with a request.
+"""The error type for everything that can go wrong with a request.
 
-A codec turns a :class:`GatewayError` into its protocol's form by one table over :class:`Kind`;
-nobody else maps errors. ``public`` is told to the client, ``detail`` only to the log.
+Each codec maps a :class:`GatewayError` to its protocol by one table over :class:`Kind`; no other
+code maps errors. ``public`` is sent to the client, ``detail`` is only logged.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Final
 from infergate.core.limits import Limits
 
 LIMITS: Final = frozenset(field.name for field in dataclasses.fields(Limits))
-"""Limits that are configured, under ``limits``."""
+"""The names of the limits that are configured under ``limits``."""
 RETRY_AFTER: Final = "retry-after"
-"""The header that tells a client when to try again, in whole seconds."""
+"""The header that says when the client may retry, in whole seconds."""
 CHALLENGE: Final = "www-authenticate"
-"""The header that tells a client how to say who he is (RFC 9110, 11.6.1)."""
+"""The header that asks the client to authenticate (RFC 9110, 11.6.1)."""
 
 
 class Kind(enum.Enum):
-    """What went wrong, in the gateway's words. Each codec has one row for each of these."""
+    """The kind of an error, independent of any protocol. Each codec has one row for each."""
 
     BAD_REQUEST = "bad_request"
     UNAUTHENTICATED = "unauthenticated"
@@ -47,22 +47,22 @@ class Kind(enum.Enum):
 
 
 class Origin(enum.Enum):
-    """Who decided it: the gateway itself, or the backend whose answer is relayed."""
+    """Where an error comes from: the gateway itself, or a backend whose response is relayed."""
 
     GATEWAY = "gateway"
     BACKEND = "backend"
 
 
 class GatewayError(Exception):
-    """The one declared error of codecs, backends and the gateway.
+    """The only exception that codecs, backends and the gateway raise for a failed request.
 
-    ``public`` names the tensor, field or route at fault and never holds tensor data, secrets
-    or addresses. ``detail`` may hold addresses and is written to the log only.
-    ``retry_after`` is in seconds, for OVERLOADED and RATE_LIMITED. ``limit`` is the name of the
-    limit that was met (docs/limits.md), where it was one: a metric counts by it.
+    ``public`` names the tensor, field or route at fault and never contains tensor data, secrets or
+    addresses. ``detail`` may contain addresses and is only logged. ``retry_after`` is in seconds,
+    for OVERLOADED and RATE_LIMITED. ``limit`` is the name of the exceeded limit (docs/limits.md),
+    if any; it is a metric label.
     """
 
-    def __init__(  # noqa: PLR0913 - each is told by its name
+    def __init__(  # noqa: PLR0913 - all but two are keyword-only
         self,
         kind: Kind,
         public: str,
@@ -81,7 +81,8 @@ class GatewayError(Exception):
         self.limit = limit
 
     def name_limit(self) -> None:
-        """Add to ``public`` the key by which the limit is configured, where it is."""
+        """Append the configuration key of the exceeded limit to ``public``, if the limit is
+        configurable."""
         key = f"limits.{self.limit}"
         if self.limit in LIMITS and key not in self.public:
             self.public = f"{self.public} ({key})"
@@ -90,16 +91,17 @@ class GatewayError(Exception):
         return f"GatewayError({self.kind.name}, {self.public!r}, origin={self.origin.name})"
 
 
-class UnknownRegion(GatewayError):  # noqa: N818 - it says what is wrong
-    """A tensor lies in ``region`` of shared memory, which is not registered."""
+class UnknownRegion(GatewayError):  # noqa: N818
+    """A tensor refers to ``region``, a shared memory region that is not registered."""
 
     def __init__(self, region: str, public: str, kind: Kind = Kind.NOT_FOUND) -> None:
         super().__init__(kind, public)
         self.region = region
 
 
-class Unauthenticated(GatewayError):  # noqa: N818 - it says what is wrong
-    """The gateway does not know who asks; ``challenge`` is what HTTP tells him to say."""
+class Unauthenticated(GatewayError):  # noqa: N818
+    """The client is not authenticated; ``challenge`` is the value of the HTTP header that asks for
+    credentials."""
 
     def __init__(self, public: str, challenge: str, detail: str = "") -> None:
         super().__init__(Kind.UNAUTHENTICATED, public, detail=detail)
@@ -107,44 +109,45 @@ class Unauthenticated(GatewayError):  # noqa: N818 - it says what is wrong
 
 
 def bad_request(public: str, *, limit: str = "") -> GatewayError:
-    """The client's mistake; ``public`` names the field."""
+    """Return the error for a client's mistake; ``public`` names the field."""
     return GatewayError(Kind.BAD_REQUEST, public, limit=limit)
 
 
 def garbage(public: str, detail: str = "") -> GatewayError:
-    """A backend's answer that its protocol does not allow."""
+    """Return the error for a backend's response that violates its protocol."""
     return GatewayError(Kind.BACKEND_GARBAGE, public, origin=Origin.BACKEND, detail=detail)
 
 
 def blamed(error: GatewayError) -> GatewayError:
-    """What reading a backend's answer found wrong, by checks that requests undergo too, as the
-    backend's doing."""
+    """Return ``error`` as an error of the backend's response. The checks that raised it are applied
+    to requests and responses alike."""
     if error.kind is Kind.TOO_LARGE:
         return GatewayError(
             Kind.TOO_LARGE,
-            f"the backend's answer is too large: {error.public}",
+            f"the backend's response is too large: {error.public}",
             origin=Origin.BACKEND,
         )
-    return garbage(f"the backend's answer is wrong: {error.public}")
+    return garbage(f"the backend's response is invalid: {error.public}")
 
 
 def retry_headers(error: GatewayError) -> dict[str, str]:
-    """The headers that tell ``error.retry_after``, whole seconds rounded up; none where there is
-    none to tell."""
-    after = error.retry_after
-    if after is None or not math.isfinite(after):
+    """Return the header for ``error.retry_after``, rounded up to whole seconds; empty if it is
+    unset or infinite."""
+    seconds = error.retry_after
+    if seconds is None or not math.isfinite(seconds):
         return {}
-    return {RETRY_AFTER: str(max(0, math.ceil(after)))}
+    return {RETRY_AFTER: str(max(0, math.ceil(seconds)))}
 
 
 def refusal_headers(error: GatewayError) -> dict[str, str]:
-    """The headers of HTTP that belong to ``error``: when to try again, and how to say who asks."""
+    """Return the HTTP headers that accompany ``error``: when to retry, or how to authenticate."""
     if isinstance(error, Unauthenticated):
         return {CHALLENGE: error.challenge}
     return retry_headers(error)
 
 
 def retry_seconds(headers: Mapping[str, str]) -> float | None:
-    """What a backend's ``headers`` (names in lower case) tell of it; None also for a date."""
-    told = headers.get(RETRY_AFTER, "")
-    return float(told) if re.fullmatch("[0-9]{1,9}", told) else None
+    """Return the seconds in a backend's Retry-After header; None if it is absent or a date. Names
+    in ``headers`` are lower-case."""
+    value = headers.get(RETRY_AFTER, "")
+    return float(value) if re.fullmatch("[0-9]{1,9}", value) else None

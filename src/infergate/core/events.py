@@ -1,9 +1,7 @@
-"""Server-sent events: texts over HTTP, one after the other in one body.
+"""Server-sent events: the format of streamed responses over HTTP (HTML standard, 9.2.5 and 9.2.6).
 
-Of an event its data alone is of use here. Source: the HTML standard, 9.2.5 and 9.2.6.
-
-*Rule.* However the bytes are cut, each is looked at once, and no more of them are held than one
-event may have and what was fed last.
+Only the data of an event is used; other fields are ignored. However the body is split, each byte is
+examined once, and the parser holds at most one event and the bytes fed last.
 """
 
 from __future__ import annotations
@@ -18,44 +16,46 @@ from infergate.core.tensor import Buffer
 TYPE: Final = "text/event-stream"
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _MARK: Final = b"\xef\xbb\xbf"
-"""Of UTF-8, which may begin the body."""
+"""The UTF-8 byte order mark that may begin the body."""
 
 
 def written(text: Buffer) -> list[Buffer]:
-    """The event whose data is ``text``, which has no line end in it."""
+    """Return the event with the data ``text``, which must not contain a line break."""
     return [b"data: ", text, b"\n\n"]
 
 
 class Events:
-    """Cuts the events out of a body's bytes, of which one may have ``most``."""
+    """Extracts the data of events from a body that arrives in pieces. The limit is
+    ``max_event_bytes`` per event."""
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
         self._lines: Final[deque[bytes]] = deque()
-        self._begun = bytearray()  # a line that has not ended
-        self._after_return = False  # a line feed now would belong to the line before
+        self._begun = bytearray()  # the start of a line whose end has not arrived
+        self._after_return = False  # a line feed that comes next belongs to the same line end
         self._is_first = True
         self._data: list[bytes] = []
         self._size = 0
 
     def feed(self, data: bytes) -> None:
-        """More of the body."""
+        """Add the next piece of the body."""
         if self._after_return and data:
             self._after_return = False
             data = data.removeprefix(b"\n")
-        *ended, begun = _LINE_END.split(data)
-        if ended:
-            ended[0] = bytes(self._begun + ended[0])
+        *lines, partial_line = _LINE_END.split(data)
+        if lines:
+            lines[0] = bytes(self._begun + lines[0])
             if self._is_first:
                 self._is_first = False
-                ended[0] = ended[0].removeprefix(_MARK)
-            self._lines.extend(ended)
+                lines[0] = lines[0].removeprefix(_MARK)
+            self._lines.extend(lines)
             self._begun.clear()
             self._after_return = data.endswith(b"\r")
-        self._begun += begun
+        self._begun += partial_line
 
     def next(self) -> bytes | None:
-        """The data of the next event; None where it has not come whole. Raises TOO_LARGE."""
+        """Return the data of the next event; None if it has not arrived completely. Raises
+        TOO_LARGE."""
         lines = self._lines
         while lines:
             line = lines.popleft()
@@ -70,16 +70,16 @@ class Events:
                     self._size += len(value) + 1
         if self.held > self._most:
             raise GatewayError(
-                Kind.TOO_LARGE, f"an event of the answer is over the limit of {self._most} bytes"
+                Kind.TOO_LARGE, f"an event of the response exceeds the limit of {self._most} bytes"
             )
         return None
 
     @property
     def held(self) -> int:
-        """Bytes of the event that has begun."""
+        """The bytes of the incomplete event."""
         return self._size + len(self._begun)
 
     @property
     def is_between(self) -> bool:
-        """Whether a body that ends here ends after an event."""
+        """Whether the body may end here: no event is incomplete."""
         return not (self._data or self._begun)

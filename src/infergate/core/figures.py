@@ -1,4 +1,5 @@
-"""What is known of a backend's endpoints, as metrics tell it."""
+"""Statistics of endpoints, concurrency limits and listeners, as metrics and the console report
+them."""
 
 from __future__ import annotations
 
@@ -6,32 +7,36 @@ from typing import NamedTuple, Protocol
 
 
 class EndpointFigures(NamedTuple):
-    """Of one endpoint of the configuration, ``endpoint``: its URL there. Where that is a name, of
-    all its addresses together. Numbers of requests, ejections, checks and lookups are of all time,
-    those of addresses and of requests under way are now's."""
+    """Statistics of ``endpoint``, the URL of a configured endpoint.
+
+    For a URL with a host name they are summed over all its addresses. Counts of requests,
+    ejections, checks and lookups are totals since the start; counts of addresses and active
+    requests are current.
+    """
 
     backend: str
     endpoint: str
     available: int = 0
-    """Addresses that are asked."""
+    """Addresses that receive requests."""
     down: int = 0
-    """Addresses whose checks fail."""
+    """Addresses whose health checks fail."""
     ejected: int = 0
-    """Addresses let alone for a while."""
+    """Addresses ejected by outlier detection."""
     active: int = 0
-    """Requests under way."""
+    """Requests in progress."""
     ok: int = 0
     failed: int = 0
-    """Requests in which it did not do its part."""
+    """Requests that failed because of the endpoint."""
     ejections: int = 0
     checks_ok: int = 0
     checks_failed: int = 0
     lookups_failed: int = 0
-    """How often its name had no address."""
+    """How often the host name had no address."""
 
 
 class PlaceFigures(NamedTuple):
-    """Of a backend that is sent at most ``most`` inferences at once: ``taken`` now."""
+    """A backend with at most ``max_concurrent`` inferences at once, ``in_use`` of which are in
+    progress."""
 
     backend: str
     taken: int
@@ -39,23 +44,22 @@ class PlaceFigures(NamedTuple):
 
 
 class ListenerFigures(Protocol):
-    """What is told of a listener: ``connections`` are those of clients now, ``idle`` how many it
-    closed because nothing was asked on them for too long; ``expires`` is until when its certificate
-    is valid, in seconds since 1970, None where it has none."""
+    """Statistics of a listener."""
 
     idle: int
+    """Connections closed because they were idle for too long."""
 
     @property
     def listener(self) -> str:
-        """Its name in the configuration."""
+        """The name of the listener in the configuration."""
         ...
 
     @property
     def connections(self) -> int:
-        """See the class."""
+        """Open client connections."""
         ...
 
     @property
     def expires(self) -> float | None:
-        """See the class."""
+        """When the certificate expires, in seconds since the epoch; None without TLS."""
         ...

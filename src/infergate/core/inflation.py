@@ -1,7 +1,7 @@
-"""gzip and deflate, undone a piece at a time.
+"""Decompresses gzip and deflate in small pieces.
 
-Zlib inflates about 280 MB a second, and a few bytes may inflate to a thousand times as many: an
-event loop serves others between two pieces.
+Zlib inflates about 280 MB a second, and the output may be a thousand times as large as the input.
+The event loop can serve other requests between two pieces.
 """
 
 from __future__ import annotations
@@ -17,90 +17,96 @@ from infergate.core.tensor import Buffer
 GZIP: Final = 31
 ZLIB: Final = 15
 RAW: Final = -15
-"""Formats, as zlib calls them: RFC 1952, 1950 and 1951."""
+"""The window bits that make zlib read RFC 1952 (gzip), 1950 (zlib) and 1951 (raw deflate)."""
 PIECE: Final = 64 * KIB
-"""Bytes of one piece at most: a quarter of a millisecond."""
+"""The largest piece of output. Inflating it takes a quarter of a millisecond."""
 RATIO: Final = 1032
-"""No deflate stream inflates to more times its size."""
+"""The highest compression ratio of deflate."""
 _TRAILER: Final = 4
-"""Bytes of the length that a member of gzip ends with, modulo 2**32."""
+"""The size of the field at the end of a gzip member that holds its length modulo 2**32."""
 MAX_MEMBERS: Final = 4096
-"""Of one gzip body over HTTP. ``bgzip`` ends a member every 64 KiB, so the largest body has a
-quarter."""
+"""Members of one gzip body over HTTP. ``bgzip`` ends a member every 64 KiB, so the largest body has
+a quarter as many."""
 _CHUNK: Final = 16 * KIB
-"""Bytes of input for one piece. Zlib copies what it leaves of them."""
+"""Input passed to zlib at once. Zlib copies the part that it does not consume."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-
-
 _MEMBER: Final = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
-"""How each member of gzip begins: deflate, no reserved flags. Zlib refuses others."""
+"""The start of every gzip member: deflate, no reserved flags. Zlib rejects others."""
 _SEARCHED: Final = 4 * 1024 * KIB
-"""Bytes that are searched for members: two milliseconds."""
+"""The longest body that is searched for member headers, which takes two milliseconds."""
 
 
-class Corrupt(Exception):  # noqa: N818 - it is what the peer sent
-    """The data is not what it is said to be. The text is a predicate: "ends too early"."""
+class Corrupt(Exception):  # noqa: N818
+    """The data is not in the declared format. The text is a predicate: "ends too early"."""
 
 
-class Oversized(Exception):  # noqa: N818 - the same
+class Oversized(Exception):  # noqa: N818
     """The data inflates to more than is allowed."""
 
 
 def window_of(encoding: str, data: Buffer) -> int | None:
-    """The format of HTTP's content-coding ``encoding``; None where there is no such."""
+    """Return the zlib window bits for the HTTP content coding ``encoding`` of ``data``; None for an
+    unknown coding."""
     match encoding:
         case "gzip" | "x-gzip":
             return GZIP
         case "deflate":
-            # the standard's deflate is zlib; some senders send it bare. A zlib header's two bytes
-            # are a multiple of 31 and name method 8.
-            named = len(data) > 1 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
-            return ZLIB if named else RAW
+            # HTTP's deflate is the zlib format, but some senders omit its header. The header's two
+            # bytes are a multiple of 31 and name compression method 8.
+            has_zlib_header = (
+                len(data) > 1 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
+            )
+            return ZLIB if has_zlib_header else RAW
     return None
 
 
 def inflated_most(data: Buffer, window: int | None) -> int:
-    """How many bytes ``data`` inflates to, at most. Members of gzip end with their lengths, which
-    zlib checks; so what precedes whatever looks like a member's beginning is added up, and it is
-    exact but for one body in thousands."""
-    bound = len(data) * RATIO
+    """Return an upper bound on the inflated size of ``data``.
+
+    A gzip member ends with its length, which zlib verifies. The four bytes before each apparent
+    member header are summed; the result is exact except for about one body in thousands, in which
+    the header pattern occurs by chance.
+    """
+    max_bytes = len(data) * RATIO
     if window != GZIP or not _TRAILER < len(data) <= _SEARCHED:
-        return bound
+        return max_bytes
     total = int.from_bytes(data[-_TRAILER:], "little")
-    for found in _MEMBER.finditer(data, _TRAILER):
-        if total >= bound:
+    for match in _MEMBER.finditer(data, _TRAILER):
+        if total >= max_bytes:
             break
-        total += int.from_bytes(data[found.start() - _TRAILER : found.start()], "little")
-    return min(total, bound)
+        total += int.from_bytes(data[match.start() - _TRAILER : match.start()], "little")
+    return min(total, max_bytes)
 
 
 def pieces(data: Buffer, window: int, most: int, members: int = 1) -> Iterator[bytes]:
-    """Inflate ``data``, a zlib or deflate stream or at most ``members`` members of gzip (RFC 1952,
-    2.2: "one after another"), to at most ``most`` bytes. Pieces may be empty. Raises Corrupt,
-    Oversized."""
+    """Inflate ``data`` to at most ``max_bytes``, in pieces that may be empty.
+
+    ``data`` is a zlib or deflate stream, or at most ``max_members`` gzip members one after another
+    (RFC 1952, 2.2). Raises CorruptDataError, InflatedTooLargeError.
+    """
     view = memoryview(data)
-    place = 0
+    position = 0
     for _ in range(members):
         inflater = zlib.decompressobj(window)
         while not inflater.eof:
-            chunk = view[place : place + _CHUNK]
+            chunk = view[position : position + _CHUNK]
             try:
                 piece = inflater.decompress(chunk, PIECE)
             except zlib.error as error:
                 raise Corrupt(f"is corrupt: {error}") from None
             if not (chunk or piece or inflater.eof):
                 raise Corrupt("ends too early")
-            # what follows the end is in both where a piece before was full
-            left = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-            place += len(chunk) - len(left)
+            # after a full piece, both attributes hold the bytes behind the end of the stream
+            unconsumed = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
+            position += len(chunk) - len(unconsumed)
             most -= len(piece)
             if most < 0:
                 raise Oversized
             yield piece
-        if window != GZIP or bytes(view[place : place + 2]) != _GZIP_MAGIC:
+        if window != GZIP or bytes(view[position : position + 2]) != _GZIP_MAGIC:
             break
     else:
         if members > 1:
             raise Corrupt(f"has more than {members} members")
-    if place < len(view):
-        raise Corrupt(f"is over, but {len(view) - place} bytes follow it")
+    if position < len(view):
+        raise Corrupt(f"is followed by {len(view) - position} extra bytes")

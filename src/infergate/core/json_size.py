@@ -1,4 +1,4 @@
-"""How long the JSON text of a tensor is, before it is written."""
+"""Bounds on the size of a tensor as JSON text, known before it is written."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ _ELEMENT: Final[dict[Datatype, tuple[int, int]]] = {
     Datatype.FP32: (4, 25),
     Datatype.FP64: (4, 25),
 }
-"""Characters of one element and its comma, at least and at most; null and NaN are no shorter, and
-"-Infinity" no longer."""
+"""The fewest and the most characters of an element and its comma. null and NaN are within these
+bounds, and so is "-Infinity"."""
 _PREFIX: Final = 4
-"""Bytes of the length before each element of BYTES."""
+"""The length in front of each BYTES element."""
 _STRING: Final = (3, 128)
-"""Two quotes and a comma; and, while it is written, a Python object."""
+"""The fewest bytes are two quotes and a comma; the most include the temporary Python string."""
 _ESCAPED: Final = 6
-"""Characters that a byte may become."""
+"""The most characters that one byte is escaped to."""
 
 
 def json_size(tensors: Iterable[Tensor]) -> tuple[int, int]:
-    """Bytes that the elements of ``tensors`` take as JSON: at least, and, with the strings that
-    they are written from, at most."""
-    least = most = 0
+    """Return the fewest and the most bytes that ``tensors`` take as JSON elements; the maximum
+    includes the temporary Python strings."""
+    min_bytes = max_bytes = 0
     for tensor in tensors:
         size = len(tensor.data)
         if tensor.datatype is Datatype.BYTES:
             count = math.prod(tensor.shape) if size else 0
             low = size - _PREFIX * count
-            least += low + _STRING[0] * count
-            most += _ESCAPED * low + _STRING[1] * count
+            min_bytes += low + _STRING[0] * count
+            max_bytes += _ESCAPED * low + _STRING[1] * count
         else:
             low, high = _ELEMENT[tensor.datatype]
             count = size // tensor.datatype.itemsize
-            least += low * count
-            most += high * count
-    return least, most
+            min_bytes += low * count
+            max_bytes += high * count
+    return min_bytes, max_bytes

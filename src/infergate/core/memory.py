@@ -1,4 +1,4 @@
-"""What one request holds of the gateway's memory budget, ``limits.in_flight_bytes``."""
+"""The memory that a request holds, charged to the gateway's budget ``limits.in_flight_bytes``."""
 
 from __future__ import annotations
 
@@ -7,57 +7,58 @@ from typing import Final, Protocol
 from infergate.core.limits import KIB
 
 IN_FLIGHT_BYTES: Final = "in_flight_bytes"
-"""The limit, as errors name it."""
+"""The name of the limit in errors."""
 SMALL: Final = 64 * KIB
-"""Memory shorter than this is not counted one by one: ``limits.in_flight`` bounds it."""
+"""Allocations up to this size are not charged individually; ``limits.in_flight`` bounds their
+total."""
 
 
 class MemoryShare(Protocol):
-    """The account of one request. The transport opens it with the request's body, and closes it
-    with the request: whatever is still counted is then given back.
+    """The memory account of one request. The transport opens it when it receives the body and
+    closes it at the end of the request, which releases everything still charged.
 
-    *Rule.* Call ``grow`` before memory is allocated that lasts and whose size a client or a backend
-    chooses: an inflated body, translated tensors, a backend's response, text that is written. Where
-    the size is not known yet, grow by an upper bound and shrink to the real size afterwards.
+    Call ``grow`` before allocating memory that outlives the call and whose size a client or backend
+    controls: an inflated body, translated tensors, a backend's response, text to be written. If the
+    size is not known, grow by an upper bound and shrink to the real size afterwards.
     """
 
     def grow(self, size: int) -> None:
-        """Count ``size`` more bytes. Raises OVERLOADED, and counts nothing, where the budget does
-        not allow them. A request that is alone may always grow."""
+        """Charge ``size`` more bytes. Raises OVERLOADED, without charging them, if the budget is
+        exhausted. The only request in progress may always grow."""
         ...
 
     def shrink(self, size: int) -> None:
-        """Count ``size`` bytes less: they were freed, or never allocated."""
+        """Release ``size`` bytes that were freed or never allocated."""
         ...
 
     def detach(self, size: int) -> DetachedMemory:
-        """Move ``size`` bytes to an account of their own, for work that may outlast the request."""
+        """Move ``size`` bytes to a separate account, for work that may outlive the request."""
         ...
 
 
 class DetachedMemory(MemoryShare, Protocol):
-    """An account that whoever detached it closes."""
+    """An account that its creator must close."""
 
     def close(self) -> None:
-        """Give back all that is still counted."""
+        """Release everything still charged."""
         ...
 
 
 class _Unlimited:
-    """The account of work that no client asked for."""
+    """The account of work that no client requested; it counts nothing."""
 
     def grow(self, size: int) -> None:
-        """Count nothing."""
+        """Do nothing."""
 
     def shrink(self, size: int) -> None:
-        """Count nothing."""
+        """Do nothing."""
 
     def detach(self, size: int) -> DetachedMemory:  # noqa: ARG002
-        """Count nothing."""
+        """Return the same account."""
         return self
 
     def close(self) -> None:
-        """Nothing was counted."""
+        """Do nothing."""
 
     def __reduce__(self) -> str:
         return "UNLIMITED"

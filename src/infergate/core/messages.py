@@ -1,4 +1,4 @@
-"""Operations and their answers: what every frontend asks and every backend answers.
+"""The canonical operations and responses.
 
 Names follow the Open Inference Protocol. An empty ``version`` or ``id`` means that none was given.
 """
@@ -17,29 +17,29 @@ from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
 
 @record
 class ServerLiveRequest:
-    """Does the server run?"""
+    """Is the server alive?"""
 
 
 @record
 class ServerReadyRequest:
-    """Can the server serve its models?"""
+    """Is the server ready for inference?"""
 
 
 @record
 class ServerMetadataRequest:
-    """Name, version and extensions of the server."""
+    """Get the name, version and extensions of the server."""
 
 
 @record
 class ModelIndexRequest:
-    """Which models are there? With ``ready_only``, those that serve now."""
+    """List the models; with ``ready_only``, only those that are ready."""
 
     ready_only: bool = False
 
 
 @record
 class ModelReadyRequest:
-    """Can this model serve?"""
+    """Is the model ready for inference?"""
 
     model: str
     version: str = ""
@@ -47,7 +47,7 @@ class ModelReadyRequest:
 
 @record
 class ModelMetadataRequest:
-    """Inputs, outputs, versions and platform of a model."""
+    """Get the inputs, outputs, versions and platform of a model."""
 
     model: str
     version: str = ""
@@ -55,8 +55,8 @@ class ModelMetadataRequest:
 
 @record
 class RequestedOutput:
-    """An output the client wants, with protocol-neutral parameters such as ``classification``, and
-    the ``place`` in shared memory that it is to be written to, if any."""
+    """An output that the client requests, with protocol-neutral parameters such as
+    ``classification``, and the shared memory to write it to, if any."""
 
     name: str
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
@@ -65,7 +65,7 @@ class RequestedOutput:
 
 @record
 class InferRequest:
-    """One inference. Empty ``outputs`` means all outputs of the model."""
+    """An inference. Empty ``outputs`` requests all outputs of the model."""
 
     model: str
     version: str = ""
@@ -77,7 +77,7 @@ class InferRequest:
 
 @record
 class ModelConfigRequest:
-    """How a server is set up to serve a model (Triton's configuration of it)."""
+    """Get a model's configuration (Triton's model configuration)."""
 
     model: str
     version: str = ""
@@ -85,15 +85,14 @@ class ModelConfigRequest:
 
 @record
 class ServerStatusRequest:
-    """Everything about the server and its models, or about one ``model``, in one answer (the
-    legacy API's status)."""
+    """Get the status of the server and all models, or of one ``model`` (the legacy status API)."""
 
     model: str = ""
 
 
 @record
 class ModelStatisticsRequest:
-    """What has been counted and measured of a model; an empty ``model`` means all."""
+    """Get the statistics of a model; an empty ``model`` means all."""
 
     model: str = ""
     version: str = ""
@@ -101,10 +100,10 @@ class ModelStatisticsRequest:
 
 @record
 class ModelLoadRequest:
-    """Load a model, or load it again, from any of a server's repositories or the one named.
+    """Load or reload a model, from the named repository or from any.
 
     ``parameters`` are Triton's: ``config``, the model's configuration as JSON text, and ``file:…``,
-    a file's bytes.
+    the contents of a file.
     """
 
     model: str
@@ -123,8 +122,9 @@ class ModelUnloadRequest:
 
 @record
 class TraceSettingsRequest:
-    """How requests (of ``model``, or all) are traced, once ``settings`` are changed. Each of these
-    is a list of strings; an empty one takes a setting back to that of all models."""
+    """Get the trace settings of ``model``, or the global ones, after applying the changes in
+    ``settings``. Each value is a list of strings; an empty list resets the setting to the global
+    value."""
 
     model: str = ""
     settings: Parameters = field(default_factory=lambda: NO_PARAMETERS)
@@ -132,15 +132,16 @@ class TraceSettingsRequest:
 
 @record
 class LogSettingsRequest:
-    """What a server logs, once ``settings`` (bool, int or str) are changed."""
+    """Get the log settings of a server, after applying the changes in ``settings`` (bool, int or
+    str)."""
 
     settings: Parameters = field(default_factory=lambda: NO_PARAMETERS)
 
 
 @record
 class SharedMemoryStatusRequest:
-    """Which shared memory regions are registered? An empty ``name`` means all. ``cuda`` asks for
-    those on GPUs alone or for those of the system alone; None for both."""
+    """List the registered shared memory regions; an empty ``name`` means all. ``cuda`` selects GPU
+    or system regions; None selects both."""
 
     name: str = ""
     cuda: bool | None = None
@@ -148,9 +149,9 @@ class SharedMemoryStatusRequest:
 
 @record
 class SharedMemoryRegisterRequest:
-    """Register ``size`` bytes from ``offset`` of the region that the system calls ``key``.
+    """Register ``size`` bytes from ``offset`` of the system region ``key``.
 
-    ``device`` and ``handle`` are of memory on a GPU (CUDA IPC), which has no ``key``.
+    ``device`` and ``handle`` describe GPU memory (CUDA IPC), which has no ``key``.
     """
 
     name: str
@@ -163,7 +164,7 @@ class SharedMemoryRegisterRequest:
 
 @record
 class SharedMemoryUnregisterRequest:
-    """Forget a region; an empty ``name`` means all. ``cuda`` as for
+    """Unregister a region; an empty ``name`` means all. ``cuda`` as for
     :class:`SharedMemoryStatusRequest`."""
 
     name: str = ""
@@ -219,23 +220,23 @@ OPERATIONS: Final[dict[type, str]] = {
     SharedMemoryUnregisterRequest: "shared_memory_unregister",
     InferRequest: "infer",
 }
-"""How metrics and logs call each operation."""
+"""The name of each operation in metrics and logs."""
 STREAMED: Final = "stream_infer"
-"""How they call an inference that is answered by a stream."""
+"""The name of an inference that is answered by a stream."""
 
-# ---- answers ----------------------------------------------------------------------------------
+# ---- responses --------------------------------------------------------------------------------
 
 
 @record
 class Health:
-    """The answer to live, ready and model ready."""
+    """The response to live, ready and model ready."""
 
     ok: bool
 
 
 @record
 class ServerMetadata:
-    """The answer to :class:`ServerMetadataRequest`."""
+    """The response to :class:`ServerMetadataRequest`."""
 
     name: str
     version: str
@@ -244,8 +245,8 @@ class ServerMetadata:
 
 @record
 class TensorMetadata:
-    """One input or output. ``datatype`` as the server spells it; -1 is a free dimension.
-    ``description`` as that of :class:`ModelMetadata`."""
+    """An input or output of a model. ``datatype`` has the server's spelling; a dimension of -1 is
+    variable. :class:`ModelMetadata` explains ``description``."""
 
     name: str
     datatype: str
@@ -254,7 +255,8 @@ class TensorMetadata:
     description: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Shorter than the default: a model may have many, which come from a helper."""
+        """Pickle more compactly than the default: helper processes return models with many
+        tensors."""
         return TensorMetadata, (
             self.name,
             self.datatype,
@@ -266,16 +268,19 @@ class TensorMetadata:
 
 @record
 class ModelMetadata:
-    """The answer to :class:`ModelMetadataRequest`.
+    """The response to :class:`ModelMetadataRequest`.
 
-    ``parameters`` (MLServer) and ``properties`` (Open Inference Protocol) share a field number
-    on the wire and are kept apart here. Where ``max_batch_size`` is over 0 the first dimension of
-    every shape is the batch; 0 means that shapes are the whole; None that it was not told.
-    ``decoupled``: whether it gives any number of answers to a request; None: it was not told.
-    ``sequence_batching`` is that of Triton's configuration; None where the model was not told to
-    have sequences. ``unavailable``: its server says that it cannot be used now. ``schedules``: its
-    legacy server knows the parameters ``priority`` and ``timeout``. ``description``, ``server`` and
-    ``server_version`` are a GraphPipe server's words, for GraphPipe's clients.
+    - ``parameters`` (MLServer) and ``properties`` (Open Inference Protocol) share a field number on
+      the wire and are kept apart here.
+    - ``max_batch_size`` over 0: the first dimension of every shape is the batch. 0: shapes have no
+      batch dimension. None: unknown.
+    - ``decoupled``: whether the model returns any number of responses to a request; None: unknown.
+    - ``sequence_batching`` is that of Triton's configuration; None if the model has none.
+    - ``unavailable``: the server reports that the model cannot be used now.
+    - ``supports_scheduling``: the legacy server accepts the parameters ``priority`` and
+      ``timeout``.
+    - ``description``, ``server`` and ``server_version`` come from a GraphPipe server, for GraphPipe
+      clients.
     """
 
     name: str
@@ -297,9 +302,9 @@ class ModelMetadata:
 
 @record
 class ModelConfig:
-    """The answer to :class:`ModelConfigRequest`. ``settings`` are named and nested as in Triton's
-    ``model_config.proto`` told as JSON. ``message`` is that message where a server sent it: it may
-    hold fields that ``settings`` do not."""
+    """The response to :class:`ModelConfigRequest`. ``settings`` has the names and nesting of
+    Triton's ``model_config.proto`` as JSON. ``message`` is the original protobuf message, if a
+    server sent one: it may contain fields that ``settings`` lacks."""
 
     name: str
     settings: Parameters
@@ -308,15 +313,15 @@ class ModelConfig:
 
 @record
 class ModelStatistics:
-    """The answer to :class:`ModelStatisticsRequest`: an object for each model and version, named
-    and nested as in Triton's extension told as JSON. Durations are in nanoseconds."""
+    """The response to :class:`ModelStatisticsRequest`: an object for each model version, with the
+    names and nesting of Triton's statistics extension as JSON. Durations are in nanoseconds."""
 
     models: tuple[Parameters, ...] = ()
 
 
 @record
 class ModelIndexEntry:
-    """One model (version) of the index. ``state`` is READY, UNAVAILABLE, ... or empty if untold."""
+    """A model version in the index. ``state`` is READY, UNAVAILABLE, …, or empty if unknown."""
 
     name: str
     version: str = ""
@@ -324,22 +329,22 @@ class ModelIndexEntry:
     reason: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As that of TensorMetadata."""
+        """Pickle more compactly than the default."""
         return ModelIndexEntry, (self.name, self.version, self.state, self.reason)
 
 
 @record
 class ModelIndex:
-    """The answer to :class:`ModelIndexRequest`."""
+    """The response to :class:`ModelIndexRequest`."""
 
     models: tuple[ModelIndexEntry, ...] = ()
 
 
 @record
 class InferResponse:
-    """The answer to :class:`InferRequest`, or one of several that a stream of them gives.
+    """The response to :class:`InferRequest`, or one response of a stream.
 
-    ``last``: it is known that no other follows. That of a stream may be false for all.
+    ``is_last``: no other response follows. It may be false for every response of a stream.
     """
 
     model: str
@@ -352,19 +357,19 @@ class InferResponse:
 
 @record
 class ModelStatus:
-    """One model of a :class:`ServerStatus`: what it is, each of its versions, and what has been
-    counted of these, as in :class:`ModelStatistics`."""
+    """One model of a :class:`ServerStatus`: its metadata, each of its versions, and their
+    statistics as in :class:`ModelStatistics`."""
 
     metadata: ModelMetadata
     versions: tuple[ModelIndexEntry, ...] = ()
     statistics: tuple[Parameters, ...] = ()
     config: Parameters = field(default_factory=lambda: NO_PARAMETERS)
-    """The settings of its :class:`ModelConfig`, as far as they are known."""
+    """The settings of its :class:`ModelConfig`, as far as known."""
 
 
 @record
 class ServerStatus:
-    """The answer to :class:`ServerStatusRequest`."""
+    """The response to :class:`ServerStatusRequest`."""
 
     name: str
     version: str
@@ -375,7 +380,7 @@ class ServerStatus:
 
 @record
 class SharedMemoryRegion:
-    """A registered region; see :class:`SharedMemoryRegisterRequest`."""
+    """A registered region; the fields are those of :class:`SharedMemoryRegisterRequest`."""
 
     name: str
     key: str = ""
@@ -386,21 +391,21 @@ class SharedMemoryRegion:
 
 @record
 class SharedMemoryStatus:
-    """The answer to :class:`SharedMemoryStatusRequest`."""
+    """The response to :class:`SharedMemoryStatusRequest`."""
 
     regions: tuple[SharedMemoryRegion, ...] = ()
 
 
 @record
 class Settings:
-    """The answer to trace and log settings: all of them, as they are now."""
+    """The response to trace and log settings: all current settings."""
 
     values: Parameters = field(default_factory=lambda: NO_PARAMETERS)
 
 
 @record
 class Done:
-    """The answer to an operation that changes something: it was done."""
+    """The response to a successful operation that returns no data."""
 
 
 Answer = (

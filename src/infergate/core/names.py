@@ -1,8 +1,8 @@
-"""Which names of models, versions, regions and tensors are accepted.
+"""The rules for names of models, versions, regions and tensors.
 
-A name means the same to the access rules, to the routes, to every proxy on the way and to the
-server (docs/decisions/0040-names.md). Empty names are not judged here: each operation says whether
-it needs one.
+Access rules, routes, intermediate proxies and servers must all interpret a name alike
+(docs/decisions/0040-names.md). Empty names are accepted here: each operation decides whether it
+needs one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ MAX_NAME_BYTES: Final = 1024
 UNSAFE: Final = (
     "\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff"
 )
-"""As a class of a regular expression: the control characters (Cc), line and paragraph separators,
-the controls of bidirectional text, and lone surrogates."""
+"""Ranges for a regular expression's character class: control characters (Cc), line and paragraph
+separators, bidirectional text controls and lone surrogates."""
 _ESCAPED: Final = re.compile(f"[{UNSAFE}]".replace(r"\x00-\x1f", r"\x00-\x08\x0b-\x1f"))
 _UNSAFE: Final = re.compile(f"[{UNSAFE}]")
 _FORBIDDEN: Final = re.compile(f"(?P<unsafe>[{UNSAFE}])|(?P<escape>%[0-9A-Fa-f]{{2}})|[/\\\\?#]")
 _REMEMBERED: Final = 4096
 _LONGEST: Final = 256
-"""Characters of a name that is remembered, or accepted by one call of ``isprintable``."""
+"""The longest name that is cached, or that one call of ``isprintable`` accepts."""
 _FIELDS: Final = (
     ("model", "model name"),
     ("version", "model version"),
@@ -38,8 +38,8 @@ def _oversized(name: str) -> bool:
 
 
 class NameRule:
-    """The rule for the names of models and versions. ``allow_slash``: a model's name may consist of
-    several segments, none of them empty."""
+    """The rule for names of models and versions. With ``allow_slash``, a model name may have
+    several non-empty segments."""
 
     __slots__ = ("_accepted", "allow_slash")
 
@@ -48,7 +48,7 @@ class NameRule:
         self._accepted: Final[set[str]] = set()
 
     def problem(self, name: str) -> str:
-        """What is wrong with ``name``; empty if nothing is."""
+        """Return what is wrong with ``name``, or an empty string."""
         if _oversized(name):
             return f"is longer than {MAX_NAME_BYTES} bytes"
         for match in _FORBIDDEN.finditer(name):
@@ -64,19 +64,19 @@ class NameRule:
         return next((f"has the segment '{s}'" for s in segments if s in {".", ".."}), "")
 
     def check(self, name: str, what: str = "model name") -> None:
-        """Raise BAD_REQUEST for a ``name`` that is not accepted."""
-        short = len(name) <= _LONGEST
-        if short and name in self._accepted:
+        """Raise BAD_REQUEST if ``name`` is invalid."""
+        is_cacheable = len(name) <= _LONGEST
+        if is_cacheable and name in self._accepted:
             return
         if problem := self.problem(name):
             raise bad_request(f"the {what} {problem}")
-        if short:  # clients choose names: the number of those remembered is bounded
+        if is_cacheable:  # clients choose the names, so the cache is bounded
             if len(self._accepted) >= _REMEMBERED:
                 self._accepted.clear()
             self._accepted.add(name)
 
     def check_operation(self, operation: Any) -> None:
-        """Raise BAD_REQUEST for an ``operation`` one of whose names is not accepted."""
+        """Raise BAD_REQUEST if a name in ``operation`` is invalid."""
         for field, what in _FIELDS:
             if name := getattr(operation, field, ""):
                 self.check(name, what)
@@ -88,13 +88,13 @@ STRICT: Final = NameRule()
 
 
 def check_region(name: str) -> None:
-    """Raise BAD_REQUEST for the name of a shared memory region that is not accepted."""
+    """Raise BAD_REQUEST if ``name`` is no valid name of a shared memory region."""
     STRICT.check(name, "name of a shared memory region")
 
 
 def tensor_name_problem(name: str) -> str:
-    """What is wrong with a tensor's ``name``; empty if nothing is. TensorFlow's names contain
-    ``/``, and tensor names are never part of a path."""
+    """Return what is wrong with the tensor name ``name``, or an empty string. TensorFlow's tensor
+    names contain ``/``, which is harmless: tensor names never become part of a path."""
     if len(name) <= _LONGEST and name.isprintable():
         return ""
     if _oversized(name):
@@ -104,20 +104,20 @@ def tensor_name_problem(name: str) -> str:
 
 
 def check_tensor_name(name: str, what: str) -> None:
-    """Raise BAD_REQUEST for a tensor's ``name`` that is not accepted; ``what`` is "input 2"."""
+    """Raise BAD_REQUEST if the tensor name ``name`` is invalid; ``label`` is like "input 2"."""
     if problem := tensor_name_problem(name):
         raise bad_request(f"the name of {what} {problem}")
 
 
 def escaped(text: str) -> str:
-    r"""``text`` with ``\uXXXX`` in place of each character that no name may contain, but for line
-    feeds and tabs. JSON stays the same JSON. Such characters hide or forge text in terminals,
-    editors and browsers."""
+    r"""Return ``text`` with ``\uXXXX`` for each character that names must not contain, except line
+    feeds and tabs. Such characters hide or forge text in terminals, editors and browsers. Escaped
+    JSON text has the same meaning."""
     return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def is_accepted(rule: NameRule, *names: str) -> bool:
-    """Whether ``rule`` accepts all ``names``, which a backend has sent."""
+    """Return whether ``rule`` accepts all ``names``, which come from a backend."""
     try:
         for name in names:
             rule.check(name)

@@ -1,4 +1,4 @@
-"""How an attempt to have a request served has ended, for the endpoint that it was made on."""
+"""The outcome of one attempt at an endpoint, as its health accounting sees it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import enum
 
 
 class Outcome(enum.Enum):
-    """Whether an endpoint did its part."""
+    """Whether an endpoint handled an attempt properly."""
 
     OK = "ok"
     UNREACHED = "unreached"
-    """There was no connection to it."""
+    """There was no connection to the endpoint."""
     FAILED = "failed"
-    """It was too slow or said that it cannot serve now."""
+    """The endpoint was too slow, or reported that it cannot serve now."""
     BROKEN = "broken"
-    """It broke off, or sent no answer of its protocol: its own failure, or what it makes of this
-    one request."""
+    """The endpoint closed the connection early or sent an invalid response: its own failure, or
+    caused by this request."""
     UNTOLD = "untold"
-    """Nothing can be said: the client went away, or set too short a deadline."""
+    """Nothing is known about the endpoint: the client disconnected, or set too short a deadline."""

@@ -1,4 +1,4 @@
-"""Names in the paths of HTTP requests."""
+"""Percent-decoding of names in HTTP paths."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def decoded(segment: str, what: str) -> str:
-    """The name (``what`` it is of) in a percent-encoded ``segment`` of a path. Raises BAD_REQUEST
-    for a wrong escape, for what is not UTF-8, and for "." and ".."."""
+    """Return the name in a percent-encoded path segment; ``label`` names it in errors. Raises
+    BAD_REQUEST for an invalid escape, for text that is not UTF-8, and for "." and ".."."""
     if "%" not in segment and segment.isascii():
         text = segment
     elif _BAD_ESCAPE.search(segment):
-        raise bad_request(f"the {what} in the path has a wrong percent-escape")
+        raise bad_request(f"the {what} in the path has an invalid percent-escape")
     else:
         try:
             text = unquote_to_bytes(segment).decode()
         except UnicodeError:
             raise bad_request(f"the {what} in the path is not UTF-8") from None
-    if text in (".", ".."):  # HTTP clients on the way would resolve such a path
+    if text in (".", ".."):  # HTTP intermediaries would resolve such a path
         raise bad_request(f"the {what} may not be '{text}'")
     return text

@@ -1,7 +1,7 @@
-"""Where a tensor's data lies that is not in the message: in a region of shared memory.
+"""References to tensor data in shared memory.
 
-The parameters that tell it are those of the V2 shared memory extension, which every V2 protocol
-spells alike.
+The parameters that hold a reference are those of the V2 shared memory extension, which all V2
+protocols spell alike.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MOST: Final = 2**64 - 1
 
 @record
 class Place:
-    """``size`` bytes from ``offset`` of the registered ``region``; both from 0 to 2^64-1, not yet
-    compared with the region."""
+    """``size`` bytes from ``offset`` of the registered ``region``. Both are from 0 to 2^64-1 and
+    have not been compared with the size of the region."""
 
     region: str
     offset: int
@@ -34,9 +34,10 @@ class Place:
 
 
 def read_place(parameters: Mapping[str, Any], owner: str) -> tuple[Place | None, Mapping[str, Any]]:
-    """The place that ``parameters`` of ``owner`` ("tensor 'x'") tell, and the rest of them.
+    """Return the reference in ``parameters``, if any, and the remaining parameters.
 
-    Raises BAD_REQUEST. A size that is left out is 0, as with Triton.
+    ``owner`` names the tensor in errors ("tensor 'x'"). Raises BAD_REQUEST. A missing size is 0, as
+    with Triton.
     """
     if REGION not in parameters:
         return None, parameters
@@ -44,25 +45,28 @@ def read_place(parameters: Mapping[str, Any], owner: str) -> tuple[Place | None,
     if not isinstance(region, str) or not region:
         raise bad_request(f"{owner}: {REGION} must be the name of a region")
     check_region(region)
-    place = Place(region, _number(parameters, _OFFSET, owner), _number(parameters, _SIZE, owner))
-    return place, without_place(parameters)
+    region_ref = Place(
+        region, _number(parameters, _OFFSET, owner), _number(parameters, _SIZE, owner)
+    )
+    return region_ref, without_place(parameters)
 
 
 def without_place(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """``parameters`` but those of a place."""
+    """Return ``parameters`` without those of a reference."""
     return {key: value for key, value in parameters.items() if key not in _KEYS}
 
 
 def write_place(place: Place) -> dict[str, Any]:
-    """The parameters that tell ``place``; an offset of 0 is left out, as clients do."""
-    told: dict[str, Any] = {REGION: place.region, _SIZE: place.size}
+    """Return the parameters for ``region_ref``; an offset of 0 is omitted, as clients do."""
+    parameters: dict[str, Any] = {REGION: place.region, _SIZE: place.size}
     if place.offset:
-        told[_OFFSET] = place.offset
-    return told
+        parameters[_OFFSET] = place.offset
+    return parameters
 
 
 def written_place(place: Place, datatype: Datatype, shape: Sequence[int]) -> Place:
-    """The part of ``place`` that a server wrote a tensor to. Of BYTES that is not known."""
+    """Return the part of ``region_ref`` that a server has written a tensor to. For BYTES it is
+    unknown: all of it."""
     if datatype is Datatype.BYTES:
         return place
     return replace(place, size=min(math.prod(shape) * datatype.itemsize, place.size))

@@ -1,4 +1,4 @@
-"""What nobody changes once it is made, and what is made for every request."""
+"""A decorator for cheap immutable values, which are created for every request."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(made: type[T]) -> type[T]:
-    """A dataclass of values that are told, compared and replaced, never changed.
+    """Make ``cls`` a dataclass whose instances are compared, hashed and replaced, but never
+    changed.
 
-    mypy refuses to assign to a field, as to one of a frozen dataclass. At runtime nothing does: a
-    frozen one takes five times as long to make (docs/decisions/0018).
+    mypy rejects assignments to its fields, as for a frozen dataclass. Nothing prevents them at
+    runtime: creating a frozen dataclass takes five times as long (docs/decisions/0018).
     """
     return dataclass(slots=True, unsafe_hash=True)(made)

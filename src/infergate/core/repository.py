@@ -1,4 +1,4 @@
-"""What a request to load or unload a model says besides the model's name."""
+"""The parameters of requests to load and unload models."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ _UNLOAD_DEPENDENTS = "unload_dependents"
 
 
 def unloads_others(operation: ModelUnloadRequest) -> bool:
-    """Whether the models that an ensemble consists of are to go with it."""
+    """Return whether the models that an ensemble consists of are to be unloaded as well."""
     return operation.parameters.get(_UNLOAD_DEPENDENTS) not in (None, False)
 
 
 def name_alone(
     operation: ModelLoadRequest | ModelUnloadRequest,
 ) -> ModelLoadRequest | ModelUnloadRequest:
-    """``operation`` for a server that takes a name and nothing else. Raises UNSUPPORTED for what
-    would be lost; tritonclient always says that dependents are not to be unloaded."""
+    """Return ``operation`` for a server that accepts only a model name.
+
+    Raises UNSUPPORTED if information would be lost. ``unload_dependents: false`` is dropped:
+    tritonclient always sends it.
+    """
     if operation.repository:
         raise GatewayError(
             Kind.UNSUPPORTED,
-            f"model '{operation.model}': this server knows no repositories by name",
+            f"model '{operation.model}': this server does not support named repositories",
         )
     for key, value in operation.parameters.items():
         if not (value is None or (key == _UNLOAD_DEPENDENTS and value is False)):
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                f"parameter '{key[:100]}': this server loads and unloads model "
-                f"'{operation.model}' by its name alone",
+                f"parameter '{key[:100]}': this server accepts no parameters for loading or "
+                f"unloading model '{operation.model}'",
             )
     return replace(operation, parameters=NO_PARAMETERS)

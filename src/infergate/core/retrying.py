@@ -1,4 +1,4 @@
-"""How a route wants its requests tried."""
+"""The retry policy of a route."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from infergate.core.records import record
 
 @record
 class Hedge:
-    """Ask another endpoint as well where no answer has come ``after`` so many seconds, or, if that
-    is None, after as long as the share ``percentile`` (0 to 1) of the last answers took."""
+    """Send the request to a second endpoint if there is no response ``after_seconds``, or, if that
+    is None, after the ``percentile`` (0 to 1) of recent response times."""
 
     after: float | None = None
     percentile: float = 0.0
@@ -18,14 +18,14 @@ class Hedge:
 
 @record
 class RetryPolicy:
-    """What becomes of a request that fails."""
+    """How failed requests are retried."""
 
     retries: int = 1
-    """Tries beyond the first."""
+    """Attempts after the first."""
     idempotent: bool = False
-    """It may be carried out twice: what was sent may be sent again."""
+    """The request may be executed twice, so it may be retried after it was sent."""
     per_try: float | None = None
-    """Seconds each try has; None: all that the request has."""
+    """The timeout of each attempt in seconds; None: the time that the request has left."""
     hedge: Hedge | None = None
 
 

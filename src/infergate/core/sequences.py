@@ -1,8 +1,8 @@
 """Sequences: inferences between which a server keeps state.
 
-The names are Triton's: the parameter ``sequence_id`` tells them apart within a model, an integer or
-a text; 0 and an empty text are none. A codec that reads parameters refuses any other value: servers
-differ in what they make of it, and a gateway must not begin a sequence that nobody can continue.
+The names are Triton's. The parameter ``sequence_id``, an integer or a string, identifies a sequence
+within a model; 0 and the empty string mean no sequence. Codecs reject any other type: servers
+interpret it differently, and the gateway must not start a sequence that cannot be continued.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ SequenceId = int | str
 
 
 class SequenceName(NamedTuple):
-    """One sequence of a model, whatever its version."""
+    """A sequence of a model, whatever the model version."""
 
     model: str
     id: SequenceId
 
 
 def sequence_id(parameters: Parameters) -> SequenceId | None:
-    """The sequence that an inference with ``parameters`` belongs to. Raises BAD_REQUEST for a value
-    that is neither an integer nor a text."""
+    """Return the id of the sequence that an inference with ``parameters`` belongs to, or None.
+    Raises BAD_REQUEST for a value that is neither an integer nor a string."""
     value = parameters.get(PARAMETER, 0)
     if type(value) not in (int, str):
         raise bad_request(f"parameter '{PARAMETER}' must be an integer or a string")
@@ -35,6 +35,6 @@ def sequence_id(parameters: Parameters) -> SequenceId | None:
 
 
 def sequence_of(request: InferRequest) -> SequenceName | None:
-    """The sequence that ``request`` belongs to."""
-    number = sequence_id(request.parameters)
-    return None if number is None else SequenceName(request.model, number)
+    """Return the sequence that ``request`` belongs to, or None."""
+    id_ = sequence_id(request.parameters)
+    return None if id_ is None else SequenceName(request.model, id_)

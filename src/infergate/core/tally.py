@@ -1,4 +1,4 @@
-"""What is counted of the traffic of a backend, and of a route, besides its requests."""
+"""Counters of a backend and of a route, besides those of their requests."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from infergate.core.times import REQUEST, Times
 
 @dataclass(slots=True)
 class Tally:
-    """Of one backend, since the process began. Who causes a number counts it."""
+    """The counters of one backend, since the process started. Each is incremented by the code that
+    causes the event."""
 
     retries: Counter[str] = field(default_factory=Counter)
-    """Tries beyond the first, by why: ``not_sent``, ``broken``, ``timeout`` or ``declined``."""
+    """Attempts after the first, by reason: ``not_sent``, ``broken``, ``timeout`` or
+    ``declined``."""
     exhausted: int = 0
-    """Failures that were not tried again, hedges that were not sent, because the budget was
-    used up."""
+    """Failures that were not retried and hedges that were not sent because the retry budget was
+    exhausted."""
     hedges_won: int = 0
-    """Hedges whose answer was taken."""
+    """Hedges whose response was used."""
     hedges_lost: int = 0
     waiting: int = 0
-    """Requests that wait for a place now."""
+    """Requests waiting in the queue now."""
     refused: int = 0
-    """Requests that were refused because the queue was full."""
+    """Requests rejected because the queue was full."""
     expired: int = 0
-    """Requests whose deadline passed while they waited."""
+    """Requests whose deadline passed in the queue."""
     waited: Times = field(default_factory=lambda: Times(REQUEST))
-    """How long who got a place had waited for it."""
+    """How long the requests that left the queue had waited."""
 
-    def hedged(self, won: bool | None) -> None:  # noqa: FBT001 - it is an outcome
-        """A request that might have been sent twice is over; None: it was not."""
+    def hedged(self, won: bool | None) -> None:  # noqa: FBT001 - an outcome, not a mode
+        """Record the outcome of a request that could be hedged; None: no hedge was sent."""
         if won is not None:
             self.hedges_won += won
             self.hedges_lost += not won
@@ -38,10 +40,10 @@ class Tally:
 
 @dataclass(slots=True)
 class RouteTally:
-    """Of one route, since the process began."""
+    """The counters of one route, since the process started."""
 
     fallbacks: int = 0
-    """Inferences that went to the fallback."""
+    """Inferences sent to the fallback backend."""
     mirrored: Counter[str] = field(default_factory=Counter)
-    """Copies by what became of them: ``ok``, ``failed`` or ``dropped``, for too many were under
-    way."""
+    """Mirrored copies by outcome: ``ok``, ``failed``, or ``dropped`` because too many were in
+    progress."""

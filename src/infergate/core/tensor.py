@@ -1,14 +1,14 @@
-"""The canonical tensor: one name, one datatype, one shape, one memory layout.
+"""The canonical tensor: a name, a datatype, a shape and data in one memory layout.
 
-*Strategy.* ``data`` is little-endian and row-major; a BYTES element is a 4-byte little-endian
-length and that many bytes. That is exactly V2 raw contents, the V2 REST binary extension and the
-legacy TensorRT Inference Server body, so raw to raw is a memoryview and never a copy. Lists of
-Python numbers exist only inside JSON and typed-contents code.
+``data`` is little-endian and row-major; a BYTES element is a 4-byte little-endian length followed
+by that many bytes. V2 raw contents, the V2 REST binary extension and the legacy TensorRT Inference
+Server body have the same layout, so passing data between them is a memoryview and never a copy.
+Lists of Python numbers exist only in the JSON and typed-contents code.
 
-*Rule 1.* A tensor that leaves a codec has been checked: ``data`` holds exactly the elements that
-``shape`` announces. Nothing behind the gateway ever sees one that does not. One that has a
-``place`` holds no data: the gateway reads it, or the backend is one that reads it itself.
-*Rule 2.* Shapes multiply as Python integers: ``numpy.prod([2**32, 2**32])`` is 0.
+*Rule 1.* A tensor that leaves a codec has been checked: ``data`` holds exactly the elements of
+``shape``, and the rest of the gateway relies on it. A tensor with ``shared_memory`` holds no data:
+either the gateway reads the shared memory, or the backend does.
+*Rule 2.* Shapes are multiplied as Python integers: ``numpy.prod([2**32, 2**32])`` is 0.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from infergate.core.places import Place
 from infergate.core.records import record
 
 Parameters = Mapping[str, Any]
-"""Request, tensor or output parameters: a JSON value each; most protocols carry scalars only."""
+"""The parameters of a request, tensor or output, each a JSON value. Most protocols carry scalars
+only."""
 
 
 class OpaqueParameters(dict[str, Any]):
-    """Parameters read from a text that a server of the same ``protocol`` gets unchanged.
+    """Parameters parsed from a text that is sent unchanged to servers of the same ``protocol``.
 
-    ``refusal`` is why the text has no meaning in other protocols: then there are no parameters.
+    ``rejection`` says why the text has no meaning in other protocols; there are no parameters then.
     """
 
     __slots__ = ("protocol", "refusal", "text")
@@ -57,8 +58,8 @@ class OpaqueParameters(dict[str, Any]):
         return type(self), (dict(self), self.protocol, self.text, self.refusal)
 
     def passes_to(self, protocol: str) -> bool:
-        """Whether a server that speaks ``protocol`` gets the text. Raises the refusal where it does
-        not."""
+        """Return whether a server of ``protocol`` is sent the text. Raises ``rejection`` if the
+        text has no meaning in ``protocol``."""
         if protocol == self.protocol:
             return True
         if self.refusal is not None:
@@ -69,14 +70,15 @@ class OpaqueParameters(dict[str, Any]):
 NO_PARAMETERS: Final[Parameters] = MappingProxyType({})
 Buffer = bytes | bytearray | memoryview
 MOST_BYTES_ELEMENTS: Final = 1 << 20
-"""In one tensor. Each has to be walked, about 0.2 µs. More than ``ELEMENTS_ON_LOOP`` of a message
-are walked by a helper."""
+"""The most BYTES elements of a tensor. Walking one takes about 0.2 µs; more than
+``MAX_ELEMENTS_ON_LOOP`` of a message are walked by a helper process."""
 _LENGTH = struct.Struct("<I")
 
 
 @record
 class Tensor:
-    """``data`` holds ``math.prod(shape)`` elements of ``datatype`` in the canonical layout."""
+    """A tensor. ``data`` holds ``math.prod(shape)`` elements of ``datatype`` in the canonical
+    layout."""
 
     name: str
     datatype: Datatype
@@ -84,12 +86,12 @@ class Tensor:
     data: Buffer
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
     place: Place | None = None
-    """Where the data lies, or was written to, if that is in shared memory."""
+    """The shared memory that holds the data, or that it was written to."""
 
     def numpy(self) -> npt.NDArray[Any]:
-        """The elements as an array of ``shape``: a read-only view where memory allows it.
+        """Return the elements as an array of ``shape``, a read-only view where possible.
 
-        BYTES become an object array of ``bytes``; BF16 become float32 (exact).
+        BYTES become an object array of ``bytes``, BF16 becomes float32 (exact).
         """
         if self.datatype is Datatype.BYTES:
             elements = np.empty(math.prod(self.shape), dtype=np.object_)
@@ -104,7 +106,7 @@ class Tensor:
 def tensor_of(
     name: str, datatype: Datatype, array: npt.NDArray[Any], parameters: Parameters = NO_PARAMETERS
 ) -> Tensor:
-    """A tensor holding ``array``'s elements; the inverse of :meth:`Tensor.numpy`."""
+    """Return a tensor with the elements of ``array``; the inverse of :meth:`Tensor.numpy`."""
     if datatype is Datatype.BYTES:
         data: Buffer = pack_bytes(array.ravel().tolist())
     elif datatype is Datatype.BF16:
@@ -115,7 +117,7 @@ def tensor_of(
 
 
 def bf16_from_float32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Round to bfloat16, nearest even; NaN stays NaN. Returns the 16-bit patterns."""
+    """Round to bfloat16, half to even; NaN stays NaN. Return the 16-bit patterns."""
     bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
     rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
@@ -123,33 +125,36 @@ def bf16_from_float32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]
 
 
 def bf16_from_float64(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
-    """As :func:`bf16_from_float32`, rounded once. float64 → float32 → bfloat16, each to nearest,
-    would round twice and miss ties, so the first step rounds to odd: inexact results keep a set
-    last bit, which the second step sees as "not a tie"."""
+    """Round to bfloat16 like :func:`bf16_from_float32`, but only once.
+
+    Rounding float64 → float32 → bfloat16 to nearest twice would miss ties. The first step therefore
+    rounds to odd: an inexact result keeps its last bit set, so that the second step does not take
+    it for a tie.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        narrow = values.astype("<f4")
-        bits = narrow.view("<u4").copy()
-        exact = narrow.astype("<f8")
-        inexact = (exact != values) & ~np.isnan(values)
-        bits -= inexact & (np.abs(exact) > np.abs(values))  # towards zero
+        narrowed = values.astype("<f4")
+        bits = narrowed.view("<u4").copy()
+        widened = narrowed.astype("<f8")
+        inexact = (widened != values) & ~np.isnan(values)
+        bits -= inexact & (np.abs(widened) > np.abs(values))  # towards zero
     bits |= inexact
     return np.ascontiguousarray(bf16_from_float32(bits.view("<f4")))
 
 
 def float32_from_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
-    """The exact float32 value of each 16-bit pattern."""
+    """Return the exact float32 value of each 16-bit pattern."""
     return (bits.astype("<u4") << np.uint32(16)).view("<f4")
 
 
 def pack_bytes(elements: Iterable[bytes]) -> bytes:
-    """BYTES elements in the canonical layout: length, bytes, length, bytes ..."""
+    """Return BYTES elements in the canonical layout: length, bytes, length, bytes, …"""
     pack = _LENGTH.pack
-    # one part for each element: joining costs more by the part than by the byte
+    # one part for each element: the cost of joining depends on the number of parts
     return b"".join([pack(len(element)) + element for element in elements])
 
 
 def unpack_bytes(data: Buffer) -> Iterator[bytes]:
-    """The elements of checked BYTES data."""
+    """Yield the elements of checked BYTES data."""
     view = memoryview(data)
     position, end = 0, len(view)
     while position < end:
@@ -160,10 +165,11 @@ def unpack_bytes(data: Buffer) -> Iterator[bytes]:
 
 
 def count_bytes(name: str, data: Buffer, most: int) -> int:
-    """How many BYTES elements ``data`` holds; one more than ``most`` means more than ``most``.
+    """Return the number of BYTES elements in ``data``, or ``max_count`` + 1 if there are more than
+    ``max_count``.
 
-    Raises BAD_REQUEST where a length runs past the end. A client decides how many elements there
-    are, so no more are walked than are wanted.
+    Raises BAD_REQUEST if a length runs past the end. A client controls the number of elements, so
+    counting stops at the limit.
     """
     position, end, count = 0, len(data), 0
     unpack_from = _LENGTH.unpack_from
@@ -187,10 +193,10 @@ def count_bytes(name: str, data: Buffer, most: int) -> int:
 def add_bytes_elements(
     name: str, shape: tuple[int, ...], so_far: int, limits: Limits = DEFAULT_LIMITS
 ) -> int:
-    """``so_far`` and the BYTES elements that ``shape`` announces. Raises TOO_LARGE, and CostlyError
-    on the event loop.
+    """Return ``count`` plus the number of BYTES elements of ``shape``. Raises TOO_LARGE, and
+    NeedsOffloadError on the event loop.
 
-    The limit is for all tensors of a message together: a thousand tensors of a million elements
+    The limit applies to all tensors of a message together: a thousand tensors of a million elements
     each would hold the interpreter for minutes.
     """
     elements = so_far + math.prod(shape)
@@ -205,7 +211,7 @@ def add_bytes_elements(
 
 
 def check_shape(name: str, shape: Sequence[Any], limits: Limits) -> tuple[int, ...]:
-    """``shape`` as a tuple of dimensions >= 0. Raises BAD_REQUEST naming the tensor."""
+    """Return ``shape`` as a tuple of dimensions >= 0. Raises BAD_REQUEST naming the tensor."""
     if len(shape) > limits.rank:
         raise bad_request(
             f"tensor '{name}': shape has {len(shape)} dimensions, the limit is {limits.rank}",
@@ -221,8 +227,8 @@ def check_shape(name: str, shape: Sequence[Any], limits: Limits) -> tuple[int, .
 
 
 def check_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buffer) -> None:
-    """Rule 1. Raises BAD_REQUEST where ``data`` does not hold exactly what ``shape`` announces,
-    TOO_LARGE for more than ``MOST_BYTES_ELEMENTS``."""
+    """Enforce Rule 1: raise BAD_REQUEST unless ``data`` holds exactly the elements of ``shape``,
+    and TOO_LARGE for more than ``MAX_BYTES_ELEMENTS``."""
     expected = math.prod(shape)
     if datatype is Datatype.BYTES:
         if expected > MOST_BYTES_ELEMENTS:
@@ -242,11 +248,11 @@ def check_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buff
 
 
 def check_size(name: str, datatype: Datatype, shape: tuple[int, ...], size: int) -> None:
-    """Raises BAD_REQUEST where ``size`` bytes are not what ``shape`` of any datatype but BYTES
-    takes."""
-    needed = math.prod(shape) * datatype.itemsize
-    if size != needed:
+    """Raise BAD_REQUEST unless ``shape`` takes exactly ``size`` bytes. ``datatype`` is not
+    BYTES."""
+    expected = math.prod(shape) * datatype.itemsize
+    if size != expected:
         raise bad_request(
-            f"tensor '{name}': shape {list(shape)} of {datatype.value} needs {needed} bytes, "
+            f"tensor '{name}': shape {list(shape)} of {datatype.value} needs {expected} bytes, "
             f"the data holds {size}"
         )

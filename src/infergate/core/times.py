@@ -1,4 +1,4 @@
-"""How often something took how long: what a histogram tells."""
+"""A histogram of durations."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Final
 
 
 class Times:
-    """Counts seconds by ``bounds``, which rise. To be told and asked on one thread."""
+    """Counts durations by ``bounds``, ascending upper bounds in seconds. Not thread-safe."""
 
     __slots__ = ("_bounds", "counts", "sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds: Final = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """Of each bound, those that took no longer than it and longer than the one before; at last
-        those that took longer than any."""
+        """One count for each bound, of the durations up to it and over the previous one; the last
+        counts those over all bounds."""
         self.sum = 0.0
 
     def add(self, seconds: float) -> None:
-        """One more."""
+        """Count a duration."""
         self.counts[bisect_left(self._bounds, seconds)] += 1
         self.sum += seconds
 
     def place(self, seconds: float) -> int:
-        """Where it is counted."""
+        """Return the index of the bucket that counts ``seconds``."""
         return bisect_left(self._bounds, seconds)
 
 
@@ -32,8 +32,9 @@ REQUEST: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
     60.0, 300.0,
 )  # fmt: skip
-"""Seconds: from a tiny echo over the default timeout to a long stream of tokens."""
+"""Seconds: from a tiny echo, past the default timeout, to a long stream of tokens."""
 OWN: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 )  # fmt: skip
-"""Seconds of the gateway's own work: from a message that goes on as it came to much JSON."""
+"""Seconds of the gateway's own processing time: from a message that is passed through to a large
+JSON body."""

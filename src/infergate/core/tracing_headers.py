@@ -1,7 +1,7 @@
-"""The headers of traces, cut to what W3C Trace Context and Baggage let them be.
+"""Limits on the trace headers of W3C Trace Context and Baggage.
 
-A client may send them as long as all its headers; servers close connections over headers that are
-longer than they read, and other clients' requests are on those connections.
+A client may send them as long as ``limits.headers`` allows. Servers close a connection over headers
+that are too long for them, which would fail the requests of other clients on that connection.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ _TRACEPARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]{1,72})?"
 )
 _VERSION_0: Final = 55
-"""Characters of a ``traceparent`` of version 00; later versions may have more after those."""
+"""The length of a version 00 ``traceparent``. Later versions may append to it."""
 _STATE_BYTES: Final = 512
 _STATE_MEMBERS: Final = 32
 _LONG_MEMBER: Final = 128
-"""Characters of a member of ``tracestate`` that goes first where it is too long (3.3.1.5)."""
+"""The longest ``tracestate`` member that is kept when the value has to be shortened (3.3.1.5)."""
 _BAGGAGE_BYTES: Final = 8192
 _BAGGAGE_MEMBERS: Final = 64
 
 
 def bound(headers: dict[str, str]) -> None:
-    """Leave those of the trace in ``headers`` as they may go on. A ``tracestate`` means nothing
-    without its ``traceparent``."""
-    parent = headers.get(TRACEPARENT)
-    if parent is not None and not is_traceparent(parent):
+    """Truncate or remove the trace headers in ``headers`` that exceed the limits. An invalid
+    ``traceparent`` is removed together with ``tracestate``, which means nothing without it."""
+    traceparent = headers.get(TRACEPARENT)
+    if traceparent is not None and not is_traceparent(traceparent):
         del headers[TRACEPARENT]
         headers.pop(TRACESTATE, None)
-    for name, cut in _CUTS:
+    for name, truncate in _CUTS:
         if name in headers:
-            headers[name] = cut(headers[name])
+            headers[name] = truncate(headers[name])
             if not headers[name]:
                 del headers[name]
 
 
 def is_traceparent(value: str) -> bool:
-    """Whether ``value`` is one, of version 00 or a later one."""
+    """Return whether ``value`` is a valid ``traceparent`` of version 00 or later."""
     if _TRACEPARENT.fullmatch(value) is None:
         return False
     return len(value) == _VERSION_0 or not value.startswith("00")
 
 
 def length(text: str) -> int:
-    """The bytes of ``text`` as backends are sent it."""
+    """Return the size of ``text`` in bytes, as sent to backends."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def _state(value: str) -> str:
     if length(value) <= _STATE_BYTES and value.count(",") < _STATE_MEMBERS:
         return value
-    members = [member for each in value.split(",") if (member := each.strip(" \t"))]
-    short = [each for each in members if len(each) <= _LONG_MEMBER]
-    return first_members(",".join(short[:_STATE_MEMBERS]), _STATE_BYTES)
+    members = [member for part in value.split(",") if (member := part.strip(" \t"))]
+    kept = [part for part in members if len(part) <= _LONG_MEMBER]
+    return first_members(",".join(kept[:_STATE_MEMBERS]), _STATE_BYTES)
 
 
 def _baggage(value: str) -> str:
@@ -68,7 +68,8 @@ def _baggage(value: str) -> str:
 
 
 def first_members(value: str, limit: int) -> str:
-    """As many whole members from the beginning of ``value`` as ``limit`` bytes hold."""
+    """Return the longest prefix of ``value`` that consists of whole members and fits in
+    ``max_bytes``."""
     if length(value) <= limit:
         return value
     if limit <= 0:

@@ -1,7 +1,8 @@
-"""What passes between a transport and a codec: one request or answer, no sockets.
+"""The messages that pass between a transport and a codec.
 
-Header and metadata names are lower-case; repeated ones are joined with ``", "``. A body or message
-is given out as parts, so that a tensor's memory reaches the socket without being joined first.
+Names of headers and metadata are lower-case; repeated ones are joined with ``", "``. A body or
+message is a sequence of buffers, so that the memory of a tensor is sent without being copied into
+one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(slots=True)
 class HttpRequest:
-    """``path`` is percent-encoded as it came, without the query; ``query`` without its ``?``."""
+    """An HTTP request. ``path`` is percent-encoded as received, without the query; ``query`` is
+    without its ``?``."""
 
     method: str
     path: str
@@ -27,27 +29,28 @@ class HttpRequest:
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     body: Sequence[Buffer] = ()
     memory: MemoryShare = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
-    """Of a request to a backend: where its response is counted while it is received."""
+    """For a request to a backend: the account charged for the response while it is received."""
 
 
 class Rest(Protocol):
-    """The rest of a body, which is made as it is pulled."""
+    """A body that is produced while it is sent."""
 
     async def next(self) -> Sequence[Buffer] | None:
-        """More of it; None at its end. Raises nothing but what cancels it."""
+        """Return the next part of the body; None at its end. Raises only cancellation."""
         ...
 
     async def close(self) -> None:
-        """No more of it is wanted. It is called once, whatever happened."""
+        """Stop producing the body. Called exactly once, whatever happened."""
         ...
 
 
 @dataclass(slots=True)
 class HttpResponse:
-    """``headers`` hold no Content-Length and no hop-by-hop fields: those are the transport's.
+    """An HTTP response. ``headers`` contain neither Content-Length nor hop-by-hop fields, which are
+    the transport's.
 
-    ``reason`` is the status line's last part, where a protocol has words of its own for it;
-    ``rest`` what follows ``body``, whose length nobody knows. None: ``body`` is all.
+    ``reason`` is the reason phrase of the status line, for protocols that define their own.
+    ``body_stream`` continues ``body`` with parts of unknown length; None: ``body`` is complete.
     """
 
     status: int
@@ -58,16 +61,16 @@ class HttpResponse:
 
 
 class LateMessage(Protocol):
-    """A compressed message that inflates to more than its ``beginning``, which is inflated."""
+    """A compressed message of which only the beginning has been inflated."""
 
     @property
     def beginning(self) -> Buffer:
-        """Its first bytes."""
+        """The inflated beginning of the message."""
         ...
 
     async def whole(self, memory: MemoryShare) -> Buffer:
-        """Inflate all of it, counted by ``memory`` before it is allocated. Raises OVERLOADED, and
-        what is wrong with the message. It is called once."""
+        """Inflate the whole message, charging ``memory`` before allocating. Raises OVERLOADED, and
+        errors of the compressed data. Called once."""
         ...
 
 
@@ -79,12 +82,12 @@ class RpcRequest:
     message: Sequence[Buffer] = ()
     metadata: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     memory: MemoryShare = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
-    """As ``HttpRequest.memory``."""
+    """As in :class:`HttpRequest`."""
     late: LateMessage | None = field(default=None, kw_only=True, repr=False, compare=False)
-    """The message, if it is not inflated yet: ``message`` is empty then."""
+    """The message, if it has not been inflated yet: ``message`` is then empty."""
     found: Any = field(default=None, init=False, repr=False, compare=False)
-    """What its codec has found in the message, kept so that it is looked through once. It is nobody
-    else's, and does not go to another process."""
+    """The result of scanning the message, cached by its codec. Only that codec uses it, and it is
+    not pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.method, self.message, self.metadata)
@@ -101,12 +104,13 @@ class RpcResponse:
 
 
 def joined(parts: Sequence[Buffer]) -> Buffer:
-    """All parts as one buffer; no copy where there is just one."""
+    """Return all parts as one buffer, without a copy if there is only one."""
     if len(parts) == 1:
         return parts[0]
     return b"".join(parts)
 
 
 def size(parts: Sequence[Buffer]) -> int:
-    """Bytes in all parts. Parts are byte buffers: ``len`` counts bytes."""
+    """Return the total size in bytes. Every part is a buffer of bytes, so that ``len`` counts
+    bytes."""
     return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))

@@ -91,7 +91,7 @@ def test_only_numbers_are_classified(datatype: Datatype) -> None:
 def test_answers_are_bounded() -> None:
     tensor = tensor_of("t", Datatype.UINT8, np.zeros(MOST_CLASSES + 1))
     assert classify(tensor, MOST_CLASSES).shape == (MOST_CLASSES,)
-    with pytest.raises(GatewayError, match=f"{MOST_CLASSES + 1} classes are asked for") as caught:
+    with pytest.raises(GatewayError, match=f"{MOST_CLASSES + 1} classes are requested") as caught:
         classify(tensor, MOST_CLASSES + 1)
     assert caught.value.kind is Kind.BAD_REQUEST
 

@@ -40,10 +40,10 @@ def test_shorthands() -> None:
 def test_what_is_wrong_with_an_answer_is_the_backends_doing() -> None:
     wrong = blamed(bad_request("tensor 'x': no shape"))
     assert (wrong.kind, wrong.origin) == (Kind.BACKEND_GARBAGE, Origin.BACKEND)
-    assert wrong.public == "the backend's answer is wrong: tensor 'x': no shape"
+    assert wrong.public == "the backend's response is invalid: tensor 'x': no shape"
     large = blamed(GatewayError(Kind.TOO_LARGE, "tensor 'x'"))
     assert (large.kind, large.origin) == (Kind.TOO_LARGE, Origin.BACKEND)
-    assert large.public == "the backend's answer is too large: tensor 'x'"
+    assert large.public == "the backend's response is too large: tensor 'x'"
 
 
 @pytest.mark.parametrize(

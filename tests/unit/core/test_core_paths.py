@@ -25,8 +25,8 @@ def test_a_name(segment: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("segment", "told"),
     [
-        ("%4", "the model name in the path has a wrong percent-escape"),
-        ("%zz", "the model name in the path has a wrong percent-escape"),
+        ("%4", "the model name in the path has an invalid percent-escape"),
+        ("%zz", "the model name in the path has an invalid percent-escape"),
         ("%ff", "the model name in the path is not UTF-8"),
         ("\udcff", "the model name in the path is not UTF-8"),
         (".", "the model name may not be '.'"),

@@ -105,7 +105,7 @@ def test_paths_of_a_shared_port(path: str, model: str, version: str) -> None:
         ("/graphpipe/m/versions", Kind.NOT_FOUND, "no such path"),
         ("/control/is_ready", Kind.NOT_FOUND, "no such path"),
         ("/graphpipe/m/" + "x" * 999, Kind.NOT_FOUND, "…"),
-        ("/graphpipe/%", Kind.BAD_REQUEST, "wrong percent-escape"),
+        ("/graphpipe/%", Kind.BAD_REQUEST, "invalid percent-escape"),
         ("/graphpipe/m/versions/%zz", Kind.BAD_REQUEST, "model version"),
         ("/graphpipe/%FF", Kind.BAD_REQUEST, "not UTF-8"),
         ("/graphpipe/%2e%2e", Kind.BAD_REQUEST, "may not be '..'"),

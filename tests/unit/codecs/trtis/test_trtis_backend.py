@@ -353,7 +353,7 @@ def test_the_id_is_the_requests() -> None:
 )
 def test_outputs_that_are_none(outputs: list[dict[str, Any]], raw: bytes, told: str) -> None:
     for public in wrong(answers(outputs, *([raw] * len(outputs)))):
-        assert public.startswith("the backend's answer is wrong")
+        assert public.startswith("the backend's response is invalid")
         assert told in public
 
 
@@ -363,12 +363,12 @@ def test_too_many_outputs() -> None:
 
 
 def test_outputs_that_are_missing() -> None:
-    assert wrong(answers([])) == ["the backend's answer is wrong: it lacks output 'OUTPUT0'"] * 2
+    assert wrong(answers([])) == ["the backend's response is invalid: it lacks output 'OUTPUT0'"] * 2
 
 
 def test_another_batch() -> None:
     told = wrong(answers([RAW], bytes(8), batch=2), simple(), SIMPLE)
-    assert told == ["the backend's answer is wrong: it is of batch size 2, not 1"] * 2
+    assert told == ["the backend's response is invalid: it is of batch size 2, not 1"] * 2
 
 
 def test_entries_of_raw_output_are_the_outputs() -> None:
@@ -468,7 +468,7 @@ def test_strings_over_the_limit() -> None:
     model = replace(NOBATCH, outputs=(TensorMetadata("OUTPUT0", "BYTES", (-1,)),))
     told = output(raw={"dims": [2**20 + 1], "batch_byte_size": 8})
     for plugin, wire in zip((HTTP, GRPC), answers([told], bytes(8)), strict=True):
-        with pytest.raises(GatewayError, match="the backend's answer is too large") as caught:
+        with pytest.raises(GatewayError, match="the backend's response is too large") as caught:
             plugin.make({}).parse_response(wire, ASKED, DEFAULT_LIMITS, model)
         assert caught.value.kind is Kind.TOO_LARGE
 

@@ -129,7 +129,7 @@ def test_failures_are_the_last_ones_of_all_the_newest_first_with_what_they_mean(
     assert len(failures[0]["error"]) == 1024
     assert len(failures[0]["model"]) == 256
     assert failures[0]["meaning"] == MEANINGS["connect"]
-    assert failures[0]["advice"].startswith("Is the server up")
+    assert failures[0]["advice"].startswith("Check that the server")
 
 
 def test_every_kind_of_error_is_explained() -> None:
