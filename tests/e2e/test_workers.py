@@ -185,7 +185,7 @@ async def all_or_none_take_a_configuration(running: Infergate, clients: list[Cli
     written(running, "other", count=3)
     assert "workers: 2 cannot become 3" in reloaded(running)["error"]
     written(running, "other", http=running.admin)
-    assert "is taken by the listener" in reloaded(running)["error"]
+    assert "is already used by the listener" in reloaded(running)["error"]
     assert [await each.ask(renamed) for each in clients] == [200] * COUNT
     assert value(running, "infergate_config_reloads_total", {"result": "failed"}) == 2
     assert value(running, "infergate_config_last_reload_successful") == 0

@@ -1,4 +1,4 @@
-"""Who may ask what, and how often: a part of the schema."""
+"""The sections of routes.yaml on authentication, authorization and rate limiting."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _PROVIDER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class PerTime:
-    """``amount`` (requests or bytes) in ``seconds``."""
+    """``amount`` requests or bytes per ``seconds``. ``spelt`` is the text in routes.yaml."""
 
     amount: int
     seconds: float
@@ -80,12 +80,12 @@ def _parse_count(text: str) -> int:
 
 
 def _parse_redis(value: Any) -> str:
-    """It is not told: it may hold a password."""
+    """Check a Redis URL. Errors do not repeat it, since it may hold a password."""
     text = parse_text(value)
     try:
         url = urlsplit(text)
         scheme, _ = url.scheme, url.port
-    except ValueError:  # of a password with a slash the beginning would be a port, and be told
+    except ValueError:  # its text would repeat the part of a password before a slash as a port
         scheme = ""
     if scheme not in _REDIS:
         raise ValueError("expected a URL like redis://host:6379/0, rediss://… or unix:///path")
@@ -157,255 +157,300 @@ Operation = Literal[
 
 
 class KeyConfig(Section):
-    """One key: its owner's name and its hash. `infergate key` makes both a key and its hash."""
+    """An API key, stored as its hash. `infergate key` generates a key and its hash.
+
+    Example: `{name: ci, sha256: "${CI_KEY_SHA256}"}`.
+    """
 
     name: KeyName = Field(
-        description="Whose key it is; rules call it `key:<name>`. Several keys may have one name, "
-        "while one takes the place of another."
+        description="The name of the key's owner; its identity in rules is `key:<name>`. Several "
+        "keys may share a name, for example during key rotation."
     )
-    sha256: KeyHash = Field(description="The hash of the key, which is itself written nowhere.")
+    sha256: KeyHash = Field(
+        description="SHA-256 hash of the key, in hexadecimal. The key itself is stored nowhere."
+    )
 
     @property
     def key(self) -> Key:
-        """As look-ups take it."""
+        """The key in the form that ``access.keys`` looks up."""
         return Key(self.name, self.sha256)
 
 
 class JwtConfig(Section):
-    """An issuer whose JSON Web Tokens are taken."""
+    """An issuer of JSON Web Tokens that are accepted as bearer tokens."""
 
-    issuer: Name = Field(description="The claim `iss` of its tokens, to the letter.")
+    issuer: Name = Field(
+        description="Required value of the claim `iss`, compared exactly. Example: "
+        "`https://idp.example/`."
+    )
     audiences: tuple[Name, ...] = Field(
-        min_length=1, description="One of these is in the claim `aud` of its tokens."
+        min_length=1,
+        description="Accepted audiences: the claim `aud` must contain one of them. Example: "
+        "`[infergate]`.",
     )
     jwks_file: File | None = Field(
         default=None,
-        description="Its public keys, a JWK set: a path seen from this file. It is read again when "
-        "it changes.",
+        description="File with the issuer's public keys, a JWK set, relative to this file. It is "
+        "reloaded when it changes. Either `jwks_file` or `jwks_url` is required.",
     )
     jwks_url: WebUrl | None = Field(
         default=None,
-        description="Where its public keys are had, over http or https. They are asked for when "
-        "they are first needed, when they are older than `refresh`, and for a token whose key is "
-        "not known, every 30 s at most; they are kept while the URL is away.",
+        description="URL of the issuer's public keys (JWKS), http or https. Example: "
+        "`https://idp.example/.well-known/jwks.json`. The keys are fetched on first use, when "
+        "older than `refresh`, and for a token with an unknown key, at most every 30 s. While the "
+        "URL is unavailable, the cached keys stay valid.",
     )
     algorithms: tuple[Algorithm, ...] = Field(
         default=("RS256", "ES256"),
         min_length=1,
-        description="What its tokens may be signed with. Shared secrets (HS256) and `none` are not "
-        "to be had.",
+        description="Accepted signature algorithms. Shared secrets (HS256) and `none` are not "
+        "supported.",
     )
     leeway: Duration = Field(
-        default=10.0, description="How far its clock and ours may be apart (`exp`, `nbf`, `iat`)."
+        default=10.0,
+        description="Tolerated clock skew for the claims `exp`, `nbf` and `iat`.",
     )
     subject: Name = Field(
         default="sub",
-        description="The claim that says who somebody is; rules call him "
-        "`jwt:<name of this issuer>:<subject>`.",
+        description="The claim that identifies the client. The identity in rules is `jwt:<name of "
+        "this issuer>:<subject>`. Example: `email`.",
     )
     refresh: PositiveDuration = Field(
-        default=300.0, description="How old keys from a URL become before they are asked for again."
+        default=300.0, description="Maximum age of keys fetched from `jwks_url`."
     )
 
     @model_validator(mode="after")
     def _has_keys(self) -> Self:
         if (self.jwks_file is None) == (self.jwks_url is None):
-            raise PydanticCustomError("mistake", "one of jwks_file and jwks_url is needed")
+            raise PydanticCustomError(
+                "mistake", "exactly one of jwks_file and jwks_url is required"
+            )
         if self.jwks_url is not None and self.jwks_url.scheme not in ("http", "https"):
             raise PydanticCustomError("mistake", "jwks_url begins with https:// or http://")
         return self
 
 
 class RuleConfig(Section):
-    """Who may ask what of which models. Rules only allow; what none allows is refused."""
+    """An authorization rule: who may run which operations on which models. Rules only allow;
+    requests that no rule allows are refused.
+
+    Example: `{who: ["key:ci"], models: [bert-*]}`.
+    """
 
     who: tuple[Pattern, ...] = Field(
         min_length=1,
-        description="Identities or patterns of them, as routes' models are: `key:<name>`, "
-        "`jwt:<issuer's name>:<subject>`, `cert:<first name of the client's certificate>`. `*` is "
-        "everybody whose credentials are good; `anonymous`, by that word alone, who has none.",
+        description="Identities, as names, globs or regular expressions: `key:<name>`, `jwt:<name "
+        "of the issuer>:<subject>`, `cert:<first name in the client certificate>`. `*` matches all "
+        "authenticated clients; only the word `anonymous` matches clients without credentials. "
+        'Example: `["key:ci", "jwt:corporate:*"]`.',
     )
     claims: dict[str, tuple[Pattern, ...]] = Field(
         default={},
-        description="And only those whose token has all of these claims, each with one of these "
-        "values, like `{groups: [ml-*]}`. `realm_access.roles` is a claim within a claim; `scope` "
-        "has words with blanks between.",
+        description="Required claims: the client's token must have all of them, each with one of "
+        "the values. Example: `{groups: [ml-*]}`. `realm_access.roles` refers to a nested claim; "
+        "`scope` is a list of words separated by spaces.",
     )
     models: tuple[Pattern, ...] = Field(
         default=("*",),
-        description="Names or patterns, as in routes. What changes the whole server needs `*`.",
+        description="Model names, globs or regular expressions, as in `routes`. Operations that "
+        "affect the whole server require `*`. Example: `[bert-*, resnet50]`.",
     )
     operations: tuple[Operation, ...] = Field(
         default=("infer", "metadata"),
         min_length=1,
-        description="`infer`; `metadata`: what models there are, their metadata, configuration and "
-        "readiness, gRPC reflection; `statistics`; `repository`: load and unload; `shared_memory`; "
-        "`settings`: trace and log settings; `health`, where `open_health` is false.",
+        description="Allowed operations: `infer`; `metadata` (model index, metadata, "
+        "configuration, readiness of models, gRPC reflection); `statistics`; `repository` (load "
+        "and unload models); `shared_memory`; `settings` (trace and log settings); `health`, if "
+        "`open_health` is false.",
     )
 
 
 class RateConfig(Section):
-    """How much may be asked. Every entry that fits a request counts it, and each must have room."""
+    """A rate limit (token bucket). A request counts against all rate limits that match it and is
+    refused if any of them is exceeded.
+
+    Example: `{who: ["key:*"], requests: 100/s}`.
+    """
 
     who: tuple[Pattern, ...] = Field(
         default=("*",),
         min_length=1,
-        description="As in rules, but that `*` is everybody, `anonymous` too.",
+        description="Identities that are limited, as in `rules`, except that `*` also matches "
+        "`anonymous`.",
     )
     models: tuple[Pattern, ...] = Field(
-        default=("*",), min_length=1, description="Names or patterns, as in routes."
+        default=("*",),
+        min_length=1,
+        description="Model names, globs or regular expressions, as in `routes`.",
     )
     each: tuple[Literal["identity", "route"], ...] = Field(
         default=("identity", "route"),
-        description="What is counted by itself; `[identity]` counts all routes of one together, "
-        "`[]` everybody and everything.",
+        description="What is limited separately. `[identity, route]`: each identity on each route. "
+        "`[identity]`: each identity, over all routes. `[route]`: each route, over all identities. "
+        "`[]`: all matching requests together.",
     )
     requests: Requests | None = Field(
         default=None,
-        description="How many, and in which time; so many may come at once. A stream's requests "
-        "count like others; health does not count.",
+        description="Maximum number of requests per second, minute or hour: `100/s`, `600/m` or "
+        "`10000/h`. Each request of a stream counts; health checks do not.",
     )
     requests_burst: Positive | None = Field(
-        default=None, description="How many may come at once, if not as many."
+        default=None,
+        description="Burst size: the number of requests accepted at once. Unset: the number in "
+        "`requests`. Example: `200`.",
     )
     bytes: Bytes | None = Field(
         default=None,
-        description="How many bytes of requests' bodies or messages, and in which time; so many "
-        "may come at once, and a request of more when none came for that long.",
+        description="Maximum number of request body or message bytes per time: `10MiB/s` or "
+        "`1GiB/m`. A request larger than the burst size is accepted when the bucket is full.",
     )
     bytes_burst: PositiveSize | None = Field(
-        default=None, description="How many may come at once, if not as many."
+        default=None,
+        description="Burst size in bytes. Unset: the number in `bytes`. Example: `64MiB`.",
     )
 
     @model_validator(mode="after")
     def _counts(self) -> Self:
         if self.requests is None and self.bytes is None:
-            raise PydanticCustomError("mistake", "requests, bytes or both are needed")
+            raise PydanticCustomError("mistake", "requests, bytes or both are required")
         for key in ("requests", "bytes"):
             if getattr(self, f"{key}_burst") is not None and getattr(self, key) is None:
                 raise PydanticCustomError(
-                    "mistake", "{key}_burst is of {key}, which is not there", {"key": key}
+                    "mistake", "{key}_burst has no effect without {key}", {"key": key}
                 )
         return self
 
 
 class RedisConfig(Section):
-    """A Redis (5 or newer) in which several gateways count together."""
+    """A Redis server, version 5 or later, with which several gateways share rate limits.
+
+    Example: `redis: {url: "${REDIS_URL}"}`.
+    """
 
     url: RedisUrl = Field(
         repr=False,
-        description="redis://user:password@host:6379/0, rediss:// with TLS, or unix:///path. A "
-        "password is best left to the environment: `${REDIS_URL}`.",
+        description="`redis://user:password@host:6379/0`, `rediss://` for TLS, or "
+        "`unix:///path`. Keep passwords in the environment: `${REDIS_URL}`.",
     )
     timeout: PositiveDuration = Field(
-        default=0.1, description="How long a request waits for it, connecting included."
+        default=0.1,
+        description="Maximum time that a request waits for Redis, including connecting.",
     )
     away: Literal["local", "open", "closed"] = Field(
         default="local",
-        description="While it does not answer: each gateway counts for itself, rates are not kept, "
-        "or nobody whom a rate concerns is let in.",
+        description="What happens while Redis does not answer: `local`, each gateway applies the "
+        "limits on its own; `open`, requests are not limited; `closed`, requests that a rate limit "
+        "matches are refused.",
     )
 
 
 class AccessConfig(Section):
-    """Who may ask what. Left out: everybody may ask everything. Once it is there, what no rule
-    allows is refused."""
+    """Access control. Without this section all clients may use everything; with it, requests that
+    no rule allows are refused (docs/access.md)."""
 
     keys: tuple[KeyConfig, ...] = Field(default=(), description="API keys.")
     keys_file: KeyFile | None = Field(
         default=None,
-        description="More of them, a path seen from this file: a line each, `name: SHA-256`. It is "
-        "read again when it changes.",
+        description="File with further API keys, relative to this file: one `name: SHA-256` per "
+        "line. It is reloaded when it changes.",
     )
     jwt: dict[str, JwtConfig] = Field(
         default={},
-        description="Issuers of JSON Web Tokens, each under a name of your choice. Needs "
-        "`pip install infergate[jwt]`.",
+        description="Issuers of JSON Web Tokens (JWT), each under a name of your choice. Requires "
+        "`pip install infergate[jwt]`. Example: `corporate: {issuer: https://idp.example/, "
+        "audiences: [infergate], jwks_url: https://idp.example/jwks.json}`.",
     )
     rules: tuple[RuleConfig, ...] = Field(
-        min_length=1, description="What is allowed; one that fits is enough."
+        min_length=1,
+        description="Authorization rules. A request is allowed if any rule matches. Example: "
+        '`[{who: ["*"], operations: [infer, metadata]}]`.',
     )
-    rates: tuple[RateConfig, ...] = Field(default=(), description="How often, and how much.")
+    rates: tuple[RateConfig, ...] = Field(
+        default=(), description="Rate limits. Example: `[{requests: 100/s, bytes: 10MiB/s}]`."
+    )
     redis: RedisConfig | None = Field(
         default=None,
-        description="Where rates are counted; left out: in memory, which the workers of a gateway "
-        "share, and gateways do not. "
-        "Needs `pip install infergate[redis]`.",
+        description="Shared storage for rate limits. Unset: they are counted in memory, shared by "
+        "the workers of one gateway but not between gateways. Requires `pip install "
+        "infergate[redis]`.",
     )
     open_health: bool = Field(
         default=True,
-        description="Whether everybody may ask whether the server lives and is ready, and "
-        "grpc.health.v1.",
+        description="Allow everyone to query liveness, readiness and grpc.health.v1 without "
+        "credentials.",
     )
 
 
 def check_access(access: AccessConfig) -> Iterator[Finding]:
-    """What is wrong between the entries of ``access``."""
+    """Yield what is wrong between the entries of ``access``."""
     for path, message in (*_packages(access), *_issuers(access), *_keys(access), *_rules(access)):
         yield ("access", *path), message
 
 
 def _packages(access: AccessConfig) -> Iterator[Finding]:
     if access.jwt and importlib.util.find_spec("jwt") is None:
-        yield ("jwt",), "tokens need another package: pip install 'infergate[jwt]'"
+        yield ("jwt",), "JSON Web Tokens require an optional package: pip install 'infergate[jwt]'"
     if access.redis is not None:
         if importlib.util.find_spec("redis") is None:
-            yield ("redis",), "this needs another package: pip install 'infergate[redis]'"
+            yield ("redis",), "Redis requires an optional package: pip install 'infergate[redis]'"
         if not access.rates:
-            yield ("redis",), "it counts rates, and there are none"
+            yield ("redis",), "redis has no effect without rates"
 
 
 def _issuers(access: AccessConfig) -> Iterator[Finding]:
     first: dict[str, str] = {}
-    for name, each in access.jwt.items():
+    for name, jwt in access.jwt.items():
         if not _PROVIDER.fullmatch(name):
-            yield ("jwt", name), "a name here has letters, digits and . _ - only"
-        if each.issuer in first:
-            yield ("jwt", name, "issuer"), f"it is that of '{first[each.issuer]}' already"
-        first.setdefault(each.issuer, name)
+            yield ("jwt", name), "the name may contain only letters, digits and . _ -"
+        if jwt.issuer in first:
+            yield ("jwt", name, "issuer"), f"the same issuer as that of '{first[jwt.issuer]}'"
+        first.setdefault(jwt.issuer, name)
 
 
 def _keys(access: AccessConfig) -> Iterator[Finding]:
     first: dict[bytes, str] = {}
     for index, key in enumerate(access.keys):
         if key.sha256 in first:
-            yield ("keys", index, "sha256"), f"it is the key of '{first[key.sha256]}' already"
+            yield ("keys", index, "sha256"), f"the same key as that of '{first[key.sha256]}'"
         first.setdefault(key.sha256, key.name)
 
 
 def _rules(access: AccessConfig) -> Iterator[Finding]:
-    entries = [("rules", i, each.who) for i, each in enumerate(access.rules)]
-    entries += [("rates", i, each.who) for i, each in enumerate(access.rates)]
-    for part, index, patterns in entries:
-        for number, who in enumerate(patterns):
-            if (wrong := _nobody(who, access)) is not None:
-                yield (part, index, "who", number), wrong
+    entries = [("rules", i, entry.who) for i, entry in enumerate(access.rules)]
+    entries += [("rates", i, entry.who) for i, entry in enumerate(access.rates)]
+    for section, index, patterns in entries:
+        for position, who in enumerate(patterns):
+            if (problem := _nobody(who, access)) is not None:
+                yield (section, index, "who", position), problem
     for index, rule in enumerate(access.rules):
         if rule.claims and not access.jwt:
-            yield ("rules", index, "claims"), "only tokens have claims, and jwt is not there"
+            yield (
+                ("rules", index, "claims"),
+                "claims require tokens: there is no section access.jwt",
+            )
         if "health" in rule.operations and access.open_health:
-            told = "health is everybody's unless open_health is false"
-            yield ("rules", index, "operations"), told
+            message = "health is open to all clients unless open_health is false"
+            yield ("rules", index, "operations"), message
 
 
 def _nobody(who: str, access: AccessConfig) -> str | None:
-    """Why nobody can be ``who``."""
+    """Return why no client can match ``who``, or None if one can."""
     if who in (rules.ALL, ANONYMOUS) or is_regex(who):
         return None
     if not is_glob(who):
         if not who.startswith(_PREFIXES):
-            return f"'{who}' is neither 'anonymous' nor begins with {', '.join(_PREFIXES)}"
+            return f"'{who}' must be 'anonymous' or begin with {', '.join(_PREFIXES)}"
         names = [rules.KEY + key.name for key in access.keys]
         if who.startswith(rules.KEY) and access.keys_file is None and who not in names:
-            return f"there is no key of that name{or_else(who, names)}"
+            return f"there is no key with this name{or_else(who, names)}"
     if who.startswith(rules.TOKEN):
         issuers = [f"{rules.TOKEN}{name}:" for name in access.jwt]
-        if not any(who.startswith(each) or _may_begin(who, each) for each in issuers):
-            return f"'{who}' is of no issuer of jwt{or_else(who, issuers)}"
+        if not any(who.startswith(prefix) or _may_begin(who, prefix) for prefix in issuers):
+            return f"'{who}' matches no issuer in access.jwt{or_else(who, issuers)}"
     return None
 
 
 def _may_begin(glob: str, prefix: str) -> bool:
-    """Whether something that begins with ``prefix`` may fit ``glob``."""
+    """Whether a text that begins with ``prefix`` may match ``glob``."""
     fixed = re.split(r"[*?\[]", glob, maxsplit=1)[0]
     return is_glob(glob) and prefix.startswith(fixed)

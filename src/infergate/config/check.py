@@ -1,4 +1,4 @@
-"""Mistakes that only show when entries are seen together."""
+"""Checks that span several entries of routes.yaml, such as references to unknown backends."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from infergate.transport.base import Address
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound
 _CATCH_ALL: Final = frozenset({"*", "/.*/", "/.+/"})
 ONE_WORKER: Final = (
-    "shared memory needs one worker: a client registers a region with one process, and asks "
-    "whichever takes its next connection"
+    "shared memory requires a single worker: a region is registered with one process, but another "
+    "one may accept the client's next connection"
 )
 _OPEN_ACTIONS: Final = (
-    "whoever reaches the admin port could ask every model, past 'access': give listeners.admin.keys"
+    "anyone who can connect to the admin port could send requests to every model, bypassing "
+    "'access': set listeners.admin.keys"
 )
 _GROUP: Final = re.compile(r"\\(?:[0-9]|g<)")
 
 
 def check(outline: Outline) -> Iterator[Finding]:
-    """Everything wrong between the entries of ``outline``."""
+    """Yield every problem between the entries of ``outline``."""
     yield from _listeners(outline.listeners)
     if not outline.has_frontend:
         yield (
             ("listeners",),
-            "http and grpc are both off and graphpipe has no listener: no client could come in",
+            "http and grpc are off and graphpipe has no listener: no client could connect",
         )
     if outline.has_workers and outline.shares_memory:
         yield ("control", "shared_memory"), ONE_WORKER
@@ -69,7 +70,7 @@ def _listeners(listeners: Mapping[Path, Address]) -> Iterator[Finding]:
             if _collide(address, taken):
                 yield (
                     ("listeners", *path, "address"),
-                    f"{address} is taken by the listener '{spell(other)}' ({taken})",
+                    f"{address} is already used by the listener '{spell(other)}' ({taken})",
                 )
                 break
         earlier[path] = address
@@ -96,29 +97,32 @@ def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
     first: dict[str, int] = {}
     for index, url in enumerate(backend.endpoints):
         path = ("backends", name, "endpoints", index)
-        if (wrong := _misfit(url, backend.protocol, schemes)) is not None:
-            yield path, wrong
-        if (at := first.setdefault(str(url), index)) != index:  # metrics could not tell them apart
-            yield path, f"'{url.shown}' is endpoints[{at}] already; its share is told by 'weight'"
+        if (problem := _misfit(url, backend.protocol, schemes)) is not None:
+            yield path, problem
+        if (same := first.setdefault(str(url), index)) != index:  # both would share their metrics
+            yield (
+                path,
+                f"'{url.shown}' is the same as endpoints[{same}]; to set its share use 'weight'",
+            )
 
 
 def _misfit(url: Url, protocol: str, schemes: tuple[str, ...]) -> str | None:
     if url.scheme not in schemes:
-        fitting = " or ".join(_begin(scheme) for scheme in schemes)
-        return f"'{url.shown}' does not fit the protocol {protocol}: expected {fitting}"
+        expected = " or ".join(_begin(scheme) for scheme in schemes)
+        return f"'{url.shown}' does not match the protocol {protocol}: expected {expected}"
     if url.scheme in protocols.UNIX_SCHEMES:
         return None
     if url.port == 0:
-        return f"'{url.shown}': port 0 is no port to connect to"
+        return f"'{url.shown}': port 0 cannot be connected to"
     if url.port is None and url.scheme not in protocols.DEFAULT_PORTS:
         return f"'{url.shown}' needs a port, like {url.scheme}://{url.host}:8001"
     if url.path and url.scheme not in protocols.DEFAULT_PORTS:
-        return f"'{url.shown}': a {url.scheme}:// URL has no path"
+        return f"'{url.shown}': a {url.scheme}:// URL must not have a path"
     return None
 
 
 def _begin(scheme: str) -> str:
-    """How a URL of ``scheme`` begins."""
+    """Return the form of a URL with ``scheme``, for messages."""
     return f"{scheme}:/path" if scheme in protocols.UNIX_SCHEMES else f"{scheme}://"
 
 
@@ -148,34 +152,34 @@ def _rewrites(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
 
 
 def _rewrite(path: Path, pattern: str, rewrite: RewriteConfig) -> Iterator[Finding]:
-    if (wrong := _bad_template(pattern, rewrite.model)) is not None:
-        yield (*path, "model"), wrong
+    if (problem := _bad_template(pattern, rewrite.model)) is not None:
+        yield (*path, "model"), problem
     for side, names in (("inputs", rewrite.inputs), ("outputs", rewrite.outputs)):
         first: dict[str, str] = {}
-        for ours, theirs in names.items():
-            if theirs in first:
+        for client_name, backend_name in names.items():
+            if backend_name in first:
                 yield (
-                    (*path, side, ours),
-                    f"'{first[theirs]}' is rewritten to '{theirs}' already",
+                    (*path, side, client_name),
+                    f"'{first[backend_name]}' is already rewritten to '{backend_name}'",
                 )
-            first.setdefault(theirs, ours)
+            first.setdefault(backend_name, client_name)
 
 
 def _bad_template(pattern: str, template: str) -> str | None:
-    """What is wrong with the group references of ``rewrite.model``."""
+    """Return what is wrong with the group references of ``rewrite.model``."""
     if not table.is_regex(pattern):
         if _GROUP.search(template):
             return f"'{template}' refers to a group, but '{pattern}' is not a /regular expression/"
         return None
     try:
-        table.compiled(pattern).sub(template, "")  # parses the template though nothing matches
+        table.compiled(pattern).sub(template, "")  # parses the template, although nothing matches
     except (re.error, IndexError) as error:
-        return f"'{template}' does not fit '{pattern}': {error}"
+        return f"'{template}' does not match '{pattern}': {error}"
     return None
 
 
 def _options(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
-    """Keys of one route that contradict each other."""
+    """Yield keys of a route that contradict each other."""
     for index, route in routes.items():
         for path, message in _contradictions(route):
             yield ("routes", index, *path), message
@@ -183,42 +187,42 @@ def _options(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
 
 def _contradictions(route: RouteConfig) -> Iterator[Finding]:
     if not route.idempotent:
-        reason = "is for routes marked 'idempotent: true': the request would be sent twice"
+        reason = "requires 'idempotent: true', since it may send a request twice"
         if route.hedge is not None:
             yield ("hedge",), f"hedge {reason}"
         if route.retry.per_try_timeout is not None:
             yield ("retry", "per_try_timeout"), f"per_try_timeout {reason}"
     total = sum(target.percent for target in route.split)
     if total > 100:
-        yield ("split",), f"the percentages come to {total:g}"
+        yield ("split",), f"the percentages add up to {total:g}; the maximum is 100"
     if route.split_by and not route.split:
-        yield ("split_by",), "there is no split"
+        yield ("split_by",), "split_by has no effect without split"
     if route.fallback == route.backend:
-        yield ("fallback",), f"'{route.fallback}' is the route's backend itself"
+        yield ("fallback",), f"'{route.fallback}' is already the backend of this route"
 
 
 def _casts(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
     for index, route in routes.items():
-        for name, to in route.cast.items():
-            if (wrong := _bad_cast(name, to)) is not None:
-                yield ("routes", index, "cast", name), wrong
+        for name, target in route.cast.items():
+            if (problem := _bad_cast(name, target)) is not None:
+                yield ("routes", index, "cast", name), problem
 
 
 def _bad_cast(name: str, to: Datatype) -> str | None:
-    castable = [each.value for each in EXACT]
+    castable = [datatype.value for datatype in EXACT]
     if name not in DATATYPES:
         return f"'{name}' is not a datatype{or_else(name, castable)}"
     if name not in castable:
-        return f"every protocol carries {name}: only {' and '.join(castable)} can be cast"
+        return f"all protocols support {name}: only {' and '.join(castable)} can be cast"
     exact = EXACT[DATATYPES[name]]
     if to not in exact:
-        fitting = ", ".join(each.value for each in Datatype if each in exact)
-        return f"{name} cannot be cast to {to.value}; it can be: {fitting}"
+        allowed = ", ".join(datatype.value for datatype in Datatype if datatype in exact)
+        return f"{name} cannot be cast to {to.value}; expected one of: {allowed}"
     return None
 
 
 def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
-    """Routes all of whose requests an earlier one takes. First match wins."""
+    """Yield routes that are unreachable because an earlier one matches all their requests."""
     by_pattern: dict[str, list[tuple[int, str]]] = {}
     globs: list[tuple[int, RouteConfig, Callable[[str], object]]] = []
     for index, route in routes.items():
@@ -239,7 +243,7 @@ def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
             first = min(covering)
             yield (
                 ("routes", index, "model"),
-                f"no request gets here: routes[{first}] ('{routes[first].model}') takes them all",
+                f"unreachable: routes[{first}] ('{routes[first].model}') matches all its requests",
             )
         by_pattern.setdefault(route.model, []).append((index, route.version))
         if is_pattern:
@@ -267,6 +271,6 @@ def _tensors(model: str, side: str, tensors: tuple[TensorConfig, ...]) -> Iterat
         if tensor.name in seen:
             yield (
                 ("models", model, side, index, "name"),
-                f"'{tensor.name}' is given twice in {side}",
+                f"'{tensor.name}' occurs twice in {side}",
             )
         seen.add(tensor.name)

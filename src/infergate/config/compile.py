@@ -1,4 +1,4 @@
-"""A checked Config to what the rest of infergate works with."""
+"""Converts a checked Config into the types that the rest of infergate uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from infergate.transport.base import Address, Endpoint
 
 
 def routing_table(config: schema.Config) -> RouteTable:
-    """All routes, in order."""
+    """Return the table of all routes, in the order of the configuration."""
     return RouteTable(
         map(_route, config.routes), NameRule(allow_slash=config.allow_slash_in_model_names)
     )
@@ -43,11 +43,11 @@ def _route(route: RouteConfig) -> Route:
         retry=_retry_policy(route),
         validate=route.validate_,
         labels=route.labels,
-        cast={DATATYPES[datatype]: to for datatype, to in route.cast.items()},
+        cast={DATATYPES[name]: substitute for name, substitute in route.cast.items()},
         headers=route.headers,
         split=[
-            Target(each.backend, each.percent, _rewrite(each.rewrite or route.rewrite))
-            for each in route.split
+            Target(target.backend, target.percent, _rewrite(target.rewrite or route.rewrite))
+            for target in route.split
         ],
         split_by=route.split_by or "",
         fallback=route.fallback,
@@ -70,48 +70,54 @@ def _mirror(route: RouteConfig) -> Mirror | None:
 
 
 def limits(config: schema.Config, headers: int = 0) -> Limits:
-    """The limits that codecs and transports keep. ``headers`` is what the protocols of a listener
-    need of that limit, which they have where ``config`` says nothing of it."""
-    told: dict[str, Any] = config.limits.model_dump(by_alias=True)
-    if told["headers"] is None:
-        told["headers"] = max(headers, DEFAULT_LIMITS.headers)
-    if told["response_header"] is None:
-        told["response_header"] = DEFAULT_LIMITS.response_header
-    return Limits(**told)
+    """Return the limits that codecs and transports enforce.
+
+    ``headers`` is the size that the protocols of a listener need; it applies unless ``config`` sets
+    ``limits.headers``.
+    """
+    values: dict[str, Any] = config.limits.model_dump(by_alias=True)
+    if values["headers"] is None:
+        values["headers"] = max(headers, DEFAULT_LIMITS.headers)
+    if values["response_header"] is None:
+        values["response_header"] = DEFAULT_LIMITS.response_header
+    return Limits(**values)
 
 
 def addresses(config: schema.Config) -> dict[str, Address]:
-    """Where each listener that is on (``http``, ``grpc``, ``admin``) binds."""
+    """Return the address of each enabled listener among ``http``, ``grpc`` and ``admin``."""
     listeners = config.listeners
-    on = {"http": listeners.http, "grpc": listeners.grpc, "admin": listeners.admin}
-    return {name: each.address for name, each in on.items() if each is not None}
+    named = {"http": listeners.http, "grpc": listeners.grpc, "admin": listeners.admin}
+    return {name: listener.address for name, listener in named.items() if listener is not None}
 
 
 def server_tls(config: schema.Config) -> dict[str, ServerTls]:
-    """The TLS of each listener that has any, by its path in the config."""
+    """Return the TLS settings of each listener that has any, by its path in the configuration."""
     listeners = config.listeners
-    on: dict[str, ListenerTls | None] = {
-        name: each.tls
-        for name, each in (
+    settings: dict[str, ListenerTls | None] = {
+        name: entry.tls
+        for name, entry in (
             ("http", listeners.http),
             ("grpc", listeners.grpc),
             ("admin", listeners.admin),
         )
-        if each is not None
+        if entry is not None
     }
-    on |= {f"graphpipe[{index}]": each.tls for index, each in enumerate(listeners.graphpipe)}
-    return {name: ServerTls(**dict(each)) for name, each in on.items() if each is not None}
+    settings |= {f"graphpipe[{i}]": entry.tls for i, entry in enumerate(listeners.graphpipe)}
+    return {name: ServerTls(**dict(entry)) for name, entry in settings.items() if entry is not None}
 
 
 def client_tls(backend: schema.BackendConfig) -> ClientTls | None:
-    """The TLS towards ``backend``; None: the system's."""
+    """Return the TLS settings towards ``backend``, or None for the system's defaults."""
     return None if backend.tls is None else ClientTls(**dict(backend.tls))
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A listener of one model. ``protocol`` is what its clients speak, ``options`` are those of its
-    codec; ``framed``: in size-prefixed frames instead of HTTP."""
+    """A listener that serves one model.
+
+    ``protocol`` names the codec and ``options`` configures it. ``framed`` selects size-prefixed
+    messages instead of HTTP.
+    """
 
     address: Address
     protocol: str
@@ -121,9 +127,9 @@ class Bound:
 
 
 def bound_listeners(config: schema.Config) -> dict[str, Bound]:
-    """The listeners of one model, by their paths in the config."""
+    """Return the listeners that serve one model, by their paths in the configuration."""
     return {
-        f"graphpipe[{index}]": _bound(each) for index, each in enumerate(config.listeners.graphpipe)
+        f"graphpipe[{i}]": _bound(listener) for i, listener in enumerate(config.listeners.graphpipe)
     }
 
 
@@ -139,7 +145,7 @@ def _bound(listener: GraphPipeListener) -> Bound:
 
 
 def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
-    """The options of each frontend's codec (``CodecPlugin.make``) by protocol."""
+    """Return the options of each frontend's codec (``CodecPlugin.make``), by protocol."""
     http, grpc = config.listeners.http, config.listeners.grpc
     options: dict[str, Mapping[str, Any]] = {}
     if http is not None:
@@ -153,19 +159,21 @@ def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
 
 
 def sharing_backends(config: schema.Config) -> tuple[str, ...]:
-    """The backends that read clients' shared memory themselves."""
+    """Return the names of the backends with which clients' shared memory is registered."""
     if not config.control.shared_memory:
         return ()
-    return tuple(name for name, each in config.backends.items() if each.shared_memory == "forward")
+    return tuple(
+        name for name, backend in config.backends.items() if backend.shared_memory == "forward"
+    )
 
 
 def endpoints(backend: schema.BackendConfig) -> tuple[Endpoint, ...]:
-    """The servers of ``backend``, none for builtin."""
+    """Return the endpoints of ``backend``; none for the builtin protocol."""
     return tuple(map(endpoint, backend.endpoints))
 
 
 def endpoint(url: Url) -> Endpoint:
-    """The server that ``url`` names."""
+    """Return the endpoint that ``url`` refers to."""
     if url.scheme in protocols.UNIX_SCHEMES:
         return Endpoint(unix=url.path, framed=url.scheme in protocols.FRAMED_SCHEMES)
     port = protocols.DEFAULT_PORTS[url.scheme] if url.port is None else url.port
@@ -179,7 +187,7 @@ def endpoint(url: Url) -> Endpoint:
 
 
 def declared_models(config: schema.Config) -> dict[str, ModelMetadata]:
-    """The metadata of each declared model, under its client's name."""
+    """Return the metadata of each declared model, by the name that clients use."""
     return {
         name: ModelMetadata(
             name=name,

@@ -1,4 +1,4 @@
-"""How requests are spread over a backend's endpoints, and how those are looked after."""
+"""The sections of routes.yaml on endpoints: load balancing, health checks, outlier detection."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def parse_endpoint(value: Any) -> Url:
-    """A URL, or one with its weight or name: ``{url: http://a:8000, weight: 3, name: large}``."""
+    """Parse an endpoint: a URL, or a mapping like ``{url: http://a:8000, weight: 3, name: large}``.
+
+    Raises ValueError.
+    """
     if not isinstance(value, dict):
         return parse_url(value)
     unknown = sorted(str(key) for key in value.keys() - _KEYS)
     if unknown:
-        raise ValueError(f"unknown key '{unknown[0]}'; an endpoint has a url, a weight and a name")
+        raise ValueError(f"unknown key '{unknown[0]}'; an endpoint has url, weight and name")
     if "url" not in value:
         raise ValueError("an endpoint needs a url, like {url: http://10.0.0.7:8000, weight: 3}")
     weight = value.get("weight", 1)
@@ -35,7 +38,7 @@ def parse_endpoint(value: Any) -> Url:
 
 
 def endpoint_text(url: Url) -> str | dict[str, Any]:
-    """``url`` as the config spells it."""
+    """Return ``url`` in the form that ``parse_endpoint`` reads."""
     if url.weight == 1 and not url.name:
         return str(url)
     named = {"name": url.name} if url.name else {}
@@ -68,80 +71,92 @@ Percent = Annotated[int, Field(ge=0, le=100)]
 
 
 class BalanceConfig(Section):
-    """Which of several endpoints is asked."""
+    """Load balancing over the endpoints of a backend.
+
+    Example: `balance: {policy: consistent-hash, hash_header: x-user-id}`.
+    """
 
     policy: Literal["least-request", "round-robin", "consistent-hash"] = Field(
         default="least-request",
-        description="`least-request`: of two drawn at random the one with fewer requests under "
-        "way; `round-robin`: each in turn; `consistent-hash`: requests with the same value of "
-        "`hash_header` go to the same one, in every gateway, and few move when endpoints come and "
-        "go. Weights count in each. Requests of a sequence always keep to one endpoint, whatever "
-        "this says.",
+        description="`least-request`: of two endpoints picked at random, the one with fewer "
+        "requests in progress. `round-robin`: each endpoint in turn. `consistent-hash`: requests "
+        "with equal values of `hash_header` go to the same endpoint, on every gateway, and few of "
+        "them move when endpoints are added or removed. All policies respect weights. Requests of "
+        "a sequence stay on one endpoint under every policy.",
     )
     hash_header: HeaderName = Field(
         default="x-request-id",
-        description="For `consistent-hash`: the header (gRPC: metadata) of the request whose value "
-        "decides. `x-request-id` is the request's id, which infergate gives to those that have "
-        "none. Requests without the header go as by `least-request`.",
+        description="For `consistent-hash`: the request header (gRPC: metadata) that is hashed. "
+        "Example: `x-user-id`. `x-request-id` is the request's id, which infergate generates if "
+        "the client sends none. Requests without the header are balanced by `least-request`.",
     )
     slow_start: Duration = Field(
         default=10.0,
-        description="How long an endpoint that is new or comes back takes part with less than its "
-        "share, which grows from a tenth. Not with `consistent-hash`. 0: it has all of it at once.",
+        description="Slow start: the time over which a new or recovered endpoint's share of "
+        "requests rises from a tenth to its full weight. Not used with `consistent-hash`. `0`: "
+        "full weight at once.",
     )
     panic_threshold: Percent = Field(
         default=0,
-        description="Where fewer than so many percent of the endpoints may be asked, all are "
-        "asked, as they are in any case where none is left (Envoy: 50).",
+        description="Panic threshold: if less than this percentage of the endpoints is available, "
+        "health is ignored and requests go to all endpoints. This always happens when none is "
+        "available. Example: `50`, Envoy's default.",
     )
 
 
 class OutlierConfig(Section):
-    """When an endpoint is let alone because requests to it fail (Envoy's outlier detection)."""
+    """Outlier detection (circuit breaking per endpoint), as in Envoy: an endpoint whose requests
+    fail is ejected, that is, it receives no requests for a while."""
 
     consecutive_errors: Annotated[int, Field(ge=0)] = Field(
         default=5,
-        description="Failures in a row after which an endpoint is ejected: it could not be "
-        "reached, broke off, was too slow by the route's or backend's `timeout`, or answered HTTP "
-        "502, 503, 504 or gRPC UNAVAILABLE to an inference of a model that the backend has served "
-        "before. A request may be the reason why an endpoint breaks "
-        "off: where such failures are needed for the number, a health check has to fail as well, "
-        "which is made at once, whatever `health.checks` says. 0: never.",
+        description="Number of consecutive failures after which an endpoint is ejected. `0` "
+        "disables outlier detection. A failure is an endpoint that was unreachable, broke the "
+        "connection, exceeded the `timeout` of the route or backend, or returned HTTP 502, 503 or "
+        "504 or gRPC UNAVAILABLE to an inference of a model that the backend has served before. "
+        "Since a broken connection may be the fault of the request, failures of that kind eject an "
+        "endpoint only if a health check, made at once and regardless of `health.checks`, fails "
+        "too.",
     )
     base_ejection_time: PositiveDuration = Field(
         default=30.0,
-        description="For how long the first time; twice as long the second, three times the third. "
-        "A time as long as this without being ejected takes one back.",
+        description="Duration of an endpoint's first ejection; the second lasts twice as long, the "
+        "third three times, and so on. Each period of this length without an ejection takes one "
+        "step back.",
     )
-    max_ejection_time: PositiveDuration = Field(default=300.0, description="For how long at most.")
+    max_ejection_time: PositiveDuration = Field(
+        default=300.0, description="Maximum duration of an ejection."
+    )
     max_ejection_percent: Percent = Field(
         default=10,
-        description="How many percent of the endpoints may be ejected at a time. One always may "
-        "be, but never the last that may be asked.",
+        description="Maximum percentage of the endpoints that may be ejected at the same time. One "
+        "endpoint may always be ejected, but never the last available one.",
     )
 
 
 class HealthConfig(Section):
-    """How the servers are asked whether they are ready, in the backend's own protocol: V2's and the
-    legacy API's readiness, GraphPipe's metadata; where a server has none such, by gRPC's health
-    service or a GET."""
+    """Active health checks. They use the readiness operation of V2 or of the legacy API, or
+    GraphPipe's metadata; where a server has no such operation, gRPC's health service or a GET
+    request."""
 
     checks: Literal["auto", "always", "never"] = Field(
         default="auto",
-        description="`auto`: while there is more than one endpoint to choose from, and "
-        "`connections` sets no bound. What is asked tells `readiness` too; of a backend whose "
-        "servers are not asked, whoever wants to know the gateway's readiness asks.",
+        description="`auto`: check while the backend has more than one endpoint and `connections` "
+        "is `0`. The results also decide `readiness`; a backend that is not checked is asked when "
+        "the gateway's readiness is requested.",
     )
     interval: PositiveDuration = Field(
         default=5.0,
-        description="Between two checks of an endpoint, a tenth more or less by chance.",
+        description="Interval between two checks of an endpoint, with a random jitter of a tenth.",
     )
-    timeout: PositiveDuration = Field(default=2.0, description="For a check's answer.")
+    timeout: PositiveDuration = Field(default=2.0, description="Timeout of a check.")
     rise: Positive = Field(
-        default=2, description="Checks in a row that must go well for an endpoint to be up again."
+        default=2,
+        description="Number of consecutive successful checks after which an endpoint counts as "
+        "healthy again.",
     )
     fall: Positive = Field(
         default=3,
-        description="Checks in a row that must fail for an endpoint to be down. The first check "
-        "of all decides by itself.",
+        description="Number of consecutive failed checks after which an endpoint counts as down. "
+        "The first check of an endpoint decides alone.",
     )

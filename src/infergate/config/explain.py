@@ -1,4 +1,4 @@
-"""pydantic's findings in plain words, and the way through the schema along a path."""
+"""Rewords pydantic's errors for operators, and looks up the schema's type at a path."""
 
 from __future__ import annotations
 
@@ -30,17 +30,19 @@ _BOUNDS = {
 
 
 def explain(errors: list[ErrorDetails]) -> Iterator[Finding]:
-    """Each error as a path and a message. A key that is missing because it is misspelt is told
-    once, as the misspelling."""
-    meant = {
+    """Yield the path and a message of each error.
+
+    A required key that is missing because it is misspelt is reported once, as unknown key.
+    """
+    misspelt = {
         (*path[:-1], nearest(str(path[-1]), keys_at(path[:-1])))
         for path in (error["loc"] for error in errors if error["type"] == "extra_forbidden")
     }
     for error in errors:
-        is_told = error["type"] == "missing" and error["loc"] in meant
-        # a list whose items are all wrong counts as short, though it is not empty
+        is_reported = error["type"] == "missing" and error["loc"] in misspelt
+        # pydantic counts a list as too short if all its items are invalid
         is_filled = error["type"] == "too_short" and bool(error["input"])
-        if not (is_told or is_filled):
+        if not (is_reported or is_filled):
             yield error["loc"], _message(error)
 
 
@@ -58,33 +60,33 @@ def _message(error: ErrorDetails) -> str:
             return "this key is required"
         case "literal_error":
             choices = typing.get_args(_annotation_at(path))
-            return f"{told(value)} is not a choice here{or_else(str(value), choices)}"
+            return f"{told(value)} is not allowed here{or_else(str(value), choices)}"
         case "too_short" | "string_too_short":
             return "must not be empty"
-        case _:  # "mistake": a message of the schema's own
+        case _:  # "mistake": a message of a validator in the schema
             return error["msg"]
 
 
 def keys_at(path: Path) -> list[str]:
-    """The keys that the section at ``path`` may have."""
+    """Return the keys that the section at ``path`` may have."""
     section: type[BaseModel] = _annotation_at(path)
     return [field.alias or name for name, field in section.model_fields.items()]
 
 
 def _annotation_at(path: Path) -> Any:
-    """The type that the schema gives the value at ``path``."""
-    here: Any = Config
+    """Return the type that the schema declares for the value at ``path``."""
+    annotation: Any = Config
     for step in path:
-        if isinstance(here, type) and issubclass(here, BaseModel):
-            fields = {field.alias or name: field for name, field in here.model_fields.items()}
-            here = without_none(fields[str(step)].annotation)
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            fields = {field.alias or name: field for name, field in annotation.model_fields.items()}
+            annotation = without_none(fields[str(step)].annotation)
         else:  # dict[str, X] or tuple[X, ...]
-            here = typing.get_args(here)[isinstance(step, str)]
-    return here
+            annotation = typing.get_args(annotation)[isinstance(step, str)]
+    return annotation
 
 
 def without_none(annotation: Any) -> Any:
-    """``X`` for ``X | None``; anything else as it is."""
+    """Return ``X`` for ``X | None``, and any other annotation unchanged."""
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):
         (annotation,) = (a for a in typing.get_args(annotation) if a is not types.NoneType)
     return annotation

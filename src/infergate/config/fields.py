@@ -1,4 +1,4 @@
-"""The kinds of value in routes.yaml: each parsed, checked and described in one place."""
+"""The types of values in routes.yaml, each with its parser, serializer and JSON schema."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from infergate.core.retrying import Hedge
 from infergate.transport.base import Address
 
 FOLDER: Final = "folder"
-"""In the context of a validation: where the paths of files begin."""
+"""Key in the validation context: the folder that relative paths start from."""
 FILES: Final = "files"
-"""There too: the :class:`Files` by which those are read, so that they can be watched."""
+"""Key in the validation context: the :class:`Files` that records the files read, to watch them."""
 
 
 def read_by(parse: Callable[[Any], Any]) -> BeforeValidator:
-    """``parse`` as a validator whose ValueError is the whole message."""
+    """Return a validator that reports the ValueError of ``parse`` as its message."""
 
     def validate(value: Any) -> Any:
         try:
@@ -63,7 +63,7 @@ def read_by(parse: Callable[[Any], Any]) -> BeforeValidator:
 
 
 def _read_labels(value: Any, info: ValidationInfo) -> tuple[str, ...]:
-    """``parse_labels`` with the folder that the validation's context names."""
+    """Parse labels, with files relative to the folder in the validation context."""
     context = info.context or {}
     folder: Path = context.get(FOLDER, Path())
     files: Files = context.get(FILES) or Files()
@@ -74,7 +74,7 @@ def _read_labels(value: Any, info: ValidationInfo) -> tuple[str, ...]:
 
 
 def _read_path(value: Any, info: ValidationInfo) -> Path:
-    """A file's path, from the folder that the validation's context names."""
+    """Parse the path of a file, relative to the folder in the validation context."""
     folder: Path = (info.context or {}).get(FOLDER, Path())
     try:
         text = parse_text(value)
@@ -103,7 +103,7 @@ def _parse_protocol(value: Any) -> str:
 
 
 def _spell_null(value: Any) -> Any:
-    """The word ``null``, which YAML reads as nothing."""
+    """Accept an unquoted ``null``, which YAML reads as None."""
     return "null" if value is None else value
 
 
@@ -130,7 +130,7 @@ HedgeAfter = Annotated[
 Text = Annotated[
     str, read_by(parse_text), WithJsonSchema({"type": ["string", "integer"], "format": "text"})
 ]
-"""A version, say: a whole number is taken as its digits."""
+"""Text; a whole number, such as a version, is converted to its digits."""
 Pattern = Annotated[
     str, read_by(parse_pattern), WithJsonSchema({"type": "string", "format": "pattern"})
 ]

@@ -1,4 +1,4 @@
-"""What a configuration is read from: its own file, and those that it names."""
+"""Records the files that a configuration was read from, in order to detect changes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Final
 
 
 class Files:
-    """Files that were read, each with what it held then. To be used for one reading."""
+    """The files read while one configuration was loaded, each with the hash of its content."""
 
     def __init__(self) -> None:
         self._read: Final[dict[Path, bytes]] = {}
 
     def read(self, path: Path) -> bytes:
-        """What ``path`` holds. Raises OSError, ValueError (what can be no path); it is one of them
-        all the same, for it may come."""
+        """Return the content of ``path`` and record the file.
+
+        Raises OSError, or ValueError for an invalid path. The file is recorded even so, since it
+        may be created later.
+        """
         self._read[path] = b""
         data = path.read_bytes()
         self._read[path] = _hash(data)
@@ -23,18 +26,18 @@ class Files:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All of them, the configuration's own first."""
+        """All files, the configuration's own first."""
         return tuple(self._read)
 
     @property
     def sha256(self) -> str:
-        """Of the one file, as sha256sum tells it; of several, the hash of their hashes."""
+        """The SHA-256 in hexadecimal: of a single file its own, of several that of their hashes."""
         hashes = list(self._read.values())
         return (hashes[0] if len(hashes) == 1 else _hash(b"".join(hashes))).hex()
 
     def have_changed(self) -> bool:
-        """Whether any holds something else now, is there no more, or has come."""
-        return any(_now(path) != known for path, known in self._read.items())
+        """Return whether any file has changed, disappeared or appeared."""
+        return any(_now(path) != recorded for path, recorded in self._read.items())
 
 
 def _now(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""The names of an output's classes: in the config itself, or in a file beside it."""
+"""Parses class labels of an output, given in routes.yaml or in a text file."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from typing import Any, Final
 from infergate.config.values import parse_text, told
 
 _NEW_LINE: Final = re.compile(r"\r\n?")
-"""What a text file may end its lines with besides."""
+"""Line endings other than a newline that a text file may have."""
 
 
 def parse_labels(value: Any, read: Callable[[str], bytes]) -> tuple[str, ...]:
-    """The labels in ``value``: a list of them, or the path of a file with one a line, which is
-    ``read``.
+    """Parse labels: a list, or the path of a text file with one label per line.
 
-    Raises ValueError with a message for the operator.
+    ``read`` returns the content of a file. Raises ValueError with a message for the operator.
     """
     match value:
         case tuple() | list():
-            labels = tuple(_label(number, each) for number, each in enumerate(value))
+            labels = tuple(_label(number, label) for number, label in enumerate(value))
         case str():
             labels = _read(value, read)
         case _:
             raise ValueError(f"expected a list of labels or the path of a file, got {told(value)}")
     if not labels:
-        raise ValueError("there are no labels")
+        raise ValueError("expected at least one label")
     return labels
 
 
@@ -42,6 +41,6 @@ def _read(path: str, read: Callable[[str], bytes]) -> tuple[str, ...]:
         text = _NEW_LINE.sub("\n", read(path).decode("utf-8-sig"))
     except OSError as error:
         raise ValueError(f"the file '{path}' cannot be read: {error.strerror}") from None
-    except ValueError:  # not UTF-8, or a path that cannot be one
+    except ValueError:  # not UTF-8, or an invalid path
         raise ValueError(f"'{path}' is not a file of UTF-8 text") from None
     return tuple(text.removesuffix("\n").split("\n")) if text else ()

@@ -1,4 +1,4 @@
-"""The ports clients come to, and how clients are answered there: a part of the schema."""
+"""The sections of routes.yaml on listeners, and on how responses are written there."""
 
 from __future__ import annotations
 
@@ -24,156 +24,169 @@ from infergate.transport.base import Address
 
 
 class V2Rest(Section):
-    """How the V2 REST frontend writes."""
+    """How responses of the V2 REST protocol are written."""
 
     non_finite: NonFinite = Field(
         default="literal",
         description="How NaN and infinities are written in JSON: `literal` as the bare words "
-        'NaN, Infinity, -Infinity (Triton, Python); `string` as "NaN"; `null` as null.',
+        'NaN, Infinity and -Infinity (Triton, Python); `string` as "NaN"; `null` as null.',
     )
     compress_min: Size = Field(
         default=256,
-        description="The smallest answer that is compressed for a client that accepts it.",
+        description="Minimum size of a response that is compressed, for clients that accept "
+        "compression. Example: `4KiB`.",
     )
 
 
 class V2Grpc(Section):
-    """How the V2 gRPC frontend writes."""
+    """How responses of the V2 gRPC protocol are written."""
 
     contents: Literal["raw", "typed"] = Field(
         default="raw",
-        description="How output tensors are written: `raw` in raw_output_contents (Triton), "
-        "`typed` in each tensor's contents.",
+        description="Where output tensors are written: `raw` in raw_output_contents (Triton), "
+        "`typed` in the contents field of each tensor.",
     )
     stream: Literal["triton", "plain"] = Field(
         default="triton",
-        description="What ModelStreamInfer answers with: `triton`, a ModelStreamInferResponse "
-        "which holds the answer or an error; `plain`, as MLServer, the answer itself, and an error "
-        "ends the stream.",
+        description="The response message of ModelStreamInfer: `triton`, a "
+        "ModelStreamInferResponse that holds a response or an error; `plain`, the response itself "
+        "(MLServer), and an error ends the stream.",
     )
 
 
 class Trtis(Section):
-    """How clients of the legacy TensorRT Inference Server API are answered."""
+    """How responses of the legacy TensorRT Inference Server API are written."""
 
     level: Literal["1.9", "1.15"] = Field(
         default="1.9",
-        description="The server's release whose words are used where releases differ; status as "
-        "JSON comes with 1.15.",
+        description="The server release to imitate where releases differ. Status as JSON requires "
+        "`1.15`.",
     )
     server_id: Text = Field(
-        default="inference:0", description="What the server calls itself in every status."
+        default="inference:0",
+        description="The server's id in status responses. Example: `inference:1`.",
     )
     data_type: bool = Field(
         default=False,
-        description="Tell outputs' datatypes. Clients before release 1.12 cannot read answers that "
-        "do.",
+        description="Include the datatypes of outputs in responses. Clients older than release "
+        "1.12 cannot parse such responses.",
     )
 
 
 class GraphPipeErrors(Section):
-    """How clients of GraphPipe are refused."""
+    """How errors are returned to GraphPipe clients."""
 
     errors: Literal["status", "response"] = Field(
         default="status",
-        description="`status`: by an HTTP status and the message as text, which every client but "
-        "Java's notices; `response`: by the errors of an InferResponse under status 200, which "
-        "only Python's does.",
+        description="`status`: an HTTP error status with the message as text, which all clients "
+        "but Java's detect. `response`: status 200 and an InferResponse with errors, which only "
+        "the Python client detects.",
     )
 
 
 class HttpListener(Section):
-    """The HTTP port."""
+    """The HTTP listener."""
 
     address: ListenAddress = Field(
         default=Address("127.0.0.1", 8000),
-        description="host:port to listen on. 0.0.0.0 is every interface, port 0 a free port.",
+        description="Address to listen on, `host:port`. `0.0.0.0` listens on all interfaces, port "
+        "`0` on a free port. Example: `0.0.0.0:8000`.",
     )
-    tls: ListenerTls | None = Field(default=None, description="TLS; left out: plain text.")
-    v2: V2Rest = Field(default=V2Rest(), description="How V2 REST is written.")
-    trtis: Trtis = Field(default=Trtis(), description="How the legacy HTTP API is written.")
+    tls: ListenerTls | None = Field(default=None, description="TLS. Unset: plain text.")
+    v2: V2Rest = Field(default=V2Rest(), description="Response format of V2 REST.")
+    trtis: Trtis = Field(default=Trtis(), description="Response format of the legacy HTTP API.")
     graphpipe: GraphPipeErrors = Field(
-        default=GraphPipeErrors(), description="How GraphPipe is written."
+        default=GraphPipeErrors(), description="Response format of GraphPipe."
     )
 
 
 class GrpcListener(Section):
-    """The gRPC port."""
+    """The gRPC listener."""
 
     address: ListenAddress = Field(
-        default=Address("127.0.0.1", 8001), description="host:port to listen on."
+        default=Address("127.0.0.1", 8001),
+        description="Address to listen on, `host:port`. Example: `0.0.0.0:8001`.",
     )
-    tls: ListenerTls | None = Field(default=None, description="TLS; left out: plain text.")
-    v2: V2Grpc = Field(default=V2Grpc(), description="How V2 gRPC is written.")
-    trtis: Trtis = Field(default=Trtis(), description="How the legacy gRPC service is written.")
+    tls: ListenerTls | None = Field(default=None, description="TLS. Unset: plain text.")
+    v2: V2Grpc = Field(default=V2Grpc(), description="Response format of V2 gRPC.")
+    trtis: Trtis = Field(default=Trtis(), description="Response format of the legacy gRPC service.")
 
 
 class AdminListener(Section):
-    """The admin port."""
+    """The admin listener: metrics, probes, the configuration and the console."""
 
     address: ListenAddress = Field(
-        default=Address("127.0.0.1", 8002), description="host:port to listen on."
+        default=Address("127.0.0.1", 8002),
+        description="Address to listen on, `host:port`. Example: `0.0.0.0:8002`.",
     )
-    tls: ListenerTls | None = Field(default=None, description="TLS; left out: plain text.")
+    tls: ListenerTls | None = Field(default=None, description="TLS. Unset: plain text.")
     keys: tuple[KeyConfig, ...] = Field(
         default=(),
-        description="If there are any, one of these keys is needed for what changes anything "
-        "(whatever is not GET or HEAD), as `Authorization: Bearer` or `x-api-key`. What is read "
-        "here stays everybody's who reaches the port.",
+        description="API keys for operations that change something (all methods but GET and HEAD), "
+        "sent as `Authorization: Bearer` or `x-api-key`. Reading needs no key. Unset: no key is "
+        "needed. `infergate key` generates one.",
     )
     console: bool = Field(
         default=True,
-        description="Whether /console is there: a page that shows what goes on, and the JSON that "
-        "it and `infergate routes`, `backends` and `health` read (docs/console.md).",
+        description="Serve the web console at /console, and the JSON that it and `infergate "
+        "routes`, `backends` and `health` read (docs/console.md).",
     )
     actions: bool = Field(
         default=False,
-        description="Whether the console may do something: send requests to models (*try it*), "
-        "past `access`, and reload the configuration (as `reload.post`). With `access` it needs "
-        "`keys` here. Each is told to the audit log.",
+        description="Allow actions in the console: sending requests to models (*try it*), which "
+        "bypasses `access`, and reloading the configuration (as `reload.post`). With `access`, "
+        "requires `keys` here. Each action is written to the audit log.",
     )
     hosts: tuple[HostName, ...] = Field(
         default=(),
-        description="Names by which the console and /config are shown, besides IP addresses, "
-        "localhost and names that are no public domain's: any other may be an attacker's, who has "
-        "it point here (DNS rebinding). /metrics and probes are answered by any name.",
+        description="Further host names under which browsers may open the console and /config. IP "
+        "addresses, localhost and names outside public domains are always accepted; others are "
+        "refused as protection against DNS rebinding. /metrics and the probes accept any host. "
+        "Example: `[infergate.example.com]`.",
     )
 
 
 class GraphPipeListener(Section):
-    """A port or socket for unmodified GraphPipe clients: any path means one model."""
+    """A port or unix socket that serves one model to unmodified GraphPipe clients, on any URL path.
+
+    Example: `{address: 0.0.0.0:9000, model: squeezenet}`.
+    """
 
     address: SocketAddress = Field(
-        description="host:port, tcp://host:port or unix:/path to listen on."
+        description="Address to listen on: `host:port`, `tcp://host:port` or `unix:/path`. "
+        "Example: `unix:/run/infergate/squeezenet.sock`."
     )
-    model: Name = Field(description="The model, as routes call it.")
+    model: Name = Field(description="The model's name, which is matched against `routes`.")
     framing: Literal["http", "size-prefixed"] = Field(
         default="http",
-        description="`http`, what every released client speaks; or `size-prefixed`: a raw socket "
-        "where each message follows its length, a uint32 in little-endian.",
+        description="`http`, as all released clients use, or `size-prefixed`: a raw socket on "
+        "which each message is preceded by its length, a little-endian uint32.",
     )
     errors: Literal["status", "response"] = Field(
         default="status",
-        description="As on the HTTP port. On a raw socket, which has no status, every error is a "
-        "response.",
+        description="How errors are returned, as in `listeners.http.graphpipe`. A raw socket has "
+        "no status and always uses `response`.",
     )
     accept_both_lengths: bool = Field(
         default=False,
-        description="Take HTTP requests that have Content-Length beside `Transfer-Encoding: "
-        "chunked`, as the client operation of TensorFlow sends them: the first of a connection, "
-        "which ends with it. Not behind a proxy that shares connections.",
+        description="Accept HTTP requests with both Content-Length and `Transfer-Encoding: "
+        "chunked`, as sent by GraphPipe's TensorFlow operation. Only the first request of a "
+        "connection may have both, and the connection is closed after it. Do not use it behind a "
+        "proxy that shares connections between clients (request smuggling).",
     )
     mode: FileMode = Field(
-        default=0o660, description="Who may connect to a unix socket: its file's permissions."
+        default=0o660,
+        description="File permissions of a unix socket, in octal and in quotes, which decide who "
+        'can connect. Example: `"600"`.',
     )
     tls: ListenerTls | None = Field(
-        default=None, description="TLS; left out: plain text. Not on unix sockets."
+        default=None, description="TLS. Unset: plain text. Not available on unix sockets."
     )
 
     @model_validator(mode="after")
     def _tls_fits(self) -> Self:
         if self.tls is not None and self.address.unix:
-            raise PydanticCustomError("mistake", "tls is for TCP: a unix socket stays on this host")
+            raise PydanticCustomError("mistake", "tls is for TCP listeners, not for unix sockets")
         return self
 
     @model_validator(mode="after")
@@ -183,32 +196,35 @@ class GraphPipeListener(Section):
                 if key in self.model_fields_set and getattr(self, key) in ("status", True):
                     raise PydanticCustomError(
                         "mistake",
-                        "a size-prefixed listener has no HTTP: leave out '{key}'",
+                        "a size-prefixed listener does not use HTTP: leave out '{key}'",
                         {"key": key},
                     )
         return self
 
 
 class Listeners(Section):
-    """The ports clients come to. One that is left out has its defaults, `null` switches it off."""
+    """The listeners. A listener that is left out has its defaults; `null` switches it off.
+
+    Example: `{http: {address: 0.0.0.0:8000}, grpc: null}`.
+    """
 
     http: HttpListener | None = Field(
         default=HttpListener(),
-        description="HTTP: V2 REST at /v2, the legacy API at /api, GraphPipe at "
-        "/graphpipe/<model>.",
+        description="HTTP: V2 REST under /v2, the legacy API under /api, GraphPipe under "
+        "`/graphpipe/<model>`.",
     )
     grpc: GrpcListener | None = Field(
         default=GrpcListener(), description="gRPC: the V2 and the legacy service."
     )
     admin: AdminListener | None = Field(
         default=AdminListener(),
-        description="/metrics, /healthz, /readyz, /config and /console.",
+        description="Admin: /metrics, /healthz, /readyz, /config and /console.",
     )
     graphpipe: tuple[GraphPipeListener, ...] = Field(
         default=(),
-        description="Ports and sockets for unmodified GraphPipe clients, a model each.",
+        description="Ports and unix sockets for unmodified GraphPipe clients, one model each.",
     )
 
 
 FRONTENDS: Final = ("http", "grpc")
-"""The listeners that take clients' requests, besides those of one model."""
+"""The listeners for inference requests, besides the per-model ones of GraphPipe."""

@@ -1,4 +1,4 @@
-"""A file to a Config, or to all the mistakes in it."""
+"""Loads routes.yaml into a Config, or raises all the errors in it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from infergate.config.schema import Config
 
 
 def load(path: Path, environ: Mapping[str, str], files: Files | None = None) -> Config:
-    """The configuration in the file ``path``. Raises ConfigError with every mistake. ``files`` is
-    to know all files that are read."""
+    """Return the configuration in the file ``path``.
+
+    ``files`` records every file that is read. Raises ConfigError with all errors.
+    """
     files = files or Files()
     try:
         text = files.read(path).decode("utf-8-sig")
@@ -34,23 +36,26 @@ def load(path: Path, environ: Mapping[str, str], files: Files | None = None) -> 
 
 
 def parse(text: str, file: str, environ: Mapping[str, str], files: Files | None = None) -> Config:
-    """The configuration in ``text``. ``file`` is the name to tell in mistakes; ``files`` are to
-    know those that it names."""
-    read = source.parse(text, file, environ)
-    found: list[Finding] = []
+    """Return the configuration in ``text``.
+
+    ``file`` is its name in error messages and the base of relative paths. ``files`` records the
+    files that it refers to. Raises ConfigError with all errors.
+    """
+    document = source.parse(text, file, environ)
+    findings: list[Finding] = []
     config: Config | None = None
     context = {FOLDER: Path(file).parent, FILES: files or Files()}
     try:
-        config = Config.model_validate(read.data, context=context)
+        config = Config.model_validate(document.data, context=context)
         outline = outline_of(config)
     except ValidationError as error:
-        found += explain(error.errors(include_url=False))
-        outline = salvage(read.data)
-    found += check(outline)
-    mistakes = read.mistakes + [
-        Mistake(file, read.line(path), spell(path), message)
-        for path, message in found
-        if not read.is_spoiled(path)
+        findings += explain(error.errors(include_url=False))
+        outline = salvage(document.data)
+    findings += check(outline)
+    mistakes = document.mistakes + [
+        Mistake(file, document.line(path), spell(path), message)
+        for path, message in findings
+        if not document.is_spoiled(path)
     ]
     if config is None or mistakes:
         raise ConfigError(sorted(mistakes, key=lambda mistake: mistake.line))

@@ -1,4 +1,4 @@
-"""What is written to the terminal: a part of the schema."""
+"""The sections of routes.yaml on logging."""
 
 from __future__ import annotations
 
@@ -11,27 +11,33 @@ from infergate.config.section import Section
 
 
 class SamplingConfig(Section):
-    """Which requests are lines, where there are more than anybody reads. Of requests alike (one
-    route, one outcome) in one second."""
+    """Sampling of the access log, per second and for requests with the same route and outcome.
 
-    first: Positive = Field(default=100, description="So many are lines.")
+    Example: `sampling: {first: 10, thereafter: 1000}`.
+    """
+
+    first: Positive = Field(
+        default=100, description="Number of requests per second that are always logged."
+    )
     thereafter: Annotated[int, Field(ge=0)] = Field(
         default=100,
-        description="Of those after them each so-manieth is; 0: none. A line tells how many were "
-        "left out before it, as `left_out`.",
+        description="Of the further requests, every n-th is logged; its field `left_out` has the "
+        "number of requests skipped before it. `0`: none.",
     )
 
 
 class LogConfig(Section):
-    """What is written to the terminal."""
+    """Logging: the access log on standard output; audit log, warnings and errors on standard
+    error (docs/logs.md)."""
 
     format: Literal["text", "json"] = Field(
         default="text",
-        description="For a person or for a machine: requests (standard output), and the audit, "
-        "warnings and errors (standard error). `--log-format` goes before it.",
+        description="Format of all log lines: `text` for people, `json` for log collectors. "
+        "`--log-format` takes precedence.",
     )
-    access: bool = Field(default=True, description="Whether each request is a line.")
+    access: bool = Field(default=True, description="Write an access log line for each request.")
     sampling: SamplingConfig | None = Field(
         default=None,
-        description="Which requests are lines at high rates; left out: all. Metrics count all.",
+        description="Sampling of the access log at high request rates. Unset: every request is "
+        "logged. Metrics always count every request.",
     )

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, told so that it can be put right."""
+"""Errors in a configuration, with their location and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 Path = tuple[str | int, ...]
-"""Where a value stands: keys and list positions from the top of the file."""
+"""The location of a value: keys and list positions from the top of the file."""
 
 Finding = tuple[Path, str]
-"""What is wrong where."""
+"""A location and a message about the value there."""
 
 _PLAIN_KEY = re.compile(r"[\w*?-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One mistake. ``line`` counts from 1; 0 and an empty ``path`` mean the file as a whole."""
+    """An error in the configuration. ``line`` counts from 1; line 0 and an empty ``path`` stand for
+    the whole file."""
 
     file: str
     line: int
@@ -31,7 +32,7 @@ class Mistake:
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be served, with every mistake found in it."""
+    """An invalid configuration, with all errors found in it."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         super().__init__("\n".join(map(str, mistakes)))
@@ -39,7 +40,7 @@ class ConfigError(Exception):
 
 
 def spell(path: Path) -> str:
-    """``("routes", 0, "backend")`` as ``routes[0].backend``; odd keys stand in brackets."""
+    """Format ``("routes", 0, "backend")`` as ``routes[0].backend``; unusual keys as ``['key']``."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -52,14 +53,14 @@ def spell(path: Path) -> str:
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that ``name`` was most likely meant to be."""
+    """Return the known name that is most similar to ``name``, or None."""
     by_folded = {k.lower().replace("-", "_"): k for k in known}
     close = difflib.get_close_matches(name.lower().replace("-", "_"), by_folded, n=1)
     return by_folded[close[0]] if close else None
 
 
 def or_else(name: str, known: Collection[str]) -> str:
-    """The end of a message about an unknown ``name``: the nearest known one, or all of them."""
+    """Return the end of a message about an unknown ``name``: a suggestion, or all known names."""
     close = nearest(name, known)
     if close is not None:
         return f"; did you mean '{close}'?"

@@ -1,4 +1,4 @@
-"""The configuration's names obey the rule for clients' names."""
+"""Checks that names in routes.yaml are names that clients may use and backends may receive."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from infergate.routing.table import is_regex
 
 _WILDCARD: Final = re.compile(r"[*?\[\]]")
 _GROUP: Final = re.compile(r"\\(?:[0-9]+|g<[^>]*>)")
-_OPTION: Final = "; 'allow_slash_in_model_names: true' accepts such names"
+_OPTION: Final = "; 'allow_slash_in_model_names: true' allows it"
 
 
 def findings(outline: Outline) -> Iterator[Finding]:
-    """Names that no request could have, or that no backend may be sent."""
+    """Yield names that no request could have or that must not be sent to a backend."""
     rule = NameRule(allow_slash=outline.allows_slash)
     for index, model in outline.bound.items():
         yield from _model(("listeners", "graphpipe", index, "model"), model, rule)
     for index, route in outline.routes.items():
-        at: Path = ("routes", index)
+        base: Path = ("routes", index)
         if not is_regex(route.model):
-            yield from _model((*at, "model"), _WILDCARD.sub("x", route.model), rule)
-        yield from _version((*at, "version"), route.version)
-        yield from _rewrite((*at, "rewrite"), route.rewrite, rule)
-        for number, target in enumerate(route.split):
+            yield from _model((*base, "model"), _WILDCARD.sub("x", route.model), rule)
+        yield from _version((*base, "version"), route.version)
+        yield from _rewrite((*base, "rewrite"), route.rewrite, rule)
+        for position, target in enumerate(route.split):
             if target.rewrite is not None:
-                yield from _rewrite((*at, "split", number, "rewrite"), target.rewrite, rule)
+                yield from _rewrite((*base, "split", position, "rewrite"), target.rewrite, rule)
     for name, declared in outline.models.items():
         yield from _model(("models", name), name, rule)
         if declared is not None:
@@ -42,9 +42,9 @@ def _rewrite(path: Path, rewrite: RewriteConfig, rule: NameRule) -> Iterator[Fin
     yield from _model((*path, "model"), _GROUP.sub("x", rewrite.model), rule)
     yield from _version((*path, "version"), rewrite.version)
     for side, names in (("inputs", rewrite.inputs), ("outputs", rewrite.outputs)):
-        for ours, theirs in names.items():
-            yield from _tensor((*path, side, ours), ours)
-            yield from _tensor((*path, side, ours), theirs)
+        for client_name, backend_name in names.items():
+            yield from _tensor((*path, side, client_name), client_name)
+            yield from _tensor((*path, side, client_name), backend_name)
 
 
 def _declared(path: Path, model: ModelConfig) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
-"""What the cross-checks look at: a whole Config, or what can be read of a broken one.
+"""The input of ``check``: an outline of a valid Config, or of the readable parts of an invalid one.
 
-So that a file with a misspelt key still hears about its other mistakes.
+With it, one misspelt key does not hide the other errors in a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from infergate.transport.base import Address
 
 AnySection = TypeVar("AnySection", bound=Section)
 _TELLING: Final = frozenset({"address", "version"})
-"""Keys whose default says something else than the value that could not be read."""
+"""Keys without which a section is not usable: their defaults would be misleading."""
 _LISTENERS: Final = {
     name: type(field.default)
     for name, field in Listeners.model_fields.items()
@@ -31,45 +31,45 @@ _LISTENERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The entries that can be read, each under the path step it has in the file."""
+    """The readable entries of a configuration, by their keys or list positions in the file."""
 
     listeners: Mapping[Path, Address]
-    """Those that are on, each under its path below ``listeners``."""
+    """Addresses of enabled listeners, by their paths below ``listeners``."""
     bound: Mapping[int, str]
-    """The model of each listener that has one."""
+    """The model of each per-model listener, by its position."""
     backends: Mapping[str, BackendConfig | None] | None
-    """None for a backend that cannot be read; None for all where there is no mapping of them."""
+    """By name, with None for an unreadable backend; None if there is no mapping of backends."""
     routes: Mapping[int, RouteConfig]
     models: Mapping[str, ModelConfig | None]
     used: frozenset[str] | None
-    """The backends that routes name; None where a route may name one that cannot be read."""
+    """Names of backends that routes refer to; None if a reference may be unreadable."""
     has_frontend: bool
-    """False where it is certain that no listener takes requests."""
+    """False if certainly no listener accepts requests."""
     has_all_routes: bool
-    """False where a route cannot be read, which might match what no other does."""
+    """False if a route is unreadable: it might match models that no other route matches."""
     access: AccessConfig | None
-    """None also where it cannot be read."""
+    """None if there is no such section, or it is unreadable."""
     has_workers: bool = False
-    """Whether several processes serve."""
+    """Whether there are several workers."""
     shares_memory: bool = False
     acts_openly: bool = False
-    """Whether the console acts for whoever reaches it."""
+    """Whether console actions are enabled without a key."""
     allows_slash: bool = False
-    """Whether the names of models may contain "/"."""
+    """Whether model names may contain "/"."""
 
 
 def outline_of(config: Config) -> Outline:
-    """All of a Config."""
+    """Return the outline of a valid Config."""
     listeners = {name: getattr(config.listeners, name) for name in _LISTENERS}
-    bound = dict(enumerate(config.listeners.graphpipe))
+    per_model = dict(enumerate(config.listeners.graphpipe))
     return Outline(
-        listeners=_addresses(listeners, bound),
-        bound={index: each.model for index, each in bound.items()},
+        listeners=_addresses(listeners, per_model),
+        bound={index: listener.model for index, listener in per_model.items()},
         backends=config.backends,
         routes=dict(enumerate(config.routes)),
         models=config.models,
         used=frozenset(name for route in config.routes for _, name in named_backends(route)),
-        has_frontend=bool(bound) or any(listeners[name] is not None for name in FRONTENDS),
+        has_frontend=bool(per_model) or any(listeners[name] is not None for name in FRONTENDS),
         has_all_routes=True,
         access=config.access,
         has_workers=config.workers > 1,
@@ -80,33 +80,35 @@ def outline_of(config: Config) -> Outline:
 
 
 def salvage(data: Any) -> Outline:
-    """What can be read of ``data`` that is not a Config."""
+    """Return the outline of the readable parts of ``data``, which is not a valid Config."""
     top = data if isinstance(data, dict) else {}
-    given = _mapping(top.get("listeners"))
-    listeners = {name: _read(section, given.get(name, {})) for name, section in _LISTENERS.items()}
-    bound = _entries(given.get("graphpipe"))
-    read_bound = {index: _read(GraphPipeListener, entry) for index, entry in bound.items()}
-    entries = _entries(top.get("routes"))
-    read = {index: _read(RouteConfig, entry) for index, entry in entries.items()}
+    listener_data = _mapping(top.get("listeners"))
+    listeners = {
+        name: _read(section, listener_data.get(name, {})) for name, section in _LISTENERS.items()
+    }
+    entries = _entries(listener_data.get("graphpipe"))
+    per_model = {index: _read(GraphPipeListener, entry) for index, entry in entries.items()}
+    route_data = _entries(top.get("routes"))
+    routes = {index: _read(RouteConfig, entry) for index, entry in route_data.items()}
     backends = top.get("backends")
     return Outline(
-        listeners=_addresses(listeners, read_bound),
-        bound={index: each.model for index, each in read_bound.items() if each is not None},
-        backends={name: _read(BackendConfig, each) for name, each in backends.items()}
+        listeners=_addresses(listeners, per_model),
+        bound={index: item.model for index, item in per_model.items() if item is not None},
+        backends={name: _read(BackendConfig, item) for name, item in backends.items()}
         if isinstance(backends, dict) and backends
         else None,
-        routes={index: route for index, route in read.items() if route is not None},
+        routes={index: route for index, route in routes.items() if route is not None},
         models={
-            name: _read(ModelConfig, each) for name, each in _mapping(top.get("models")).items()
+            name: _read(ModelConfig, item) for name, item in _mapping(top.get("models")).items()
         },
-        used=_used(list(entries.values())),
-        has_frontend=bool(bound)
-        or not all(name in given and given[name] is None for name in FRONTENDS),
-        has_all_routes=bool(entries) and None not in read.values(),
+        used=_used(list(route_data.values())),
+        has_frontend=bool(entries)
+        or not all(name in listener_data and listener_data[name] is None for name in FRONTENDS),
+        has_all_routes=bool(route_data) and None not in routes.values(),
         access=_whole(AccessConfig, top.get("access")),
         has_workers=top.get("workers", 1) != 1,
         shares_memory=_mapping(top.get("control")).get("shared_memory") is True,
-        acts_openly=_acts_openly(_read(AdminListener, given.get("admin", {}))),
+        acts_openly=_acts_openly(_read(AdminListener, listener_data.get("admin", {}))),
         allows_slash=top.get("allow_slash_in_model_names") is True,
     )
 
@@ -118,13 +120,13 @@ def _acts_openly(admin: AdminListener | None) -> bool:
 def _addresses(
     named: Mapping[str, Any], bound: Mapping[int, GraphPipeListener | None]
 ) -> dict[Path, Address]:
-    found: dict[Path, Address] = {
-        (name,): each.address for name, each in named.items() if each is not None
+    addresses: dict[Path, Address] = {
+        (name,): section.address for name, section in named.items() if section is not None
     }
     for index, listener in bound.items():
         if listener is not None:
-            found["graphpipe", index] = listener.address
-    return found
+            addresses["graphpipe", index] = listener.address
+    return addresses
 
 
 def _entries(value: Any) -> dict[int, Any]:
@@ -132,12 +134,12 @@ def _entries(value: Any) -> dict[int, Any]:
 
 
 def _used(routes: list[Any]) -> frozenset[str] | None:
-    told = [_mapping(route).get("backend") for route in routes]
+    names = [_mapping(route).get("backend") for route in routes]
     for route in map(_mapping, routes):
-        told += [_mapping(each).get("backend") for each in _entries(route.get("split")).values()]
-        told += [_mapping(route["mirror"]).get("backend")] if "mirror" in route else []
-        told += [route["fallback"]] if "fallback" in route else []
-    return frozenset(map(str, told)) if told and None not in told else None
+        names += [_mapping(item).get("backend") for item in _entries(route.get("split")).values()]
+        names += [_mapping(route["mirror"]).get("backend")] if "mirror" in route else []
+        names += [route["fallback"]] if "fallback" in route else []
+    return frozenset(map(str, names)) if names and None not in names else None
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -145,7 +147,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _whole(section: type[AnySection], data: Any) -> AnySection | None:
-    """``data`` as a ``section``; None where anything of it is wrong."""
+    """Return ``data`` as a ``section``, or None if any of it is invalid."""
     try:
         return section.model_validate(data)
     except ValidationError:
@@ -153,14 +155,14 @@ def _whole(section: type[AnySection], data: Any) -> AnySection | None:
 
 
 def _read(section: type[AnySection], data: Any) -> AnySection | None:
-    """``data`` as a ``section``, if need be without keys that are wrong and matter to no check."""
+    """Return ``data`` as a ``section``, without invalid keys; None if those are essential."""
     try:
         return section.model_validate(data)
     except ValidationError as error:
-        wrong = {details["loc"][0] for details in error.errors() if details["loc"]}
-    if not isinstance(data, dict) or wrong & _TELLING:
+        invalid = {details["loc"][0] for details in error.errors() if details["loc"]}
+    if not isinstance(data, dict) or invalid & _TELLING:
         return None
     try:
-        return section.model_validate({k: v for k, v in data.items() if k not in wrong})
+        return section.model_validate({k: v for k, v in data.items() if k not in invalid})
     except ValidationError:
         return None

@@ -1,4 +1,4 @@
-"""Which protocols a backend may speak in this version: the codec registry's, and builtin."""
+"""The protocols that a backend may speak: those of the codec registry, and builtin."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from infergate.codecs.registry import plugins
 from infergate.config.mistakes import or_else
 
 BUILTIN: Final = "builtin"
-"""The models inside this process: no codec, no endpoint."""
+"""The protocol of the embedded models, which have neither codec nor endpoints."""
 UNIX_HTTP: Final = "http+unix"
 UNIX: Final = "unix"
 SCHEMES: Final = {Carrier.HTTP: ("http", "https", UNIX_HTTP), Carrier.GRPC: ("grpc", "grpcs")}
 FRAMED_SCHEMES: Final = ("tcp", UNIX)
-"""What size-prefixed frames go over, for protocols that fit into them."""
+"""Schemes for size-prefixed messages, for protocols that support them."""
 UNIX_SCHEMES: Final = frozenset({UNIX, UNIX_HTTP})
 TLS_SCHEMES: Final = frozenset({"https", "grpcs"})
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-"""gRPC and raw sockets have no port of their own."""
+"""Default ports. gRPC and raw sockets have none."""
 
 
 def carriers() -> dict[str, Carrier | None]:
-    """Every protocol of this version with what carries it; None: nothing, it is in-process."""
+    """Return the transport of every protocol; None for builtin, which needs none."""
     return {BUILTIN: None} | {name: plugin.carrier for name, plugin in plugins().items()}
 
 
 def sharing() -> list[str]:
-    """The protocols whose servers may read shared memory themselves."""
+    """Return the protocols whose servers can access shared memory."""
     return [name for name, plugin in plugins().items() if plugin.shares_memory]
 
 
 def schemes(protocol: str) -> tuple[str, ...]:
-    """What the endpoints of a backend that speaks ``protocol`` may begin with; none: in-process."""
+    """Return the URL schemes that endpoints of ``protocol`` may have; none for builtin."""
     plugin = plugins().get(protocol)
     if plugin is None:
         return ()
@@ -40,7 +40,7 @@ def schemes(protocol: str) -> tuple[str, ...]:
 
 
 def parse_protocol(name: str) -> str:
-    """``name`` where it is a protocol of this version. Raises ValueError."""
+    """Return ``name`` if it is a supported protocol. Raises ValueError otherwise."""
     known = carriers()
     if name in known:
         return name

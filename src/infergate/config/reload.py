@@ -1,4 +1,4 @@
-"""How a configuration is replaced, and how the process ends: a part of the schema."""
+"""The sections of routes.yaml on configuration reload and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -9,34 +9,37 @@ from infergate.config.section import Section
 
 
 class ReloadConfig(Section):
-    """When the configuration is read again while infergate runs. SIGHUP always does it."""
+    """Configuration reload at run time. SIGHUP always triggers one. An invalid configuration is
+    rejected and the current one stays active."""
 
     watch: bool = Field(
         default=True,
-        description="Whether it is when its file, or a file that it names, changes. A Kubernetes "
-        "ConfigMap's are watched as well.",
+        description="Reload when the configuration file, or a file that it names, changes. "
+        "Kubernetes ConfigMap mounts are supported.",
     )
     quiet: PositiveDuration = Field(
         default=0.5,
-        description="How long those files have to be left alone first, so that what is half "
-        "written is not read.",
+        description="How long the watched files must stay unchanged before a reload, so that no "
+        "half-written file is read. Example: `2s`.",
     )
     post: bool = Field(
         default=False,
-        description="Whether it is on POST /reload on the admin listener, by whoever reaches that "
-        "(`listeners.admin.keys`: and has a key). Each is told to the audit log.",
+        description="Reload on POST /reload on the admin listener, by anyone who can connect to it "
+        "or, with `listeners.admin.keys`, who has a key. Each such request is written to the audit "
+        "log.",
     )
 
 
 class DrainConfig(Section):
-    """How SIGTERM and SIGINT end the process."""
+    """Graceful shutdown (draining) on SIGTERM and SIGINT."""
 
     delay: Duration = Field(
         default=5.0,
-        description="How long /readyz already fails while requests are still accepted, so that "
-        "load balancers look elsewhere first.",
+        description="How long /readyz fails while requests are still accepted, so that load "
+        "balancers take the gateway out of rotation first.",
     )
     timeout: Duration = Field(
         default=30.0,
-        description="How long requests may then take to finish before they are cancelled.",
+        description="How long requests in progress may then take to finish before they are "
+        "cancelled. Example: `2m`.",
     )

@@ -21,113 +21,133 @@ from infergate.config.traffic import HedgeConfig, MirrorConfig, RetryConfig, Sha
 
 
 class RewriteConfig(Section):
-    """What the backend calls things. What is left out is called as the client calls it."""
+    """Names that differ between clients and the backend. Other names are passed on unchanged.
+
+    Example: `rewrite: {model: resnet50, inputs: {image: data}}`.
+    """
 
     model: Text = Field(
         default="",
-        description="The backend's name of the model. After a regular expression, `\\1` or "
-        "`\\g<name>` is what its group matched.",
+        description="The model's name at the backend. If the route's `model` is a regular "
+        "expression, `\\1` or `\\g<name>` is replaced by what the group matched. Example: "
+        "`bert_\\1`, for the route `/bert-(.*)/`.",
     )
-    version: Text = Field(default="", description="The version to ask the backend for.")
+    version: Text = Field(
+        default="", description='The model version to request from the backend. Example: `"3"`.'
+    )
     inputs: dict[str, Name] = Field(
-        default={}, description="The client's name of an input: the backend's name of it."
+        default={},
+        description="Input names: from the client's to the backend's. Example: `{image: data}`.",
     )
     outputs: dict[str, Name] = Field(
-        default={}, description="The client's name of an output: the backend's name of it."
+        default={},
+        description="Output names: from the client's to the backend's. Example: `{probs: prob}`.",
     )
 
 
 class TargetConfig(Section):
-    """A backend that gets a share of a route's inferences."""
+    """A backend that receives a percentage of a route's inferences, such as a canary."""
 
-    backend: Name = Field(description="The name of a backend, which may be the route's own.")
-    percent: Share = Field(description="How many percent of the inferences.")
+    backend: Name = Field(
+        description="The backend's name. It may be the route's own backend, with another `rewrite`."
+    )
+    percent: Share = Field(
+        description="Percentage of the inferences, up to 100; fractions are allowed. Example: `5`."
+    )
     rewrite: RewriteConfig | None = Field(
-        default=None, description="What it calls things; left out: as the route's `rewrite` says."
+        default=None, description="Names at this backend. Unset: the route's `rewrite`."
     )
 
 
 class RouteConfig(Section):
-    """Which requests go to which backend."""
+    """A rule that sends requests for certain models to a backend."""
 
     model: Pattern = Field(
-        description="A model's name, a glob (`bert-*`) or `/a regular expression/` that matches "
-        "the whole name."
+        description="Model names that match: a name, a glob such as `bert-*`, or `/a regular "
+        "expression/`, which must match the whole name."
     )
-    version: Text = Field(default="", description="Only requests for this version; left out: any.")
-    backend: Name = Field(description="The name of a backend.")
+    version: Text = Field(
+        default="",
+        description='Match only requests for this model version. Example: `"2"`. Unset: all '
+        "requests, with or without a version.",
+    )
+    backend: Name = Field(description="The name of the backend, a key of `backends`.")
     rewrite: RewriteConfig = Field(
-        default=RewriteConfig(), description="What the backend calls things."
+        default=RewriteConfig(),
+        description="Names of the model and its tensors at the backend, where they differ.",
     )
     timeout: PositiveDuration | None = Field(
         default=None,
-        description="For one request, and each answer of a stream; left out: the backend's. A "
-        "client's shorter deadline wins.",
+        description="Timeout of a request, and of each response of a stream. Unset: the backend's. "
+        "A shorter deadline set by the client takes precedence.",
     )
     idle_timeout: PositiveDuration | None = Field(
         default=None,
-        description="Longest pause between two answers of a stream; left out: `timeout`.",
+        description="Maximum pause between two responses of a stream. Unset: `timeout`.",
     )
     idempotent: bool = Field(
         default=False,
-        description="Whether an inference may be carried out twice without harm, as those of "
-        "models without state may: then one that was sent is tried again, too, if its connection "
-        "broke, its try was too slow, or the server answered 502, 503 or 504 (gRPC: UNAVAILABLE). "
-        "Those of sequences never are.",
+        description="Declare that an inference may safely run twice, as with stateless models. "
+        "Inferences that were already sent are then retried as well, if the connection broke, the "
+        "attempt timed out (`retry.per_try_timeout`), or the server returned 502, 503 or 504 "
+        "(gRPC: UNAVAILABLE). Otherwise only requests that were not sent are retried. Inferences "
+        "of a sequence are never sent twice.",
     )
-    retry: RetryConfig = Field(
-        default=RetryConfig(), description="What becomes of a request that fails."
-    )
+    retry: RetryConfig = Field(default=RetryConfig(), description="Retry policy.")
     hedge: HedgeConfig | None = Field(
         default=None,
-        description="When an inference that is slow is sent a second time, on an `idempotent` "
-        "route; left out: never. Streams never are.",
+        description="Hedged requests: when to send a slow inference a second time, to another "
+        "endpoint. Requires `idempotent: true`; streams are not hedged. Unset: never.",
     )
     headers: dict[HeaderName, Text] = Field(
         default={},
-        description="Only requests with these headers (gRPC: metadata): their names, and values or "
-        "globs of values. The index of models tells only of routes without.",
+        description="Match only requests with all of these headers (gRPC: metadata), given as "
+        "names and values or globs of values. Example: `{x-tenant: team-*}`. The model index lists "
+        "only models of routes without `headers`.",
     )
     split: tuple[TargetConfig, ...] = Field(
         default=(),
-        description="Other backends that get a share of the inferences, as a canary does; the rest "
-        "goes to `backend`, which also answers all questions about the model.",
+        description="Traffic splitting (canary, A/B): further backends that each receive a "
+        "percentage of the inferences. The rest goes to `backend`, which also answers metadata "
+        "requests. Example: `[{backend: canary, percent: 5}]`.",
     )
     split_by: HeaderName | None = Field(
         default=None,
-        description="The header (gRPC: metadata) whose value decides which share a request is in, "
-        "always the same, in every gateway; left out, or where a request has none: its id. "
-        "Sequences are never torn apart.",
+        description="The header (gRPC: metadata) whose value assigns a request to a backend of the "
+        "split: equal values go to the same backend, on every gateway. Example: `x-user-id`. "
+        "Unset, or for requests without the header: the request id. A sequence always stays on "
+        "one backend.",
     )
     fallback: Text = Field(
         default="",
-        description="The name of a backend that gets inferences which could not be sent to "
-        "`backend`, for none of the endpoints that were tried could be reached. Those of sequences "
-        "never go there.",
+        description="The name of a backend that receives inferences for which no endpoint of "
+        "`backend` could be reached. Inferences of a sequence do not fall back.",
     )
     mirror: MirrorConfig | None = Field(
-        default=None, description="A backend that gets copies of inferences."
+        default=None,
+        description="Traffic mirroring (shadowing): a backend that receives copies of inferences.",
     )
     validate_: bool = Field(
         default=True,
         alias="validate",
-        description="Whether a message that goes on as it came is checked first. `false` spares "
-        "reading JSON of clients that are trusted.",
+        description="Validate messages that are passed through to a backend of the same protocol. "
+        "`false` saves parsing their JSON; use it only for trusted clients.",
     )
     cast: dict[str, TensorType] = Field(
         default={},
-        description="What stands for a datatype where a protocol cannot carry it, like `{BF16: "
-        "FP32, BOOL: UINT8}`: only BOOL (GraphPipe lacks it) and BF16 (GraphPipe and the legacy "
-        "API do), to a datatype that holds all their values. Clients of such a protocol are told, "
-        "given and send that instead; what they send is cast back: a number other than 0 is true, "
-        "a float is rounded. Without it such a tensor is an error.",
+        description="Substitutes for datatypes that a protocol of the route lacks. Example: "
+        "`{BF16: FP32, BOOL: UINT8}`. Only BOOL (missing in GraphPipe) and BF16 (missing in "
+        "GraphPipe and the legacy API) can be cast, to a datatype that holds all their values. "
+        "Clients of such a protocol see, receive and send the substitute; values they send are "
+        "cast back: a nonzero number becomes true, a float is rounded. Without a cast, such a "
+        "tensor is an error.",
     )
     labels: dict[str, Labels] = Field(
         default={},
-        description="The client's name of an output: the names of its classes, first to last, as a "
-        "list or as the path (from this file) of a text file with one a line. They are told where "
-        "a client asks for classes and the backend has none to give, so that infergate picks them "
-        "from its values.",
+        description="Class labels of outputs, in order, as a list or as the path (relative to this "
+        "file) of a text file with one label per line. Example: `{probs: labels/imagenet.txt}`. "
+        "They are used when a client requests classification and infergate has to select the "
+        "classes because the backend does not.",
     )
 
 

@@ -1,8 +1,8 @@
-"""The one typed schema of routes.yaml.
+"""The typed schema of routes.yaml.
 
-Every key is a field here with its description and default: the reference page and the JSON schema
-are made from them. What concerns more than one entry (a route's backend, two listeners on one
-address) is ``check``'s matter.
+Each key is a field with a description and a default, from which the reference page and the JSON
+schema are generated. Rules that span several entries, such as a route that names an unknown
+backend, belong to ``check``.
 """
 
 from __future__ import annotations
@@ -43,81 +43,94 @@ from infergate.core.limits import DEFAULT_LIMITS
 
 
 class BackendConfig(Section):
-    """A server, or several alike, that models are served from."""
+    """A backend (upstream, in Envoy a cluster): a model server, or replicas of one."""
 
     protocol: Protocol = Field(
-        description="What it speaks: `v2-rest`, `v2-grpc`, `trtis-http` or `trtis-grpc` for the "
-        "legacy TensorRT Inference Server, `graphpipe`, or `builtin` for the models inside "
-        "infergate itself."
+        description="The protocol that the servers speak: `v2-rest`, `v2-grpc`, `trtis-http` or "
+        "`trtis-grpc` (the legacy TensorRT Inference Server), `graphpipe`, or `builtin` for the "
+        "models embedded in infergate."
     )
     endpoints: tuple[EndpointUrl, ...] = Field(
         default=(),
-        description="Where it is, at least one URL: http:// or https:// (with a path before /v2 if "
-        "need be; the port defaults to 80 or 443) or http+unix:/path, for v2-rest and others "
-        "over HTTP; grpc:// or grpcs:// with a port for v2-grpc and trtis-grpc; for graphpipe also "
-        "size-prefixed messages over tcp://host:port or unix:/path; none for builtin. https and "
-        "grpcs trust the system's certificates, or those that "
-        "SSL_CERT_FILE and SSL_CERT_DIR name. One of several may have a weight, and each a name: "
-        "`{url: http://a:8000/t0ken, weight: 3, name: large}`. Logs, metrics and the console show "
-        "the name, else the URL, whose path is hidden. A host name stands for all its addresses, "
-        "each of which is an endpoint with the name's weight (`dns_refresh`). `balance` says which "
-        "is asked; those of a sequence go to one, always the same (docs/decisions/0013).",
+        description="URLs of the servers; at least one, except for `builtin`, which takes none. "
+        "Example: `[http://10.0.0.7:8000, http://10.0.0.8:8000]`. Schemes: `http://`, `https://` "
+        "(port 80 or 443 by default; may have a path prefix, which precedes `/v2`) or "
+        "`http+unix:/path` for protocols over HTTP; `grpc://` or `grpcs://` with a port for "
+        "`v2-grpc` and `trtis-grpc`; for `graphpipe` also `tcp://host:port` or `unix:/path` for "
+        "size-prefixed messages. `https` and `grpcs` trust the system's certificates, or those in "
+        "SSL_CERT_FILE and SSL_CERT_DIR; see `tls`. An endpoint may have a load balancing weight "
+        "(1 to 1000) and a name: `{url: http://a:8000/t0ken, weight: 3, name: large}`. Logs, "
+        "metrics and the console show the name, or else the URL with its path hidden. A host name "
+        "is resolved to all its addresses; each is an endpoint of its own with the configured "
+        "weight (`dns_refresh`). `balance` selects the endpoint of a request; all requests of a "
+        "sequence go to the same one (docs/decisions/0013).",
     )
     balance: BalanceConfig = Field(
-        default=BalanceConfig(), description="How it is chosen which of several endpoints is asked."
+        default=BalanceConfig(),
+        description="Load balancing: how the endpoint of a request is selected.",
     )
     health: HealthConfig = Field(
-        default=HealthConfig(), description="How servers are asked whether they are ready."
+        default=HealthConfig(), description="Active health checks of the endpoints."
     )
     outliers: OutlierConfig = Field(
-        default=OutlierConfig(), description="When an endpoint that fails is let alone."
+        default=OutlierConfig(),
+        description="Outlier detection (passive health checking, circuit breaking): when a failing "
+        "endpoint is ejected.",
     )
     dns_refresh: Duration = Field(
         default=5.0,
-        description="How often the names of endpoints are looked up: addresses that are new get "
-        "requests, those that are gone finish what they have. IPv4 addresses where there are any, "
-        "else IPv6. A name that has none any more keeps those it had. 0: whenever a connection is "
-        "made, and a name is one endpoint; so is `localhost` always.",
+        description="How often host names of endpoints are resolved again. New addresses receive "
+        "requests; removed ones finish their requests in progress. IPv4 addresses are used where "
+        "there are any, IPv6 otherwise. A name that no longer resolves keeps its last addresses. "
+        "`0` resolves the name at each new connection and treats it as a single endpoint, as "
+        "`localhost` always is.",
     )
     timeout: PositiveDuration = Field(
         default=30.0,
-        description="For one request, and each answer of a stream, where its route says nothing "
-        "else.",
+        description="Timeout of a request, and of each response of a stream, unless the route sets "
+        "its own. Example: `2m`.",
     )
     connect_time: PositiveDuration | None = Field(
         None,
-        description="Connecting to an endpoint of it; left out: `limits.connect_time`.",
+        description="Connect timeout of the endpoints. Unset: `limits.connect_time`.",
     )
     tls: BackendTls | None = Field(
-        default=None, description="Whom https:// and grpcs:// endpoints trust, and what they show."
+        default=None,
+        description="TLS settings of `https://` and `grpcs://` endpoints: trusted authorities, and "
+        "the client certificate for mTLS. Unset: the system's authorities, no client certificate.",
     )
     connections: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Requests at a time to each endpoint; the others wait for their turn. 1 for "
-        "servers that serve one connection at a time, as graphpipe-py's. 0: as many as come. Not "
-        "over gRPC.",
+        description="Maximum number of requests in progress at each endpoint; further ones wait. "
+        "Set it to `1` for servers that handle one connection at a time, such as graphpipe-py. "
+        "`0`: unlimited. Not available over gRPC.",
     )
     profile: ProfileName = Field(
         default="auto",
-        description="Which server's habits to expect; `auto` asks the server who it is.",
+        description="The server implementation, whose known deviations from the protocol are taken "
+        "into account. `auto` detects it from the server's metadata. Example: `triton`.",
     )
     forward_headers: tuple[HeaderGlob, ...] = Field(
         default=("traceparent", "tracestate", "baggage", "x-request-id"),
-        description="Names or globs of client headers (gRPC: metadata) passed on to the backend.",
+        description="Client request headers (gRPC: metadata) to pass on to the backend, by name or "
+        "glob. Setting it replaces the default list. Example: `[traceparent, x-tenant-*]`.",
     )
     return_headers: tuple[HeaderGlob, ...] = Field(
         default=("endpoint-load-metrics",),
-        description="Names or globs of the backend's headers passed back to the client.",
+        description="Backend response headers (gRPC: metadata) to pass back to the client, by name "
+        "or glob. Example: `[endpoint-load-metrics, x-model-*]`.",
     )
     limits: BackendLimits = Field(
-        default=BackendLimits(), description="How much of it is asked at once."
+        default=BackendLimits(),
+        description="Concurrency limit, queue, retry budget and header size of the backend.",
     )
     shared_memory: Literal["copy", "forward"] = Field(
         default="copy",
-        description="Where `control.shared_memory` is on: `copy` reads and writes clients' regions "
-        "here, whatever the backend; `forward` registers them with the backend as well, and asks "
-        "it by their names: for one endpoint, on the same host, that has the extension (Triton, "
-        "the legacy server). Only so can regions on GPUs be used.",
+        description="How tensors in shared memory reach the backend, with `control.shared_memory` "
+        "on. `copy`: infergate reads and writes the client's regions; works with every backend. "
+        "`forward`: infergate also registers the regions with the backend and refers to them by "
+        "name; requires exactly one endpoint, on the same host, whose server supports the "
+        "extension (Triton, the legacy server). CUDA shared memory requires `forward`.",
     )
 
     @model_validator(mode="after")
@@ -135,7 +148,7 @@ class BackendConfig(Section):
         if self.connections and "http" not in protocols.schemes(self.protocol):
             raise PydanticCustomError(
                 "mistake",
-                "connections is for protocols over HTTP, which '{protocol}' is not",
+                "connections is for protocols over HTTP; '{protocol}' is not one",
                 {"protocol": self.protocol},
             )
         if self.protocol == protocols.BUILTIN and self.limits.max_requests:
@@ -152,7 +165,7 @@ class BackendConfig(Section):
                 raise PydanticCustomError(
                     "mistake",
                     "tls is for endpoints over https:// or grpcs://{other}",
-                    {"other": f", which '{plain[0]}' is not" if plain else ""},
+                    {"other": f"; '{plain[0]}' is not one" if plain else ""},
                 )
         return self
 
@@ -162,7 +175,7 @@ class BackendConfig(Section):
             if self.protocol not in protocols.sharing():
                 raise PydanticCustomError(
                     "mistake",
-                    "shared_memory 'forward' is for {known}, which '{protocol}' is none of",
+                    "shared_memory 'forward' is for {known}; '{protocol}' does not support it",
                     {"known": ", ".join(protocols.sharing()), "protocol": self.protocol},
                 )
             if len(self.endpoints) > 1:
@@ -176,189 +189,224 @@ class BackendConfig(Section):
 
 
 class TensorConfig(Section):
-    """An input or output of a model."""
+    """An input or output of a declared model.
 
-    name: Name = Field(description="As clients call it.")
-    datatype: TensorType = Field(description="As the Open Inference Protocol spells it.")
+    Example: `{name: image, datatype: FP32, shape: [-1, 3, 224, 224]}`.
+    """
+
+    name: Name = Field(description="The tensor's name, as clients use it.")
+    datatype: TensorType = Field(
+        description="The datatype, as the Open Inference Protocol names it."
+    )
     shape: tuple[Dimension, ...] = Field(
-        description="Its dimensions, with the batch dimension; -1 is any size."
+        description="The dimensions, including the batch dimension; `-1` means any size. Example: "
+        "`[-1, 3, 224, 224]`."
     )
 
 
 class ModelConfig(Section):
-    """What a model needs that its backend cannot tell."""
+    """Metadata of a model whose backend does not provide it, such as datatypes for a GraphPipe
+    server."""
 
     max_batch_size: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="The largest batch, told in its metadata; 0: shapes have no batch dimension.",
+        description="Maximum batch size reported in the model's metadata. `0`: the shapes have no "
+        "batch dimension.",
     )
-    inputs: tuple[TensorConfig, ...] = Field(default=(), description="Its inputs.")
-    outputs: tuple[TensorConfig, ...] = Field(default=(), description="Its outputs.")
+    inputs: tuple[TensorConfig, ...] = Field(default=(), description="The input tensors.")
+    outputs: tuple[TensorConfig, ...] = Field(default=(), description="The output tensors.")
     platform: Text = Field(
-        default="", description="The framework it runs in, told in its metadata."
+        default="",
+        description="The framework reported in the model's metadata. Example: `onnxruntime_onnx`.",
     )
-    versions: tuple[Text, ...] = Field(default=(), description="The versions told in its metadata.")
+    versions: tuple[Text, ...] = Field(
+        default=(), description='Versions reported in the model\'s metadata. Example: `["1", "2"]`.'
+    )
 
 
-# ---- what may be changed ----------------------------------------------------------------------
+# ---- operations that change state -------------------------------------------------------------
 
 
 class ControlConfig(Section):
-    """Operations that change servers' state. All are off unless switched on."""
+    """Operations that change the state of infergate or of backends. All are off by default."""
 
     repository: bool = Field(
         default=False,
-        description="Whether clients may load and unload models: on every endpoint of the model's "
-        "backend. The index of models is always served.",
+        description="Allow clients to load and unload models. The operation runs on every endpoint "
+        "of the model's backend. The model index is always available.",
     )
     shared_memory: bool = Field(
         default=False,
-        description="Whether clients of the same host may register regions of shared memory and "
-        "keep inputs and outputs there. Whoever reaches a listener can then have any object of "
-        "/dev/shm read and written that infergate's user may.",
+        description="Allow clients on the same host to register system shared memory regions and "
+        "to keep inputs and outputs in them. Every client of a listener can then make infergate "
+        "read and write any object in /dev/shm that infergate's user can access.",
     )
     settings: bool = Field(
         default=False,
-        description="Whether clients may see and change trace and log settings: those of a model "
-        "go to its backend, those of the server to every backend that has them.",
+        description="Allow clients to read and change trace and log settings. Settings of a model "
+        "are sent to its backend, settings of the server to every backend that supports them.",
     )
 
 
-# ---- bounds and habits ------------------------------------------------------------------------
+# ---- limits -----------------------------------------------------------------------------------
 
 
 class LimitsConfig(Section):
-    """What one request, one connection and all of them together may ask."""
+    """Limits on one request, on one connection, and on all of them together (docs/limits.md)."""
 
     body: PositiveSize = Field(
         default=DEFAULT_LIMITS.body,
-        description="A request or answer, and what a compressed one may inflate to.",
+        description="Maximum size of a request or response body or message, also after "
+        "decompression. Larger requests are refused: HTTP 413, gRPC RESOURCE_EXHAUSTED. Example: "
+        "`256MiB`.",
     )
     json_: PositiveSize = Field(
         default=DEFAULT_LIMITS.json,
         alias="json",
-        description="The JSON part of a body, and each event of a server's stream.",
+        description="Maximum size of the JSON part of a body, and of each server-sent event.",
     )
     json_inline: PositiveSize = Field(
         default=DEFAULT_LIMITS.json_inline,
-        description="JSON up to this is read and written by the process that serves, longer by one "
-        "of its `helpers`.",
+        description="JSON up to this size is parsed and written in the serving process; larger "
+        "JSON is offloaded to a helper process (`helpers`).",
     )
     headers: PositiveSize | None = Field(
         default=None,
-        description="All header lines or metadata of one request. Left out: 16KiB, and 64KiB on "
-        "`listeners.http`, where NV-InferRequest of the legacy API is one of them.",
+        description="Maximum total size of the headers or metadata of a request. Unset: 16KiB, but "
+        "64KiB on `listeners.http`, where the legacy API sends NV-InferRequest as a header.",
     )
     response_header: PositiveSize | None = Field(
         default=None,
-        description="The longest header line of a backend's response. Left out: 64KiB, and 100KiB "
-        "of `trtis-http`, whose NV-InferResponse holds all classes.",
+        description="Maximum length of one header line in a backend's response. Unset: 64KiB, but "
+        "100KiB for `trtis-http`, whose NV-InferResponse header holds all classes.",
     )
     header_count: Positive = Field(
-        default=DEFAULT_LIMITS.header_count, description="Header lines of one request."
+        default=DEFAULT_LIMITS.header_count,
+        description="Maximum number of header lines of a request.",
     )
     tensors: Positive = Field(
-        default=DEFAULT_LIMITS.tensors, description="Inputs, or requested outputs, of one request."
+        default=DEFAULT_LIMITS.tensors,
+        description="Maximum number of inputs, and of requested outputs, of a request.",
     )
-    rank: Positive = Field(default=DEFAULT_LIMITS.rank, description="Dimensions of one tensor.")
+    rank: Positive = Field(
+        default=DEFAULT_LIMITS.rank, description="Maximum number of dimensions of a tensor."
+    )
     header_time: PositiveDuration = Field(
         default=DEFAULT_LIMITS.header_time,
-        description="From the first byte of a request to the end of its headers.",
+        description="Request header timeout: from the first byte of a request to the end of its "
+        "headers.",
     )
     idle_body_time: PositiveDuration = Field(
-        default=DEFAULT_LIMITS.idle_body_time, description="Longest pause inside a request body."
+        default=DEFAULT_LIMITS.idle_body_time,
+        description="Maximum pause while a request body is being received.",
     )
     keepalive_time: PositiveDuration = Field(
         default=DEFAULT_LIMITS.keepalive_time,
-        description="How long an idle client connection stays open.",
+        description="Idle timeout (keep-alive) of client connections.",
     )
     connect_time: PositiveDuration = Field(
-        default=DEFAULT_LIMITS.connect_time, description="Connecting to an endpoint."
+        default=DEFAULT_LIMITS.connect_time,
+        description="Connect timeout of endpoints; overridden by a backend's `connect_time`.",
     )
     streams: Positive = Field(
-        default=DEFAULT_LIMITS.streams, description="Concurrent HTTP/2 streams of one connection."
+        default=DEFAULT_LIMITS.streams,
+        description="Maximum number of concurrent HTTP/2 streams per connection.",
     )
     regions: Positive = Field(
         default=DEFAULT_LIMITS.regions,
-        description="Regions of shared memory that are registered at once; each holds a file open.",
+        description="Maximum number of registered shared memory regions. Each holds a file open.",
     )
     connections: Positive = Field(
         default=DEFAULT_LIMITS.connections,
-        description="Connections of clients to all listeners of a process, but for the admin's. "
-        "Three quarters of the files that the system lets the process open are the most.",
+        description="Maximum number of client connections of a process, over all listeners except "
+        "the admin listener. Capped at three quarters of the process's open file limit.",
     )
     in_flight: Positive = Field(
-        default=DEFAULT_LIMITS.in_flight, description="Requests being served at once."
+        default=DEFAULT_LIMITS.in_flight,
+        description="Maximum number of concurrent requests. Further ones are refused: HTTP 503 "
+        "with Retry-After, gRPC UNAVAILABLE.",
     )
     in_flight_bytes: PositiveSize = Field(
         default=DEFAULT_LIMITS.in_flight_bytes,
-        description="Bytes of memory that requests hold at once: bodies, what is made of them, "
-        "and answers that wait for slow readers, who are disconnected beyond it (docs/limits.md).",
+        description="Memory budget of requests in progress: bodies, the data decoded from them, "
+        "and responses waiting for slow readers. Requests beyond it are refused and slow readers "
+        "disconnected (docs/limits.md). Example: `4GiB`.",
     )
 
 
 class Config(Section):
-    """A whole routes.yaml."""
+    """The top level of routes.yaml. Only `backends` and `routes` are required."""
 
-    listeners: Listeners = Field(default=Listeners(), description="The ports clients come to.")
+    listeners: Listeners = Field(
+        default=Listeners(), description="The addresses and ports that clients connect to."
+    )
     backends: dict[str, BackendConfig] = Field(
-        min_length=1, description="The servers behind, each under a name of your choice."
+        min_length=1,
+        description="The model servers (upstreams), each under a name of your choice. Example: "
+        "`triton: {protocol: v2-grpc, endpoints: [grpc://10.0.0.7:8001]}`.",
     )
     routes: tuple[RouteConfig, ...] = Field(
-        min_length=1, description="Which model goes where; the first that matches is taken."
+        min_length=1,
+        description="Routing of models to backends. The first matching route is used. Example: "
+        '`- {model: "bert-*", backend: triton}`.',
     )
     models: dict[str, ModelConfig] = Field(
-        default={}, description="Declared models, each under the name that clients use."
+        default={},
+        description="Metadata of models whose backends do not provide it, each under the name that "
+        "clients use. Example: `squeezenet: {inputs: [{name: data_0, datatype: FP32, shape: [-1, "
+        "3, 224, 224]}]}`.",
     )
     allow_slash_in_model_names: bool = Field(
         default=False,
-        description="Whether a model's name may consist of several segments, like `team-a/bert`. "
-        "Towards REST backends the name stays one segment of the path (`team-a%2Fbert`), and "
-        "clients spell it so; legacy HTTP has no form for it. In globs, also those of access "
-        "rules, no wildcard matches `/`: `team-a/*` matches `team-a/bert`, and `team-*` does not.",
+        description="Allow `/` in model names, as in `team-a/bert`. In REST paths, from clients "
+        "and to backends, the name stays one encoded segment (`team-a%2Fbert`); the legacy HTTP "
+        "API cannot express such names. Wildcards in globs, also in access rules, do not match "
+        "`/`: `team-a/*` matches `team-a/bert`, `team-*` does not.",
     )
     control: ControlConfig = Field(
-        default=ControlConfig(), description="Which operations that change state are switched on."
+        default=ControlConfig(),
+        description="State-changing operations: model loading, shared memory, trace and log "
+        "settings.",
     )
     access: AccessConfig | None = Field(
         default=None,
-        description="Who may ask what, and how often; left out: everybody everything.",
+        description="Authentication, authorization and rate limiting. Unset: every client may use "
+        "everything.",
     )
     limits: LimitsConfig = Field(
-        default=LimitsConfig(), description="What requests and connections may ask."
+        default=LimitsConfig(), description="Limits on requests and connections."
     )
     readiness: Literal["strict", "lenient"] = Field(
         default="strict",
-        description="/readyz and V2 ready say yes: `strict` when every backend is ready, "
-        "`lenient` when any is.",
+        description="When /readyz and the V2 server-ready operation report ready: `strict` "
+        "requires every backend to be ready, `lenient` at least one.",
     )
     workers: Workers = Field(
         default=1,
-        description="Processes that serve, on the same ports; another one is started where one "
-        "ends. Limits of what is under way at once are each one's own, and so are `helpers`. Not "
-        "with `control.shared_memory`. `--workers` goes before it.",
+        description="Number of worker processes that serve the same ports. A worker that exits is "
+        "restarted. Concurrency limits and `helpers` apply to each worker separately. Cannot be "
+        "combined with `control.shared_memory`. `--workers` takes precedence.",
     )
     helpers: Annotated[int, Field(ge=0, le=64)] = Field(
         default=3,
-        description="Processes that read and write long JSON and inflate long HTTP bodies, so that "
-        "these keep no other request waiting; clients share them fairly. Each starts when first "
-        "needed. 0: the serving process does it.",
+        description="Number of helper processes that parse and write long JSON and decompress "
+        "large HTTP bodies, so that they do not delay other requests. Clients share them fairly. "
+        "Each is started on first use. `0` does this work in the serving process.",
     )
     engine: Literal["own", "compat"] = Field(
         default="own",
-        description="What speaks gRPC and HTTP to clients and backends: `own` is "
-        "infergate's HTTP/2 and HTTP/1.1, for a fraction of the CPU, on uvloop where that is "
-        "installed; `compat` the gRPC library and aiohttp's parser, should a client or a server "
-        "want them.",
+        description="The HTTP and gRPC implementation towards clients and backends. `own`: "
+        "infergate's HTTP/1.1 and HTTP/2, which uses a fraction of the CPU and runs on uvloop "
+        "where installed. `compat`: grpcio and aiohttp, as a fallback for incompatible clients or "
+        "servers.",
     )
-    drain: DrainConfig = Field(default=DrainConfig(), description="How the process ends.")
+    drain: DrainConfig = Field(default=DrainConfig(), description="Graceful shutdown.")
     reload: ReloadConfig = Field(
-        default=ReloadConfig(),
-        description="When another configuration is taken while infergate runs.",
+        default=ReloadConfig(), description="Reloading the configuration without a restart."
     )
-    log: LogConfig = Field(default=LogConfig(), description="How the log is written.")
+    log: LogConfig = Field(default=LogConfig(), description="Access log and log format.")
     tracing: TracingConfig = Field(
-        default=TracingConfig(), description="Whether requests are traced."
+        default=TracingConfig(), description="Distributed tracing with OpenTelemetry."
     )
 
     @model_validator(mode="after")
@@ -369,15 +417,15 @@ class Config(Section):
                 if getattr(grpc.tls, key) == value:
                     raise PydanticCustomError(
                         "mistake",
-                        "listeners.grpc.tls.{key}: '{value}' is for engine 'own': the library of "
-                        "gRPC cannot do it",
+                        "listeners.grpc.tls.{key}: '{value}' needs engine 'own': the gRPC library "
+                        "does not support it",
                         {"key": key, "value": value},
                     )
         return self
 
     @classmethod
     def default(cls) -> Self:
-        """The embedded demo: every model of the builtin backend, on the default ports."""
+        """Return the embedded demo: all models of the builtin backend, on the default ports."""
         return cls.model_validate(
             {
                 "backends": {"demo": {"protocol": protocols.BUILTIN}},

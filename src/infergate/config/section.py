@@ -1,4 +1,4 @@
-"""What every mapping of routes.yaml is."""
+"""The base class of all mappings in routes.yaml."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """A mapping of the file: strict, no unknown key, not to be changed."""
+    """A mapping in routes.yaml: immutable, with strict types and without unknown keys."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)

@@ -1,8 +1,7 @@
-"""A configuration as it may be shown: what its file says, without secrets; and how two differ.
+"""Prints a configuration, or the difference of two, without secrets.
 
-*Rule.* Hidden are hashes of keys, passwords in URLs, paths of endpoints, and what a route compares
-with headers that carry credentials. Variables of the environment are shown as what they stood for,
-but for those.
+Hidden are the hashes of keys, passwords in URLs, paths of endpoints, and the values that a route
+compares with headers that carry credentials. Other environment variables appear with their values.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from infergate.config.schema import Config
 from infergate.config.section import Section
 
 HIDDEN: Final = "(hidden)"
-HIDDEN_CHANGE: Final = "What is hidden has changed."
+HIDDEN_CHANGE: Final = "Hidden values have changed."
 _HASHES: Final = frozenset({"sha256"})
 _HEADERS: Final = "headers"
 _CREDENTIAL: Final = re.compile(r"auth|cookie|key|token|secret|password|session", re.IGNORECASE)
 _USER: Final = re.compile(r"://[^/?#]*@")
-"""As far as the last @ before a path: a password may hold one."""
+"""Up to the last @ before the path, since a password may contain one."""
 _PATH: Final = re.compile(r"(?<=://)([^/]+)/.*")
 _CONTEXT: Final = 3
 _Path = tuple[str | int, ...]
@@ -31,13 +30,15 @@ _dumper: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def shown(config: Config, *, defaults: bool = False) -> str:
-    """``config`` as YAML. ``defaults``: also what its file does not say."""
+    """Return ``config`` as YAML without secrets. ``defaults`` includes keys not set in the file."""
     return _yaml(_hidden(_dump(config, defaults=defaults)))
 
 
 def difference(loaded: Config, file: Config) -> str:
-    """How ``file`` differs from what is ``loaded``, as a unified diff; empty: not at all. What is
-    hidden and has changed is told to have."""
+    """Return a unified diff from ``loaded`` to ``file``, without secrets; empty if they are equal.
+
+    Hidden values that differ are marked.
+    """
     before, after = _dump(loaded), _dump(file)
     old = dict(_secrets(before, ()))
     changed = {path for path, text in _secrets(after, ()) if old.get(path, text) != text}
@@ -49,30 +50,30 @@ def difference(loaded: Config, file: Config) -> str:
         lineterm="",
         n=_CONTEXT,
     )
-    told = "\n".join(lines)
-    return HIDDEN_CHANGE if not told and loaded != file else told
+    diff = "\n".join(lines)
+    return HIDDEN_CHANGE if not diff and loaded != file else diff
 
 
 def _dump(config: Config, *, defaults: bool = False) -> Any:
-    """By entries: pydantic lets no other thread work before it is done with what it is given."""
+    # Entry by entry: pydantic blocks all other threads until a call returns.
 
     def dump(section: Section) -> Any:
         return section.model_dump(mode="json", by_alias=True, exclude_unset=not defaults)
 
-    told: dict[str, Any] = {}
+    data: dict[str, Any] = {}
     for name in type(config).model_fields:
         if not defaults and name not in config.model_fields_set:
             continue
         match getattr(config, name):
             case Section() as section:
-                told[name] = dump(section)
+                data[name] = dump(section)
             case tuple() as sections:
-                told[name] = [dump(each) for each in sections]
+                data[name] = [dump(entry) for entry in sections]
             case dict() as sections:
-                told[name] = {key: dump(each) for key, each in sections.items()}
+                data[name] = {key: dump(entry) for key, entry in sections.items()}
             case plain:
-                told[name] = plain
-    return told
+                data[name] = plain
+    return data
 
 
 def _yaml(data: Any) -> str:
@@ -81,7 +82,7 @@ def _yaml(data: Any) -> str:
 
 
 def _secrets(data: Any, path: _Path) -> Iterator[tuple[_Path, str]]:
-    """Every text that is not shown as it is."""
+    """Yield the path and value of every secret."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield from _secrets(value, (*path, key))
@@ -104,7 +105,7 @@ def _masked(text: str, path: _Path) -> str:
 
 
 def _hidden(data: Any, changed: set[_Path] | frozenset[_Path] = frozenset()) -> Any:
-    """``data`` without secrets; those at ``changed`` say that they are others."""
+    """Return a copy of ``data`` without secrets; those at the paths in ``changed`` are marked."""
 
     def copy(value: Any, path: _Path) -> Any:
         if isinstance(value, dict):
@@ -114,6 +115,6 @@ def _hidden(data: Any, changed: set[_Path] | frozenset[_Path] = frozenset()) -> 
         if not isinstance(value, str):
             return value
         masked = _masked(value, path)
-        return masked.replace(HIDDEN, "(hidden, another one)") if path in changed else masked
+        return masked.replace(HIDDEN, "(hidden, changed)") if path in changed else masked
 
     return copy(data, ())

@@ -1,15 +1,15 @@
-"""YAML text to plain data, with the line of every value.
+"""Parses YAML into plain data, and records the line of every value.
 
-*Strategy.* PyYAML composes nodes, which know their line; this module makes plain data of them and
-keeps the line of every path in a table beside it. Sequences become tuples.
+PyYAML composes nodes, which have line numbers; this module converts them to data and keeps a table
+of lines by path. Sequences become tuples.
 
-*Rule 1.* Scalars are read by YAML 1.2's core schema: ``yes``, ``010``, ``1:30`` and dates are text.
-Keys are always text.
-*Rule 2.* ``${NAME}`` and ``${NAME:-default}`` are replaced in values, never in keys, before a
-plain scalar's type is decided; a quoted one stays text. As in a shell, the default also takes the
-place of an empty variable, and ``$${`` stands for ``${`` itself.
-*Rule 3.* A mistake does not end the reading (except a syntax error); the paths it spoils are
-remembered, so that nobody complains about them twice.
+*Rule 1.* Scalars follow YAML 1.2's core schema: ``yes``, ``010``, ``1:30`` and dates are text. Keys
+are always text.
+*Rule 2.* ``${NAME}`` and ``${NAME:-default}`` are replaced in values, never in keys, before the
+type of an unquoted scalar is determined; a quoted scalar stays text. As in a shell, the default
+also replaces an empty variable, and ``$${`` stands for a literal ``${``.
+*Rule 3.* Parsing continues after all errors but syntax errors. The paths of erroneous values are
+recorded, so that later checks do not report them again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from infergate.config.mistakes import ConfigError, Mistake, Path, spell
 
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_NODES: Final = 1_000_000
-"""Aliases within aliases grow without end; ten thousand routes need a tenth of this."""
+"""Bounds the expansion of nested aliases; ten thousand routes need a tenth of this."""
 
 _NULL: Final = re.compile(r"~|null|Null|NULL|")
 _TRUE: Final = frozenset({"true", "True", "TRUE"})
@@ -38,14 +38,14 @@ _PLAIN_TAGS: Final = frozenset(
 )
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
-"""``$${``, a whole ``${…}``, or a ``${`` that begins nothing (group 1 unset)."""
+"""``$${``, a complete ``${…}``, or an incomplete ``${`` (group 1 unset)."""
 
 
 @dataclass(slots=True)
 class Source:
-    """A file's data, and the mistakes made before any meaning is read.
+    """The data of a YAML file, and the errors found while parsing it.
 
-    ``lines`` has the line of every path, counted from 1: its key's, or the list item's own.
+    ``lines`` has the line of every path, counted from 1: that of its key or list item.
     """
 
     file: str
@@ -55,20 +55,20 @@ class Source:
     spoiled: set[Path] = field(default_factory=set)
 
     def line(self, path: Path) -> int:
-        """The line of ``path``'s key, or of the nearest thing around it that is in the file."""
+        """Return the line of ``path``, or of the innermost enclosing entry that is in the file."""
         while path not in self.lines:
             path = path[:-1]
         return self.lines[path]
 
     def is_spoiled(self, path: Path) -> bool:
-        """Whether what stands at ``path`` has been complained about already."""
+        """Return whether an error was already reported for ``path`` or an entry around it."""
         return any(path[:length] in self.spoiled for length in range(len(path) + 1))
 
 
 def parse(text: str, file: str, environ: Mapping[str, str]) -> Source:
-    """``text`` as data. ``file`` is the name to tell in mistakes.
+    """Parse ``text``. ``file`` is its name in error messages, ``environ`` the environment.
 
-    Raises ConfigError where there is no data at all: a syntax error, or an empty file.
+    Raises ConfigError for a syntax error or an empty file. Other errors are in ``mistakes``.
     """
     source = Source(file)
     try:
@@ -86,7 +86,7 @@ def parse(text: str, file: str, environ: Mapping[str, str]) -> Source:
         raise ConfigError(
             [Mistake(file, line, "", f"not YAML: {problem}{column}{_hint(text, line)}")]
         ) from None
-    except yaml.YAMLError as error:  # a character that may not stand in YAML
+    except yaml.YAMLError as error:  # a character that YAML does not allow
         raise ConfigError([Mistake(file, 0, "", f"not YAML: {error}")]) from None
     except RecursionError:
         raise ConfigError([Mistake(file, 0, "", "not readable: nested too deeply")]) from None
@@ -94,7 +94,7 @@ def parse(text: str, file: str, environ: Mapping[str, str]) -> Source:
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """The root node. The slower loader is the one whose messages are told, on every machine."""
+    """Return the root node. Errors are always those of the pure Python loader, on every machine."""
     try:
         return _root(text, _LOADER)
     except yaml.YAMLError:
@@ -113,12 +113,12 @@ def _root(text: str, loader_type: Any) -> yaml.Node | None:
 def _hint(text: str, line: int) -> str:
     lines = text.splitlines()
     if 0 < line <= len(lines) and "${" in lines[line - 1]:
-        return "; between { } and [ ] a value with ${…} stands in quotes"
+        return "; between { } and [ ] a value with ${…} must be in quotes"
     return ""
 
 
 class _Reading:
-    """One pass over the nodes of a file, filling ``source``."""
+    """One pass over the nodes of a file, which fills ``source``."""
 
     def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
         self._source = source
@@ -126,7 +126,7 @@ class _Reading:
         self._around: list[yaml.Node] = []
 
     def value(self, node: yaml.Node, path: Path, line: int) -> Any:
-        """``node`` as data; it stands at ``path``, on ``line``."""
+        """Return the data of ``node``, which is at ``path`` on ``line``."""
         lines = self._source.lines
         lines[path] = line
         if any(node is outer for outer in self._around):
@@ -134,7 +134,7 @@ class _Reading:
         if len(lines) > _MOST_NODES:
             return self._spoil(path, f"more than {_MOST_NODES} values: aliases within aliases?")
         if node.tag not in _PLAIN_TAGS:
-            return self._spoil(path, f"the tag '{node.tag}' has no meaning here")
+            return self._spoil(path, f"the tag '{node.tag}' is not supported")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
         self._around.append(node)
@@ -149,7 +149,7 @@ class _Reading:
             self._around.pop()
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        data: dict[str, Any] = {}
         merged: list[tuple[yaml.Node, yaml.Node]] = []
         first: dict[str, int] = {}
         for key, value in node.value:
@@ -162,19 +162,19 @@ class _Reading:
                 self._complain(
                     line,
                     (*path, key.value),
-                    f"the key '{key.value}' is given twice, first on line {first[key.value]}",
+                    f"duplicate key '{key.value}', first on line {first[key.value]}",
                 )
             else:
                 first[key.value] = line
-                found[key.value] = self.value(value, (*path, key.value), line)
+                data[key.value] = self.value(value, (*path, key.value), line)
         for key, value in merged:
-            if key.value not in found:
+            if key.value not in data:
                 line = key.start_mark.line + 1
-                found[key.value] = self.value(value, (*path, key.value), line)
-        return found
+                data[key.value] = self.value(value, (*path, key.value), line)
+        return data
 
     def _merged(self, node: yaml.Node, path: Path) -> list[tuple[yaml.Node, yaml.Node]]:
-        """The keys that ``<<`` brings in: the first of several mappings wins."""
+        """Return the keys merged by ``<<``. Of several mappings, the first takes precedence."""
         mappings = node.value if isinstance(node, yaml.SequenceNode) else [node]
         pairs: list[tuple[yaml.Node, yaml.Node]] = []
         for mapping in mappings:
@@ -189,11 +189,11 @@ class _Reading:
         return pairs
 
     def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
-        wrong: list[str] = []
-        text = _VARIABLE.sub(lambda match: self._replace(match, wrong), node.value)
-        for message in wrong:
+        errors: list[str] = []
+        text = _VARIABLE.sub(lambda match: self._replace(match, errors), node.value)
+        for message in errors:
             self._spoil(path, message)
-        return text if node.style or wrong else plain(text)
+        return text if node.style or errors else plain(text)
 
     def _replace(self, match: re.Match[str], wrong: list[str]) -> str:
         name, default = match.groups()
@@ -202,7 +202,7 @@ class _Reading:
         if name is None:
             wrong.append(
                 "'${' begins an environment variable: write ${NAME}, ${NAME:-default}, "
-                "or $${ for the text itself"
+                "or $${ for the literal text"
             )
             return match[0]
         value = self._environ.get(name)
@@ -224,7 +224,7 @@ class _Reading:
 
 
 def plain(text: str) -> Any:
-    """What an unquoted scalar means by YAML 1.2's core schema (Rule 1)."""
+    """Return the value of an unquoted scalar by YAML 1.2's core schema (Rule 1)."""
     if _NULL.fullmatch(text):
         return None
     if text in _TRUE or text in _FALSE:

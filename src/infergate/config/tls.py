@@ -1,4 +1,4 @@
-"""TLS of listeners and towards backends: a part of the schema."""
+"""The sections of routes.yaml on TLS, of listeners and of connections to backends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VERSIONS = {1.2: "1.2", 1.3: "1.3"}
 
 
 def _spell_version(value: Any) -> Any:
-    """1.3 without quotes, which YAML reads as a number."""
+    """Accept an unquoted 1.3, which YAML reads as a number."""
     return _VERSIONS.get(value, value) if isinstance(value, float) else value
 
 
@@ -30,7 +30,7 @@ def _mistake(text: str) -> PydanticCustomError:
 
 
 def _check_files(certificate: Path | None, key: Path | None, authorities: Path | None) -> None:
-    """Raises what is told of files that cannot be used."""
+    """Raise an error for a certificate, key or CA file that cannot be loaded."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         if certificate is not None and key is not None:
@@ -42,73 +42,81 @@ def _check_files(certificate: Path | None, key: Path | None, authorities: Path |
 
 
 class ListenerTls(Section):
-    """TLS on a listener. Files that change are taken anew by the next connection."""
+    """TLS of a listener. Changed files take effect on the next connection.
+
+    Example: `tls: {certificate: tls/tls.crt, key: tls/tls.key}`.
+    """
 
     certificate: FilePath = Field(
-        description="The file (from this one's folder) with the certificate in PEM, and the "
-        "certificates between it and its authority after it."
+        description="PEM file with the server certificate, followed by its intermediate "
+        "certificates. Relative paths start at this file's folder."
     )
-    key: FilePath = Field(description="The file with its private key in PEM, not encrypted.")
+    key: FilePath = Field(description="PEM file with the private key, unencrypted.")
     client_certificates: Literal["none", "optional", "required"] = Field(
         default="none",
-        description="Whether clients are asked for certificates: `none` are, `optional` may show "
-        "one, which has to be good then, `required` have to. A client without a good one is "
-        "disconnected.",
+        description="Client certificates (mTLS): `none` are requested; `optional`, verified where "
+        "the client presents one; or `required`. A client whose certificate fails verification is "
+        "disconnected. Needs `client_ca`.",
     )
     client_ca: FilePath | None = Field(
         default=None,
-        description="The file with the certificates, in PEM, of the authorities whose clients are "
-        "let in.",
+        description="PEM file with the certificates of the authorities that may issue client "
+        "certificates.",
     )
     allowed_names: tuple[Name, ...] = Field(
         default=(),
-        description="Names or globs like `*.clients.example` or `spiffe://example/ns/*`: one of "
-        "the names (subjectAltName: DNS, URI, e-mail, IP) of a client's certificate has to match. "
-        "`*` stands for anything, dots and slashes too. Left out: any certificate of "
-        "`client_ca` is good.",
+        description="Names or globs, one of which must match one of the client certificate's "
+        "subject alternative names (DNS, URI, e-mail, IP). `*` matches any characters, including "
+        'dots and slashes. Example: `["*.clients.example", "spiffe://example/ns/*"]`. Unset: any '
+        "certificate issued by `client_ca` is accepted.",
     )
     min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_spell_version)] = Field(
         default="1.2",
-        description="The lowest version of TLS that is spoken; 1.2 with ECDHE and AES-GCM or "
-        "ChaCha20-Poly1305 alone.",
+        description="Minimum TLS version. With 1.2, only ECDHE cipher suites with AES-GCM or "
+        "ChaCha20-Poly1305 are offered.",
     )
 
     @model_validator(mode="after")
     def _clients_fit(self) -> Self:
-        asked = self.client_certificates != "none"
-        if asked and self.client_ca is None:
+        verified = self.client_certificates != "none"
+        if verified and self.client_ca is None:
             raise _mistake(f"client_certificates '{self.client_certificates}' needs client_ca")
-        if not asked and self.client_ca is not None:
-            raise _mistake("client_ca is for client_certificates 'optional' or 'required'")
-        if not asked and self.allowed_names:
-            raise _mistake("allowed_names is for client_certificates 'optional' or 'required'")
+        if not verified and self.client_ca is not None:
+            raise _mistake("client_ca requires client_certificates 'optional' or 'required'")
+        if not verified and self.allowed_names:
+            raise _mistake("allowed_names requires client_certificates 'optional' or 'required'")
         _check_files(self.certificate, self.key, self.client_ca)
         return self
 
 
 class BackendTls(Section):
-    """TLS towards a backend, whose endpoints are https:// or grpcs://."""
+    """TLS of connections to a backend with `https://` or `grpcs://` endpoints.
+
+    Example: `tls: {ca: tls/ca.crt, certificate: tls/client.crt, key: tls/client.key}`.
+    """
 
     ca: FilePath | None = Field(
         default=None,
-        description="The file (from this one's folder) with the certificates, in PEM, of the "
-        "authorities that the backend's has to be of. Left out: those that the system trusts.",
+        description="PEM file with the certificates of the authorities that may issue the "
+        "backend's certificate. Relative paths start at this file's folder. Unset: the system's "
+        "trusted authorities.",
     )
     server_name: Name | None = Field(
         default=None,
-        description="The name that the backend's certificate has to have, and that is asked for. "
-        "Left out: the endpoint's host.",
+        description="Server name sent in the TLS handshake (SNI) and verified in the backend's "
+        "certificate. Example: `models.internal`. Unset: the host of the endpoint's URL.",
     )
     certificate: FilePath | None = Field(
-        default=None, description="The file with infergate's own certificate, in PEM, for mTLS."
+        default=None, description="PEM file with infergate's client certificate (mTLS)."
     )
     key: FilePath | None = Field(
-        default=None, description="The file with its private key in PEM, not encrypted."
+        default=None,
+        description="PEM file with the private key of `certificate`, unencrypted.",
     )
 
     @model_validator(mode="after")
     def _files_fit(self) -> Self:
         if (self.certificate is None) != (self.key is None):
-            raise _mistake("certificate and key go together")
+            raise _mistake("certificate and key must be given together")
         _check_files(self.certificate, self.key, self.ca)
         return self

@@ -1,4 +1,4 @@
-"""Whether requests are traced: a part of the schema."""
+"""The section of routes.yaml on tracing."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from infergate.config.section import Section
 
 
 class TracingConfig(Section):
-    """Spans of requests, for a collector of OpenTelemetry."""
+    """Distributed tracing: OpenTelemetry spans of requests."""
 
     enabled: bool = Field(
         default=False,
-        description="Whether requests are traced. Where to, how many and under which name the "
-        "environment says, by OpenTelemetry's own variables: OTEL_EXPORTER_OTLP_ENDPOINT, "
-        "OTEL_TRACES_SAMPLER, OTEL_SERVICE_NAME and the others (docs/tracing.md). Needs "
-        "`pip install infergate[otel]`.",
+        description="Export spans of requests. Exporter, sampler and service name are set by "
+        "OpenTelemetry's environment variables, such as OTEL_EXPORTER_OTLP_ENDPOINT, "
+        "OTEL_TRACES_SAMPLER and OTEL_SERVICE_NAME (docs/tracing.md). Requires `pip install "
+        "infergate[otel]`.",
     )
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         if self.enabled and not _is_there():
             raise PydanticCustomError(
-                "mistake", "tracing needs another package: pip install 'infergate[otel]'"
+                "mistake", "tracing requires an optional package: pip install 'infergate[otel]'"
             )
         return self
 
@@ -34,5 +34,5 @@ class TracingConfig(Section):
 def _is_there() -> bool:
     try:
         return importlib.util.find_spec("opentelemetry.sdk") is not None
-    except ModuleNotFoundError:  # nor is there what holds it
+    except ModuleNotFoundError:  # raised where the parent package is missing, too
         return False

@@ -1,4 +1,4 @@
-"""What routes.yaml says of requests that fail, are slow, or are too many."""
+"""The sections of routes.yaml on retries, hedging, mirroring and limits of a backend."""
 
 from __future__ import annotations
 
@@ -17,77 +17,89 @@ Share = Annotated[
     Field(gt=0, le=100),
     WithJsonSchema({"type": "number", "format": "percent", "exclusiveMinimum": 0, "maximum": 100}),
 ]
-"""Percent; parts of one are told, too."""
+"""A percentage above 0, which may have a fraction."""
 
 
 class RetryConfig(Section):
-    """What becomes of a request that fails. Nothing is tried again past its deadline, nor once the
-    client has had a byte of the answer; a sequence never goes to another endpoint."""
+    """Retry policy. A request is not retried past its deadline or after any byte of a response was
+    sent to the client; a request of a sequence never moves to another endpoint."""
 
     times: Annotated[int, Field(ge=0, le=10)] = Field(
         default=DEFAULT.retries,
-        description="Tries beyond the first: on another endpoint where there is one, at once where "
-        "nothing was sent, else after up to 25 ms, 75 ms, 175 ms, and then 250 ms each.",
+        description="Maximum number of retries, to another endpoint where there is one. A request "
+        "that was not sent is retried at once; others after a random backoff of up to 25 ms, 75 "
+        "ms, 175 ms, and then 250 ms each. `0` disables retries.",
     )
     per_try_timeout: PositiveDuration | None = Field(
         default=None,
-        description="What each try has of the request's timeout, on an `idempotent` route; left "
-        "out: all of it.",
+        description="Timeout of each attempt, within the request's timeout. Requires `idempotent: "
+        "true`. Example: `500ms`. Unset: an attempt may use all the remaining time.",
     )
 
 
 class HedgeConfig(Section):
-    """A second try of a request that is slow, on another endpoint; the first good answer is taken
-    and the other try cancelled."""
+    """Hedged requests: a slow request is sent to a second endpoint as well. The first successful
+    response is used and the other attempt is cancelled.
+
+    Example: `hedge: {after: p95}`.
+    """
 
     after: HedgeAfter = Field(
-        description="How long to wait for the first: a duration, or `p95`, say, for as long as "
-        "95 % of the route's last 500 to 1000 answers took (once there were 50)."
+        description="How long to wait before the second attempt: a duration such as `50ms`, or a "
+        "percentile of the route's recent response times such as `p95`, computed over the last 500 "
+        "to 1000 responses once there are 50."
     )
 
 
 class BackendLimits(Section):
-    """How much of a backend is asked at once, of which only inferences count; and how large the
-    headers may be that it is sent."""
+    """Limits of a backend: concurrent inferences, the queue, the retry budget, and the size of
+    forwarded headers. Only inferences count as requests here."""
 
     max_requests: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Inferences at a time, streams included, to all endpoints together; the others "
-        "wait in the order they came, no longer than their deadlines. 0: as many as come.",
+        description="Maximum number of concurrent inferences, streams included, over all endpoints "
+        "of the backend. Further ones wait in a first-in, first-out queue until their deadline. "
+        "Example: `32`. `0`: unlimited.",
     )
     max_queue: Annotated[int, Field(ge=0)] = Field(
         default=100,
-        description="How many wait, where `max_requests` bounds them; further ones are refused at "
-        "once: HTTP 503 with Retry-After, gRPC UNAVAILABLE.",
+        description="Maximum length of the queue of `max_requests`. Inferences beyond it are "
+        "refused at once (load shedding): HTTP 503 with Retry-After, gRPC UNAVAILABLE.",
     )
     retry_percent: Annotated[int, Field(ge=0, le=100)] = Field(
         default=round(SHARE * 100),
-        description="What share of the inferences in progress may be tries beyond the first, "
-        "hedges included; beyond that failures are told as they come.",
+        description="Retry budget: the maximum number of concurrent retries and hedges, as a "
+        "percentage of the inferences in progress. Beyond it failures are returned without a "
+        "retry.",
     )
     retry_least: Annotated[int, Field(ge=0)] = Field(
         default=LEAST,
-        description="How many tries beyond the first there may be at a time whatever the share.",
+        description="Number of concurrent retries and hedges that are always allowed, whatever "
+        "`retry_percent` is.",
     )
     forwarded_headers: PositiveSize = Field(
         default=HEADER_BUDGET,
-        description="Bytes of all client headers passed on by `forward_headers`: names, values, "
-        "and 32 for each. `tracestate` is cut to 512 characters and 32 members, `baggage` to 64 "
-        "members and what is left of this; an invalid `traceparent` is left out, and `tracestate` "
-        "with it. Beyond it a request is refused: HTTP 413, gRPC RESOURCE_EXHAUSTED. Servers close "
-        "connections over longer headers (aiohttp and Triton: 8190 bytes).",
+        description="Maximum total size of the client headers passed on by `forward_headers`: "
+        "bytes of names and values, plus 32 for each. Requests beyond it are refused: HTTP 413, "
+        "gRPC RESOURCE_EXHAUSTED. `tracestate` is first cut to 512 bytes and 32 members, and "
+        "`baggage` to 64 members and the size that is left; an invalid `traceparent` is dropped "
+        "together with `tracestate`. Servers close connections on longer headers (aiohttp and "
+        "Triton: 8190 bytes).",
     )
 
 
 class MirrorConfig(Section):
-    """A backend that inferences are sent to as well, when their own answers are there. Its answers
-    nobody gets."""
+    """Traffic mirroring: a backend that receives copies of inferences after the client has its
+    response. The responses to the copies are discarded."""
 
-    backend: Name = Field(description="The name of a backend.")
+    backend: Name = Field(description="The name of the backend that receives the copies.")
     percent: Share = Field(
         default=100.0,
-        description="How many percent of the route's inferences; of a sequence all or none.",
+        description="Percentage of the route's inferences to copy; of a sequence, all or none. "
+        "Example: `10`.",
     )
     max_requests: Annotated[int, Field(ge=1)] = Field(
-        default=16, description="How many at a time; further ones are dropped, and counted."
+        default=16,
+        description="Maximum number of copies in progress. Further ones are dropped and counted in "
+        "`infergate_mirrored_requests_total`.",
     )

@@ -1,6 +1,7 @@
-"""Sizes, durations, addresses, URLs and patterns: from the config's spelling to a value, and back.
+"""Parsers and formatters of scalar values: sizes, durations, addresses, URLs and patterns.
 
-Every ``parse_*`` takes what YAML gave and raises ``ValueError`` with a message for the operator.
+Each ``parse_*`` function takes a value as YAML delivers it and raises ValueError with a message for
+the operator.
 """
 
 from __future__ import annotations
@@ -30,17 +31,20 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _MAX_PORT: Final = 65535
 _UNIX_URL: Final = re.compile(r"((?:http\+)?unix):(?://)?(.*)")
 _LONGEST_UNIX_PATH: Final = 107
-"""Bytes of the path of a unix socket (Linux: sun_path)."""
+"""Maximum length of a unix socket's path in bytes (``sun_path`` on Linux)."""
 HIDDEN_PATH: Final = "/(hidden)"
-"""Stands for the path of an endpoint."""
+"""Replaces the path of an endpoint's URL in logs, metrics and the console."""
 _MODE: Final = re.compile(r"0?[0-7]{3}")
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An endpoint as the config spells it. ``port`` None: the scheme's own. ``path`` is that of a
-    socket file where there is no host. ``weight`` is its share beside others'; ``name`` is what
-    logs, metrics and the console call it, if the operator has given it one."""
+    """The URL of an endpoint.
+
+    ``port`` is None for the scheme's default port. Without a host, ``path`` is that of a unix
+    socket. ``weight`` is the load balancing weight, ``name`` the optional display name in logs,
+    metrics and the console.
+    """
 
     scheme: str
     host: str
@@ -50,12 +54,12 @@ class Url:
     name: str = ""
 
     def described(self, weight: int, name: str) -> Url:
-        """The same with another weight and name."""
+        """Return a copy with ``weight`` and ``name``."""
         return replace(self, weight=weight, name=name)
 
     @property
     def shown(self) -> str:
-        """Its name, else the URL without its path, which may hold a token."""
+        """The display name: ``name``, or the URL with its path hidden (it may hold a token)."""
         if self.name:
             return self.name
         return str(replace(self, path=HIDDEN_PATH)) if self.host and self.path else str(self)
@@ -69,19 +73,19 @@ class Url:
 
 
 def shown_urls(urls: Iterable[Url]) -> list[str]:
-    """What each of a backend's ``urls`` is called, no two alike."""
-    found: dict[str, None] = {}
+    """Return a unique display name for each of a backend's ``urls``."""
+    names: dict[str, None] = {}
     for url in urls:
         shown, number = url.shown, 1
-        while shown in found:
+        while shown in names:
             number += 1
             shown = f"{url.shown} {number}"
-        found[shown] = None
-    return list(found)
+        names[shown] = None
+    return list(names)
 
 
 def told(value: Any) -> str:
-    """``value`` in a message: ``got …``."""
+    """Describe ``value`` for a message that ends in ``got …``. API keys are not repeated."""
     match value:
         case None:
             return "nothing"
@@ -100,7 +104,7 @@ def told(value: Any) -> str:
 
 
 def parse_text(value: Any) -> str:
-    """Text; a whole number is taken as its digits (a version)."""
+    """Parse text. A whole number, such as a version, is converted to its digits."""
     if isinstance(value, str):
         return value
     if type(value) is int:
@@ -110,12 +114,12 @@ def parse_text(value: Any) -> str:
 
 
 def parse_pattern(value: Any) -> str:
-    """A model's name, a glob or ``/a regular expression/``."""
+    """Parse a model name, a glob or ``/a regular expression/``."""
     pattern = parse_text(value)
     if not pattern:
         raise ValueError("must not be empty")
     if pattern.startswith("/") and not table.is_regex(pattern):
-        raise ValueError(f"'{pattern}' begins like a regular expression but has no '/' at its end")
+        raise ValueError(f"'{pattern}' begins like a regular expression but does not end in '/'")
     if table.is_regex(pattern):
         try:
             table.compiled(pattern)
@@ -125,7 +129,7 @@ def parse_pattern(value: Any) -> str:
 
 
 def parse_header_glob(value: Any) -> str:
-    """A header's name or a glob of names, in lower case."""
+    """Parse a header name or a glob of header names, in lower case."""
     name = parse_text(value).lower()
     if not _HEADER_GLOB.fullmatch(name):
         raise ValueError(f"'{name}' is not a header name or a glob of header names")
@@ -133,7 +137,7 @@ def parse_header_glob(value: Any) -> str:
 
 
 def parse_header_name(value: Any) -> str:
-    """A header's name, in lower case."""
+    """Parse a header name, in lower case."""
     name = parse_text(value).lower()
     if not _HEADER_NAME.fullmatch(name):
         raise ValueError(f"'{name}' is not a header name")
@@ -141,7 +145,7 @@ def parse_header_name(value: Any) -> str:
 
 
 def parse_host_name(value: Any) -> str:
-    """A host's name, in lower case."""
+    """Parse a host name, in lower case."""
     name = parse_text(value).lower().rstrip(".")
     if not _HOST_NAME.fullmatch(name):
         raise ValueError(f"'{name}' is not a host name")
@@ -149,7 +153,7 @@ def parse_host_name(value: Any) -> str:
 
 
 def parse_size(value: Any) -> int:
-    """Bytes: ``64MiB``, ``64KiB``, ``100B`` or a whole number of bytes."""
+    """Parse a size in bytes: ``64MiB``, ``64KiB``, ``100B`` or a whole number."""
     if type(value) is int and value >= 0:
         return value
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
@@ -159,7 +163,7 @@ def parse_size(value: Any) -> int:
 
 
 def size_text(size: int) -> str:
-    """The shortest exact spelling of ``size`` bytes."""
+    """Return the shortest exact text of ``size`` bytes."""
     for unit, scale in reversed(_SIZE_UNITS.items()):
         if size and size % scale == 0:
             return f"{size // scale}{unit}"
@@ -167,7 +171,7 @@ def size_text(size: int) -> str:
 
 
 def parse_duration(value: Any) -> float:
-    """Seconds: ``250ms``, ``30s``, ``5m``, ``1h``. Only 0 needs no unit."""
+    """Parse a duration in seconds: ``250ms``, ``30s``, ``5m``, ``1h``. Only 0 needs no unit."""
     if type(value) is int and value == 0:
         return 0.0
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
@@ -177,7 +181,7 @@ def parse_duration(value: Any) -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """The shortest exact spelling of a duration."""
+    """Return the shortest exact text of a duration."""
     for unit, scale in reversed(_TIME_UNITS.items()):
         if unit != "ms" and seconds and seconds % scale == 0:
             return f"{seconds / scale:.0f}{unit}"
@@ -185,7 +189,7 @@ def duration_text(seconds: float) -> str:
 
 
 def parse_hedge(value: Any) -> Hedge:
-    """When to hedge: after a duration, or after a percentile like ``p95`` of the last answers."""
+    """Parse when to hedge: after a duration, or after a percentile of response times (``p95``)."""
     if isinstance(value, str) and (match := _PERCENTILE.fullmatch(value)):
         return Hedge(percentile=float(match[1]) / 100)
     try:
@@ -195,19 +199,19 @@ def parse_hedge(value: Any) -> Hedge:
             f"expected a duration like 50ms or a percentile like p95, got {told(value)}"
         ) from None
     if not after:
-        raise ValueError("after no time at all every request would be sent twice")
+        raise ValueError("must be more than 0: every request would be sent twice")
     return Hedge(after)
 
 
 def hedge_text(hedge: Hedge) -> str:
-    """``hedge`` as the config spells it."""
+    """Return ``hedge`` in the form that ``parse_hedge`` reads."""
     if hedge.after is not None:
         return duration_text(hedge.after)
     return f"p{hedge.percentile * 100:.4g}"
 
 
 def parse_address(value: Any) -> Address:
-    """``host:port``, ``[ipv6]:port``; port 0 takes a free one."""
+    """Parse ``host:port`` or ``[ipv6]:port``. Port 0 selects a free port."""
     match = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(
@@ -219,7 +223,7 @@ def parse_address(value: Any) -> Address:
 
 
 def parse_socket(value: Any) -> Address:
-    """``host:port``, the same with ``tcp://`` before it, or ``unix:/path``."""
+    """Parse ``host:port``, ``tcp://host:port`` or ``unix:/path``."""
     if isinstance(value, str) and value.startswith("unix:"):
         return Address(unix=_unix_path(value.removeprefix("unix:").removeprefix("//")))
     return parse_address(value.removeprefix("tcp://") if isinstance(value, str) else value)
@@ -227,29 +231,34 @@ def parse_socket(value: Any) -> Address:
 
 def _unix_path(path: str) -> str:
     if not path.startswith("/"):
-        raise ValueError(f"'unix:{path}': a socket's path is absolute, like unix:/run/gp.sock")
+        raise ValueError(
+            f"'unix:{path}': the path of a socket must be absolute, like unix:/run/gp.sock"
+        )
     if "\0" in path or len(path.encode("utf-8", "surrogateescape")) > _LONGEST_UNIX_PATH:
         raise ValueError(
-            f"'unix:{path}': the path of a socket has at most {_LONGEST_UNIX_PATH} bytes"
+            f"'unix:{path}': the path of a socket may have at most {_LONGEST_UNIX_PATH} bytes"
         )
     return path
 
 
 def parse_mode(value: Any) -> int:
-    """The permissions of a file, in octal and in quotes: ``"660"``."""
+    """Parse file permissions, octal and in quotes: ``"660"``."""
     if not isinstance(value, str) or not _MODE.fullmatch(value):
         raise ValueError(f'expected permissions in quotes like "660", got {told(value)}')
     return int(value, 8)
 
 
 def mode_text(mode: int) -> str:
-    """``mode`` as the config spells it."""
+    """Return ``mode`` in the form that ``parse_mode`` reads."""
     return f"{mode:03o}"
 
 
 def parse_url(value: Any) -> Url:
-    """``scheme://host[:port][/path]``, ``unix:/path`` or ``http+unix:/path``; which schemes fit is
-    the protocol's matter."""
+    """Parse ``scheme://host[:port][/path]``, ``unix:/path`` or ``http+unix:/path``.
+
+    Any scheme is accepted; ``check`` compares it with the backend's protocol. Messages do not
+    repeat a URL whose parts may be secret.
+    """
     if isinstance(value, str) and (unix := _UNIX_URL.fullmatch(value)):
         return Url(unix[1], "", None, _unix_path(unix[2]))
     if not isinstance(value, str) or "://" not in value:
@@ -258,14 +267,16 @@ def parse_url(value: Any) -> Url:
         )
     try:
         parts = urlsplit(value)
-    except ValueError:  # brackets that do not pair
-        raise ValueError("a URL whose brackets do not pair") from None  # untold, as below
+    except ValueError:  # unbalanced brackets
+        raise ValueError("a URL with unbalanced brackets") from None
     if parts.query or parts.fragment or "@" in parts.netloc:
-        raise ValueError("a URL here has no user, query or fragment")  # untold: it may be secret
-    rest = parts.netloc
-    host, colon, port = rest.rpartition(":") if not rest.endswith("]") else (rest, "", "")
+        raise ValueError("a URL must not have a user, query or fragment here")
+    authority = parts.netloc
+    host, colon, port = (
+        authority.rpartition(":") if not authority.endswith("]") else (authority, "", "")
+    )
     if not colon:
-        host = rest
+        host = authority
     bracketed = host[1:-1] if host.startswith("[") and host.endswith("]") else None
     return Url(
         parts.scheme,
@@ -276,7 +287,7 @@ def parse_url(value: Any) -> Url:
 
 
 def _host(ipv6: str | None, name: str) -> str:
-    """A checked host: an IPv6 address that stood in brackets, or an IPv4 address or name."""
+    """Check and return a host: an IPv6 address given in brackets, or an IPv4 address or name."""
     try:
         if ipv6 is not None:
             return str(ipaddress.IPv6Address(ipv6))
@@ -287,7 +298,7 @@ def _host(ipv6: str | None, name: str) -> str:
     if not name:
         raise ValueError("the host is missing")
     if ":" in name:
-        raise ValueError(f"'{name}': an IPv6 address stands in brackets, like [::1]:8000")
+        raise ValueError(f"'{name}': an IPv6 address must be in brackets, like [::1]:8000")
     if not _HOST_NAME.fullmatch(name):
         raise ValueError(f"'{name}' is not a host name")
     return name
@@ -295,5 +306,5 @@ def _host(ipv6: str | None, name: str) -> str:
 
 def _port(text: str) -> int:
     if not _PORT.fullmatch(text) or int(text) > _MAX_PORT:
-        raise ValueError(f"'{text}' is not a port: ports go from 0 to {_MAX_PORT}")
+        raise ValueError(f"'{text}' is not a port: expected 0 to {_MAX_PORT}")
     return int(text)

@@ -175,7 +175,7 @@ def test_workers_do_not_share_registered_memory(
     file = tmp_path / "routes.yaml"
     file.write_text(f"control: {{shared_memory: true}}\n{DEMO}")
     assert main(["--config", str(file), "--workers", "2"]) == 2
-    told = "--workers: control.shared_memory: shared memory needs one worker"
+    told = "--workers: control.shared_memory: shared memory requires a single worker"
     assert capsys.readouterr().err.startswith(told)
     assert not served
 

@@ -59,7 +59,7 @@ def test_a_change_is_a_diff() -> None:
 
 def test_a_secret_that_has_changed_is_told_and_not_shown() -> None:
     text = difference(config(), config(last="3", password="hunter3"))
-    assert text.count("(hidden, another one)") == 1
+    assert text.count("(hidden, changed)") == 1
     assert "hunter" not in text
     assert HASH not in text
 
@@ -101,7 +101,7 @@ def test_no_path_of_an_endpoint_is_shown(defaults: bool) -> None:
     assert "name: big" in text
     told = difference(*made)
     assert "token-" not in told
-    assert "+  - url: https://c/(hidden, another one)" in told.replace("    ", "  ")
+    assert "+  - url: https://c/(hidden, changed)" in told.replace("    ", "  ")
     urls = made[0].backends["b"].endpoints
     labels = ["http://a:8000/(hidden)", "http://a:8000/(hidden) 2", "big"]
     assert shown_urls(urls) == labels
