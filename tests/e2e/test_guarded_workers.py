@@ -162,7 +162,7 @@ async def a_second_signal_ends_all(site: Site) -> None:
         host, _, port = address.rpartition(":")
         socket.create_server((host, int(port))).close()
     log = running.log.read_text()
-    assert "a second signal: ending at once" in log
+    assert "second signal: stopping at once" in log
     assert "stopped" in log
     assert "has ended" not in log
     assert "Traceback" not in log

@@ -183,7 +183,7 @@ async def all_or_none_take_a_configuration(running: Infergate, clients: list[Cli
         writer.close()
 
     written(running, "other", count=3)
-    assert "workers: 2 cannot become 3" in reloaded(running)["error"]
+    assert "workers: changing 2 to 3 requires a restart" in reloaded(running)["error"]
     written(running, "other", http=running.admin)
     assert "is already used by the listener" in reloaded(running)["error"]
     assert [await each.ask(renamed) for each in clients] == [200] * COUNT

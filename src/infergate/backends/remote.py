@@ -113,7 +113,7 @@ class Server:
 class RemoteBackend(Generic[Req, Resp]):
     """Speaks ``codec`` to the endpoints of ``settings`` over ``upstream``."""
 
-    def __init__(  # noqa: PLR0913 - what it stands on
+    def __init__(  # noqa: PLR0913 - dependency injection
         self,
         server: Server,
         codec: Codec[Req, Resp],

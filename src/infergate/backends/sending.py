@@ -55,7 +55,7 @@ class Sending(Generic[Req, Resp]):
     """Sends messages to ``endpoints`` over ``upstream``; ``timeout``, in seconds, applies to routes
     without their own."""
 
-    def __init__(  # noqa: PLR0913 - what a message needs on its way
+    def __init__(  # noqa: PLR0913 - dependency injection
         self,
         backend: str,
         endpoints: Endpoints,

@@ -1,10 +1,11 @@
-"""From the configuration's ``access`` to what keeps the doors.
+"""Builds the ``Authorizer`` from the ``access`` section of the configuration, and guards the admin
+listener.
 
-*Why late.* Tokens and Redis each need a package that is loaded where they are configured: it would
-be memory of every process.
+Packages for tokens and for Redis are imported only where they are configured, because each costs
+every process memory.
 """
 
-# ruff: noqa: PLC0415 - see the module
+# ruff: noqa: PLC0415 - see the module's docstring
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ __all__ = ["Entrance", "entrance", "guarded_admin"]
 _audit = logging.getLogger("infergate.audit")
 
 _FETCH_TIME: Final = 5.0
-"""Seconds that a URL of keys has."""
+"""Seconds for fetching a key set from a URL."""
 _READS: Final = frozenset({"GET", "HEAD"})
 _LONGEST: Final = 256
 
@@ -61,9 +62,13 @@ def entrance(
     company: Company,
     before: Parts | None = None,
 ) -> Entrance:
-    """That of ``config``, which has ``access``. The one of ``before`` stays where all is as it was,
-    and with it what was counted and which tokens were checked, and its routes until others serve
-    (``Parts.begin``); what was counted in memory stays where rates do."""
+    """Return the authorizer of ``config``, which must have an ``access`` section.
+
+    If nothing that it depends on has changed, this is the authorizer of ``previous``, with its
+    counters and its cache of verified tokens; it uses the old routes until
+    ``GatewayParts.activate``. Otherwise it is a new authorizer, which keeps the in-memory counters
+    if the rate limits are unchanged.
+    """
     access, metrics = config.access, company.metrics
     assert access is not None
     memory: InMemory | None = None
@@ -73,12 +78,12 @@ def entrance(
         if before.config.access.rates == access.rates:
             memory = before.access.memory
     if memory is None:
-        told = "".join(each.model_dump_json() for each in access.rates)
-        memory = InMemory(company.buckets(told.encode()))
+        rates_json = "".join(item.model_dump_json() for item in access.rates)
+        memory = InMemory(company.buckets(rates_json.encode()))
     rules = Rules(
         [
-            Rule(each.who, each.models, frozenset(each.operations), each.claims)
-            for each in access.rules
+            Rule(item.who, item.models, frozenset(item.operations), item.claims)
+            for item in access.rules
         ]
     )
     closing: Closing = []
@@ -99,7 +104,7 @@ def entrance(
 
 
 def _made_of(config: Config, limits: Limits) -> tuple[object, ...]:
-    """What an entrance depends on."""
+    """Return everything that an authorizer depends on."""
     return config.access, config.control.shared_memory, config.engine, limits
 
 
@@ -109,21 +114,21 @@ def _failed(metrics: Metrics, source: str) -> Callable[[], None]:
 
 
 def _keys(access: AccessConfig, metrics: Metrics) -> KeyRing:
-    given = Keys([each.key for each in access.keys])
+    static_keys = Keys([item.key for item in access.keys])
     if access.keys_file is None:
-        return KeyRing(given, None)
+        return KeyRing(static_keys, None)
 
     def parse(data: bytes) -> Keys:
         return Keys(parse_file(data))
 
     path = access.keys_file
-    found = _read(path, parse, "access.keys_file")
-    return KeyRing(given, Watched(path, parse, found, _failed(metrics, "keys_file")))
+    initial = _read(path, parse, "access.keys_file")
+    return KeyRing(static_keys, Watched(path, parse, initial, _failed(metrics, "keys_file")))
 
 
 def _read(path: Path, parse: Callable[[bytes], T], key: str) -> T:
-    """What is in the file that ``key`` of the configuration names. Raises OSError: it may have
-    changed since that was checked."""
+    """Parse the file named by ``key`` of the configuration. Raises OSError, also for invalid
+    content: the file may have changed since the configuration was checked."""
     try:
         return parse(path.read_bytes())
     except ValueError as error:
@@ -141,23 +146,23 @@ def _tokens(
 
     failed = _failed(metrics, "jwks")
     upstream = ask()
-    made = Tokens(
+    tokens = Tokens(
         [
             Issuer(
                 name,
-                each.issuer,
-                each.audiences,
-                each.algorithms,
-                each.leeway,
-                each.subject,
-                _source(name, each, upstream, failed, closing),
+                jwt.issuer,
+                jwt.audiences,
+                jwt.algorithms,
+                jwt.leeway,
+                jwt.subject,
+                _source(name, jwt, upstream, failed, closing),
             )
-            for name, each in access.jwt.items()
+            for name, jwt in access.jwt.items()
         ],
         rules,
     )
-    closing.append(upstream.close)  # after those that ask it
-    return made
+    closing.append(upstream.close)  # after the key sources that use it
+    return tokens
 
 
 def _source(
@@ -171,8 +176,8 @@ def _source(
 
     path = config.jwks_file
     if path is not None:
-        found = _read(path, KeySet, f"access.jwt.{name}.jwks_file")
-        return FileSource(Watched(path, KeySet, found, failed))
+        initial = _read(path, KeySet, f"access.jwt.{name}.jwks_file")
+        return FileSource(Watched(path, KeySet, initial, failed))
     assert config.jwks_url is not None
     source = UrlSource(name, _fetch(config.jwks_url, upstream), config.refresh, failed)
     closing.append(source.close)
@@ -185,10 +190,10 @@ def _fetch(url: Url, upstream: HttpUpstream) -> Callable[[], Awaitable[bytes]]:
 
     async def fetch() -> bytes:
         wire = HttpRequest("GET", path, headers={"accept": "application/json"})
-        answer = await upstream.exchange(wire, server, _FETCH_TIME)
-        if answer.status != 200:
-            raise garbage(f"{url} answers with HTTP {answer.status}")
-        return bytes(joined(answer.body))
+        response = await upstream.exchange(wire, server, _FETCH_TIME)
+        if response.status != 200:
+            raise garbage(f"{url} responded with HTTP {response.status}")
+        return bytes(joined(response.body))
 
     return fetch
 
@@ -226,19 +231,20 @@ def _rate(told: PerTime | None, burst: int | None) -> Rate | None:
     return None if told is None else Rate(told.amount, told.seconds, burst or told.amount)
 
 
-# ---- the admin listener
+# ---- admin listener
 
 
 def guarded_admin(app: HttpApp, config: Config, metrics: Metrics) -> HttpApp:
-    """``app``, with a key before what changes anything, where the configuration has some."""
+    """Wrap ``app`` so that requests that change something need a key, if the admin listener has
+    keys."""
     listener = config.listeners.admin
     if listener is None or not listener.keys:
         return app
-    return _GuardedAdmin(app, Keys([each.key for each in listener.keys]), metrics)
+    return _GuardedAdmin(app, Keys([entry.key for entry in listener.keys]), metrics)
 
 
 class _GuardedAdmin:
-    """An HttpApp. Each attempt to change something is told to the log ``infergate.audit``."""
+    """An HttpApp that logs each attempt to change something to ``infergate.audit``."""
 
     def __init__(self, app: HttpApp, keys: Keys, metrics: Metrics) -> None:
         self._app: Final = app
@@ -246,22 +252,22 @@ class _GuardedAdmin:
         self._metrics: Final = metrics
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
-        """See HttpApp."""
+        """Respond to a read directly, and to any other method only with a valid key."""
         if wire.method in _READS:
             return await self._app.respond(wire, call)
         try:
             call.permit = self._permit(call)
-        except Refused as refusal:
-            self._metrics.access_refused.labels(refusal.reason.value).inc()
-            answer = _refused(refusal.error)
+        except Refused as rejection:
+            self._metrics.access_refused.labels(rejection.reason.value).inc()
+            response = _refused(rejection.error)
         else:
-            answer = await self._app.respond(wire, call)
+            response = await self._app.respond(wire, call)
         _audit.info(
             "admin %s %r peer=%s status=%d identity=%r",
             wire.method[:20],
             wire.path[:_LONGEST],
             call.peer,
-            answer.status,
+            response.status,
             call.identity,
             extra=telling(
                 AUDIT,
@@ -269,11 +275,11 @@ class _GuardedAdmin:
                 method=wire.method[:20],
                 path=wire.path[:_LONGEST],
                 peer=call.peer,
-                status=answer.status,
+                status=response.status,
                 identity=call.identity,
             ),
         )
-        return answer
+        return response
 
     def _permit(self, call: Call) -> Granted:
         credential = presented(call.headers)
@@ -285,7 +291,7 @@ class _GuardedAdmin:
         return Granted(KEY + name, ())
 
     def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
-        """See HttpApp."""
+        """Answer a request that the transport rejected."""
         return self._app.refuse(error, wire, call)
 
 

@@ -1,5 +1,5 @@
-"""The admin listener: metrics, health, the configuration and the console, never reachable from the
-data ports."""
+"""The HTTP application of the admin listener: metrics, health, the active configuration and the
+console. It is never served on data ports."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ _STATUSES: Final = {
 _CONSOLE: Final = "/console"
 _PATHS: Final = ("/metrics", "/healthz", "/readyz", "/config")
 _SHOWING: Final = frozenset({"/", "/config"})
-"""What tells of the configuration. A scrape or a probe comes by whatever name its caller has."""
+"""Paths that expose the configuration and therefore check the Host header. Scrapers and probes may
+use any host name."""
 _audit = logging.getLogger("infergate.audit")
 
 
 class Below(Protocol):
-    """What answers all below a path."""
+    """An application that serves all paths below a prefix."""
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
         """Answer one request."""
@@ -45,11 +46,11 @@ class Below(Protocol):
 
 
 class Admin:
-    """``/metrics`` for Prometheus, ``/healthz`` (the process lives), ``/readyz`` (it can serve),
-    ``/config`` (which configuration serves), ``/console`` for people, and POST ``/reload`` where
-    that is on."""
+    """Serves ``/metrics`` (Prometheus), ``/healthz`` (the process is alive), ``/readyz`` (it can
+    serve), ``/config`` (the active configuration), ``/console`` (the web console) and, if enabled,
+    POST ``/reload``."""
 
-    def __init__(  # noqa: PLR0913 - what it tells, and what is on
+    def __init__(  # noqa: PLR0913 - dependency injection
         self,
         scrape: Callable[[str], Awaitable[Exposition]],
         ready: Callable[[], Awaitable[bool]],
@@ -60,9 +61,9 @@ class Admin:
         console: Callable[[], Below] | None = None,
         hosts: Collection[str] = (),
     ) -> None:
-        """``over`` is told which limit a request met. ``console`` makes what answers below
-        ``/console``, when it is first asked for: an idle process has no use for it. ``hosts`` are
-        names that may be asked for besides those that are nobody's in public."""
+        """``count_limit`` is called with the limit that a request exceeded. ``make_console`` builds
+        the console on its first request, because an idle process does not need it. ``hosts`` are
+        allowed in the Host header besides addresses and local names."""
         self._scrape: Final = scrape
         self._ready: Final = ready
         self._history: Final = history
@@ -74,7 +75,7 @@ class Admin:
         self._paths: Final = (*_PATHS, _CONSOLE) if console else _PATHS
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
-        """Answer one admin request."""
+        """Answer one request."""
         if wire.path == _RELOAD:
             return await self._reloaded(wire, call)
         if self._make_console is not None and _is_console(wire.path):
@@ -87,14 +88,15 @@ class Admin:
 
     async def _read(self, wire: HttpRequest) -> HttpResponse:
         if wire.path in _SHOWING and (name := visitors.unknown_host(wire.headers, self._hosts)):
-            wrong = (
-                f"'{name}' is no name of this listener: see listeners.admin.hosts, or ask by IP\n"
+            rejected = (
+                f"host '{name}' is not allowed: add it to listeners.admin.hosts, or use the "
+                "listener's IP address\n"
             )
-            return HttpResponse(403, _TEXT, [wrong.encode("utf-8", "backslashreplace")])
+            return HttpResponse(403, _TEXT, [rejected.encode("utf-8", "backslashreplace")])
         match wire.path:
             case "/metrics":
-                told = await self._scrape(wire.headers.get("accept", ""))
-                return await _told(told, whole=wire.method == "HEAD")
+                exposition = await self._scrape(wire.headers.get("accept", ""))
+                return await _told(exposition, whole=wire.method == "HEAD")
             case "/healthz":
                 return HttpResponse(200, _TEXT, [b"ok\n"])
             case "/readyz":
@@ -108,9 +110,9 @@ class Admin:
             case "/":
                 return _json(200, self._about())
             case _:
-                *others, last = self._paths
-                there = f"there are {', '.join(others)} and {last}\n"
-                return HttpResponse(404, _TEXT, [there.encode()])
+                *leading, last = self._paths
+                not_found = f"not found; the paths are {', '.join(leading)} and {last}\n"
+                return HttpResponse(404, _TEXT, [not_found.encode()])
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -121,29 +123,32 @@ class Admin:
         }
 
     async def _reloaded(self, wire: HttpRequest, call: Call) -> HttpResponse:
-        """Prometheus' statuses: 403 where it is off, 500 where the configuration is not taken."""
+        """Reload and respond with Prometheus' statuses: 403 if disabled, 500 if the configuration
+        was rejected."""
         if wire.method != "POST":
             return _not_allowed("POST")
-        again = self._history.again
-        if not self._reload or again is None:
-            off = b"POST /reload is off; it is switched on by 'reload: {post: true}'\n"
-            return HttpResponse(403, _TEXT, [off])
+        reload = self._history.again
+        if not self._reload or reload is None:
+            disabled = b"POST /reload is disabled; 'reload: {post: true}' enables it\n"
+            return HttpResponse(403, _TEXT, [disabled])
         if visitors.is_browser(wire.headers) and (
-            wrong := visitors.foreign(wire.headers)
+            problem := visitors.foreign(wire.headers)
             or visitors.unknown_host(wire.headers, self._hosts)
         ):
-            return HttpResponse(403, _TEXT, [f"refused: {wrong}\n".encode()])
-        outcome = None
+            return HttpResponse(403, _TEXT, [f"refused: {problem}\n".encode()])
+        reload_result = None
         try:
-            outcome = await again(f"POST {_RELOAD}")
+            reload_result = await reload(f"POST {_RELOAD}")
         finally:
-            result = "cancelled" if outcome is None else "failed" if outcome.wrong else "ok"
-            told = telling(AUDIT, operation="reload", peer=call.peer, outcome=result)
-            _audit.info("reload peer=%s outcome=%s", call.peer, result, extra=told)
-        return _json(500 if outcome.wrong else 200, self._history.page())
+            outcome = (
+                "cancelled" if reload_result is None else "failed" if reload_result.wrong else "ok"
+            )
+            fields = telling(AUDIT, operation="reload", peer=call.peer, outcome=outcome)
+            _audit.info("reload peer=%s outcome=%s", call.peer, outcome, extra=fields)
+        return _json(500 if reload_result.wrong else 200, self._history.page())
 
     def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
-        """A request the transport turned away. Its limit is counted."""
+        """Answer a request that the transport rejected, and count the limit that it exceeded."""
         del wire, call
         if error.limit:
             self._over(error.limit)
@@ -153,30 +158,30 @@ class Admin:
 
 
 async def _told(told: Exposition, *, whole: bool) -> HttpResponse:
-    """What is short is told whole, and what must be ``whole``."""
+    """Send a short or ``whole`` exposition in one piece, and stream any other."""
     headers = {"content-type": told.content_type}
-    body, rest = list(islice(told.pieces, 2)), _Pieces(told.pieces)
-    if len(body) < 2:
-        return HttpResponse(200, headers, body)
-    while whole and (piece := await rest.next()):
-        body += piece
-    return HttpResponse(200, headers, body, rest=None if whole else rest)
+    pieces, remaining = list(islice(told.pieces, 2)), _Pieces(told.pieces)
+    if len(pieces) < 2:
+        return HttpResponse(200, headers, pieces)
+    while whole and (piece := await remaining.next()):
+        pieces += piece
+    return HttpResponse(200, headers, pieces, rest=None if whole else remaining)
 
 
 class _Pieces:
-    """A Rest. Whoever else waits has a turn between two of them."""
+    """A BodyStream that yields to other tasks between two pieces."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces: Final = pieces
 
     async def next(self) -> Sequence[bytes] | None:
-        """See Rest."""
+        """Return the next piece, or None after the last."""
         await asyncio.sleep(0)
         piece = next(self._pieces, None)
         return None if piece is None else (piece,)
 
     async def close(self) -> None:
-        """See Rest."""
+        """Do nothing; there is nothing to release."""
 
 
 def _is_console(path: str) -> bool:
@@ -184,7 +189,7 @@ def _is_console(path: str) -> bool:
 
 
 def _is_person(headers: Mapping[str, str]) -> bool:
-    """Whether a browser asks for something to look at."""
+    """Return whether a browser requests a page."""
     return "text/html" in headers.get("accept", "")
 
 
@@ -193,5 +198,5 @@ def _json(status: int, told: Mapping[str, Any]) -> HttpResponse:
 
 
 def _not_allowed(allowed: str) -> HttpResponse:
-    only = f"only {allowed.partition(',')[0]} is served here\n"
+    only = f"this path supports only {allowed.partition(',')[0]}\n"
     return HttpResponse(405, {**_TEXT, "allow": allowed}, [only.encode()])

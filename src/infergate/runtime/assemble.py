@@ -1,4 +1,4 @@
-"""From a configuration to the running parts: backends, gateway, frontends, listeners."""
+"""Assembles a running gateway from a configuration: backends, gateway, frontends, listeners."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ from infergate.transport.turns import Turns
 
 _CONNECTIONS: Final = "connections"
 _TOLD_LIMITS: Final = (_CONNECTIONS, "in_flight", "in_flight_bytes")
-"""Limits that metrics tell, for others tell how much of them is used."""
+"""Limits whose values are exported as metrics, because other metrics report their use."""
 _COMBINE: Final = {"strict": all, "lenient": any}
 _HTTP: Final = {"the protocol": "http", "accept_both_lengths": False}
 _FRAMES: Final = {"the protocol": "frames"}
 _GRPC: Final = {"the protocol": "grpc"}
-"""What a listener cannot change, see :class:`Listening`."""
+"""Options that cannot change while a listener listens, see ``ListenerSpec``."""
 _HTTP_1, _HTTP_2 = "http/1.1", "h2"
-"""What listeners speak, as ALPN calls it."""
+"""Protocols of listeners, by their ALPN names."""
 
 
 def _embedded(name: str, timeout: float) -> Backend:
@@ -80,10 +80,12 @@ def assemble(
     history: History | None = None,
     company: Company | None = None,
 ) -> Running:
-    """Build, but do not start, what ``config`` describes. Needs a running event loop. ``builtin``
-    makes the backend that has no wire, of a name and a timeout in seconds; ``history`` is what the
-    admin listener tells of configurations; ``company`` is what it has together with other
-    processes, None: there are none."""
+    """Build, but do not start, the gateway that ``config`` describes. Needs a running event loop.
+
+    ``make_builtin`` creates the backend of embedded models from a name and a timeout in seconds.
+    ``history`` is the configuration history that the admin listener reports. ``group`` connects the
+    process to the other workers; None: there are none.
+    """
     company, limits = company or Company(), compiled.limits(config)
     metrics, admission = company.metrics, Admission(limits)
     metrics.in_flight.set_function(lambda: admission.requests)
@@ -107,25 +109,28 @@ def assemble(
 
 
 def _endpoint_figures(backends: Iterable[Backend]) -> Iterator[EndpointFigures]:
-    return chain.from_iterable(each.figures() for each in backends if isinstance(each, Watched))
+    return chain.from_iterable(
+        backend.figures() for backend in backends if isinstance(backend, Watched)
+    )
 
 
 def _places(backends: Iterable[Backend]) -> Iterator[PlaceFigures]:
-    found = (each.places for each in backends if isinstance(each, Bounded))
-    return (each for each in found if each is not None)
+    all_stats = (item.places for item in backends if isinstance(item, Bounded))
+    return (item for item in all_stats if item is not None)
 
 
 def _names(parts: Iterable[Parts]) -> Names:
-    """Those that labels of metrics may have."""
+    """Return the route and backend names that metric labels may have."""
     routes, backends = {NOBODY}, {NOBODY}
-    for each in parts:
-        routes.update(bound.label for bound in each.gateway.bound)
-        backends.update(each.config.backends)
+    for generation in parts:
+        routes.update(binding.label for binding in generation.gateway.bound)
+        backends.update(generation.config.backends)
     return Names(routes, backends)
 
 
 def _limit(running: Running, name: str) -> int:
-    """0 of a process that clients do not reach: sums are of those that they do."""
+    """Return 0 in a process without client listeners, because sums must cover only processes that
+    serve clients."""
     if running.listeners.keys() <= {ADMIN}:
         return 0
     value: int = getattr(next(iter(running.parts)).limits, name)
@@ -134,7 +139,7 @@ def _limit(running: Running, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What goes on from one configuration to the next."""
+    """What successive configurations share."""
 
     company: Company
     admission: Admission
@@ -145,22 +150,21 @@ class _Shared:
 
 
 def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
-    """What serves ``config``. Of what serves ``before`` it, all is taken over that stays as it
-    is."""
+    """Build the parts that serve ``config``, taking over everything unchanged from ``previous``."""
     limits = compiled.limits(config)
-    shares = compiled.sharing_backends(config)
-    alike = {} if before is None else _alike(before, config, limits)
+    sharing = compiled.sharing_backends(config)
+    unchanged = {} if before is None else _alike(before, config, limits)
     if before is not None and before.config.tracing == config.tracing:
         tracing = before.tracing
     else:
         tracing = _tracing(config)
     if before is not None and before.config.helpers == config.helpers:
-        aside = before.aside
+        helper_pool = before.aside
     else:
         helpers = shared.company.metrics.traffic.helpers
-        aside = Pool(config.helpers, helpers) if config.helpers else None
+        helper_pool = Pool(config.helpers, helpers) if config.helpers else None
     backends = {
-        name: alike.get(name) or _backend(name, config, limits, shared, tracing, aside)
+        name: unchanged.get(name) or _backend(name, config, limits, shared, tracing, helper_pool)
         for name in config.backends
     }
     gateway = _maker_of_gateways(config, tracing)(
@@ -170,7 +174,7 @@ def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
         _COMBINE[config.readiness],
         SharedMemory(
             limits,
-            [backends[name] for name in shares],
+            [backends[name] for name in sharing],
             on=config.control.shared_memory,
             before=before.gateway.memory if before else None,
         ),
@@ -180,28 +184,30 @@ def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
         counted=shared.company.counted,
     )
     if before is not None and before.config.log == config.log:
-        log = before.log
+        access_log = before.log
     else:
-        log = _access_log(config, shared.company)
-    access = None
+        access_log = _access_log(config, shared.company)
+    authorizer = None
     try:
         if isinstance(gateway, GuardedGateway):
-            access = entrance(config, gateway.route_of, limits, shared.company, before)
-        listening = _listening(config, gateway, aside, log, shared, access, tracing)
+            authorizer = entrance(config, gateway.route_of, limits, shared.company, before)
+        listeners = _listening(
+            config, gateway, helper_pool, access_log, shared, authorizer, tracing
+        )
     except BaseException:
-        if log is not None and (before is None or log is not before.log):
-            log.close()  # it has a thread; the rest has begun nothing yet
+        if access_log is not None and (before is None or access_log is not before.log):
+            access_log.close()  # it has a thread; no other part has started anything yet
         if tracing is not None and (before is None or tracing is not before.tracing):
-            tracing.close()  # the same
+            tracing.close()  # it has a thread too
         raise
-    return Parts(config, limits, gateway, listening, log, aside, access, tracing)
+    return Parts(config, limits, gateway, listeners, access_log, helper_pool, authorizer, tracing)
 
 
 def _tracing(config: Config) -> Tracing | None:
-    """None where it is off, and nothing of it is loaded."""
+    """Return a new tracer; None if tracing is off, in which case its packages are not imported."""
     if not config.tracing.enabled:
         return None
-    from infergate.observe.tracing import tracing  # noqa: PLC0415 - see above
+    from infergate.observe.tracing import tracing  # noqa: PLC0415 - only if enabled
 
     return tracing()
 
@@ -214,33 +220,34 @@ def _maker_of_gateways(config: Config, tracing: Tracing | None) -> Callable[...,
 
 
 def _alike(before: Parts, config: Config, limits: Limits) -> dict[str, Backend]:
-    """The backends of ``before`` that ``config`` says the same of, by their names."""
+    """Return the backends of ``previous``, by name, whose configuration is the same in
+    ``config``."""
     if before.limits != limits or before.config.helpers != config.helpers:
         return {}
     if before.config.tracing != config.tracing:
-        return {}  # each of their exchanges is traced, or none
-    old, shares = before.config, compiled.sharing_backends(config)
-    shared = compiled.sharing_backends(old)
+        return {}  # tracing wraps every upstream
+    old, sharing = before.config, compiled.sharing_backends(config)
+    previously_sharing = compiled.sharing_backends(old)
     return {
-        each.name: each
-        for each in before.gateway.backends
-        if old.backends[each.name] == config.backends.get(each.name)
-        and (each.name in shares) == (each.name in shared)
+        backend.name: backend
+        for backend in before.gateway.backends
+        if old.backends[backend.name] == config.backends.get(backend.name)
+        and (backend.name in sharing) == (backend.name in previously_sharing)
     }
 
 
 def _access_log(config: Config, company: Company) -> AccessLog | None:
     if not config.log.access:
         return None
-    line, dropped = FORMATS[config.log.format], company.metrics.log_dropped.inc
+    formatter, dropped = FORMATS[config.log.format], company.metrics.log_dropped.inc
     sampling = config.log.sampling
     if sampling is None:
-        return AccessLog(line, dropped, turn=company.lines)
-    of = Sampling(sampling.first, sampling.thereafter)
-    return SampledLog(of, line, dropped, turn=company.lines)
+        return AccessLog(formatter, dropped, turn=company.lines)
+    rates = Sampling(sampling.first, sampling.thereafter)
+    return SampledLog(rates, formatter, dropped, turn=company.lines)
 
 
-def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
+def _listening(  # noqa: PLR0913, PLR0917 - the parts that all listeners share
     config: Config,
     gateway: Gateway,
     aside: Pool | None,
@@ -249,7 +256,7 @@ def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
     access: Entrance | None,
     tracing: Tracing | None,
 ) -> dict[str, Listening]:
-    """What listens, by the config's names, and what it serves."""
+    """Return the listeners and their applications, by configuration name."""
     company, limits = shared.company, compiled.limits(config)
     record = _recorder(company, gateway.figures, log, tracing)
     name_call = named if tracing is None else _naming(tracing)
@@ -261,61 +268,71 @@ def _listening(  # noqa: PLR0913, PLR0917 - what all listeners share
         None if tracing is None else TracedWays(tracing),
     )
     addresses = compiled.addresses(config)
-    chosen, tls = engine(config.engine), compiled.server_tls(config)
-    listening: dict[str, Listening] = {}
+    transports, tls = engine(config.engine), compiled.server_tls(config)
+    listeners: dict[str, Listening] = {}
 
-    def listen(  # noqa: PLR0913 - what a listener is
+    def listen(  # noqa: PLR0913 - the fields of a listener
         name: str,
         address: Address,
         app: Any,
-        serve: Callable[[Address, Any, Limits, Admission, Door], Server],
-        form: Mapping[str, object],
+        make_server: Callable[[Address, Any, Limits, Admission, Door], Server],
+        options: Mapping[str, object],
         *protocols: str,
         limits: Limits = limits,
     ) -> None:
-        # Not admitted with the rest: a full gateway must still tell that it is full.
+        # The admin listener has its own admission, so that a full gateway can report that it is.
         admission = Admission(limits) if name == ADMIN else shared.admission
-        door = shared.doors.of(name, limits, tls.get(name), protocols)
-        make = functools.partial(serve, address, app, limits, admission, door)
-        form = {"mode": address.mode, "TLS": name in tls, **form}
-        listening[name] = Listening(address, app, make, door, limits, form)
+        gate = shared.doors.of(name, limits, tls.get(name), protocols)
+        make = functools.partial(make_server, address, app, limits, admission, gate)
+        options = {"mode": address.mode, "TLS": name in tls, **options}
+        listeners[name] = Listening(address, app, make, gate, limits, options)
 
     if "http" in addresses:
         frontends = _frontends(Carrier.HTTP, config, serving)
         http = HttpDispatch(frontends, record, name_call)
-        most = compiled.limits(config, max(p.headers for p in plugins().values()))
-        listen("http", addresses["http"], http, chosen.serve_http, _HTTP, _HTTP_1, limits=most)
-    for name, bound in compiled.bound_listeners(config).items():
-        codec = plugins()[bound.protocol].make(bound.options)
+        header_limits = compiled.limits(config, max(p.headers for p in plugins().values()))
+        listen(
+            "http",
+            addresses["http"],
+            http,
+            transports.serve_http,
+            _HTTP,
+            _HTTP_1,
+            limits=header_limits,
+        )
+    for name, model_listener in compiled.bound_listeners(config).items():
+        codec = plugins()[model_listener.protocol].make(model_listener.options)
         app = HttpDispatch({"": serving.frontend(codec)}, record, name_call)
-        if bound.framed:
-            listen(name, bound.address, app, FrameServer, _FRAMES)
+        if model_listener.framed:
+            listen(name, model_listener.address, app, FrameServer, _FRAMES)
         else:
-            both = bound.accept_both_lengths
-            serve = functools.partial(chosen.serve_http, accept_both_lengths=both)
-            form = {**_HTTP, "accept_both_lengths": both}
-            listen(name, bound.address, app, serve, form, _HTTP_1)
+            accept_both = model_listener.accept_both_lengths
+            make_server = functools.partial(transports.serve_http, accept_both_lengths=accept_both)
+            options = {**_HTTP, "accept_both_lengths": accept_both}
+            listen(name, model_listener.address, app, make_server, options, _HTTP_1)
     if "grpc" in addresses:
         frontends = _frontends(Carrier.GRPC, config, serving)
-        own = own_services(SCHEMA, tuple(frontends), gateway.readiness)
+        own_rpc = own_services(SCHEMA, tuple(frontends), gateway.readiness)
         if access is not None:
-            own = guarded_services(own, access, next(iter(frontends.values())).codec.build_error)
-        rpc = RpcDispatch(frontends, own.unary, own.streams, record, name_call)
-        kept = {f"limits.{name}": getattr(limits, name) for name in chosen.fixed}
-        if not chosen.changes_tls:
-            kept["tls"] = tls.get("grpc")
-        listen("grpc", addresses["grpc"], rpc, chosen.serve_grpc, {**_GRPC, **kept}, _HTTP_2)
+            own_rpc = guarded_services(
+                own_rpc, access, next(iter(frontends.values())).codec.build_error
+            )
+        rpc = RpcDispatch(frontends, own_rpc.unary, own_rpc.streams, record, name_call)
+        fixed = {f"limits.{name}": getattr(limits, name) for name in transports.fixed}
+        if not transports.changes_tls:
+            fixed["tls"] = tls.get("grpc")
+        listen("grpc", addresses["grpc"], rpc, transports.serve_grpc, {**_GRPC, **fixed}, _HTTP_2)
     if "admin" in addresses:
         scrape = company.scrape or company.metrics.scrape
         ready = company.ready or gateway.readiness.ready
         guarded = guarded_admin(_admin(config, scrape, ready, shared), config, company.metrics)
-        listen(ADMIN, addresses["admin"], guarded, chosen.serve_http, _HTTP, _HTTP_1)
-    return listening
+        listen(ADMIN, addresses["admin"], guarded, transports.serve_http, _HTTP, _HTTP_1)
+    return listeners
 
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """What all frontends share."""
+    """The dependencies that all frontends share."""
 
     gateway: Gateway
     limits: Limits
@@ -324,14 +341,15 @@ class _Serving:
     ways: Ways | None
 
     def frontend(self, codec: Codec[Any, Any]) -> Frontend[Any, Any]:
-        """That of one protocol."""
+        """Return the frontend of ``codec``."""
         return Frontend(codec, self.gateway, self.limits, self.aside, self.gate, self.ways)
 
 
 def _frontends(
     carrier: Carrier, config: Config, serving: _Serving
 ) -> dict[str, Frontend[Any, Any]]:
-    """The frontends of one carrier, by what they claim; first the one that answers the rest."""
+    """Return the frontends of one kind of transport by the paths or services they claim, starting
+    with the frontend that answers everything unclaimed."""
     options = compiled.frontend_options(config)
     frontends: dict[str, Frontend[Any, Any]] = {}
     for plugin in sorted(plugins().values(), key=lambda plugin: not plugin.answers_rest):
@@ -341,7 +359,7 @@ def _frontends(
     return frontends
 
 
-def _backend(  # noqa: PLR0913, PLR0917 - what it stands on
+def _backend(  # noqa: PLR0913, PLR0917 - dependency injection
     name: str,
     whole: Config,
     limits: Limits,
@@ -351,7 +369,7 @@ def _backend(  # noqa: PLR0913, PLR0917 - what it stands on
 ) -> Backend:
     config = whole.backends[name]
     plugin = plugins().get(config.protocol)
-    if plugin is None:  # the one protocol without a wire
+    if plugin is None:  # the embedded models
         return shared.builtin(name, config.timeout)
     if config.connect_time is not None:
         limits = replace(limits, connect_time=config.connect_time)
@@ -374,27 +392,29 @@ def _backend(  # noqa: PLR0913, PLR0917 - what it stands on
         header_budget=config.limits.forwarded_headers,
     )
     tally = shared.company.metrics.traffic.of(name)
-    tells = HeaderRule(config.forward_headers).passes(TRACEPARENT)
+    propagates = HeaderRule(config.forward_headers).passes(TRACEPARENT)
     codec: Codec[Any, Any] = plugin.make({})
     tls = compiled.client_tls(config)
     match plugin.carrier:
         case Carrier.HTTP:
-            ask_http = engine(whole.engine).ask_http
-            upstream: HttpStreamUpstream = EitherUpstream(limits, ask_http, tls)
+            make_http = engine(whole.engine).ask_http
+            upstream: HttpStreamUpstream = EitherUpstream(limits, make_http, tls)
             if config.connections:
                 upstream = Turns(upstream, config.connections)
             if tracing is not None:
-                upstream = TracedUpstream(upstream, HTTP_HEADERS, tracing, name, tells=tells)
+                upstream = TracedUpstream(upstream, HTTP_HEADERS, tracing, name, tells=propagates)
             return RemoteBackend(
                 server, codec, upstream, HTTP_HEADERS, limits, tally=tally, aside=aside
             )
         case Carrier.GRPC:
-            ask_grpc = engine(whole.engine).ask_grpc
-            asking = ask_grpc(limits, tls)
+            make_grpc = engine(whole.engine).ask_grpc
+            rpc_upstream = make_grpc(limits, tls)
             if tracing is not None:
-                asking = TracedUpstream(asking, RPC_HEADERS, tracing, name, tells=tells)
+                rpc_upstream = TracedUpstream(
+                    rpc_upstream, RPC_HEADERS, tracing, name, tells=propagates
+                )
             return RemoteBackend(
-                server, codec, asking, RPC_HEADERS, limits, tally=tally, aside=aside
+                server, codec, rpc_upstream, RPC_HEADERS, limits, tally=tally, aside=aside
             )
 
 
@@ -407,10 +427,10 @@ def _admin(
     listener = config.listeners.admin
     assert listener is not None
     reloads = config.reload.post or listener.actions
-    refused = shared.company.metrics.refused_requests
+    rejected = shared.company.metrics.refused_requests
 
     def console() -> Below:
-        from infergate.runtime.console.console import Console  # noqa: PLC0415 - see Admin
+        from infergate.runtime.console.console import Console  # noqa: PLC0415 - on first use
 
         return Console(shared.view, ready, shared.history, listener, reloads=reloads)
 
@@ -419,7 +439,7 @@ def _admin(
         ready,
         shared.history,
         reload=reloads,
-        over=lambda limit: refused.labels(limit).inc(),
+        over=lambda limit: rejected.labels(limit).inc(),
         console=console if listener.console else None,
         hosts=listener.hosts,
     )
@@ -436,17 +456,17 @@ def _naming(tracing: Tracing) -> Record:
 def _recorder(
     company: Company, figures: Figures, log: AccessLog | None, tracing: Tracing | None
 ) -> Record:
-    metrics, ways, failed = company.metrics, company.recent.ways, company.recent.failed
+    metrics, pipelines, add_failure = company.metrics, company.recent.ways, company.recent.failed
     count = metrics.record if tracing is None else metrics.record_traced
 
     def record(call: Call) -> None:
         seconds, now = time.monotonic() - call.started, time.time()
         count(call, seconds)
         if call.way:
-            way = call.protocol, call.backend_protocol, call.way
-            ways[way] = ways.get(way, 0) + 1
+            pipeline = call.protocol, call.backend_protocol, call.way
+            pipelines[pipeline] = pipelines.get(pipeline, 0) + 1
         if call.outcome != "ok":
-            failed(call, seconds, now)
+            add_failure(call, seconds, now)
         if call.limit:
             metrics.refused_requests.labels(call.limit).inc()
         figures.record(call, seconds, now)

@@ -1,4 +1,4 @@
-"""What a backend's configuration says of its endpoints, for the backend."""
+"""Converts the endpoint options of a backend's configuration to the settings of ``backends``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _LEAST: Final = "least-request"
 
 
 def sites(config: BackendConfig) -> Sequence[Site]:
-    """Where the backend is. Regions of shared memory are one server's, so its name is one too."""
+    """Return the configured endpoints. A backend with shared memory must be a single server, so its
+    host name counts as a single endpoint."""
     looks_up = bool(config.dns_refresh) and config.shared_memory == "copy"
     urls = config.endpoints
     rows = zip(urls, shown_urls(urls), compiled.endpoints(config), strict=True)
@@ -30,9 +31,9 @@ def sites(config: BackendConfig) -> Sequence[Site]:
 
 
 def balance(config: BackendConfig) -> Balance:
-    """How requests are spread over them."""
-    spread, outliers = config.balance, config.outliers
-    hashes = spread.policy == _HASH
+    """Return the load-balancing settings."""
+    balance_config, outliers = config.balance, config.outliers
+    hashes = balance_config.policy == _HASH
     rule = OutlierRule(
         outliers.consecutive_errors,
         outliers.base_ejection_time,
@@ -40,25 +41,26 @@ def balance(config: BackendConfig) -> Balance:
         outliers.max_ejection_percent / 100,
     )
     return Balance(
-        _LEAST if hashes else spread.policy,
+        _LEAST if hashes else balance_config.policy,
         hashes,
-        ClusterRule(rule, spread.slow_start, spread.panic_threshold / 100),
+        ClusterRule(rule, balance_config.slow_start, balance_config.panic_threshold / 100),
         config.health.rise,
         config.health.fall,
     )
 
 
 def watching(config: BackendConfig) -> Watching:
-    """How they are looked after."""
+    """Return the settings for health checks and DNS lookups."""
     health = config.health
     checks = {"always": True, "never": False}.get(health.checks)
-    if checks is None and config.connections:  # a check would wait for its turn behind requests
+    if checks is None and config.connections:  # a check would wait behind requests
         checks = False
     return Watching(config.dns_refresh, checks, health.interval, health.timeout)
 
 
 def key(config: BackendConfig) -> Callable[[Call], str] | None:
-    """What requests have in common that are to go to one of them."""
+    """Return a function that computes a request's hash key, if the backend uses consistent
+    hashing."""
     if config.balance.policy != _HASH:
         return None
     header = config.balance.hash_header

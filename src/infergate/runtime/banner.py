@@ -1,4 +1,4 @@
-"""What a person sees when the gateway has started: where it listens, and what to try."""
+"""The startup message on the terminal: listeners, routes, and example requests."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _HEAD = (
 
 
 class Addressed(Protocol):
-    """What listens."""
+    """A listener with its address."""
 
     @property
     def address(self) -> Address:
-        """The address it really bound."""
+        """The address it is bound to."""
         ...
 
 
@@ -53,14 +53,15 @@ _MOST_ROUTES: Final = 20
 def announce(
     config: Config, listeners: Mapping[str, Addressed], source: Path | None, stream: TextIO
 ) -> None:
-    """Write it to ``stream`` once every listener is bound: tables, in colours on a terminal."""
-    served = "the embedded models" if source is None else str(source)
-    by = f", by {config.workers} workers" if config.workers > 1 else ""
-    stream.write(f"infergate {__version__} serves {served}{by}\n\n")
-    show(_tables(config, {name: each.address for name, each in listeners.items()}), stream)
-    more = len(config.routes) - _MOST_ROUTES
-    if more > 0:
-        stream.write(f"  … and {more} more routes: infergate routes\n")
+    """Write the message to ``stream`` once every listener is bound, as tables, with colors on a
+    terminal."""
+    subject = "the embedded models" if source is None else str(source)
+    workers = f", {config.workers} workers" if config.workers > 1 else ""
+    stream.write(f"infergate {__version__} serves {subject}{workers}\n\n")
+    show(_tables(config, {name: listener.address for name, listener in listeners.items()}), stream)
+    omitted = len(config.routes) - _MOST_ROUTES
+    if omitted > 0:
+        stream.write(f"  … and {omitted} more routes: infergate routes\n")
     if source is None and "http" in listeners:
         stream.write(
             _TRY_HTTP.format(
@@ -75,13 +76,18 @@ def announce(
 
 
 def _tables(config: Config, addresses: Mapping[str, Address]) -> Iterator[Table]:
-    told = plan(config, addresses)
+    outline = plan(config, addresses)
     yield Table(
         "listeners",
         ("LISTENER", "ADDRESS", "TLS", "FOR"),
         [
-            (each["name"], each["address"], "yes" if each["tls"] else "no", _purpose(config, each))
-            for each in told["listeners"]
+            (
+                listener["name"],
+                listener["address"],
+                "yes" if listener["tls"] else "no",
+                _purpose(config, listener),
+            )
+            for listener in outline["listeners"]
         ],
     )
     yield Table(
@@ -94,7 +100,7 @@ def _tables(config: Config, addresses: Mapping[str, Address]) -> Iterator[Table]
                 config.backends[route["backend"]].protocol,
                 " ".join(shown_urls(config.backends[route["backend"]].endpoints)) or "-",
             )
-            for route in told["routes"][:_MOST_ROUTES]
+            for route in outline["routes"][:_MOST_ROUTES]
         ],
     )
 
@@ -110,10 +116,10 @@ def _purpose(config: Config, listener: Mapping[str, Any]) -> str:
     return f"metrics, health; the console: {scheme}://{_near(listener['address'])}/console"
 
 
-_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - told, not bound
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not bound here
 
 
 def _near(address: str) -> str:
-    """How a browser on this machine reaches ``address``."""
+    """Return ``address`` as a browser on this machine reaches it."""
     host, _, port = address.rpartition(":")
     return f"{_EVERYWHERE.get(host, host)}:{port}"

@@ -1,4 +1,4 @@
-"""What processes that serve as one have together."""
+"""The resources shared by the processes of one gateway."""
 
 from __future__ import annotations
 
@@ -17,32 +17,34 @@ from infergate.runtime.console.view import View
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """What of it one process is given. As it stands: of one that is alone."""
+    """One process's access to its worker group. The defaults are those of a process that serves
+    alone."""
 
     metrics: Metrics = field(default_factory=Metrics)
-    """This process's own."""
+    """The metrics of this process."""
     scrape: Callable[[str], Awaitable[Exposition]] | None = None
-    """The metrics of all, in the form that a header Accept asks for; None: this one's are all
-    there are."""
+    """Returns the metrics of all processes in the format that an Accept header asks for; None: this
+    process is the only one."""
     ready: Callable[[], Awaitable[bool]] | None = None
-    """Whether they can serve, all taken together; None: this one's readiness is all there is."""
+    """Returns whether the group as a whole can serve; None: this process is the only one."""
     counted: Callable[[str, str], Awaitable[ModelStatistics]] | None = None
-    """What all gateways have counted of a model, told as of a version; None: this one's figures."""
+    """Returns the group's statistics of a model, for a version; None: this process is the only
+    one."""
     buckets: Callable[[bytes], Counting] = lambda _: Buckets()
-    """Where rates of access are counted that these bytes tell apart from others; by default this
-    process counts by itself."""
+    """Returns the rate-limit counters for rates identified by these bytes; by default they are
+    local to the process."""
     recent: Recent = field(default_factory=Recent)
-    """This process's own."""
+    """The recent requests of this process."""
     view: View | None = None
-    """All of them, as the console sees them; None: this one is all there is."""
+    """The console's view of the whole group; None: this process is the only one."""
     lines: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Held while lines of the access log are written."""
 
 
-class Ended(Exception):  # noqa: N818 - of a process
-    """A process that should serve has ended with the exit ``code`` (negative: by a signal)."""
+class Ended(Exception):  # noqa: N818
+    """A process of the gateway has ended with exit ``code``; negative: the number of a signal."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
         self.code: Final = code or 1 if code >= 0 else 128 - code
-        """As a shell tells it."""
+        """The exit code as a shell reports it."""

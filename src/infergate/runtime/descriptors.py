@@ -1,7 +1,7 @@
-"""How many files and sockets the process may have open.
+"""The limit on open files and sockets of the process.
 
-Clients' connections are kept below what the system allows: what is left is for backends, files and
-the admin listener. A process whose descriptors are used up can neither answer nor tell so.
+Client connections are kept below the limit, so that descriptors remain for backends, files and the
+admin listener: a process without free descriptors can neither respond nor report its state.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from infergate.core.vocabulary import FEW_DESCRIPTORS
 log = logging.getLogger(__name__)
 
 _NONE_LEFT: Final = "socket.accept() out of system resource"
-"""How asyncio begins to tell of it: a thousand times a second, until there is one again. (uvloop
-closes who comes meanwhile.)"""
+"""The start of asyncio's message, logged a thousand times a second until a descriptor is free.
+(uvloop closes new connections instead.)"""
 _TLS_BROKE: Final = "Fatal error on SSL protocol"
 _IS_CLOSED: Final = "the handler is closed"
-"""How uvloop (0.23) tells of a connection that was given up when its socket was connected and the
-server's half of the handshake had just come: it closes the socket, and then writes to it once."""
+"""The end of uvloop's message (0.23) if a connection was aborted just as its socket was connected
+and the server's TLS handshake arrived: it closes the socket and then writes to it once."""
 _EVERY: Final = 10.0
 _SHARE: Final = 3, 4
-"""Of all descriptors, how many clients may have."""
+"""The fraction of all descriptors that clients may use."""
 
 
 def allow_most() -> None:
-    """Raise the limit as far as the system lets the process, as Go's programs do: the low one is
-    for programs that use select(2)."""
+    """Raise the soft limit to the hard limit, as Go programs do; the low default is for programs
+    that use select(2)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # some systems allow less than they tell
+    with contextlib.suppress(OSError, ValueError):  # some systems allow less than they report
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def for_clients(wanted: int) -> int:
-    """``wanted`` connections, or as many as the limit of now has room for."""
+    """Return ``wanted`` connections, or fewer if the current limit does not allow them."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
@@ -48,9 +48,9 @@ def for_clients(wanted: int) -> int:
 
 
 def in_use() -> int:
-    """Descriptors that are open now; where none is left to look with, as many as may be."""
+    """Return the number of open descriptors; the limit itself if none is left to count with."""
     try:
-        return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # of which one is for looking
+        return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # the listing itself uses one
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
@@ -58,14 +58,14 @@ def in_use() -> int:
 
 
 class Complaints:
-    """Handles what an event loop tells of errors that nobody awaits: of descriptors that are used
-    up once in a while, and in one line; nothing of what is no error."""
+    """The exception handler of the event loop. It logs exhausted descriptors once per interval in
+    one line, and drops a harmless error of uvloop."""
 
     def __init__(self) -> None:
         self._told: float | None = None
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """See ``loop.set_exception_handler``."""
+        """Handle ``context``, as for ``loop.set_exception_handler``."""
         if _was_given_up(context):
             return
         if context.get("message") != _NONE_LEFT:
@@ -75,12 +75,12 @@ class Complaints:
         if self._told is None or now >= self._told + _EVERY:
             self._told = now
             log.warning(
-                "no more files can be opened: clients wait to be let in", extra=FEW_DESCRIPTORS
+                "out of file descriptors: new client connections wait", extra=FEW_DESCRIPTORS
             )
 
 
 def _was_given_up(context: dict[str, Any]) -> bool:
-    """Whether it is of a connection that nobody wants any more."""
+    """Return whether ``context`` reports a connection that was aborted during the TLS handshake."""
     error = context.get("exception")
     return (
         context.get("message") == _TLS_BROKE

@@ -1,4 +1,4 @@
-"""The doors of all listeners of a process: how many connections, which TLS, and what is counted."""
+"""The connection gates of all listeners: connection limits, TLS certificates, and their metrics."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from infergate.transport.tls_server import ServerCertificates
 log = logging.getLogger(__name__)
 
 ADMIN_CONNECTIONS: Final = 64
-"""Connections to the admin listener, which has to tell of a gateway that is full."""
+"""Connections to the admin listener, which must remain reachable while the gateway is full."""
 
 
 class Doors:
-    """Makes the door of each listener, by its name in the config, for one configuration after
-    another: connections are counted over all of them."""
+    """Creates the gate of each listener for successive configurations, which share the connection
+    counters."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics: Final = metrics
@@ -34,10 +34,12 @@ class Doors:
     def of(
         self, name: str, limits: Limits, tls: ServerTls | None, protocols: tuple[str, ...]
     ) -> Door:
-        """The door of the listener ``name``, which speaks ``protocols`` (ALPN). Raises
+        """Return a gate for the listener ``name``, which speaks ``protocols`` (ALPN). Raises
         CertificateError."""
         metrics = self._metrics
-        refused = {each: metrics.refused_connections.labels(name, each.value) for each in Refusal}
+        refused = {
+            reason: metrics.refused_connections.labels(name, reason.value) for reason in Refusal
+        }
         certificates = None
         if tls is not None:
             certificates = ServerCertificates(
@@ -54,16 +56,18 @@ class Doors:
         )
 
     def _most(self, wanted: int) -> int:
-        most = for_clients(wanted)
-        if most < wanted and most != self._told:
-            self._told = most
-            told = "limits.connections: %d instead of %d, as the system lets open few files"
-            log.warning(told, most, wanted, extra=FEW_DESCRIPTORS)
-        return most
+        allowed = for_clients(wanted)
+        if allowed < wanted and allowed != self._told:
+            self._told = allowed
+            message = "limits.connections lowered to %d from %d: the system's limit of open files"
+            log.warning(message, allowed, wanted, extra=FEW_DESCRIPTORS)
+        return allowed
 
     def _reloaded(self, name: str) -> Callable[[bool], None]:
         reloads = {
-            taken: self._metrics.certificate_reloads.labels(name, "taken" if taken else "failed")
-            for taken in (True, False)
+            succeeded: self._metrics.certificate_reloads.labels(
+                name, "taken" if succeeded else "failed"
+            )
+            for succeeded in (True, False)
         }
-        return lambda taken: reloads[taken].inc()
+        return lambda succeeded: reloads[succeeded].inc()

@@ -1,10 +1,10 @@
-"""The transports that the option ``engine`` chooses between.
+"""The transports that the option ``engine`` selects.
 
-*Why late.* What an engine stands on is loaded when it is chosen: a library that serves nobody is
-memory of every process.
+The modules of an engine are imported when it is selected, because an unused library costs every
+process memory.
 """
 
-# ruff: noqa: PLC0415 - see the module
+# ruff: noqa: PLC0415 - see the module's docstring
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from infergate.transport.guard import Admission
 
 
 class ServeHttp(Protocol):
-    """Makes a listener of HTTP/1.1."""
+    """Creates an HTTP/1.1 server."""
 
-    def __call__(  # noqa: PLR0913 - what every listener is made of, and what is HTTP's own
+    def __call__(  # noqa: PLR0913 - constructor parameters of a server
         self,
         address: Address,
         app: HttpApp,
@@ -42,12 +42,12 @@ class ServeHttp(Protocol):
         *,
         accept_both_lengths: bool = False,
     ) -> Server:
-        """For ``app`` on ``address``, behind ``door``."""
+        """Return a server for ``app`` on ``address``, behind ``door``."""
         ...
 
 
 class ServeGrpc(Protocol):
-    """Makes a listener of gRPC."""
+    """Creates a gRPC server."""
 
     def __call__(
         self,
@@ -57,31 +57,31 @@ class ServeGrpc(Protocol):
         admission: Admission,
         door: Door | None = None,
     ) -> Server:
-        """For ``app`` on ``address``, behind ``door``."""
+        """Return a server for ``app`` on ``address``, behind ``door``."""
         ...
 
 
 class AskHttp(Protocol):
-    """Makes a client of backends over HTTP."""
+    """Creates an HTTP client for backends."""
 
     def __call__(self, limits: Limits, tls: ClientTls | None = None) -> HttpStreamUpstream:
-        """``tls``: whom it trusts; None: whom the system does."""
+        """Return a client. Without ``tls``, it trusts the system's certificate authorities."""
         ...
 
 
 class AskGrpc(Protocol):
-    """Makes a client of backends over gRPC."""
+    """Creates a gRPC client for backends."""
 
     def __call__(self, limits: Limits, tls: ClientTls | None = None) -> RpcUpstream:
-        """``tls``: whom it trusts; None: whom the system does."""
+        """Return a client. Without ``tls``, it trusts the system's certificate authorities."""
         ...
 
 
 class Engine(NamedTuple):
-    """``bind_grpc`` has what several processes need to listen at an address together. ``fixed`` are
-    the limits that a listener of gRPC keeps as long as it listens. ``changes_tls``: whether one
-    takes other files and names of TLS while it listens. ``new_loop`` makes the event loop that it
-    is at its best on; None: asyncio does."""
+    """The factories of one engine. ``bind_grpc`` binds an address so that several processes can
+    listen on it. ``fixed_grpc_limits`` names the limits that a gRPC listener cannot change while it
+    listens; ``can_change_grpc_tls`` tells whether it can change its TLS files and server names.
+    ``make_loop`` creates the event loop that suits the engine; None: asyncio's default."""
 
     serve_http: ServeHttp
     serve_grpc: ServeGrpc
@@ -114,7 +114,7 @@ def _own() -> Engine:
 def _uvloops() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
-    except ImportError:  # there is none for Windows
+    except ImportError:  # not available on Windows
         return None
     return uvloop.new_event_loop
 
@@ -142,5 +142,5 @@ _ENGINES: Final[Mapping[str, Callable[[], Engine]]] = {"own": _own, "compat": _c
 
 
 def engine(name: str) -> Engine:
-    """The one that the configuration names."""
+    """Return the engine that the configuration names."""
     return _ENGINES[name]()

@@ -1,5 +1,5 @@
-"""What is told of configurations: which one serves, and what became of the last try to take
-another. Told by metrics and by the admin listener."""
+"""The history of configurations: the active one and the result of the last reload, exported as
+metrics and by the admin listener."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from infergate.observe.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a reload: ``wrong`` says why nothing has changed; empty: it worked."""
+    """The result of a reload. A non-empty ``error`` says why the configuration was rejected."""
 
     why: str
-    """What made it happen."""
+    """The cause, for example a signal."""
     when: float
-    """The wall clock."""
+    """Wall-clock time, in seconds since 1970."""
     wrong: str = ""
 
     def page(self) -> dict[str, Any]:
-        """As JSON tells it."""
-        told = {"when": iso(self.when), "why": self.why, "ok": not self.wrong}
-        return told | ({"error": self.wrong} if self.wrong else {})
+        """Return the result for JSON."""
+        fields = {"when": iso(self.when), "why": self.why, "ok": not self.wrong}
+        return fields | ({"error": self.wrong} if self.wrong else {})
 
 
 class History:
-    """``source`` is the file; None: there is none. ``again`` is what reloads, for the reason that
-    it is given; None: nothing does."""
+    """``source`` is the configuration file, or None. ``reload`` triggers a reload for a reason and
+    returns its result; None: reloads are unavailable."""
 
     def __init__(self, source: Path | None = None, sha256: str = "") -> None:
         self._source = source
@@ -43,12 +43,12 @@ class History:
         self._metrics: Metrics | None = None
         self.again: Callable[[str], Awaitable[Outcome]] | None = None
         self.read: Callable[[], Config] | None = None
-        """Reads what the file says now. Raises ConfigError. None: there is no file."""
+        """Reads the file's current content. Raises ConfigError. None: there is no file."""
         self.changed: Callable[[], bool] = lambda: True
-        """Whether files are others than at the last reload, good or bad."""
+        """Returns whether files have changed since the last reload, successful or not."""
 
     def tell(self, metrics: Metrics) -> None:
-        """From now on ``metrics`` tell it too."""
+        """Export the history to ``metrics`` from now on."""
         self._metrics = metrics
         metrics.reload_worked.set(1)
         self._tell_which(metrics)
@@ -58,11 +58,13 @@ class History:
         metrics.config.info({"sha256": self._sha256, "number": str(self._number)})
 
     def is_of_file(self) -> bool:
-        """Whether it is certain that the file says what serves: it is looked at, and not read."""
+        """Return whether the active configuration is certainly the file's content. The file is not
+        read, only its state is checked."""
         return not (self._last is not None and self._last.wrong) and not self.changed()
 
     def note(self, outcome: Outcome, sha256: str = "") -> None:
-        """A reload has ended; where it worked, what serves now has ``sha256``."""
+        """Record a finished reload; ``sha256`` is that of the active configuration if it
+        succeeded."""
         self._last = outcome
         if not outcome.wrong:
             self._sha256, self._number, self._since = sha256, self._number + 1, outcome.when
@@ -73,7 +75,7 @@ class History:
             self._tell_which(metrics)
 
     def page(self) -> dict[str, Any]:
-        """As JSON tells it."""
+        """Return the history for JSON."""
         return {
             "source": None if self._source is None else str(self._source),
             "sha256": self._sha256,

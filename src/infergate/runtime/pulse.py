@@ -1,5 +1,5 @@
-"""How long the event loop was held up: by a request that costs much, or because the system let the
-process wait. All who ask wait as long."""
+"""Measures event loop lag: how long the loop was blocked, by an expensive request or because the
+system did not schedule the process. All requests wait as long."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 from infergate.transport.timer import HELD_UP
 
 _EVERY: Final = 0.25
-"""Seconds between two looks, which find most of what is longer."""
+"""Seconds between two measurements. Longer lags are mostly detected."""
 
 
 class Pulse:
-    """Looks at the clock from ``start`` to ``stop``. ``late`` is told by how many seconds a look
-    came too late, where that is no chance."""
+    """Measures from ``start`` to ``stop``, and calls ``report_lag`` with the seconds by which a
+    timer was late, unless the delay is negligible."""
 
     def __init__(self, late: Callable[[float], object]) -> None:
         self._late: Final = late
@@ -23,7 +23,7 @@ class Pulse:
         self._due = 0.0
 
     def start(self) -> None:
-        """Begin."""
+        """Start measuring."""
         self._wait(asyncio.get_running_loop())
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -37,7 +37,7 @@ class Pulse:
         self._wait(loop)
 
     def stop(self) -> None:
-        """End."""
+        """Stop measuring."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

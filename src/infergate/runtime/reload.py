@@ -1,7 +1,7 @@
-"""Reads the configuration again and has it served, whoever asks for that.
+"""Reloads the configuration: reads it again and applies it.
 
-*Rule.* One at a time: who asks while another is under way has one after it, which reads what the
-files hold then. All who ask meanwhile share that one.
+*Rule.* Reloads run one at a time. Requests that arrive during a reload share the next one, which
+reads the files' content at that time.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from infergate.runtime.running import NotTaken
 
 _log = logging.getLogger("infergate")
 Read = Callable[[Files], Config]
-"""Reads the configuration, by ``Files``. Raises ConfigError."""
+"""Reads the configuration through ``Files``. Raises ConfigError."""
 Take = Callable[[Config], Awaitable[None]]
-"""Has a configuration served. Raises NotTaken where the one before goes on."""
+"""Applies a configuration. Raises ConfigRejectedError if the previous one stays active."""
 
 
 class Reloads:
-    """``files`` are those of the last try, good or bad."""
+    """``files`` are those of the last attempt, successful or not."""
 
     def __init__(self, read: Read, take: Take, history: History, files: Files) -> None:
         self._read: Final = read
@@ -36,7 +36,7 @@ class Reloads:
         self.files = files
         self._one: Final = asyncio.Lock()
         self._next: asyncio.Task[Outcome] | None = None
-        """The reload that has not begun."""
+        """The reload that has not started yet."""
         history.again = self.again
         history.changed = self._have_changed
 
@@ -44,8 +44,8 @@ class Reloads:
         return self.files.have_changed()
 
     async def again(self, why: str) -> Outcome:
-        """Reload, because of ``why``. It is logged, and not given up where who asked is gone;
-        raises nothing."""
+        """Reload for the reason ``trigger``, log the result and return it. Raises nothing.
+        Cancelling the caller does not cancel the reload."""
         if self._next is None:
             self._next = asyncio.create_task(self._again(why))
         return await asyncio.shield(self._next)
@@ -54,39 +54,39 @@ class Reloads:
         async with self._one:
             self._next = None
             files = Files()
-            wrong = await self._try(files)
+            problem = await self._try(files)
             self.files = files
-            outcome = Outcome(why, time.time(), wrong)
-            self._history.note(outcome, files.sha256)
-        if wrong:
+            result = Outcome(why, time.time(), problem)
+            self._history.note(result, files.sha256)
+        if problem:
             _log.error(
-                "%s: the configuration is not taken, the one before goes on: %s",
+                "%s: configuration rejected, the previous one stays active: %s",
                 why,
-                wrong,
+                problem,
                 extra=CONFIG_REFUSED,
             )
         else:
             _log.info(
-                "%s: a new configuration serves, sha256 %s", why, files.sha256, extra=CONFIG_TAKEN
+                "%s: new configuration active, sha256 %s", why, files.sha256, extra=CONFIG_TAKEN
             )
-        return outcome
+        return result
 
     async def _try(self, files: Files) -> str:
-        """What was wrong, empty where nothing was."""
+        """Read and apply the configuration; return what was wrong, or an empty string."""
         try:
-            # By a thread: a long file would keep requests waiting.
+            # In a thread, because a long file would block the event loop.
             config = await asyncio.to_thread(self._read, files)
             await self._take(config)
         except ConfigError as error:
             return "; ".join(map(str, error.mistakes))
         except NotTaken as error:
             return str(error)
-        except Exception:  # noqa: BLE001 - a bug costs one reload
-            _log.exception("a bug while taking a configuration", extra=BUG)
+        except Exception:  # noqa: BLE001 - a bug must not end the gateway
+            _log.exception("bug while applying a configuration", extra=BUG)
             return "internal error, see the log"
         return ""
 
     async def if_changed(self, why: str) -> None:
-        """Reload, because of ``why``, where files are not what they were at the last try."""
+        """Reload for the reason ``trigger`` if files have changed since the last attempt."""
         if await asyncio.to_thread(self.files.have_changed):
             await self.again(why)

@@ -1,16 +1,16 @@
-"""What serves: listeners that stay, and one configuration after another behind them.
+"""The running gateway: listeners that stay open while configurations change behind them.
 
-*Strategy.* What a configuration describes is built whole (:class:`Parts`) beside what serves. Then
-everything that may fail is done: new addresses are bound, options that cannot change are refused.
-Only then all listeners are given the new parts, between two steps of the loop: whatever is asked
-afterwards, on whichever connection, is served by them.
+*Strategy.* A new configuration is first built completely (``GatewayParts``) beside the active one.
+Then come the steps that can fail: new addresses are bound, changes of fixed options are rejected.
+Only then do all listeners switch to the new parts, in a single step of the event loop: every later
+request, on any connection, is served by the new parts.
 
-*Rule 1.* A call goes on as it began, on the parts that it found. Those are closed when the last
-call that was under way at the change has ended; what the new parts took over from them stays.
-*Rule 2.* A listener stays as long as its address is wanted: its socket and its connections with it.
-One whose address overlaps that of another, which is no longer wanted, listens beside it until the
-other is closed (0.0.0.0:8000 after 127.0.0.1:8000), and shares the sockets that it covers.
-*Rule 3.* A change that fails leaves nothing behind.
+*Rule 1.* A call finishes on the parts that it started with. They are closed when the last such call
+has ended, except for what the new parts took over.
+*Rule 2.* A listener stays open as long as its address is configured, with its socket and its
+connections. If a new address overlaps one that is no longer configured (0.0.0.0:8000 after
+127.0.0.1:8000), the new listener shares the sockets it covers until the old listener is closed.
+*Rule 3.* A failed change leaves no trace.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from infergate.transport.rooms import keep_at_most
 _log = logging.getLogger("infergate")
 ADMIN: Final = "admin"
 _FIXED: Final = ("engine", "workers")
-"""Keys of the configuration that processes are made by."""
+"""Configuration keys that processes are started with."""
 _PATIENCE: Final = 2.0
-"""Seconds in which old configurations are closed at the end."""
+"""Seconds for closing old configurations at the end."""
 
 
-class NotTaken(Exception):  # noqa: N818 - it is what became of a configuration
-    """A configuration cannot be taken while another serves; the text says why, to the operator."""
+class NotTaken(Exception):  # noqa: N818
+    """A configuration cannot replace the active one; the text tells the operator why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """What is to listen at ``address``. ``make`` makes its server, which serves ``app`` behind
-    ``door`` within ``limits``; ``form`` is what a server cannot change, under the names that the
-    operator knows."""
+    """The specification of a listener at ``address``. ``make_server`` creates its server, which
+    serves ``app`` behind ``gate`` within ``limits``. ``fixed_options`` are the options that a
+    server cannot change, under the operator's names."""
 
     address: Address
     app: Any
@@ -63,19 +63,20 @@ class Listening:
 
     @property
     def place(self) -> str:
-        """What tells addresses apart."""
+        """The key that identifies the address."""
         return str(self.address)
 
     @property
     def takes_any(self) -> bool:
-        """Whether it listens on whichever port is free."""
+        """Whether it listens on any free port."""
         return not (self.address.port or self.address.unix)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All that serves one configuration, but for the sockets. ``listening`` by the config's names;
-    ``log``, ``aside``, ``access`` and ``tracing`` are None where they are off."""
+    """Everything that serves one configuration, except the sockets. ``listeners`` is keyed by
+    configuration name; ``access_log``, ``helper_pool``, ``authorizer`` and ``tracer`` are None if
+    disabled."""
 
     config: Config
     limits: Limits
@@ -87,8 +88,8 @@ class Parts:
     tracing: Tracing | None = None
 
     def begin(self) -> None:
-        """They serve from now on: look after the backends' endpoints, and have what parts share
-        follow these."""
+        """Activate these parts: monitor the backends' endpoints, and update what generations
+        share."""
         keep_at_most(self.limits.in_flight_bytes)
         if self.access is not None:
             self.access.route_of = self.gateway.route_of
@@ -97,27 +98,27 @@ class Parts:
                 backend.start()
 
     async def close(self, kept: Iterable[Parts]) -> None:
-        """Close what none of ``kept`` has."""
+        """Close everything that none of ``kept`` uses."""
         kept = tuple(kept)
         await self.gateway.close()
-        others: set[Backend] = {each for parts in kept for each in parts.gateway.backends}
-        closing: list[Awaitable[object]] = [
-            each.close() for each in self.gateway.backends if each not in others
+        kept_backends: set[Backend] = {item for parts in kept for item in parts.gateway.backends}
+        closers: list[Awaitable[object]] = [
+            item.close() for item in self.gateway.backends if item not in kept_backends
         ]
-        if self.aside is not None and all(each.aside is not self.aside for each in kept):
-            closing.append(self.aside.close())
-        if self.log is not None and all(each.log is not self.log for each in kept):
-            closing.append(asyncio.to_thread(self.log.close))
-        if self.access is not None and all(each.access is not self.access for each in kept):
-            closing.append(self.access.close())
-        await asyncio.gather(*closing)
-        if self.tracing is not None and all(each.tracing is not self.tracing for each in kept):
-            await asyncio.to_thread(self.tracing.close)  # last: the rest may still tell it
+        if self.aside is not None and all(item.aside is not self.aside for item in kept):
+            closers.append(self.aside.close())
+        if self.log is not None and all(item.log is not self.log for item in kept):
+            closers.append(asyncio.to_thread(self.log.close))
+        if self.access is not None and all(item.access is not self.access for item in kept):
+            closers.append(self.access.close())
+        await asyncio.gather(*closers)
+        if self.tracing is not None and all(item.tracing is not self.tracing for item in kept):
+            await asyncio.to_thread(self.tracing.close)  # last: the other parts may add spans
 
 
 @dataclass(slots=True)
 class _Listener:
-    """A server and what it was last told to be."""
+    """A server with its current specification."""
 
     server: Server
     wanted: Listening
@@ -125,8 +126,9 @@ class _Listener:
 
 
 class Running:
-    """Everything that serves. ``build`` makes the parts of a configuration, which take over what
-    they can of those that serve now (None at first). ``late`` is told when the loop was held up."""
+    """Everything that serves. ``build`` creates the parts of a configuration and may take over some
+    of the current ones (None at first). ``report_lag`` is called when the event loop was
+    blocked."""
 
     def __init__(
         self,
@@ -138,43 +140,42 @@ class Running:
         self._pulse: Final = Pulse(late)
         self._parts = build(config, None)
         self._served: dict[str, _Listener] = {
-            name: _Listener(each.make(), each, each.door)
-            for name, each in self._parts.listening.items()
+            name: _Listener(spec.make(), spec, spec.door)
+            for name, spec in self._parts.listening.items()
         }
         self._bind: Bind | None = None
         self._changing: Final = asyncio.Lock()
         self._old: Final[list[Parts]] = []
-        """Those that calls are still under way on."""
+        """Generations that still have calls in progress."""
         self._coming: Parts | None = None
-        """Those that are prepared."""
+        """The generation being prepared."""
         self._busy: Final[set[asyncio.Task[None]]] = set()
-        """Those calls."""
+        """The calls in progress on old generations."""
         self._leaving: Final[set[Server]] = set()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopping = False
         self.retired: Callable[[], object] = lambda: None
-        """Called when an old configuration was closed. That is when memory settles: before, the old
-        would be kept with what stays."""
+        """Called after an old configuration was closed. Only then may objects be frozen, because
+        before, the old configuration would be frozen too."""
 
     @property
     def config(self) -> Config:
-        """The configuration that serves what is asked now."""
+        """The active configuration."""
         return self._parts.config
 
     @property
     def gateway(self) -> Gateway:
-        """Its gateway."""
+        """The active gateway."""
         return self._parts.gateway
 
     @property
     def listeners(self) -> Mapping[str, Server]:
-        """By the configuration's names."""
-        return {name: each.server for name, each in self._served.items()}
+        """The servers, by configuration name."""
+        return {name: listener.server for name, listener in self._served.items()}
 
     @property
     def parts(self) -> Iterable[Parts]:
-        """Those that serve what is asked now, those that calls are still under way on, and those
-        that may serve next."""
+        """The active generation, those with calls in progress, and the one being prepared."""
         yield self._parts
         yield from self._old
         if self._coming is not None:
@@ -182,17 +183,18 @@ class Running:
 
     @property
     def doors(self) -> Iterable[Door]:
-        """What stands before each."""
-        return [each.door for each in self._served.values()]
+        """The connection gates of all listeners."""
+        return [listener.door for listener in self._served.values()]
 
     @property
     def generations(self) -> int:
-        """How many configurations something is served by: 1, but while old calls are under way."""
+        """The number of configurations in use: 1, plus those with calls in progress."""
         return 1 + len(self._old)
 
     async def start(self, bind: Bind | None = None) -> None:
-        """Bind every listener (by ``bind``, if given, also those of later configurations), then
-        accept; or none: raises OSError naming the address that is taken."""
+        """Bind all listeners (with ``bind``, if given, also in later configurations), then accept
+        connections. Raises OSError naming the address that cannot be bound; no listener is open
+        then."""
         self._bind = bind
         try:
             await self._open(self._served)
@@ -206,31 +208,32 @@ class Running:
         self, opened: Mapping[str, _Listener], beside: Sequence[socket.socket] = ()
     ) -> None:
         try:
-            for name, each in opened.items():
+            for name, listener in opened.items():
                 try:
-                    await each.server.bind(self._bind, beside)
+                    await listener.server.bind(self._bind, beside)
                 except OSError as error:
                     raise OSError(
-                        f"listeners.{name}: cannot listen on {each.wanted.address}: {error}"
+                        f"listeners.{name}: cannot listen on {listener.wanted.address}: {error}"
                     ) from error
-            for each in opened.values():
-                await each.server.start()
+            for listener in opened.values():
+                await listener.server.start()
         except BaseException:
-            await asyncio.gather(*(each.server.stop(0) for each in opened.values()))
+            await asyncio.gather(*(listener.server.stop(0) for listener in opened.values()))
             raise
 
-    # ---- another configuration
+    # ---- reload
 
     async def reload(self, config: Config) -> None:
-        """Serve ``config`` from now on. Raises NotTaken, and nothing has changed."""
+        """Make ``config`` active. Raises ConfigRejectedError, in which case nothing has changed."""
         change = await self.prepare(config)
         change.take()
 
     async def prepare(self, config: Config) -> Change:
-        """Do all that may fail of serving ``config``; nothing changes yet. Raises NotTaken.
+        """Do every step of activating ``config`` that can fail, without changing anything. Raises
+        ConfigRejectedError.
 
-        What is returned is to be taken or dropped: until then no other can be prepared. So several
-        processes can all take a configuration, or none.
+        The result must be applied or discarded; until then no other configuration can be prepared.
+        This two-phase change lets several processes all accept a configuration, or none.
         """
         await self._changing.acquire()
         try:
@@ -246,18 +249,16 @@ class Running:
         for name in _FIXED:
             old, new = getattr(self.config, name), getattr(config, name)
             if new != old:
-                raise NotTaken(
-                    f"{name}: {old!r} cannot become {new!r} while infergate runs: restart it"
-                )
+                raise NotTaken(f"{name}: changing {old!r} to {new!r} requires a restart")
         try:
             parts = self._build(config, self._parts)
-        except OSError as error:  # a file, say a certificate
+        except OSError as error:  # a file, such as a certificate
             raise NotTaken(str(error)) from error
         self._coming = parts
         try:
-            served = self._matched(parts.listening)
-            new = {name: each for name, each in served.items() if self._is_new(each)}
-            await self._open(new, self._left_behind(served))
+            listeners = self._matched(parts.listening)
+            new = {name: listener for name, listener in listeners.items() if self._is_new(listener)}
+            await self._open(new, self._left_behind(listeners))
         except OSError as error:
             await parts.close((self._parts,))
             raise NotTaken(str(error)) from error
@@ -267,76 +268,76 @@ class Running:
         try:
             await parts.gateway.memory.introduce(self._parts.gateway.backends)
         except BaseException:
-            await self._undo(parts, served)
+            await self._undo(parts, listeners)
             raise
         return Change(
-            lambda: self._take(parts, served),
-            lambda: self._undo(parts, served),
+            lambda: self._take(parts, listeners),
+            lambda: self._undo(parts, listeners),
             self._changing.release,
         )
 
     async def _undo(self, parts: Parts, served: Mapping[str, _Listener]) -> None:
         self._coming = None
-        new = (each.server for each in served.values() if self._is_new(each))
+        new = (listener.server for listener in served.values() if self._is_new(listener))
         await asyncio.gather(*(server.stop(0) for server in new))
         await parts.close((self._parts,))
 
     def _is_new(self, listener: _Listener) -> bool:
-        return all(each.server is not listener.server for each in self._served.values())
+        return all(current.server is not listener.server for current in self._served.values())
 
     def _left_behind(self, served: Mapping[str, _Listener]) -> list[socket.socket]:
-        """The sockets of those that do not listen any more once ``served`` are taken."""
-        kept = {each.server for each in served.values()}
-        left = (each.server for each in self._served.values() if each.server not in kept)
-        return [each for server in left for each in server.sockets]
+        """Return the sockets that are no longer used once ``served`` are active."""
+        kept_servers = {item.server for item in served.values()}
+        closing = (item.server for item in self._served.values() if item.server not in kept_servers)
+        return [item for server in closing for item in server.sockets]
 
     def _matched(self, wanted: Mapping[str, Listening]) -> dict[str, _Listener]:
-        """Who listens for each: who does already, where anybody does (Rule 2). Raises NotTaken."""
-        there = {each.wanted.place: each for each in self._served.values()}
+        """Return a listener for each specification, reusing the current one at the same address
+        (Rule 2). Raises ConfigRejectedError."""
+        by_address = {entry.wanted.place: entry for entry in self._served.values()}
         matched = {}
-        for name, each in wanted.items():
-            found = self._served.get(name) if each.takes_any else there.get(each.place)
-            if found is None or found.wanted.place != each.place:
-                matched[name] = _Listener(each.make(), each, each.door)
+        for name, entry in wanted.items():
+            current = self._served.get(name) if entry.takes_any else by_address.get(entry.place)
+            if current is None or current.wanted.place != entry.place:
+                matched[name] = _Listener(entry.make(), entry, entry.door)
                 continue
-            for key, value in each.form.items():
-                if found.wanted.form.get(key) != value:
+            for key, value in entry.form.items():
+                if current.wanted.form.get(key) != value:
                     raise NotTaken(
-                        f"listeners.{name}: {key} cannot be changed while infergate listens on "
-                        f"{each.place}: restart it, or take another address"
+                        f"listeners.{name}: changing {key} on {entry.place} requires a restart "
+                        "or another address"
                     )
-            matched[name] = _Listener(found.server, each, found.door)
+            matched[name] = _Listener(current.server, entry, current.door)
         return matched
 
     def _take(self, parts: Parts, served: dict[str, _Listener]) -> None:
-        """Nothing is awaited here, and nothing fails."""
+        """Switch to the new generation. Does not await and cannot fail."""
         if self._is_stopping:
             self._start(self._undo(parts, served))
             return
         old, self._parts, self._coming = self._parts, parts, None
-        before, self._served = self._served, served
-        calls = {call for each in before.values() for call in each.server.calls()}
+        old_listeners, self._served = self._served, served
+        calls = {call for listener in old_listeners.values() for call in listener.server.calls()}
         calls -= self._busy | parts.gateway.readiness.watchers
-        for each in served.values():
-            each.server.serve(each.wanted.app, each.wanted.limits)
-            each.door.become(each.wanted.door)
+        for listener in served.values():
+            listener.server.serve(listener.wanted.app, listener.wanted.limits)
+            listener.door.become(listener.wanted.door)
         parts.gateway.take_over()
         parts.begin()
         if old.access is not None and parts.access is not None and old.access is not parts.access:
             old.access.give_way(parts.access)
         self._old.append(old)
         self._busy.update(calls)
-        left = [each.server for each in before.values() if self._is_new(each)]
-        self._leaving.update(left)
-        for server in left:
+        removed = [listener.server for listener in old_listeners.values() if self._is_new(listener)]
+        self._leaving.update(removed)
+        for server in removed:
             server.leave()
-        self._start(self._retire(old, calls, left))
+        self._start(self._retire(old, calls, removed))
 
     async def _retire(
         self, old: Parts, calls: set[asyncio.Task[None]], left: Sequence[Server]
     ) -> None:
-        """Close ``old`` when the ``calls`` that it serves are over, and the listeners that it
-        ``left`` behind."""
+        """Close ``old`` and its removed servers once its ``calls`` have ended."""
         grace = self.config.drain.timeout
         await asyncio.gather(*(server.stop(grace) for server in left))
         self._leaving.difference_update(left)
@@ -358,21 +359,21 @@ class Running:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("closing an old configuration failed", exc_info=error, extra=BUG)
 
-    # ---- the end
+    # ---- shutdown
 
     def drain(self) -> None:
-        """Fail readiness, for every protocol; whoever watches it is told at once."""
+        """Fail readiness for every protocol; watching clients are notified at once."""
         self.gateway.readiness.drain()
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for ``grace`` seconds, close everything."""
+        """Stop accepting, let requests finish for ``grace`` seconds, then close everything."""
         self._is_stopping = True
         self.drain()
         data = [server for name, server in self.listeners.items() if name != ADMIN]
         await asyncio.gather(*(server.stop(grace) for server in (*data, *self._leaving)))
-        if ADMIN in self._served:  # last: it tells how the drain goes
+        if ADMIN in self._served:  # last, so that it can report the drain
             await self._served[ADMIN].server.stop(0)
-        if self._tasks:  # no call is under way any more, so they end
+        if self._tasks:  # all calls have ended, so these tasks end soon
             _, hanging = await asyncio.wait(self._tasks, timeout=_PATIENCE)
             for task in hanging:
                 task.cancel()
@@ -384,7 +385,7 @@ class Running:
 
 
 class Change:
-    """A configuration that can be served at once. It is taken, or dropped."""
+    """A prepared configuration, to be applied or discarded."""
 
     def __init__(
         self,
@@ -397,12 +398,12 @@ class Change:
         self._over: Final = over
 
     def take(self) -> None:
-        """Serve it from now on."""
+        """Make it active."""
         self._take()
         self._over()
 
     async def drop(self) -> None:
-        """Go on as before."""
+        """Keep the current configuration."""
         try:
             await self._drop()
         finally:

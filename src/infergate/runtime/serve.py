@@ -1,11 +1,11 @@
-"""Run until told to stop.
+"""Runs the gateway until it is stopped.
 
-*Reload.* SIGHUP, a change of the configuration's files, and POST /reload on the admin listener
-where that is on, have them read again (``reload``).
+*Reload.* The configuration is reloaded on SIGHUP and, where enabled, when its files change or on
+POST /reload.
 
 *Drain.* The first SIGTERM or SIGINT fails readiness, waits ``drain.delay`` for load balancers to
-notice, stops accepting, and lets requests finish for ``drain.timeout``. A second one ends at once,
-and so does the first where nothing is served yet.
+notice, stops accepting, and lets requests finish for ``drain.timeout``. A second signal stops at
+once, as does the first before startup has completed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _STOP: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(read: Read, source: Path | None) -> int:
-    """Serve what ``read`` reads (``source``: the file it comes from; None: the embedded demo),
-    again whenever that is to be done.
+    """Serve the configuration that ``read`` returns, and reload it when required. ``source`` is its
+    file; None: the embedded demo.
 
-    Returns 0 after a clean stop. Raises ConfigError, and OSError where an address is taken.
+    Returns 0 after a clean stop. Raises ConfigError, and OSError if an address is taken.
     """
     files = Files()
     config = read(files)
@@ -57,11 +57,11 @@ def serve(read: Read, source: Path | None) -> int:
             history.read = lambda: read(Files())
         running = _made(config, history)
 
-        async def take(config: Config) -> None:
+        async def apply(config: Config) -> None:
             await running.reload(config)
             handler.setFormatter(FORMATTERS[config.log.format]())
 
-        reloads = None if source is None else Reloads(read, take, history, files)
+        reloads = None if source is None else Reloads(read, apply, history, files)
         if not await _starts(running, signals.stops):
             return 0
         settle()
@@ -77,7 +77,7 @@ def serve(read: Read, source: Path | None) -> int:
 
 
 class _Service(Protocol):
-    """What is run: :class:`infergate.runtime.running.Running`, or what several processes are."""
+    """A ``RunningGateway``, or the supervisor of several processes."""
 
     @property
     def config(self) -> Config: ...
@@ -99,14 +99,15 @@ def _made(config: Config, history: History) -> _Service:
         running = assemble(config, history=history)
         running.retired = settle
         return running
-    # One process needs none.
+    # Imported here, because a single process needs no supervisor.
     from infergate.runtime.workers.supervisor import Supervisor  # noqa: PLC0415
 
     return Supervisor(config, history)
 
 
 class _Signals:
-    """Those that came: ``stops`` in their order; ``hung_up``, however often."""
+    """The signals received: ``stop_signals`` in order, and ``reload_requested`` for any number of
+    SIGHUPs."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -118,65 +119,65 @@ class _Signals:
 
 
 async def _starts(running: _Service, stops: asyncio.Queue[signal.Signals]) -> bool:
-    """Whether ``running`` serves; False: it was told to stop before, and has ended. Several
-    processes may take a while to start. Raises what ``start`` does."""
-    starting = asyncio.create_task(running.start())
-    stop = asyncio.create_task(stops.get())
-    await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
-    if starting.done():
-        if not stop.cancel():
-            stops.put_nowait(stop.result())  # both at once: it is drained
-        starting.result()
+    """Start ``running`` and return True; or return False after a stop signal that came before.
+    Startup may take a while with several processes. Raises the errors of ``start``."""
+    start_task = asyncio.create_task(running.start())
+    stop_task = asyncio.create_task(stops.get())
+    await asyncio.wait({start_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+    if start_task.done():
+        if not stop_task.cancel():
+            stops.put_nowait(stop_task.result())  # both at once: drain
+        start_task.result()
         return True
-    _log.info("%s: ending before anything is served", stop.result().name, extra=DRAIN)
-    starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)
+    _log.info("%s: stopping before startup has completed", stop_task.result().name, extra=DRAIN)
+    start_task.cancel()
+    await asyncio.gather(start_task, return_exceptions=True)
     await running.stop(0)
     _log.info("stopped", extra=STOPPED)
     return False
 
 
 async def _until_stopped(running: _Service, reloads: Reloads | None, signals: _Signals) -> int:
-    beside = (
+    reload_tasks = (
         asyncio.create_task(_hang_ups(signals.hung_up, reloads)),
         asyncio.create_task(_watch(running, reloads)),
     )
-    for each in beside:
-        each.add_done_callback(_told_if_broken)
-    first = await signals.stops.get()
-    _log.info("%s: draining", first.name, extra=DRAIN)
+    for task in reload_tasks:
+        task.add_done_callback(_told_if_broken)
+    first_signal = await signals.stops.get()
+    _log.info("%s: draining", first_signal.name, extra=DRAIN)
     running.drain()
-    for each in beside:
-        each.cancel()
-    draining = asyncio.create_task(_drain(running))
-    again = asyncio.create_task(signals.stops.get())
-    await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
-    if draining.done():
-        draining.result()  # a failure of the drain is a failure of the process
+    for task in reload_tasks:
+        task.cancel()
+    drain_task = asyncio.create_task(_drain(running))
+    second_signal = asyncio.create_task(signals.stops.get())
+    await asyncio.wait({drain_task, second_signal}, return_when=asyncio.FIRST_COMPLETED)
+    if drain_task.done():
+        drain_task.result()  # a failure of the drain is a failure of the process
     else:
-        _log.info("a second signal: ending at once", extra=DRAIN)
-        draining.cancel()
-        await asyncio.gather(draining, return_exceptions=True)
+        _log.info("second signal: stopping at once", extra=DRAIN)
+        drain_task.cancel()
+        await asyncio.gather(drain_task, return_exceptions=True)
         await running.stop(0)
-    again.cancel()
-    await asyncio.gather(again, *beside, return_exceptions=True)
+    second_signal.cancel()
+    await asyncio.gather(second_signal, *reload_tasks, return_exceptions=True)
     _log.info("stopped", extra=STOPPED)
     return 0
 
 
 def _told_if_broken(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("a bug: reloads do not come by themselves any more", exc_info=error, extra=BUG)
+        _log.error("bug: automatic reloads have stopped", exc_info=error, extra=BUG)
 
 
 async def _hang_ups(hung_up: asyncio.Event, reloads: Reloads | None) -> None:
-    """Reload at each SIGHUP; several that come meanwhile are one."""
+    """Reload at each SIGHUP; those received during a reload count as one."""
     while True:
         await hung_up.wait()
         hung_up.clear()
         if reloads is None:
             _log.warning(
-                "SIGHUP: the embedded models have no configuration to reload",
+                "SIGHUP ignored: the embedded models have no configuration to reload",
                 extra=NOTHING_TO_RELOAD,
             )
         else:
@@ -184,15 +185,15 @@ async def _hang_ups(hung_up: asyncio.Event, reloads: Reloads | None) -> None:
 
 
 async def _watch(running: _Service, reloads: Reloads | None) -> None:
-    """Reload when files have changed, as the configuration that serves wants it."""
+    """Reload when files have changed, as the active configuration specifies."""
 
-    def quiet() -> float | None:
-        how = running.config.reload
-        return how.quiet if how.watch else None
+    def quiet_seconds() -> float | None:
+        settings = running.config.reload
+        return settings.quiet if settings.watch else None
 
     if reloads is not None:
-        changed = functools.partial(reloads.if_changed, "a file changed")
-        await watch(lambda: reloads.files.paths, quiet, changed)
+        reload_changed = functools.partial(reloads.if_changed, "a file changed")
+        await watch(lambda: reloads.files.paths, quiet_seconds, reload_changed)
 
 
 async def _drain(running: _Service) -> None:

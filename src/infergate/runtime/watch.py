@@ -1,9 +1,9 @@
-"""Tells when files change.
+"""Watches files for changes.
 
-*Strategy.* The system tells of changes in the folders of the files, for a file that is replaced is
-another one: editors rename, and Kubernetes turns a link beside a ConfigMap's files (``..data``) to
-another folder. So folders are watched also where links lead to. What was told is a reason to look,
-no more; and every few seconds there is one anyway, for file systems that tell nothing.
+*Strategy.* The directories of the files are watched, not the files: editors replace a file by
+renaming, and Kubernetes switches a symlink beside a ConfigMap's files (``..data``) to another
+directory. So the directories that symlinks point to are watched too. An event only triggers a check
+of the files; a check also runs every few seconds, for file systems without events.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from infergate.core.vocabulary import UNWATCHED
 _log = logging.getLogger("infergate")
 
 _LOOK: Final = 5.0
-"""Seconds after which files are looked at though nothing was told."""
+"""Seconds after which files are checked without an event."""
 _PATIENCE: Final = 10
-"""How many times the quiet time changes may go on before the files are looked at all the same."""
+"""Continuous changes delay a check by at most this many quiet periods."""
 
 
 async def watch(
@@ -30,8 +30,8 @@ async def watch(
     quiet: Callable[[], float | None],
     look: Callable[[], Awaitable[None]],
 ) -> None:
-    """``look`` whenever something near ``paths`` has changed and ``quiet`` seconds have passed
-    since; not at all while that is None. Runs until it is cancelled."""
+    """Call ``on_change`` whenever something near ``paths`` has changed and the quiet period has
+    passed. While ``quiet_seconds`` returns None, do nothing. Runs until cancelled."""
     while True:
         seconds = quiet()
         folders = await asyncio.to_thread(_folders, paths())
@@ -41,14 +41,14 @@ async def watch(
                 await look()
             continue
         try:
-            async with aclosing(_told(folders, seconds)) as told:
-                async for _ in told:
+            async with aclosing(_told(folders, seconds)) as changes:
+                async for _ in changes:
                     await look()
                     if quiet() != seconds or await asyncio.to_thread(_folders, paths()) != folders:
                         break
-        except (OSError, RuntimeError) as error:  # the system has no watches left
+        except (OSError, RuntimeError) as error:  # the system is out of watches
             _log.warning(
-                "files are looked at every %g s, for they cannot be watched: %s",
+                "files cannot be watched and are checked every %g s instead: %s",
                 _LOOK,
                 error,
                 extra=UNWATCHED,
@@ -58,8 +58,8 @@ async def watch(
 
 
 async def _told(folders: Iterable[Path], quiet: float) -> AsyncGenerator[object, None]:
-    """Something comes when something has changed, and every ``_LOOK`` seconds."""
-    from watchfiles import awatch  # noqa: PLC0415 - memory of those alone that watch
+    """Yield after each batch of changes, and at least every ``_POLL_SECONDS``."""
+    from watchfiles import awatch  # noqa: PLC0415 - only if files are watched, to save memory
 
     milliseconds = max(1, round(quiet * 1000))
     async for changes in awatch(
@@ -75,22 +75,22 @@ async def _told(folders: Iterable[Path], quiet: float) -> AsyncGenerator[object,
 
 
 def _folders(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """The folders on the way to ``paths``, through all links, each with what tells it from one that
-    takes its place."""
-    found: dict[Path, tuple[int, int]] = {}
+    """Return all directories on the way to ``paths``, through symlinks, each with the identity
+    (device and inode) that changes if it is replaced."""
+    identities: dict[Path, tuple[int, int]] = {}
     for path in paths:
         for folder in _on_the_way(path):
             try:
-                about = folder.stat()
+                status = folder.stat()
             except OSError:
                 continue
-            found[folder] = (about.st_dev, about.st_ino)
-    return found
+            identities[folder] = (status.st_dev, status.st_ino)
+    return identities
 
 
 def _on_the_way(path: Path) -> Iterable[Path]:
-    """The folder of ``path``, and where it is a link, that of where it leads."""
-    for _ in range(40):  # as many links as Linux follows
+    """Yield the directories of ``path`` and of every symlink target."""
+    for _ in range(40):  # the number of symlinks that Linux follows
         yield path.parent
         if not path.is_symlink():
             break

@@ -440,7 +440,7 @@ async def test_who_waits_too_long_is_told_so_and_leaves() -> None:
     site = Site(SLOW, places=(1, 2))
     first = asyncio.ensure_future(site.sending.infer(RpcRequest("/x"), call()))
     await until(lambda: site.upstream.asked == ["a"])
-    with pytest.raises(GatewayError, match="was busy") as caught:
+    with pytest.raises(GatewayError, match="waiting in the queue") as caught:
         await site.sending.infer(RpcRequest("/x"), call(timeout=0.01))
     assert caught.value.kind is Kind.TIMEOUT
     assert (site.tally.waiting, site.tally.expired) == (0, 1)

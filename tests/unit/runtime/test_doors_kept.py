@@ -51,7 +51,7 @@ def test_no_more_are_let_in_than_there_are_files_for(
     assert (let_in(http), let_in(grpc)) == (most, 0)
     told = [each.getMessage() for each in caplog.records if "limits.connections" in each.msg]
     assert told == (
-        [f"limits.connections: {most} instead of 500, as the system lets open few files"]
+        [f"limits.connections lowered to {most} from 500: the system's limit of open files"]
         if most < 500
         else []
     )

@@ -62,7 +62,7 @@ async def test_another_certificate_and_another_limit(tmp_path: Path) -> None:
         after, *made = await connected(running, authority)
         assert after != before
         assert await is_served(*made)
-        with pytest.raises(NotTaken, match="TLS cannot be changed"):
+        with pytest.raises(NotTaken, match="changing TLS on"):
             await running.reload(parse(text(None, 1, 0), file, {}))
         assert await is_served(*made)
         config = parse(text(one, 1, 0), file, {})

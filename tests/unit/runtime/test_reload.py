@@ -79,7 +79,7 @@ async def test_what_is_not_taken(
     site.wrong = wrong
     outcome = await site.reloads.again("SIGHUP")
     assert told in outcome.wrong
-    assert "the one before goes on" in caplog.text
+    assert "the previous one stays active" in caplog.text
     site.wrong = None
     assert not (await site.reloads.again("SIGHUP")).wrong
     assert site.history.page()["number"] == 2

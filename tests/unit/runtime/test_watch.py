@@ -65,7 +65,7 @@ async def test_a_system_without_watches_left(
         await looks.next()
         await looks.next()
         await ended(task)
-    assert "they cannot be watched: OS file watch limit reached" in caplog.text
+    assert "every 0.01 s instead: OS file watch limit reached" in caplog.text
 
 
 async def test_it_is_switched_on_and_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
