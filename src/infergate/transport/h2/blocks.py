@@ -1,10 +1,10 @@
-"""Reads header blocks (RFC 7541) as fields, each a pair of bytes.
+"""Decodes header blocks (RFC 7541) into fields, each a pair of bytes.
 
-*Strategy.* One loop over the block, with nothing done for a field that need not be: a client may
-make a field of one byte, so what a field costs is what a byte costs.
+The decoder is one loop over the block and does no avoidable work per field: a client can encode a
+field in a single byte, so the cost of a field is a cost per byte.
 
-*Rule.* What is decoded is bounded while it is decoded; what goes wrong ends the connection, for the
-table is then not known any more.
+Decoded size is limited while decoding. Any error ends the connection, because the state of the
+dynamic table is unknown afterwards.
 """
 
 from __future__ import annotations
@@ -21,30 +21,34 @@ from infergate.transport.h2.frames import Code, ConnectionFault
 Pair = tuple[bytes, bytes]
 
 PER_FIELD: Final = 32
-"""What a field costs beside its bytes (RFC 9113, 6.5.2; RFC 7541, 4.1)."""
+"""Overhead counted for each field in addition to its bytes (RFC 9113, 6.5.2; RFC 7541, 4.1)."""
 _STATIC: Final[tuple[Pair, ...]] = tuple(HeaderTable.STATIC_TABLE)
 _FIRST_OF_OURS: Final = len(_STATIC) + 1
 _LARGEST_TABLE: Final = 4096
-"""Which a peer may use until it acknowledges the SETTINGS that announce a table of no bytes."""
+"""Size of the dynamic table that a peer may use until it acknowledges the SETTINGS that announce
+size 0."""
 _MOST_SHIFT: Final = 28
-"""Bits of an integer: no length or index is longer."""
+"""Maximum bits of an integer; no length or index is longer."""
 
 
 class TooManyHeaders(ConnectionFault):
-    """A block comes to more than is taken. What it did to the table is not known."""
+    """A block exceeds the size limit. Its effect on the dynamic table is unknown."""
 
     def __init__(self) -> None:
         super().__init__(Code.ENHANCE_YOUR_CALM, "too many headers")
 
 
 class Decoder:
-    """Of one connection. ``is_stateless``: the last block would mean the same as long as the table
-    keeps its size; ``is_resized``: it gave it another one."""
+    """The decoder of one connection.
+
+    `is_stateless`: the last block neither read nor changed the dynamic table, so it means the same
+    for as long as the table keeps its size. `is_resized`: the last block changed that size.
+    """
 
     __slots__ = ("_entries", "_largest", "_most", "_room", "_size", "is_resized", "is_stateless")
 
     def __init__(self, most: int) -> None:
-        """``most``: how much a block may come to, ``PER_FIELD`` counted."""
+        """`max_size`: the largest decoded size of a block, including `PER_FIELD` for each field."""
         self._most: Final = most
         self._entries: deque[Pair] = deque()  # the newest first
         self._size = 0
@@ -53,12 +57,12 @@ class Decoder:
         self.is_stateless = True
 
     def settle(self) -> None:
-        """The peer acknowledged that there is no table any more (RFC 7541, 4.2)."""
+        """Drop the dynamic table: the peer acknowledged that its size is 0 (RFC 7541, 4.2)."""
         self._largest = self._room = 0
         self._shrink()
 
     def read(self, block: bytes) -> list[Pair]:
-        """What ``block`` says. Raises ConnectionFault."""
+        """Return the fields of `block`. Raises ConnectionFault."""
         self.is_resized = False
         self.is_stateless = True
         try:
@@ -67,42 +71,42 @@ class Decoder:
             raise ConnectionFault(Code.COMPRESSION_ERROR, "HPACK") from error
 
     def _read(self, block: bytes) -> list[Pair]:
-        found: list[Pair] = []
-        size, at, end = 0, 0, len(block)
-        while at < end:
-            first = block[at]
+        fields: list[Pair] = []
+        size, position, end = 0, 0, len(block)
+        while position < end:
+            first = block[position]
             if first & 0x80:
-                index, at = _integer(block, at, 0x7F)
+                index, position = _integer(block, position, 0x7F)
                 pair = self._entry(index)
             elif first & 0xE0 == 0x20:
-                if found:
-                    raise IndexError("the table's size changes inside a block")
-                room, at = _integer(block, at, 0x1F)
-                self._resize(room)
+                if fields:
+                    raise IndexError("dynamic table size update after the first field")
+                size_limit, position = _integer(block, position, 0x1F)
+                self._resize(size_limit)
                 continue
             else:
-                index, at = _integer(block, at, 0x3F if first & 0x40 else 0x0F)
+                index, position = _integer(block, position, 0x3F if first & 0x40 else 0x0F)
                 if index:
                     name = self._entry(index)[0]
                 else:
-                    name, at = _text(block, at)
-                value, at = _text(block, at)
+                    name, position = _text(block, position)
+                value, position = _text(block, position)
                 pair = name, value
                 if first & 0x40:
                     self._add(pair)
             size += len(pair[0]) + len(pair[1]) + PER_FIELD
             if size > self._most:
                 raise TooManyHeaders
-            found.append(pair)
-        return found
+            fields.append(pair)
+        return fields
 
     def _entry(self, index: int) -> Pair:
-        """Raises IndexError."""
+        """Return the field at `index`. Raises IndexError."""
         if 0 < index < _FIRST_OF_OURS:
             return _STATIC[index - 1]
         self.is_stateless = False
         if not index:
-            raise IndexError("there is no field 0")
+            raise IndexError("index 0")
         return self._entries[index - _FIRST_OF_OURS]
 
     def _add(self, pair: Pair) -> None:
@@ -113,8 +117,8 @@ class Decoder:
 
     def _resize(self, room: int) -> None:
         if room > self._largest:
-            raise IndexError("the table is too large")
-        if room != self._room:  # else it is the same table
+            raise IndexError("the dynamic table is too large")
+        if room != self._room:  # an update to the same size changes nothing
             self.is_resized, self.is_stateless = True, False
             self._room = room
             self._shrink()
@@ -126,29 +130,31 @@ class Decoder:
 
 
 def _integer(block: bytes, at: int, most: int) -> tuple[int, int]:
-    """RFC 7541, 5.1: the integer that begins at ``at``, and where it ends. Raises IndexError."""
+    """Read the integer at `at` (RFC 7541, 5.1); return it and the position after it. Raises
+    IndexError."""
     value = block[at] & most
     at += 1
     if value < most:
         return value, at
     shift = 0
     while True:
-        more = block[at]
+        byte = block[at]
         at += 1
-        value += (more & 0x7F) << shift
-        if more < 0x80:
+        value += (byte & 0x7F) << shift
+        if byte < 0x80:
             return value, at
         shift += 7
         if shift > _MOST_SHIFT:
-            raise IndexError("an integer is too long")
+            raise IndexError("the integer is too long")
 
 
 def _text(block: bytes, at: int) -> tuple[bytes, int]:
-    """RFC 7541, 5.2. Raises IndexError, HPACKError."""
+    """Read the string at `at` (RFC 7541, 5.2); return it and the position after it. Raises
+    IndexError and HPACKError."""
     is_huffman = block[at] & 0x80
     length, at = _integer(block, at, 0x7F)
     end = at + length
     if end > len(block):
-        raise IndexError("a text is cut short")
+        raise IndexError("truncated string")
     text = block[at:end]
     return (huffman.decode(text) if is_huffman else text), end

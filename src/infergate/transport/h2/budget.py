@@ -1,4 +1,4 @@
-"""How much of what costs us and serves nobody a peer may send."""
+"""A token bucket for frames that cost the gateway work without advancing a request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Final
 
 
 class Budget:
-    """Holds at most ``most``; ``rate`` a second come back. Times are of any one clock."""
+    """A token bucket of at most `max_tokens`, refilled with `rate` tokens a second. Times may come
+    from any one clock."""
 
     __slots__ = ("_left", "_most", "_rate", "_since")
 
@@ -17,7 +18,7 @@ class Budget:
         self._since: float | None = None
 
     def spend(self, now: float) -> bool:
-        """Take one; False where none is left."""
+        """Take one token; return False if none is left."""
         if self._since is not None:
             self.earn(max(0.0, now - self._since) * self._rate)
         self._since = now
@@ -27,9 +28,9 @@ class Budget:
         return True
 
     def earn(self, more: float) -> None:
-        """Put ``more`` back, as far as there is room."""
+        """Add `more` tokens, up to the maximum."""
         self._left = min(self._most, self._left + more)
 
     def fill(self) -> None:
-        """Put everything back."""
+        """Refill the bucket."""
         self._left = self._most

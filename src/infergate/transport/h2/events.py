@@ -1,4 +1,4 @@
-"""What an HTTP/2 peer did, as far as it concerns whoever holds the connection."""
+"""Events: what an HTTP/2 peer did, as reported to the user of the connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infergate.transport.h2.stream import Stream
 
 @dataclass(slots=True)
 class Headers:
-    """A request, or the answer to one. ``end``: that is all of it."""
+    """A request, or the headers of a response. `end`: there is no body."""
 
     stream: Stream
     fields: Fields
@@ -21,8 +21,8 @@ class Headers:
 
 @dataclass(slots=True)
 class Data:
-    """Some of a body, which lives as long as it is held: ``size`` bytes in ``parts``. ``end``:
-    nothing comes after it."""
+    """Part of a body: `size` bytes in `parts`, valid for as long as they are referenced. `end`: the
+    body is complete."""
 
     stream: Stream
     parts: Sequence[Buffer]
@@ -32,7 +32,7 @@ class Data:
 
 @dataclass(slots=True)
 class Trailers:
-    """The end of a body that has fields."""
+    """The body ended, with trailers."""
 
     stream: Stream
     fields: Fields
@@ -40,8 +40,8 @@ class Trailers:
 
 @dataclass(slots=True)
 class Reset:
-    """The stream is over, by the peer's will or by a rule it broke. ``untouched``: the peer says
-    that it did nothing with it."""
+    """The stream is over: the peer reset it, or broke a rule. `untouched`: the peer says that it
+    did not process the request."""
 
     stream: Stream
     code: int
@@ -50,19 +50,19 @@ class Reset:
 
 @dataclass(slots=True)
 class Sent:
-    """All that waited for the peer's windows on the stream is on its way."""
+    """All data queued on the stream has been handed to the transport."""
 
     stream: Stream
 
 
 @dataclass(slots=True)
 class Ready:
-    """The peer's settings have come, or others that let us open more streams."""
+    """The peer's first SETTINGS arrived, or later ones that allow more streams."""
 
 
 @dataclass(slots=True)
 class Goaway:
-    """The peer takes no more streams. ``code`` is 0 where it leaves in good order."""
+    """The peer accepts no more streams. `code` is 0 for an orderly shutdown."""
 
     code: int
     reason: bytes
@@ -70,7 +70,8 @@ class Goaway:
 
 @dataclass(slots=True)
 class Failed:
-    """The connection is over; a GOAWAY that says why is to be sent. Nothing comes after this."""
+    """The connection is over; a GOAWAY with the reason is ready to be sent. This is the last
+    event."""
 
     code: int
     reason: str

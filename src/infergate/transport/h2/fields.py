@@ -1,14 +1,14 @@
-"""Header blocks (RFC 7541) and what HTTP/2 allows in them (RFC 9113, 8.2 and 8.3).
+"""Header blocks (RFC 7541) and the rules of HTTP/2 for them (RFC 9113, 8.2 and 8.3).
 
-*Strategy.* We announce a dynamic table of no bytes. A block that neither reads nor writes a table
-means the same whenever it comes, so what it meant is remembered. Our own blocks use no table.
+The gateway announces a dynamic table of size 0. A block that neither reads nor writes a table
+always means the same, so its parsed form is cached. Blocks that the gateway sends use no table.
 
-*Rule.* Whatever a block says is looked at only after all of it was decoded: the decoder's state
-belongs to the connection, a mistake in it may belong to one stream.
+A block is validated only after all of it was decoded: a decoding error ends the connection, an
+invalid field concerns one stream.
 
-Once a peer acknowledges our SETTINGS its table is empty: entries are gone, and an update to any
-other size is an error (RFC 7541, 4.2). It should say so at the head of its next block. Some that
-never use a table do not; as that changes no meaning, it is accepted.
+Once a peer acknowledges the SETTINGS, its table is empty and an update to any other size is an
+error (RFC 7541, 4.2). The peer should start its next block with an update to size 0. Some peers
+that never use a table do not send one; that changes no meaning and is accepted.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from infergate.transport.h2 import bounds
 from infergate.transport.h2.blocks import PER_FIELD, Decoder
 
 _NAME = re.compile(rb"[!-9;-@\[-~]+")
-"""A field's name: visible ASCII, no upper case, no colon."""
+"""A field name: visible ASCII without upper case and colon."""
 _VALUE = re.compile(rb"[^\0\r\n]*")
-"""A field's value. RFC 9113, 8.2.1 allows no blanks at its ends; gRPC's servers and clients send
-messages and metadata with them as they were told (seen of Triton: "... got []. ")."""
+"""A field value. RFC 9113, 8.2.1 forbids blanks at its ends, but gRPC servers and clients send
+messages and metadata as the application set them (Triton: "... got []. ")."""
 _BLANKS: Final = b" \t"
 _OF_A_CONNECTION: Final = frozenset(
     {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
@@ -35,11 +35,12 @@ RESPONSE: Final = frozenset({":status"})
 
 
 class Fields:
-    """What a header block says.
+    """The parsed fields of a header block.
 
-    ``pseudo`` by name, with the colon; ``pairs`` in order; ``size`` as
-    SETTINGS_MAX_HEADER_LIST_SIZE counts. ``wrong``: HTTP/2 does not allow it anywhere. ``meaning``
-    is for whoever has to know what it says: it is remembered with the block.
+    `pseudo` holds the pseudo-header fields by name, with the colon; `pairs` the others in order;
+    `size` counts as SETTINGS_MAX_HEADER_LIST_SIZE does. `wrong`: HTTP/2 forbids the block in any
+    message. `meaning` is for the user of the connection, who may store its own interpretation; it
+    is cached with the block.
     """
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
@@ -79,7 +80,7 @@ class Fields:
 
     @cached_property
     def is_request(self) -> bool:
-        """Whether it may begin one (RFC 9113, 8.3.1)."""
+        """Whether the block may start a request (RFC 9113, 8.3.1)."""
         pseudo = self.pseudo
         return (
             not self.wrong
@@ -91,20 +92,20 @@ class Fields:
 
     @cached_property
     def status(self) -> int | None:
-        """Of a response; None where it is none (RFC 9113, 8.3.2)."""
-        said = self.pseudo.get(":status", "")
-        if self.wrong or len(self.pseudo) != 1 or len(said) != 3 or not said.isdecimal():
+        """The status of a response, or None if this is not a valid response (RFC 9113, 8.3.2)."""
+        status = self.pseudo.get(":status", "")
+        if self.wrong or len(self.pseudo) != 1 or len(status) != 3 or not status.isdecimal():
             return None
-        return int(said)
+        return int(status)
 
     @property
     def is_trailers(self) -> bool:
-        """Whether it may end a body (RFC 9113, 8.1)."""
+        """Whether the block may end a body (RFC 9113, 8.1)."""
         return not self.wrong and not self.pseudo
 
 
 class BlockReader:
-    """Decodes a connection's header blocks, of at most ``most`` bytes each when decoded."""
+    """Decodes the header blocks of a connection, each of at most `max_size` bytes when decoded."""
 
     __slots__ = ("_decoder", "_known", "_weight")
 
@@ -114,13 +115,14 @@ class BlockReader:
         self._weight = 0
 
     def settle(self) -> None:
-        """The peer acknowledged the SETTINGS by which it has no table. Known blocks are forgotten:
-        one may give the table the size that it had."""
+        """Apply the peer's acknowledgement of our SETTINGS: it has no dynamic table from now on.
+        The cache is cleared, because a cached block may set the table to a size that is now an
+        error."""
         self._decoder.settle()
         self._forget()
 
     def read(self, block: bytes) -> Fields:
-        """What ``block`` says. Raises ConnectionFault where it cannot be decoded."""
+        """Return the fields of `block`. Raises ConnectionFault if it cannot be decoded."""
         known = self._known.get(block)
         if known is not None:
             return known
@@ -128,12 +130,12 @@ class BlockReader:
         fields = Fields(decoder.read(block))
         if decoder.is_stateless:
             self._remember(block, fields)
-        elif decoder.is_resized:  # a known block may give the table the size that it had
+        elif decoder.is_resized:  # a cached block may set the table back to its previous size
             self._forget()
         return fields
 
     def _remember(self, block: bytes, fields: Fields) -> None:
-        # By what it says: a byte may say a whole field. Or by its bytes: they may say nothing.
+        # One byte can encode a whole field, and many bytes can encode none.
         weight = max(fields.size, len(block))
         if weight > bounds.LONGEST_REMEMBERED:
             return
@@ -160,22 +162,22 @@ _STATIC_FIELDS: Final = {
     (":status", "200"): 8,
 }
 NO_TABLE: Final = b"\x20"
-"""What our first block begins with: our table has, from now on, no bytes (RFC 7541, 6.3). A peer
-that takes a smaller table than the usual one has to be told before anything else."""
+"""A table size update to 0 (RFC 7541, 6.3), which starts our first block. A peer with a smaller
+table than the default must be told before any field."""
 _FOUR_BITS: Final = 15
 _SEVEN_BITS: Final = 127
 
 
 def field(name: str, value: str) -> bytes:
-    """One field: by the static table where that has it, else a literal that enters no table (RFC
-    7541, 6.1 and 6.2.2)."""
+    """Return one encoded field: an index into the static table if it is there, otherwise a literal
+    that enters no table (RFC 7541, 6.1 and 6.2.2)."""
     if index := _STATIC_FIELDS.get((name, value)):
         return bytes((0x80 | index,))
     return begun(name) + text(value)
 
 
 def begun(name: str) -> bytes:
-    """A field up to its value."""
+    """Return the encoding of a field name, to be followed by a value."""
     if index := _STATIC_NAMES.get(name):
         return _integer(index, _FOUR_BITS)
     key = name.encode("ascii")
@@ -183,24 +185,24 @@ def begun(name: str) -> bytes:
 
 
 def text(value: str) -> bytes:
-    """A field's value."""
-    told = value.encode("latin-1")
-    return _integer(len(told), _SEVEN_BITS) + told
+    """Return the encoding of a field value."""
+    encoded = value.encode("latin-1")
+    return _integer(len(encoded), _SEVEN_BITS) + encoded
 
 
 def block(*pairs: tuple[str, str]) -> bytes:
-    """A header block."""
+    """Return a header block."""
     return b"".join(field(name, value) for name, value in pairs)
 
 
 def _integer(value: int, most: int) -> bytes:
-    """RFC 7541, 5.1, after a prefix of which all other bits are 0."""
+    """Encode an integer (RFC 7541, 5.1) after a prefix whose other bits are 0."""
     if value < most:
         return bytes((value,))
-    written = bytearray((most,))
+    encoded = bytearray((most,))
     value -= most
     while value >= 0x80:
-        written.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    written.append(value)
-    return bytes(written)
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,4 +1,4 @@
-"""HTTP/2's frames on the wire (RFC 9113, 4, 6 and 7): numbers, and how each is written."""
+"""HTTP/2 frames on the wire (RFC 9113, 4, 6 and 7): constants, and how each frame is written."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ MAX_HEADER_LIST_SIZE: Final = 6
 DEFAULT_WINDOW: Final = 65_535
 LARGEST_WINDOW: Final = 2**31 - 1
 LAST_STREAM: Final = 2**31 - 1
-"""The greatest number a stream can have; in a GOAWAY: none is given up."""
+"""The largest stream number. In a GOAWAY: no stream is given up."""
 LEAST_FRAME: Final = 16_384
-"""What every peer takes as a frame's payload."""
+"""The payload size that every peer accepts."""
 LARGEST_FRAME: Final = 2**24 - 1
 
 HEAD: Final = struct.Struct(">IBI")
-"""Length and kind in one (``length << 8 | kind``), flags, stream."""
+"""A frame header: length and kind in one word (`length << 8 | kind`), flags, stream."""
 HEAD_SIZE: Final = HEAD.size
 WORD: Final = struct.Struct(">I")
 SETTING: Final = struct.Struct(">HI")
@@ -68,8 +68,8 @@ class Code(enum.IntEnum):
     HTTP_1_1_REQUIRED = 13
 
 
-class ConnectionFault(Exception):  # noqa: N818 - it is what the peer did
-    """The peer broke a rule or a bound of the connection, which is over."""
+class ConnectionFault(Exception):  # noqa: N818
+    """The peer broke a rule or exceeded a limit; the connection must end."""
 
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(f"{code.name}: {reason}")
@@ -77,8 +77,8 @@ class ConnectionFault(Exception):  # noqa: N818 - it is what the peer did
         self.reason = reason
 
 
-class StreamFault(Exception):  # noqa: N818 - it is what the peer did
-    """The peer broke a rule of one stream, which is reset."""
+class StreamFault(Exception):  # noqa: N818
+    """The peer broke a rule of one stream; the stream must be reset."""
 
     def __init__(self, stream: int, code: Code) -> None:
         super().__init__(f"stream {stream}: {code.name}")
@@ -87,33 +87,33 @@ class StreamFault(Exception):  # noqa: N818 - it is what the peer did
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Any frame."""
+    """Return a frame of any kind."""
     return HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload
 
 
 def settings(values: Iterable[tuple[int, int]]) -> bytes:
-    """A SETTINGS frame of identifiers and their values."""
-    return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*each) for each in values))
+    """Return a SETTINGS frame of identifiers and their values."""
+    return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*setting) for setting in values))
 
 
 def goaway(last: int, code: int, reason: str) -> bytes:
-    """A GOAWAY: no stream after ``last`` was or will be looked at."""
+    """Return a GOAWAY: no stream after `last` was or will be processed."""
     return frame(GOAWAY, 0, 0, _LAST_AND_CODE.pack(last, code) + reason.encode())
 
 
 def read_goaway(payload: bytes) -> tuple[int, int, bytes]:
-    """``last``, ``code`` and ``reason`` of a GOAWAY's payload of at least eight bytes."""
+    """Return last stream, code and reason from a GOAWAY payload of at least eight bytes."""
     last, code = _LAST_AND_CODE.unpack_from(payload)
     return last & LAST_STREAM, code, payload[_LAST_AND_CODE.size :]
 
 
 def reset(stream: int, code: int) -> bytes:
-    """A RST_STREAM."""
+    """Return a RST_STREAM frame."""
     return frame(RST_STREAM, 0, stream, WORD.pack(code))
 
 
 def window_update(stream: int, increment: int) -> bytes:
-    """A WINDOW_UPDATE."""
+    """Return a WINDOW_UPDATE frame."""
     return frame(WINDOW_UPDATE, 0, stream, WORD.pack(increment))
 
 

@@ -1,7 +1,7 @@
-"""Huffman's code of header fields (RFC 7541, 5.2 and appendix B), a byte at a time.
+"""The Huffman code of header fields (RFC 7541, 5.2 and appendix B), decoded a byte at a time.
 
-*Strategy.* ``hpack`` has the code as a table of what half a byte does in each of 256 states. What
-two halves do is put together when it is first asked for, and kept: text needs a few hundred.
+`hpack` has the code as a table of what half a byte does in each of 256 states. The combined effect
+of two halves is computed on first use and cached; ordinary text needs a few hundred entries.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hpack.huffman_table import (
 )
 
 _MOST: Final = 8192
-"""Steps that are kept; together under 2 MB."""
+"""Maximum number of cached transitions, together under 2 MB."""
 
 
 class _Step(NamedTuple):
-    """What a byte does: the state after it, shifted by 8 bits; what it says; whether a text may end
-    there."""
+    """The effect of one byte: the next state, shifted left by 8 bits; the decoded bytes; whether a
+    string may end here."""
 
     state: int
     said: bytes
@@ -33,28 +33,29 @@ _steps: Final[dict[int, _Step]] = {}
 
 
 def decode(text: bytes) -> bytes:
-    """What ``text`` says. Raises HPACKDecodingError."""
+    """Decode `text`. Raises HPACKDecodingError."""
     steps = _steps
-    said = []
+    decoded = []
     state, may_end = 0, True
     for byte in text:
-        state, part, may_end = steps.get(state | byte) or _learn(state | byte)
-        said.append(part)
+        state, output, may_end = steps.get(state | byte) or _learn(state | byte)
+        decoded.append(output)
     if not may_end:
-        raise HPACKDecodingError("a text in Huffman's code is cut short")
-    return b"".join(said)
+        raise HPACKDecodingError("truncated Huffman string")
+    return b"".join(decoded)
 
 
 def _learn(at: int) -> _Step:
-    """What the byte in the last 8 bits of ``at`` does in the state above them."""
-    state, said, flags = at >> 8, bytearray(), 0
-    for half in (at >> 4 & 15, at & 15):
-        state, flags, symbol = HUFFMAN_TABLE[state << 4 | half]
+    """Compute and cache the effect of the byte in the low 8 bits of `at`, in the state above
+    them."""
+    state, decoded, flags = at >> 8, bytearray(), 0
+    for nibble in (at >> 4 & 15, at & 15):
+        state, flags, symbol = HUFFMAN_TABLE[state << 4 | nibble]
         if flags & HUFFMAN_FAIL:
-            raise HPACKDecodingError("a text is not in Huffman's code")
+            raise HPACKDecodingError("invalid Huffman code")
         if flags & HUFFMAN_EMIT_SYMBOL:
-            said.append(symbol)
+            decoded.append(symbol)
     if len(_steps) >= _MOST:
         _steps.clear()
-    step = _steps[at] = _Step(state << 8, bytes(said), bool(flags & HUFFMAN_COMPLETE))
+    step = _steps[at] = _Step(state << 8, bytes(decoded), bool(flags & HUFFMAN_COMPLETE))
     return step

@@ -1,4 +1,4 @@
-"""One HTTP/2 stream, as both sides of a connection see it."""
+"""The state of one HTTP/2 stream, the same at both ends of a connection."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from infergate.core.tensor import Buffer
 
 
 class Stream:
-    """``owner`` belongs to whoever holds the connection; all else to the connection.
+    """`owner` belongs to the user of the connection, all other attributes to the connection.
 
-    Windows may be negative: a peer may make them smaller (RFC 9113, 6.9.2).
+    A window may become negative, because a peer may shrink it (RFC 9113, 6.9.2).
     """
 
     __slots__ = (
@@ -37,15 +37,15 @@ class Stream:
         self.received_headers = False
         self.send_window = send_window
         self.receive_window = receive_window
-        """What the peer may still send."""
+        """Bytes that the peer may still send."""
         self.invited = 0
-        """What it may send, or has sent, beyond the window that a stream begins with."""
+        """Bytes by which the receive window was raised above its initial size, by `expect`."""
         self.unreleased = 0
-        """What it has sent and was released, but has not been told of yet."""
+        """Bytes that were received and released, but not yet returned by a WINDOW_UPDATE."""
         self.queue: deque[Buffer] | None = None
-        """What waits for the peer's windows."""
+        """Data that waits for the peer's windows."""
         self.tail: bytes | None = None
-        """The trailers that come after it; empty: the last DATA ends the stream; None: more may
-        be sent."""
+        """The trailers that follow `queue`. Empty: the last DATA frame ends the stream. None: more
+        data may follow."""
         self.due: int | None = None
-        """Bytes of the body to come, where its length was announced."""
+        """Body bytes still to come, if a content-length was announced."""
