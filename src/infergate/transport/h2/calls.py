@@ -1,7 +1,7 @@
-"""gRPC's calls in the headers of a stream, both ways.
+"""gRPC calls in the headers of an HTTP/2 stream: written and read by both ends.
 
-Source: gRPC over HTTP/2 (PROTOCOL-HTTP2.md) and "HTTP to gRPC Status Code Mapping". What it leaves
-open is as grpc-core does: a timeout that cannot be read sets no deadline.
+Sources: gRPC over HTTP/2 (PROTOCOL-HTTP2.md) and "HTTP to gRPC Status Code Mapping". What they
+leave open follows grpc-core; for example, a timeout that cannot be parsed sets no deadline.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ INTERNAL: Final = 13
 UNAVAILABLE: Final = 14
 _CODES: Final = range(17)
 _UNEXPLAINED: Final = frozenset({"", "CANCELLED"})
+"""Messages of a CANCELLED status that give no reason."""
 _OF_HTTP: Final = {400: 13, 401: 16, 403: 7, 404: 12, 429: 14, 502: 14, 503: 14, 504: 14}
 _TIMEOUT: Final = re.compile("([0-9]{1,8})([HMSmun])", re.ASCII)
 _SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MOST_DIGITS: Final = 99_999_999
 _CONTENT: Final = "application/grpc"
 _SPELT: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
-"""What stands for itself in grpc-message."""
+"""Characters that are not percent-encoded in grpc-message."""
 _LONGEST_DETAILS: Final = 4096
 _TIMEOUTS: Final = 64
-"""How many timeouts' fields are kept made: most calls have their route's."""
+"""Number of cached grpc-timeout fields: most calls have the timeout of their route."""
 _NAMES: Final = 256
-"""How many names of metadata are kept written."""
+"""Number of cached metadata names."""
 _LONGEST_NAME: Final = 64
-"""Characters of one."""
+"""Characters of a cached name."""
 _OF_HTTP_WORDS: Final = "Received http2 header with status: "
 
 
 def code_of(overload: GatewayError) -> int:
-    """The code of what the gateway has no room for."""
+    """Return the status code for a request that the gateway has no capacity for."""
     return RESOURCE_EXHAUSTED if overload.limit == IN_FLIGHT_BYTES else UNAVAILABLE
 
 
@@ -60,18 +61,20 @@ def is_abandoned(code: int, details: str) -> bool:
 
 
 class Asked:
-    """What a request's headers say. ``refusal``: why there can be no call, as a gRPC code and
-    words; ``status`` is the HTTP status to tell it by, ``limit`` the name of the limit that it
-    met, if it was one."""
+    """The parsed headers of a request.
+
+    `refusal` is the gRPC code and message if the headers allow no call; `status` is the HTTP status
+    of that refusal, and `limit` the name of the exceeded limit, if any.
+    """
 
     __slots__ = ("encoding", "headers", "limit", "method", "refusal", "status", "timeout")
 
     def __init__(self, told: Fields, limits: Limits) -> None:
         self.method: Final = told.pseudo[":path"]
         self.headers: Final[Mapping[str, str]] = grpc_metadata.from_wire(told.pairs)
-        said = dict(told.pairs)
-        self.timeout: Final = read_timeout(said.get("grpc-timeout", ""))
-        self.encoding: Final = said.get("grpc-encoding", "")
+        values = dict(told.pairs)
+        self.timeout: Final = read_timeout(values.get("grpc-timeout", ""))
+        self.encoding: Final = values.get("grpc-encoding", "")
         self.status = 200
         self.limit = ""
         self.refusal: tuple[int, str] | None = None
@@ -81,43 +84,44 @@ class Asked:
         elif len(told.pairs) > limits.header_count:
             self.limit = "header_count"
             self.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.header_count} entries"
-        elif not is_grpc(said.get("content-type", "")):
+        elif not is_grpc(values.get("content-type", "")):
             self.status, self.refusal = 415, (UNKNOWN, "the content-type is not application/grpc")
         elif told.pseudo[":method"] != "POST":
-            self.status, self.refusal = 405, (INTERNAL, "gRPC is spoken by POST")
-        elif "te" not in said:
-            self.status, self.refusal = 400, (INTERNAL, "te: trailers is missing")
+            self.status, self.refusal = 405, (INTERNAL, "gRPC requests use POST")
+        elif "te" not in values:
+            self.status, self.refusal = 400, (INTERNAL, "the header te: trailers is missing")
 
 
 def is_grpc(content_type: str) -> bool:
-    """Whether a body is gRPC's."""
+    """Return whether `content_type` is that of gRPC."""
     return content_type.startswith(_CONTENT) and content_type[len(_CONTENT) :][:1] in {"", "+", ";"}
 
 
 def read_timeout(value: str) -> float | None:
-    """Seconds; None where it cannot be read."""
-    found = _TIMEOUT.fullmatch(value)
-    return int(found[1]) * _SECONDS[found[2]] if found else None
+    """Parse a grpc-timeout value into seconds; return None if it is invalid."""
+    match = _TIMEOUT.fullmatch(value)
+    return int(match[1]) * _SECONDS[match[2]] if match else None
 
 
 def write_timeout(seconds: float) -> str:
-    """At most eight digits, rounded up, by a thousandth at most: calls say the same although a
-    little of their time has passed, so that who reads it has read it before."""
+    """Format seconds as a grpc-timeout value of at most eight digits, rounded up by at most a
+    thousandth. The coarse unit lets calls of one route send the same value, which the receiver has
+    parsed before."""
     unit = "u" if seconds < 1 else "m" if seconds < _MOST_DIGITS // 1000 else "S"
     return f"{min(math.ceil(max(0.0, seconds) / _SECONDS[unit]), _MOST_DIGITS)}{unit}"
 
 
-# ---- answering
+# ---- responses
 
 HEADERS: Final = fields.block(
     (":status", "200"), ("content-type", _CONTENT), ("grpc-accept-encoding", ACCEPTED)
 )
-"""What begins every answer that has a message."""
+"""The header block that starts every response with a message."""
 GOOD_END: Final = fields.block(("grpc-status", "0"))
 
 
 def ending(code: int, details: str, metadata: Mapping[str, str]) -> bytes:
-    """The trailers of an answer."""
+    """Return the trailers of a response."""
     if not code and not metadata:
         return GOOD_END
     pairs = [("grpc-status", str(code if code in _CODES else UNKNOWN))]
@@ -127,40 +131,40 @@ def ending(code: int, details: str, metadata: Mapping[str, str]) -> bytes:
 
 
 def _spelt(details: str) -> str:
-    """Percent-encoded; also spaces at its ends, where HTTP/2 allows none."""
+    """Percent-encode a status message, including spaces at its ends, where HTTP/2 allows none."""
     text = quote(details, safe=_SPELT, errors="replace")
-    bare = text.strip(" ")
-    before = len(text) - len(text.lstrip(" "))
-    return "%20" * before + bare + "%20" * (len(text) - before - len(bare))
+    stripped = text.strip(" ")
+    leading = len(text) - len(text.lstrip(" "))
+    return "%20" * leading + stripped + "%20" * (len(text) - leading - len(stripped))
 
 
 def refusing(status: int, code: int, details: str, metadata: Mapping[str, str]) -> bytes:
-    """An answer that is nothing but its end."""
+    """Return the header block of a response that consists of its status alone."""
     head = fields.block((":status", str(status)), ("content-type", _CONTENT))
     return head + ending(code, details, metadata)
 
 
-# ---- being answered
+# ---- requests, and reading responses
 
 
 class Answered:
-    """What the headers or the trailers of an answer say; trailers where ``status`` is 0.
+    """The parsed headers or trailers of a response; `status` is 0 for trailers.
 
-    ``code`` is None where they tell none that could be read.
+    `code` is None if there is no valid grpc-status.
     """
 
     __slots__ = ("code", "details", "encoding", "is_grpc", "metadata", "status")
 
     def __init__(self, told: Fields) -> None:
-        said = dict(told.pairs)
+        values = dict(told.pairs)
         self.status: Final = told.status or 0
-        self.is_grpc: Final = self.status == 200 and is_grpc(said.get("content-type", ""))
-        self.encoding: Final = said.get("grpc-encoding", "")
-        self.code: Final = self._code(said.get("grpc-status"))
-        if said.get("grpc-status") is None and self.status and self.status != 200:
+        self.is_grpc: Final = self.status == 200 and is_grpc(values.get("content-type", ""))
+        self.encoding: Final = values.get("grpc-encoding", "")
+        self.code: Final = self._code(values.get("grpc-status"))
+        if values.get("grpc-status") is None and self.status and self.status != 200:
             self.details = f"{_OF_HTTP_WORDS}{self.status}"
         else:
-            self.details = unquote(said.get("grpc-message", ""))
+            self.details = unquote(values.get("grpc-message", ""))
         self.metadata: Final = grpc_metadata.from_wire(told.pairs)
 
     def _code(self, said: str | None) -> int | None:
@@ -174,7 +178,7 @@ class Answered:
 
 
 def asking(method: str, authority: str, scheme: str, agent: str) -> bytes:
-    """The beginning of a request's headers, which all calls of a method share."""
+    """Return the start of a request's header block, which all calls of a method share."""
     return fields.block(
         (":method", "POST"),
         (":scheme", scheme),
@@ -188,19 +192,19 @@ def asking(method: str, authority: str, scheme: str, agent: str) -> bytes:
 
 
 def rest_of_asking(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
-    """What each call says for itself."""
+    """Return the rest of a request's header block: timeout and metadata."""
     block = b"" if timeout is None else _timeout(write_timeout(timeout))
     return block + told(metadata) if metadata else block
 
 
 def told(metadata: Mapping[str, str]) -> bytes:
-    """``metadata`` as fields. Names come again with other values (a request's id), and most values
-    are what they look like: the rest is ``grpc_metadata``'s."""
+    """Encode `metadata` as fields. Names recur with different values (for example a request id),
+    and most values are plain text; the others are left to `metadata.to_wire`."""
     block = b""
     for name, value in metadata.items():
-        begun = _begun(name) if len(name) <= _LONGEST_NAME else b""
-        if begun and value.isascii() and value.isprintable():
-            block += begun + fields.text(value.strip(" "))
+        start = _begun(name) if len(name) <= _LONGEST_NAME else b""
+        if start and value.isascii() and value.isprintable():
+            block += start + fields.text(value.strip(" "))
         else:
             block += fields.block(*grpc_metadata.to_wire({name: value}))
     return block
@@ -208,7 +212,7 @@ def told(metadata: Mapping[str, str]) -> bytes:
 
 @functools.lru_cache(_NAMES)
 def _begun(name: str) -> bytes:
-    """The field of metadata that is text, up to its value; empty for any other name."""
+    """Return the encoded name of a text metadata entry, or nothing for any other name."""
     return fields.begun(name) if grpc_metadata.is_text(name) else b""
 
 

@@ -1,13 +1,14 @@
-"""One HTTP/2 connection, whichever end of it we are (RFC 9113).
+"""The state machine of an HTTP/2 connection that both ends share (RFC 9113).
 
-*Strategy.* ``receive`` takes bytes and gives events; what is to be sent gathers until ``take``. The
-bytes are cut by ``reader``. What server and client do differently is the matter of ``roles``.
+`receive` takes bytes and returns events; output gathers until `take`. `frame_reader` splits the
+bytes into frames; `roles` has what server and client do differently.
 
-*Rule 1.* The connection's receive window is filled up as DATA is read from the socket, a stream's
-when its owner says so (``release``): that is what makes a peer wait.
-*Rule 2.* Every frame that makes no request go on is paid for from a budget (``bounds``).
-*Rule 3.* A frame on a closed stream is an error of that stream alone, unless RFC 9113 demands more:
-other calls share the connection. What was on its way when we reset a stream is free.
+- The connection's receive window is refilled as DATA is read from the socket, a stream's when its
+  owner calls `release`; that is what makes a peer wait.
+- Every frame that advances no request is charged to a budget (`limits`).
+- A frame on a closed stream is an error of that stream alone, unless RFC 9113 demands more, because
+  other calls share the connection. Frames that were in flight when we reset a stream are free of
+  charge.
 """
 
 from __future__ import annotations
@@ -20,49 +21,35 @@ from infergate.core.tensor import Buffer
 from infergate.transport.h2 import bounds, frames
 from infergate.transport.h2.blocks import TooManyHeaders
 from infergate.transport.h2.budget import Budget
-from infergate.transport.h2.events import (
-    Data,
-    Event,
-    Failed,
-    Goaway,
-    Ready,
-    Reset,
-    Sent,
-)
+from infergate.transport.h2.events import Data, Event, Failed, Goaway, Ready, Reset, Sent
 from infergate.transport.h2.fields import BlockReader, Fields
-from infergate.transport.h2.frames import (
-    ACK,
-    END_STREAM,
-    WORD,
-    Code,
-    ConnectionFault,
-    StreamFault,
-)
+from infergate.transport.h2.frames import ACK, END_STREAM, WORD, Code, ConnectionFault, StreamFault
 from infergate.transport.h2.outbox import Outbox
 from infergate.transport.h2.reader import PRIORITY_FIELDS, Reader
 from infergate.transport.h2.stream import Stream
 
 _REASON: Final = 200
-"""Characters of a reason that are told."""
+"""Characters of a GOAWAY reason that are sent or reported."""
 _ON_ITS_WAY: Final = 2
 """Header blocks that a peer may have sent before it received our RST_STREAM."""
 
 
 class Connection(Reader):
-    """See the module. ``streams`` are those open, by number."""
+    """A connection. `streams` holds the open streams by number."""
 
     opens_streams = False
-    """Whether this end opens the streams: the peer then ends or breaks only what we asked for."""
+    """Whether this end opens the streams, so that the peer can only end or break streams that it
+    was sent."""
 
     def __init__(self, header_bytes: int) -> None:
-        """``header_bytes``: what headers may come to; up to a few times that a stream can be
-        refused in good order."""
+        """`header_bytes`: the limit on a request's or response's headers. Blocks of a few times
+        that size are still read, so that the stream can be refused with an error."""
         self.streams: dict[int, Stream] = {}
         self.last_stream = 0
-        """The greatest number the peer has used for a stream (client: that we have)."""
+        """The greatest stream number used by the peer (client: by us)."""
         self.is_over = False
         self.most_streams = 2**31
-        """How many streams the peer lets us open at once."""
+        """How many concurrent streams the peer allows."""
         super().__init__(bounds.BLOCK_TIMES * header_bytes)
         self._out = Outbox()
         self._blocks = BlockReader(self._most_block)
@@ -78,26 +65,27 @@ class Connection(Reader):
         self._window = frames.DEFAULT_WINDOW
         self._unreleased = 0
         self._closed: OrderedDict[int, tuple[int, int] | None] = OrderedDict()
-        """Streams that were reset: how many bytes of DATA and how many header blocks may still
-        come on those that we reset; None: the peer reset it."""
+        """Streams that were reset. For a stream that we reset: how many bytes of DATA and how many
+        header blocks may still arrive. None: the peer reset it."""
 
-    # ---- what those derived from it say
+    # ---- to be implemented by subclasses
 
     def _on_headers(self, number: int, fields: Fields, *, end: bool) -> None:
-        """A header block has come. Raises ConnectionFault, StreamFault."""
+        """Handle a header block. Raises ConnectionFault and StreamFault."""
         raise NotImplementedError
 
     def _is_idle(self, number: int) -> bool:
-        """Whether no such stream was ever opened."""
+        """Return whether a stream with this number was never opened."""
         raise NotImplementedError
 
     def _on_pong(self, payload: bytes) -> None:
-        """Our PING was answered."""
+        """Handle the answer to a PING of ours."""
 
     # ---- receiving
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """What ``data`` makes happen. ``now``: seconds on any one clock."""
+        """Process received bytes and return the resulting events. `now`: seconds on any one
+        clock."""
         self._now = now
         events = self._events = []
         if not self.is_over:
@@ -110,12 +98,12 @@ class Connection(Reader):
 
     @property
     def heard_at(self) -> float:
-        """When something was received the last time."""
+        """When bytes were last received."""
         return self._now
 
     @property
     def is_inside_headers(self) -> bool:
-        """Whether a header block, or any frame that is held, has begun and is not complete."""
+        """Whether a header block, or another frame that is held, is incomplete."""
         return self._block is not None or bool(self._rest)
 
     def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
@@ -133,30 +121,35 @@ class Connection(Reader):
             case frames.PRIORITY:
                 self._charge("priorities")
                 if len(payload) != PRIORITY_FIELDS:
-                    if self._is_idle(stream):  # no RST_STREAM may be sent on it (RFC 9113, 6.4)
-                        raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a PRIORITY is cut short")
+                    if self._is_idle(
+                        stream
+                    ):  # RST_STREAM is not allowed on an idle stream (RFC 9113, 6.4)
+                        raise ConnectionFault(
+                            Code.FRAME_SIZE_ERROR, "a PRIORITY frame of the wrong size"
+                        )
                     raise StreamFault(stream, Code.FRAME_SIZE_ERROR)
             case _:
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "PUSH_PROMISE, which was switched off")
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "PUSH_PROMISE although push is disabled")
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
         self.advances += 1
         try:
-            told = self._blocks.read(block)
+            fields = self._blocks.read(block)
         except TooManyHeaders:
             if not self._may_skip():
                 raise
             self._on_skipped(number)
             return
-        self._on_headers(number, told, end=end)
+        self._on_headers(number, fields, end=end)
 
     def _may_skip(self) -> bool:
-        """There is no table once the peer has acknowledged our SETTINGS."""
+        """Return whether the peer has acknowledged our SETTINGS, so that it has no dynamic
+        table."""
         return not self._acks_due
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
         if length > self._window:
-            raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
+            raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "DATA beyond the connection window")
         self._window -= length
         self._unreleased += length
         if self._unreleased * 2 >= bounds.CONNECTION_WINDOW:
@@ -172,16 +165,16 @@ class Connection(Reader):
         return stream
 
     def _on_late_data(self, number: int, body: int) -> None:
-        """DATA on a stream that is not open, ``body`` bytes without padding. Raises
-        ConnectionFault, StreamFault."""
+        """Handle DATA on a stream that is not open; `body` excludes padding. Raises ConnectionFault
+        and StreamFault."""
         if self._is_idle(number):
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on a stream never opened")
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on a stream that was never opened")
         allowed = self._closed.get(number)
         if allowed is None:
             raise StreamFault(number, Code.STREAM_CLOSED)
-        room, blocks = allowed
-        if 0 < body <= room:
-            self._closed[number] = room - body, blocks
+        remaining_bytes, remaining_blocks = allowed
+        if 0 < body <= remaining_bytes:
+            self._closed[number] = remaining_bytes - body, remaining_blocks
         else:
             self._charge("DATA on closed streams")
 
@@ -191,7 +184,7 @@ class Connection(Reader):
         if not stream.received_headers:
             raise StreamFault(stream.id, Code.PROTOCOL_ERROR)
         stream.receive_window -= body
-        if length > body:  # padding holds nothing: whoever waits for a message is not told of it
+        if length > body:  # return padding at once: the owner never sees it
             self._grow(length - body, stream)
         if stream.due is not None:
             stream.due -= body
@@ -202,9 +195,9 @@ class Connection(Reader):
         stream = self.streams.get(number)
         if stream is None or not stream.remote_open or not stream.received_headers:
             return 0
-        calm = bounds.CONNECTION_WINDOW // 2 - 1 - self._unreleased  # until the window has to grow
-        room = min(self._window, calm, stream.receive_window)
-        return (room if stream.due is None else min(room, stream.due)) // length
+        before_update = bounds.CONNECTION_WINDOW // 2 - 1 - self._unreleased
+        allowed = min(self._window, before_update, stream.receive_window)
+        return (allowed if stream.due is None else min(allowed, stream.due)) // length
 
     def _on_run(self, number: int, size: int) -> Stream:
         stream = self.streams[number]
@@ -231,7 +224,9 @@ class Connection(Reader):
 
     def _on_reset(self, number: int, payload: bytes) -> None:
         if self._is_idle(number):
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "a stream that was never opened is reset")
+            raise ConnectionFault(
+                Code.PROTOCOL_ERROR, "RST_STREAM on a stream that was never opened"
+            )
         stream = self.streams.get(number)
         if stream is None or not self.opens_streams:
             self._charge("resets")
@@ -250,14 +245,16 @@ class Connection(Reader):
         increment = WORD.unpack(payload)[0] & frames.LARGEST_WINDOW
         if number == 0:
             if not increment:
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "a window grows by nothing")
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
             for each in out.widen(increment):
                 self._sent(each)
             return
         stream = self.streams.get(number)
         if stream is None:
             if self._is_idle(number):
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "a window of a stream never opened")
+                raise ConnectionFault(
+                    Code.PROTOCOL_ERROR, "WINDOW_UPDATE on a stream that was never opened"
+                )
             return
         if not increment:
             raise StreamFault(number, Code.PROTOCOL_ERROR)
@@ -280,15 +277,17 @@ class Connection(Reader):
             self._on_settings_ack(payload)
             return
         if len(payload) % frames.SETTING.size:
-            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "SETTINGS are cut short")
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
         if not self._changes.spend(self._now):
-            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many settings")
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many SETTINGS")
         initial = self._out.initial
         for identifier, value in frames.SETTING.iter_unpack(payload):
             if identifier == frames.INITIAL_WINDOW_SIZE:
-                initial = value  # said sixty times it costs as much as once
+                initial = value  # applied once, however often it is repeated
                 if value > frames.LARGEST_WINDOW:
-                    raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a window is too large")
+                    raise ConnectionFault(
+                        Code.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large"
+                    )
             else:
                 self._set(identifier, value)
         if initial != self._out.initial:
@@ -301,9 +300,13 @@ class Connection(Reader):
 
     def _on_settings_ack(self, payload: bytes) -> None:
         if payload:
-            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "an answer to SETTINGS says something")
+            raise ConnectionFault(
+                Code.FRAME_SIZE_ERROR, "a SETTINGS acknowledgement with a payload"
+            )
         if not self._is_greeted or not self._acks_due:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "an answer to no SETTINGS")
+            raise ConnectionFault(
+                Code.PROTOCOL_ERROR, "a SETTINGS acknowledgement without SETTINGS"
+            )
         self._acks_due -= 1
         self._blocks.settle()
 
@@ -317,7 +320,7 @@ class Connection(Reader):
                 self.most_streams = value
             case frames.MAX_FRAME_SIZE:
                 if not frames.LEAST_FRAME <= value <= frames.LARGEST_FRAME:
-                    raise ConnectionFault(Code.PROTOCOL_ERROR, "a frame size out of bounds")
+                    raise ConnectionFault(Code.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
                 self._out.frame_size = value
 
     def _set_windows(self, initial: int) -> None:
@@ -326,39 +329,39 @@ class Connection(Reader):
         for stream in tuple(self.streams.values()):
             sent = out.widen_stream(stream, grown)
             if sent is None:
-                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a window overflows")
+                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a stream window overflows")
             if sent:
                 self._sent(stream)
 
     def _check_push(self, value: int) -> None:
         if value > 1:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "ENABLE_PUSH is not 0 or 1")
 
     def _on_ping(self, flags: int, payload: bytes) -> None:
         if flags & ACK:
-            self._charge("answers to PING")
+            self._charge("PING acknowledgements")
             self._on_pong(payload)
             return
         if self._out.sent_frames > self._pinged_frames:
             self._pinged_frames = self._out.sent_frames
             self._pings.fill()
         if not self._pings.spend(self._now):
-            # The words by which grpc's clients know that they are to ping less (gRFC A8).
+            # On this reason gRPC clients reduce their ping rate (gRFC A8).
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too_many_pings")
         self._out.parts.append(frames.frame(frames.PING, ACK, 0, payload))
 
     def _on_goaway(self, payload: bytes) -> None:
-        self._charge("goodbyes")
+        self._charge("GOAWAY frames")
         last, code, reason = frames.read_goaway(payload)
         self._gave_up_after(last, code)
         self._events.append(Goaway(code, reason[:_REASON]))
 
     def _gave_up_after(self, last: int, code: int) -> None:
-        """The peer will not look at streams of ours after ``last``."""
+        """Handle that the peer will not process our streams after `last`."""
 
     def _charge(self, what: str) -> None:
         sent = self._out.sent_frames
-        if sent > self._earned_frames:  # each may be answered by two window updates
+        if sent > self._earned_frames:  # the peer may answer each with two window updates
             self._calm.earn(2.0 * (sent - self._earned_frames))
             self._earned_frames = sent
         if not self._calm.spend(self._now):
@@ -367,27 +370,28 @@ class Connection(Reader):
     # ---- sending
 
     def take(self) -> list[Buffer]:
-        """What is to be sent, in order; it is not given again."""
+        """Return the pending output, in order, and forget it."""
         parts, self._out.parts = self._out.parts, []
         return parts
 
     @property
     def has_output(self) -> bool:
-        """Whether there is anything to be sent."""
+        """Whether there is pending output."""
         return bool(self._out.parts)
 
     def send_headers(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
-        """A header block (``fields.block``); ``end``: and nothing after it."""
+        """Send a header block (`header_blocks.encode_block`). `end`: nothing follows."""
         if stream.local_open:
             self._out.headers(stream, block, end=end)
             if end:
                 self._finish_sending(stream)
 
     def send_data(self, stream: Stream, parts: Sequence[Buffer], tail: bytes | None = None) -> bool:
-        """Some of a body, then, unless ``tail`` is None, its end: with the header block ``tail``
-        if that is not empty. False where it has to wait for the peer, which Sent will tell of.
+        """Send part of a body, then its end unless `tail` is None: with the trailers `tail` if it
+        is not empty. Return False if data has to wait for the peer's windows; a `Sent` event
+        reports when it has been sent.
 
-        Of a stream that was reset meanwhile nothing is sent.
+        Nothing is sent on a stream that has been reset.
         """
         if not stream.local_open:
             return True
@@ -397,7 +401,7 @@ class Connection(Reader):
         return sent
 
     def send_all(self, stream: Stream, block: bytes, parts: Sequence[Buffer], tail: bytes) -> None:
-        """``send_headers`` and ``send_data`` of all that is sent on ``stream``."""
+        """Send all of a message on `stream`: header block, body and trailers."""
         if stream.local_open and self._out.all(stream, block, parts, tail):
             self._finish_sending(stream)
 
@@ -406,14 +410,14 @@ class Connection(Reader):
             self.streams.pop(stream.id, None)
 
     def reset(self, stream: Stream, code: Code) -> None:
-        """Give ``stream`` up, if it is not over."""
+        """Reset `stream` if it is still open."""
         if stream.id in self.streams:
             self._cut(stream.id, code)
             self._close(stream)
 
     def release(self, stream: Stream, size: int) -> None:
-        """``size`` bytes of the stream's DATA have been dealt with: as many more may come, but for
-        those that were invited."""
+        """Let the peer send `size` more bytes on `stream`, which the owner has consumed. Bytes
+        granted by `expect` are not granted again."""
         extra = min(size, stream.invited)
         stream.invited -= extra
         stream.unreleased += size - extra
@@ -423,8 +427,8 @@ class Connection(Reader):
             stream.unreleased = 0
 
     def invite(self, stream: Stream, size: int) -> None:
-        """``size`` bytes are to come on ``stream`` and will be taken: its window has to hold
-        them."""
+        """Raise the window of `stream` so that `size` more bytes, which will be accepted, can
+        arrive."""
         lacking = size - stream.receive_window
         if lacking > 0 and stream.remote_open:
             self._grow(lacking, stream)
@@ -441,7 +445,7 @@ class Connection(Reader):
         self._grow(bounds.CONNECTION_WINDOW - self._window)
 
     def _break(self, number: int, code: Code) -> None:
-        """Reset a stream, which may never have been one; tell its owner."""
+        """Reset a stream, which may never have been open, and report it to its owner."""
         self._cut(number, code)
         stream = self.streams.get(number)
         if stream is not None:
@@ -449,13 +453,13 @@ class Connection(Reader):
             self._events.append(Reset(stream, code, untouched=False))
 
     def _cut(self, number: int, code: Code) -> None:
-        """Tell the peer; what is on its way from there is ignored."""
+        """Send RST_STREAM, and ignore what the peer has already sent on the stream."""
         stream = self.streams.get(number)
         if stream is not None and stream.remote_open:
             self._remember_closed(number, (stream.receive_window, _ON_ITS_WAY))
         elif stream is not None or number in self._closed or code is Code.STREAM_CLOSED:
             self._remember_closed(number, (0, 0))
-        else:  # it was never opened, but the peer thinks so
+        else:  # refused: open only from the peer's point of view
             self._remember_closed(number, (bounds.STREAM_WINDOW, _ON_ITS_WAY))
         self._out.parts.append(frames.reset(number, code))
 
@@ -470,7 +474,7 @@ class Connection(Reader):
         stream.remote_open = False
 
     def fail(self, code: Code, reason: str) -> None:
-        """End the connection at once, telling the peer why."""
+        """End the connection with a GOAWAY that gives the reason."""
         self.is_over = True
         self._out.parts.append(frames.goaway(self._last_taken, code, reason[:_REASON]))
         for stream in self.streams.values():
@@ -480,5 +484,5 @@ class Connection(Reader):
 
     @property
     def _last_taken(self) -> int:
-        """The last stream of the peer that was looked at."""
+        """The last stream of the peer that was processed."""
         return 0

@@ -1,4 +1,4 @@
-"""gRPC's messages in the body of a stream: a flag, a length, as many bytes.
+"""gRPC messages in the body of a stream: a compression flag, a length, and that many bytes.
 
 Source: gRPC over HTTP/2, "Length-Prefixed-Message" and "Message-Encoding".
 """
@@ -20,33 +20,33 @@ PREFIX: Final = struct.Struct(">BI")
 _SIZE: Final = PREFIX.size
 _LONG: Final = 64 * KIB
 OVERHEAD: Final = 64 * KIB
-"""Bytes by which a message may exceed ``limits.body``: the fields around a tensor's data."""
+"""Bytes by which a message may exceed `limits.body`: the fields around a tensor's data."""
 ENCODINGS: Final = {"gzip": GZIP, "deflate": ZLIB}
-"""What a message may be compressed by, and how zlib calls it; deflate is zlib's format."""
+"""Accepted compressions, and zlib's parameter for each; deflate means the zlib format."""
 ACCEPTED: Final = "identity, deflate, gzip"
 
 
-class TooLong(GatewayError):  # noqa: N818 - it is what the peer sent
-    """A message is, or inflates to, more than is taken."""
+class TooLong(GatewayError):  # noqa: N818
+    """A message exceeds the size limit, as it is or when inflated."""
 
     def __init__(self, told: str) -> None:
         super().__init__(Kind.TOO_LARGE, told, limit="body")
 
 
 class NoMessage(GatewayError):  # noqa: N818
-    """What came is no message."""
+    """The bytes are not a valid message."""
 
     def __init__(self, told: str) -> None:
         super().__init__(Kind.BAD_REQUEST, told)
 
 
 def prefix(length: int) -> bytes:
-    """What stands before a message that is not compressed."""
+    """Return the prefix of an uncompressed message."""
     return PREFIX.pack(0, length)
 
 
 def too_long(length: int, most: int) -> TooLong:
-    """In grpc's words."""
+    """Return the error for a message of `length` bytes, worded as in grpc-core."""
     return TooLong(f"Received message larger than max ({length} vs. {most})")
 
 
@@ -54,9 +54,9 @@ def _checked(flag: int, length: int, most: int, encoding: str) -> None:
     if length > most:
         raise too_long(length, most)
     if flag > 1:
-        raise NoMessage(f"a message with flag {flag}")
+        raise NoMessage(f"a message with the invalid compression flag {flag}")
     if flag and encoding not in ENCODINGS:
-        raise NoMessage("a message is compressed, but not said how")
+        raise NoMessage("a compressed message without a known grpc-encoding")
 
 
 def _inflated(data: Buffer, most: int, encoding: str) -> Buffer | Late:
@@ -64,20 +64,21 @@ def _inflated(data: Buffer, most: int, encoding: str) -> Buffer | Late:
 
 
 def _pieces(data: Buffer, most: int, encoding: str) -> Iterator[bytes]:
-    """Raises TooLong, NoMessage."""
+    """Inflate a message. Raises TooLong and NoMessage."""
     try:
         yield from pieces(data, ENCODINGS[encoding], most)
     except Corrupt as error:
-        raise NoMessage(f"a message in {encoding} {error}") from None
+        raise NoMessage(f"a message compressed with {encoding} {error}") from None
     except Oversized:
         raise TooLong(f"Received message larger than max (compressed, vs. {most})") from None
 
 
 class OneMessage:
-    """A body that is to be one message of at most ``most`` bytes.
+    """Reads a body that must be one message of at most `max_length` bytes.
 
-    ``length`` is what it announced, None until it has. A short message is ``bytes``; one that comes
-    in pieces goes to where it will stay. A compressed one may be Late.
+    `length` is the announced length, None until it has arrived. `message` is `bytes` if it arrived
+    in one piece; a message that arrives in several is assembled in its final buffer. A compressed
+    message may be `DeferredInflation`.
     """
 
     __slots__ = ("_encoding", "_filled", "_flag", "_head", "_most", "_room", "length", "message")
@@ -93,7 +94,7 @@ class OneMessage:
         self.message: Buffer | Late | None = None
 
     def add(self, parts: Sequence[Buffer]) -> None:
-        """Some of the body. Raises TooLong, NoMessage."""
+        """Take part of the body. Raises TooLong and NoMessage."""
         for part in parts:
             if self._room is not None:
                 self._fill(part)
@@ -115,86 +116,87 @@ class OneMessage:
         if len(data) == _SIZE + length:
             self._finish(bytes(data[_SIZE:]))
             return
-        self._room = room(length)  # touched only as bytes come
+        self._room = room(length)  # pages are allocated only as bytes arrive
         self._fill(data[_SIZE:])
 
     def _fill(self, data: Buffer) -> None:
-        room, end = self._room, self._filled + len(data)
-        assert room is not None
-        if end > len(room):
+        buffer, end = self._room, self._filled + len(data)
+        assert buffer is not None
+        if end > len(buffer):
             raise NoMessage("more than one message")
-        room[self._filled : end] = data
+        buffer[self._filled : end] = data
         self._filled = end
-        if end == len(room):
+        if end == len(buffer):
             self._room = None
-            self._finish(room)
+            self._finish(buffer)
 
     def _finish(self, data: Buffer) -> None:
         self.message = _inflated(data, self._most, self._encoding) if self._flag else data
 
 
 class Messages:
-    """A body of any number of messages, each of at most ``most`` bytes; cut when asked for.
+    """Reads a body of any number of messages, each of at most `max_length` bytes.
 
-    A short message is ``bytes``; a long one goes to where it will stay, once it was asked for.
+    Messages are split off when they are asked for. A long message is assembled in its final buffer,
+    once it was asked for.
     """
 
     __slots__ = ("_body", "_encoding", "_filled", "_flag", "_left", "_most", "_room")
 
     def __init__(self, most: int, encoding: str) -> None:
-        self._body = bytearray()  # not the pieces: those cost far more than their bytes
-        self._left = 0  # of the last message, once that is known to be the last
+        self._body = bytearray()  # a list of small pieces would take far more memory
+        self._left = 0  # bytes to come of the last message, after `close`
         self._most: Final = most
         self._encoding: Final = encoding
-        self._room: memoryview | None = None  # of the message that comes before the body
+        self._room: memoryview | None = None  # a long message, which comes before `_body`
         self._filled = 0
         self._flag = 0
 
     def add(self, parts: Sequence[Buffer]) -> None:
-        """Some of the body."""
+        """Take part of the body."""
         for part in parts:
-            room = self._room
-            if room is None or self._filled == len(room):
+            buffer = self._room
+            if buffer is None or self._filled == len(buffer):
                 self._body += part
                 continue
-            end = min(self._filled + len(part), len(room))
-            taken = end - self._filled
-            room[self._filled : end] = part[:taken]
+            end = min(self._filled + len(part), len(buffer))
+            count = end - self._filled
+            buffer[self._filled : end] = part[:count]
             self._filled = end
-            if taken < len(part):
-                self._body += part[taken:]
+            if count < len(part):
+                self._body += part[count:]
 
     def close(self) -> None:
-        """The message that has begun is the last: only ``add_last`` may follow."""
+        """Accept no message after the one that has begun; only `add_last` may follow."""
         if self._room is not None and self._filled < len(self._room):
             self._left = len(self._room) - self._filled
             return
         body, end = self._body, 0
         while len(body) - end >= _SIZE:
             end += _SIZE + int(PREFIX.unpack_from(body, end)[1])
-        del body[end:]  # less than a length: it has not begun
+        del body[end:]  # an incomplete prefix: the message has not begun
         self._left = end - len(body)
 
     def add_last(self, parts: Sequence[Buffer]) -> None:
-        """Some of the body: what lacks of the last message is taken."""
+        """Take part of the body after `close`, as far as it belongs to the last message."""
         for part in parts:
-            taken = part[: self._left]
-            self._left -= len(taken)
-            self.add((taken,))
+            accepted = part[: self._left]
+            self._left -= len(accepted)
+            self.add((accepted,))
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is here, not even of a message that is not complete."""
+        """Whether nothing is held, not even part of a message."""
         return not self._body and self._room is None
 
     @property
     def held(self) -> int:
-        """How many bytes are here."""
+        """Number of bytes held."""
         return len(self._body) + (0 if self._room is None else _SIZE + self._filled)
 
     @property
     def lacking(self) -> int:
-        """How many bytes are to come of the message that has begun."""
+        """Bytes still to come of the message that has begun."""
         if self._room is not None:
             return len(self._room) - self._filled
         body = self._body
@@ -203,8 +205,8 @@ class Messages:
         return int(PREFIX.unpack_from(body)[1]) + _SIZE - len(body)
 
     def take(self) -> tuple[Buffer | Late, int] | None:
-        """The next message, and how many bytes of the body it was; None as long as it is not
-        here. Raises TooLong, NoMessage."""
+        """Return the next message and how many bytes of the body it took, or None until it is
+        complete. Raises TooLong and NoMessage."""
         if self._room is not None:
             return self._take_long(self._room)
         body = self._body
@@ -225,7 +227,7 @@ class Messages:
     def _begin_long(self, flag: int, length: int) -> None:
         body, self._body = self._body, bytearray()
         self._flag, self._filled = flag, len(body) - _SIZE
-        self._room = room(length)  # touched only as bytes come
+        self._room = room(length)  # pages are allocated only as bytes arrive
         self._room[: self._filled] = memoryview(body)[_SIZE:]
 
     def _take_long(self, data: memoryview) -> tuple[Buffer | Late, int] | None:

@@ -1,9 +1,8 @@
-"""What goes out on a connection: frames within the peer's windows.
+"""Outgoing frames of a connection, within the peer's flow-control windows.
 
-*Strategy.* Frames gather in ``parts`` until the owner takes them, all at once. DATA beyond the
-windows waits on its stream as views, is cut when it may go, and is never copied.
-
-*Rule.* Streams that wait go on in the order in which they came to wait.
+Frames gather in `parts` until the user of the connection takes them, all at once. DATA beyond the
+windows waits on its stream as memory views, which are cut into frames when they may be sent, and
+never copied. Streams with queued data are served in the order in which they queued it.
 """
 
 from __future__ import annotations
@@ -31,12 +30,13 @@ from infergate.transport.h2.frames import (
 from infergate.transport.h2.stream import Stream
 
 _LONGEST: Final = 256 * KIB
-"""Bytes of a frame of ours, even where the peer takes longer ones: others wait behind it."""
+"""The longest DATA frame sent, even to a peer that accepts longer ones: other streams wait behind
+it."""
 
 
 class Outbox:
-    """``window`` is the connection's, ``initial`` that of a new stream, ``frame_size`` the longest
-    payload the peer takes."""
+    """The pending output of a connection. `window` is the connection's send window, `initial` that
+    of a new stream, `frame_size` the longest payload that the peer accepts."""
 
     __slots__ = (
         "_has_spoken",
@@ -54,12 +54,12 @@ class Outbox:
         self.initial = DEFAULT_WINDOW
         self.frame_size = LEAST_FRAME
         self.sent_frames = 0
-        """Frames of headers and DATA so far."""
+        """Number of HEADERS and DATA frames sent."""
         self._has_spoken = False
         self._waiting: dict[Stream, None] = {}
 
     def headers(self, stream: Stream, block: bytes, *, end: bool) -> None:
-        """A header block, in as many frames as it needs."""
+        """Send a header block, in as many frames as it needs."""
         self.sent_frames += 1
         if not self._has_spoken:
             self._has_spoken = True
@@ -73,15 +73,17 @@ class Outbox:
             self.parts.append(head + block)
             return
         kind = HEADERS
-        for at in range(0, len(block), most):
-            piece = block[at : at + most]
-            last = END_HEADERS if at + most >= len(block) else 0
-            self.parts.append(HEAD.pack(len(piece) << 8 | kind, flags | last, stream.id) + piece)
+        for start in range(0, len(block), most):
+            piece = block[start : start + most]
+            end_headers = END_HEADERS if start + most >= len(block) else 0
+            self.parts.append(
+                HEAD.pack(len(piece) << 8 | kind, flags | end_headers, stream.id) + piece
+            )
             kind, flags = CONTINUATION, 0
 
     def all(self, stream: Stream, block: bytes, parts: Sequence[Buffer], tail: bytes) -> bool:
-        """A header block, ``parts`` of a body and its ``tail``, which is all of a call that is not
-        a stream. False where some has to wait."""
+        """Send a header block, the body `parts` and the trailers `tail`: all of a unary message.
+        Return False if part of it has to wait."""
         size = sum(map(len, parts))
         if (
             len(block) + size + len(tail) > self.frame_size
@@ -91,22 +93,23 @@ class Outbox:
         ):
             self.headers(stream, block, end=False)
             return self.data(stream, parts, tail)
-        number = stream.id
+        stream_id = stream.id
         stream.send_window -= size
         self.window -= size
         self.sent_frames += 2
         stream.local_open = False
-        head = HEAD.pack(len(block) << 8 | HEADERS, END_HEADERS, number) + block
+        head = HEAD.pack(len(block) << 8 | HEADERS, END_HEADERS, stream_id) + block
         if tail:
-            end = HEAD.pack(len(tail) << 8 | HEADERS, END_STREAM | END_HEADERS, number) + tail
+            end = HEAD.pack(len(tail) << 8 | HEADERS, END_STREAM | END_HEADERS, stream_id) + tail
             self.sent_frames += 1
-            self.parts += (head + HEAD.pack(size << 8 | DATA, 0, number), *parts, end)
+            self.parts += (head + HEAD.pack(size << 8 | DATA, 0, stream_id), *parts, end)
         else:
-            self.parts += (head + HEAD.pack(size << 8 | DATA, END_STREAM, number), *parts)
+            self.parts += (head + HEAD.pack(size << 8 | DATA, END_STREAM, stream_id), *parts)
         return True
 
     def data(self, stream: Stream, parts: Sequence[Buffer], tail: bytes | None) -> bool:
-        """``parts`` of a body, then ``tail``: see :class:`Stream`. False where some has to wait."""
+        """Send the body `parts`, then `tail` (see :class:`Stream`). Return False if part of it has
+        to wait."""
         if stream.queue is None:
             size = sum(map(len, parts))
             if size <= stream.send_window and size <= self.window and size <= self.frame_size:
@@ -137,34 +140,35 @@ class Outbox:
                 self.headers(stream, tail, end=True)
 
     def _send(self, stream: Stream) -> bool:
-        """Send of what waits on ``stream`` as much as may go; whether that is all."""
+        """Send as much of the queue of `stream` as the windows allow; return whether that was
+        all."""
         queue = stream.queue
         assert queue is not None
         most = min(self.frame_size, _LONGEST)
         while queue:
-            room = min(stream.send_window, self.window)
-            if room <= 0:
+            allowed = min(stream.send_window, self.window)
+            if allowed <= 0:
                 return False
-            if count := min(room, len(queue[0]) - 1) // most:
+            if count := min(allowed, len(queue[0]) - 1) // most:
                 self._send_run(stream, queue, most, count)
                 continue
-            room = min(room, most)
-            # A frame is filled from several parts: a message is a few bytes and then a tensor.
-            taken, size = [], 0
-            while queue and size < room:
+            allowed = min(allowed, most)
+            # Several parts share a frame: a message is a few bytes followed by a tensor.
+            payload, size = [], 0
+            while queue and size < allowed:
                 part = queue.popleft()
-                if len(part) > room - size:
+                if len(part) > allowed - size:
                     view = memoryview(part)
-                    queue.appendleft(view[room - size :])
-                    part = view[: room - size]
-                taken.append(part)
+                    queue.appendleft(view[allowed - size :])
+                    part = view[: allowed - size]
+                payload.append(part)
                 size += len(part)
             stream.send_window -= size
             self.window -= size
             self.sent_frames += 1
             end = END_STREAM if stream.tail == b"" and not queue else 0
             self.parts.append(HEAD.pack(size << 8 | DATA, end, stream.id))
-            self.parts.extend(taken)
+            self.parts.extend(payload)
         stream.queue = None
         if stream.tail is not None:
             stream.local_open = False
@@ -173,18 +177,19 @@ class Outbox:
         return True
 
     def _send_run(self, stream: Stream, queue: deque[Buffer], most: int, count: int) -> None:
-        """``count`` frames of ``most`` bytes, all of the first part, of which something is left."""
+        """Send `count` frames of `most` bytes each, all from the first part, which is longer than
+        that."""
         head, part = HEAD.pack(most << 8 | DATA, 0, stream.id), memoryview(queue.popleft())
         size = count * most
         queue.appendleft(part[size:])
         stream.send_window -= size
         self.window -= size
         self.sent_frames += count
-        for at in range(0, size, most):
-            self.parts += (head, part[at : at + most])
+        for start in range(0, size, most):
+            self.parts += (head, part[start : start + most])
 
     def forget(self, stream: Stream) -> None:
-        """Nothing more is sent on ``stream``."""
+        """Drop what is queued on `stream` and send nothing more on it."""
         stream.local_open = False
         stream.queue = None
         self._waiting.pop(stream, None)
@@ -192,11 +197,11 @@ class Outbox:
     # ---- the peer's windows
 
     def widen(self, increment: int) -> list[Stream]:
-        """The connection's window grows; which streams have nothing more to send thereby. Raises
-        ConnectionFault."""
+        """Enlarge the connection's window; return the streams whose queued data has now been sent.
+        Raises ConnectionFault."""
         self.window += increment
         if self.window > LARGEST_WINDOW:
-            raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "the connection's window overflows")
+            raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "the connection window overflows")
         done = []
         for stream in tuple(self._waiting):
             if self.window <= 0:
@@ -206,8 +211,8 @@ class Outbox:
         return done
 
     def widen_stream(self, stream: Stream, increment: int) -> bool | None:
-        """The stream's window grows; whether it has nothing more to send thereby. None: it cannot
-        grow so much."""
+        """Enlarge the stream's window. Return whether its queued data has now been sent, or None if
+        the window would overflow."""
         stream.send_window += increment
         if stream.send_window > LARGEST_WINDOW:
             return None

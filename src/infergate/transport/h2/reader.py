@@ -1,9 +1,8 @@
-"""Cuts the bytes of an HTTP/2 peer into frames (RFC 9113, 4 and 6.10).
+"""Splits the bytes of an HTTP/2 peer into frames (RFC 9113, 4 and 6.10).
 
-*Strategy.* No frame but those of a header block and the few bytes of small ones is ever held: DATA
-is handed on as views of what came, what nobody knows is thrown away as it comes.
-
-*Rule.* A length is judged when it is announced, before its bytes are here.
+Only the frames of a header block and other small frames are held until they are complete. DATA is
+passed on as views of the received bytes; frames of unknown kinds are discarded as they arrive. A
+length is checked when it is announced, before its bytes have arrived.
 """
 
 from __future__ import annotations
@@ -31,172 +30,182 @@ from infergate.transport.h2.stream import Stream
 NOTHING: Final = b""
 PRIORITY_FIELDS: Final = 5
 _BEGUN: Final = 16
-"""Bytes that are kept of what is not HTTP/2."""
+"""Bytes kept of a connection that does not start as HTTP/2."""
 
 
 class Reader:
-    """See the module. What frames mean is the matter of those derived from it."""
+    """The frame parser. Subclasses give the frames their meaning."""
 
     preface: bytes
-    """What the peer's bytes begin with."""
+    """The bytes with which the peer must start."""
 
     def __init__(self, most_block: int) -> None:
-        """``most_block``: the most bytes of a header block."""
+        """`max_block`: the longest header block, in bytes."""
         self._most_block = most_block
         self._rest = NOTHING
         self.advances = 0
-        """Grows whenever a header block has come, or another frame is held than before."""
+        """A counter that grows whenever a header block is complete, or the held frame is another
+        one than before."""
         self._expected_preface = self.preface
         self.begun = b""
-        """How the peer began, if that was not HTTP/2."""
-        self._is_greeted = False  # by SETTINGS
-        self._left = 0  # bytes to come of a DATA frame, or of one that is thrown away
-        self._padding = 0  # at their end
+        """The first bytes of the peer, if they are not HTTP/2."""
+        self._is_greeted = False  # SETTINGS have come
+        self._left = 0  # bytes to come of a DATA frame, or of a discarded one
+        self._padding = 0  # how many of them are padding
         self._target: Stream | None = None
         self._ends = False
-        self._block: bytearray | None = None  # a header block that is not complete
+        self._block: bytearray | None = None  # an incomplete header block
         self._block_stream = 0
         self._block_flags = 0
         self._continuations = 0
-        self._is_skipping = False  # the rest of a header block that is too long
+        self._is_skipping = False  # the header block is too long, and is being discarded
 
-    # ---- what those derived from it say
+    # ---- to be implemented by subclasses
 
     def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
-        """Any frame but DATA and those of header blocks. Raises ConnectionFault, StreamFault."""
+        """Handle any frame but DATA and those of header blocks. Raises ConnectionFault and
+        StreamFault."""
         raise NotImplementedError
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
-        """DATA of ``length`` bytes begins, of which ``body`` are no padding; whose it is, None if
-        nobody's. Raises ConnectionFault, StreamFault."""
+        """Handle the start of a DATA frame of `length` bytes, of which `body` are not padding.
+        Return its stream, or None if the data is to be discarded. Raises ConnectionFault and
+        StreamFault."""
         raise NotImplementedError
 
     def _counts(self, number: int, length: int) -> int:
-        """How many frames of DATA of ``length`` bytes, which is not 0, with no padding and no end,
-        ``_on_data`` would do nothing about but count them."""
+        """Return how many DATA frames of `length` bytes (not 0) without padding and END_STREAM may
+        be accepted by counting alone, without any other action."""
         raise NotImplementedError
 
     def _on_run(self, number: int, size: int) -> Stream:
-        """So many came, of ``size`` bytes together; whose they are."""
+        """Count such frames, `size` bytes in total; return their stream."""
         raise NotImplementedError
 
     def _payload(self, stream: Stream, parts: Sequence[Buffer], size: int, *, end: bool) -> None:
-        """Some of that, or the end of it."""
+        """Handle part of a DATA frame, or its end."""
         raise NotImplementedError
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
-        """A header block is complete. Raises ConnectionFault, StreamFault."""
+        """Handle a complete header block. Raises ConnectionFault and StreamFault."""
         raise NotImplementedError
 
     def _may_skip(self) -> bool:
-        """Whether a header block may be left unread: it has no effect on others."""
+        """Return whether a header block may be discarded undecoded, because it has no effect on
+        later ones."""
         raise NotImplementedError
 
     def _on_skipped(self, number: int) -> None:
-        """A header block on ``number`` was too long. Raises ConnectionFault, StreamFault."""
+        """Handle a header block on `number` that was too long and discarded. Raises ConnectionFault
+        and StreamFault."""
         raise NotImplementedError
 
     def _charge(self, what: str) -> None:
-        """Something came that serves nobody. Raises ConnectionFault when it is too much."""
+        """Charge the peer's budget for a frame that advances no request. Raises ConnectionFault
+        when the budget is spent."""
         raise NotImplementedError
 
     def _broken(self, fault: StreamFault) -> None:
-        """The peer broke a rule of a stream. Raises ConnectionFault when it is too much."""
+        """Handle a broken rule of a stream. Raises ConnectionFault when there were too many."""
         raise NotImplementedError
 
-    # ---- cutting
+    # ---- splitting
 
     def _read(self, data: bytes) -> None:
-        """Raises ConnectionFault."""
+        """Split `data`. Raises ConnectionFault."""
         if self._rest:
             data = self._rest + data
             self._rest = NOTHING
-        at, end = 0, len(data)
+        position, end = 0, len(data)
         if self._expected_preface:
-            at = self._read_preface(data)  # no frame before it is complete: _rest is empty then
+            position = self._read_preface(data)  # `_rest` is empty until the preface is complete
         view = memoryview(data)
-        while at < end:
+        while position < end:
             if self._left:
-                after = self._read_on(view, at, end)
+                next_position = self._read_on(view, position, end)
             else:
-                after = self._read_frame(data, view, at, end)
-            if after == at:
-                self._rest = data[at:]
-                if at and self._block is None:
+                next_position = self._read_frame(data, view, position, end)
+            if next_position == position:
+                self._rest = data[position:]
+                if position and self._block is None:
                     self.advances += 1
                 return
-            at = after
+            position = next_position
 
     def _read_preface(self, data: bytes) -> int:
         expected = self._expected_preface
-        known = min(len(data), len(expected))
-        if data[:known] != expected[:known]:
+        length = min(len(data), len(expected))
+        if data[:length] != expected[:length]:
             self.begun = bytes(data[:_BEGUN])
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "this is not HTTP/2")
-        self._expected_preface = expected[known:]
-        return known
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "not HTTP/2")
+        self._expected_preface = expected[length:]
+        return length
 
-    def _read_frame(  # noqa: C901 - a call more would be one more a frame
+    def _read_frame(  # noqa: C901 - another call would cost time for each frame
         self, data: bytes, view: memoryview, at: int, end: int
     ) -> int:
-        """The frame at ``at``, of DATA that is not here whole just its head; where it ends, or
-        ``at`` if that is not here yet. ``view`` is of ``data``. Raises ConnectionFault."""
-        begin = at + HEAD_SIZE
-        if begin > end:
+        """Read the frame at `at`; of a DATA frame that is not complete only the header. `view` is a
+        view of `data`. Return the position after it, or `at` if it has not arrived yet. Raises
+        ConnectionFault."""
+        payload_start = at + HEAD_SIZE
+        if payload_start > end:
             return at
-        first: int
-        first, flags, stream = HEAD.unpack_from(data, at)
-        length, kind = first >> 8, first & 0xFF
+        length_and_kind: int
+        length_and_kind, flags, stream = HEAD.unpack_from(data, at)
+        length, kind = length_and_kind >> 8, length_and_kind & 0xFF
         stream &= frames.LAST_STREAM
-        stop = begin + length
+        payload_end = payload_start + length
         if kind == DATA and self._block is None:
-            if not flags and data.startswith(data[at:begin], stop):
-                after = self._read_run(data, at, end, stream, length)
-                if after != at:
-                    return after
+            if not flags and data.startswith(data[at:payload_start], payload_end):
+                next_position = self._read_run(data, at, end, stream, length)
+                if next_position != at:
+                    return next_position
             if not flags & PADDED:
-                if 0 < length <= end - begin:
-                    self._read_data(stream, flags, view[begin:stop])
-                    return stop
+                if 0 < length <= end - payload_start:
+                    self._read_data(stream, flags, view[payload_start:payload_end])
+                    return payload_end
                 self._begin_data(stream, flags, length, 0)
-                return begin
-            if begin == end:
+                return payload_start
+            if payload_start == end:
                 return at
-            self._begin_data(stream, flags, length, data[begin] + 1)
-            return begin + 1
+            self._begin_data(stream, flags, length, data[payload_start] + 1)
+            return payload_start + 1
         self._check(kind, stream, length)
         if kind > frames.CONTINUATION:
             self._charge("frames of unknown kinds")
             self._left, self._padding, self._target = length, 0, None
-            return begin
-        if stop > end:
+            return payload_start
+        if payload_end > end:
             return at
         try:
             if kind == HEADERS and flags in _PLAIN:
-                self._on_block(stream, data[begin:stop], end=flags & END_STREAM != 0)
+                self._on_block(stream, data[payload_start:payload_end], end=flags & END_STREAM != 0)
             else:
-                self._read_whole(kind, stream, flags, data[begin:stop])
+                self._read_whole(kind, stream, flags, data[payload_start:payload_end])
         except StreamFault as fault:
             self._broken(fault)
-        return stop
+        return payload_end
 
     def _read_run(self, data: bytes, at: int, end: int, number: int, length: int) -> int:
-        """Frames of DATA whose heads are all the one at ``at``, if they are here whole and need
-        nothing but to be counted; where they end, or ``at`` if there are less than two."""
-        step = HEAD_SIZE + length
+        """Read a run of complete DATA frames whose headers all equal the one at `at` and that need
+        only be counted. Return the position after it, or `at` if there are fewer than two."""
+        frame_size = HEAD_SIZE + length
         if not 0 < length <= bounds.FRAME:
             return at
-        most = min((end - at) // step, self._counts(number, length))
-        head, after, stop = data[at : at + HEAD_SIZE], at, at + most * step
-        while after < stop and data.startswith(head, after):
-            after += step
-        if after <= at + step:
+        max_frames = min((end - at) // frame_size, self._counts(number, length))
+        head, next_position, limit = data[at : at + HEAD_SIZE], at, at + max_frames * frame_size
+        while next_position < limit and data.startswith(head, next_position):
+            next_position += frame_size
+        if next_position <= at + frame_size:
             return at
         view = memoryview(data)
-        parts = [view[each + HEAD_SIZE : each + step] for each in range(at, after, step)]
+        parts = [
+            view[start + HEAD_SIZE : start + frame_size]
+            for start in range(at, next_position, frame_size)
+        ]
         size = len(parts) * length
         self._payload(self._on_run(number, size), parts, size, end=False)
-        return after
+        return next_position
 
     def _read_whole(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
         if kind == HEADERS:
@@ -207,7 +216,8 @@ class Reader:
             self._on_frame(kind, stream, flags, payload)
 
     def _check(self, kind: int, stream: int, length: int) -> None:
-        """Rule 1, and the order of frames. Raises ConnectionFault."""
+        """Check length, stream and order of a frame before its payload has arrived. Raises
+        ConnectionFault."""
         if length > bounds.FRAME:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a frame is too long")
         if not self._is_greeted and kind != SETTINGS:
@@ -215,26 +225,26 @@ class Reader:
         if self._block is not None and (
             kind != frames.CONTINUATION or stream != self._block_stream
         ):
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "a header block is interrupted")
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "a header block was interrupted")
         if kind > frames.CONTINUATION:
             return
-        least, most, on_stream = _SHAPES[kind]
+        min_length, max_length, on_stream = _SHAPES[kind]
         if kind in _BLOCK_KINDS and length > self._most_block:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "a header block is too long")
-        if not least <= length <= most:
-            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a frame has not its kind's size")
+        if not min_length <= length <= max_length:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "the frame's size is wrong for its kind")
         if on_stream is not None and on_stream != (stream != 0):
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "a frame is not on its kind's stream")
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "the frame's stream is wrong for its kind")
 
     def _whose(self, number: int, flags: int, length: int, padding: int) -> Stream | None:
-        """Whose the DATA is that begins, if anybody wants it. ``padding`` includes the byte that
-        tells of it. Raises ConnectionFault."""
+        """Return the stream of the DATA frame that begins, or None if the data is to be discarded.
+        `padding` includes the byte with its length. Raises ConnectionFault."""
         if length > bounds.FRAME:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a frame is too long")
         if not self._is_greeted:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         if not number or padding > length:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on no stream, or all padding")
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on stream 0, or with too much padding")
         try:
             return self._on_data(number, flags, length, length - padding)
         except StreamFault as fault:
@@ -242,14 +252,15 @@ class Reader:
             return None
 
     def _read_data(self, number: int, flags: int, payload: memoryview) -> None:
-        """All of a frame's DATA, which is not empty and has no padding. Raises ConnectionFault."""
+        """Handle a complete DATA frame, not empty and without padding. Raises ConnectionFault."""
         length = len(payload)
         stream = self._whose(number, flags, length, 0)
         if stream is not None:
             self._payload(stream, (payload,), length, end=flags & END_STREAM != 0)
 
     def _begin_data(self, number: int, flags: int, length: int, padding: int) -> None:
-        """As ``_whose``; the byte that tells of padding was read. Raises ConnectionFault."""
+        """Handle the start of a DATA frame whose padding length has been read. Raises
+        ConnectionFault."""
         stream = self._whose(number, flags, length, padding)
         body = length - padding
         self._left = length - 1 if padding else length
@@ -266,7 +277,7 @@ class Reader:
         self._payload(stream, (), 0, end=self._ends)
 
     def _read_on(self, view: memoryview, at: int, end: int) -> int:
-        """Inside a frame that is not held: hand on or throw away what is here of it."""
+        """Pass on, or discard, the available bytes of an unfinished DATA or unknown frame."""
         body = self._left - self._padding
         target = self._target
         if target is None or not target.remote_open:
@@ -277,10 +288,10 @@ class Reader:
             return stop
         stop = min(end, at + body)
         self._left -= stop - at
-        last = stop - at == body
-        if last:
+        is_last = stop - at == body
+        if is_last:
             self._target = None
-        self._payload(target, (view[at:stop],), stop - at, end=last and self._ends)
+        self._payload(target, (view[at:stop],), stop - at, end=is_last and self._ends)
         return stop
 
     # ---- header blocks
@@ -290,10 +301,10 @@ class Reader:
         if flags & PADDED:
             begin = 1
             end -= payload[0] if payload else 1
-        if flags & frames.WITH_PRIORITY:  # which nobody heeds any more (RFC 9113, 5.3)
+        if flags & frames.WITH_PRIORITY:  # deprecated and ignored (RFC 9113, 5.3)
             begin += PRIORITY_FIELDS
         if begin > end:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS are shorter than their padding")
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS shorter than their padding")
         if begin or end < len(payload):
             payload = payload[begin:end]
         if flags & END_HEADERS:
@@ -305,7 +316,7 @@ class Reader:
     def _continue_block(self, number: int, flags: int, payload: bytes) -> None:
         block = self._block
         if block is None:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION of nothing")
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         self._continuations += 1
         if (
             self._is_skipping
@@ -329,13 +340,13 @@ class Reader:
 
 
 _PLAIN: Final = frozenset({END_HEADERS, END_HEADERS | END_STREAM})
-"""Flags of HEADERS that are a whole header block and nothing else."""
+"""Flags of HEADERS frames that are a whole header block without padding and priority."""
 _ANY: Final = frames.LARGEST_FRAME
 _BLOCK_KINDS: Final = frozenset({HEADERS, frames.CONTINUATION})
 _SHAPES: Final[Sequence[tuple[int, int, bool | None]]] = (
     (0, _ANY, True),  # DATA
     (0, _ANY, True),  # HEADERS
-    (0, 64, True),  # PRIORITY: its size is a matter of the stream
+    (0, 64, True),  # PRIORITY: a wrong size is an error of the stream
     (4, 4, True),  # RST_STREAM
     (0, bounds.SETTINGS_ENTRIES * frames.SETTING.size, False),
     (0, _ANY, True),  # PUSH_PROMISE
@@ -344,4 +355,5 @@ _SHAPES: Final[Sequence[tuple[int, int, bool | None]]] = (
     (4, 4, None),  # WINDOW_UPDATE
     (0, _ANY, True),  # CONTINUATION
 )
-"""By kind: least and most bytes; whether it is on a stream, on the connection, or (None) either."""
+"""By kind: minimum and maximum length; whether it belongs to a stream, to the connection, or (None)
+to either."""

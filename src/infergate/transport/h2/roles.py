@@ -14,19 +14,21 @@ from infergate.transport.h2.frames import Code, ConnectionFault, StreamFault
 from infergate.transport.h2.stream import Stream
 
 _MOST_UPDATES: Final = 2 * bounds.EARLY_STREAMS
-"""Window updates that a peer may owe us for the streams that were opened."""
+"""Maximum number of window updates that a peer may send free of charge for opened streams."""
 _STILL_THERE: Final = b"there? \0"
 _DRAIN: Final = b"draining"
-"""What a PING says whose answer tells that the peer has heard our first GOAWAY."""
+"""The payload of the PING whose answer shows that the peer has received our first GOAWAY."""
 
 
 class _Peer(Connection):
+    """What server and client connections share beyond `Connection`."""
+
     def ping(self) -> None:
-        """Ask whether the peer is still there; whatever is received tells so."""
+        """Send a PING. Any bytes received afterwards show that the peer is alive."""
         self._out.parts.append(frames.frame(frames.PING, 0, 0, _STILL_THERE))
 
     def _end_body(self, stream: Stream, fields: Fields, *, end: bool) -> None:
-        """Trailers. Raises StreamFault."""
+        """Handle trailers. Raises StreamFault."""
         if not stream.remote_open:
             raise StreamFault(stream.id, Code.STREAM_CLOSED)
         if not end or not fields.is_trailers or stream.due:
@@ -37,16 +39,16 @@ class _Peer(Connection):
         self._events.append(Trailers(stream, fields))
 
     def _for_nobody(self, number: int) -> None:
-        """Headers of a stream that is closed. Raises ConnectionFault, StreamFault."""
+        """Handle headers of a closed stream. Raises ConnectionFault and StreamFault."""
         allowed = self._closed.get(number)
         if allowed is None:
             if not self.opens_streams and number not in self._closed:
-                # Maybe it was never opened, and numbers only grow (RFC 9113, 5.1.1).
-                raise ConnectionFault(Code.STREAM_CLOSED, "headers on a stream that is closed")
+                # It may never have been opened, and stream numbers must grow (RFC 9113, 5.1.1).
+                raise ConnectionFault(Code.STREAM_CLOSED, "headers on a closed stream")
             raise StreamFault(number, Code.STREAM_CLOSED)
-        room, blocks = allowed
-        if blocks:
-            self._closed[number] = room, blocks - 1
+        remaining_bytes, remaining_blocks = allowed
+        if remaining_blocks:
+            self._closed[number] = remaining_bytes, remaining_blocks - 1
         else:
             self._charge("headers on closed streams")
 
@@ -57,12 +59,13 @@ class _Peer(Connection):
         raise StreamFault(number, Code.ENHANCE_YOUR_CALM)
 
     def _opens(self, number: int) -> bool:
-        """Whether headers on ``number``, which is not open, open it. Raises ConnectionFault."""
+        """Return whether headers on `number`, which is not an open stream, open it. Raises
+        ConnectionFault."""
         raise NotImplementedError
 
 
 class ServerConnection(_Peer):
-    """The end that answers, at most ``most`` streams at a time."""
+    """The server's end, which serves at most `max_streams` streams at a time."""
 
     preface = frames.PREFACE
 
@@ -72,7 +75,7 @@ class ServerConnection(_Peer):
         self.is_draining = False
         """Whether the peer was asked to open no more streams."""
         self._last_served: int | None = None
-        """The last stream of all, once that is known."""
+        """The last stream that is served, once it is known."""
         self._early_headers = 0
         self._greet(
             (
@@ -85,8 +88,8 @@ class ServerConnection(_Peer):
         )
 
     def drain(self) -> None:
-        """Ask the peer to open no more streams. Those that it opens before it has heard that are
-        served (RFC 9113, 6.8)."""
+        """Ask the peer to open no more streams. Streams that it opens before it has received the
+        request are still served (RFC 9113, 6.8)."""
         if self.is_draining or self.is_over:
             return
         self.is_draining = True
@@ -98,7 +101,7 @@ class ServerConnection(_Peer):
             self.refuse_more()
 
     def refuse_more(self) -> None:
-        """Tell the peer which stream is the last; serve none after it."""
+        """Announce the last stream that is served, and serve none after it."""
         if self._last_served is not None:
             return
         self.is_draining = True
@@ -112,8 +115,9 @@ class ServerConnection(_Peer):
             self._broken(StreamFault(number, Code.REFUSED_STREAM))
 
     def _may_be_early(self, size: int) -> bool:
-        """Whether the peer may open one more stream, with headers of ``size`` bytes, than it could
-        if it knew our SETTINGS: RFC 9113, 6.5.3 binds it by them once it has acknowledged them."""
+        """Return whether the peer may open a stream with headers of `size` bytes although
+        `max_streams` are open: RFC 9113, 6.5.3 binds it to our SETTINGS only after it has
+        acknowledged them."""
         self._early_headers += size
         return (
             self._acks_due > 0
@@ -124,7 +128,7 @@ class ServerConnection(_Peer):
 
     @property
     def is_drained(self) -> bool:
-        """Whether nothing is under way and nothing more will be."""
+        """Whether no stream is open and none will be served any more."""
         return self._last_served is not None and not self.streams
 
     @property
@@ -136,7 +140,7 @@ class ServerConnection(_Peer):
 
     def _opens(self, number: int) -> bool:
         if not number % 2:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "a client's streams have odd numbers")
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "an even stream number from a client")
         is_new = number > self.last_stream
         if is_new:
             self.last_stream = number
@@ -162,14 +166,14 @@ class ServerConnection(_Peer):
         stream.remote_open = not end
         stream.due = fields.length
         self.streams[number] = stream
-        # grpcio widens its stream and the connection with each call, before there is any DATA.
+        # grpcio enlarges both windows, of the stream and the connection, at the start of each call.
         if self._expected_updates < _MOST_UPDATES + 2 * self._most:
             self._expected_updates += 2
         self._events.append(Headers(stream, fields, end))
 
 
 class ClientConnection(_Peer):
-    """The end that asks."""
+    """The client's end."""
 
     opens_streams = True
     preface = b""
@@ -177,7 +181,7 @@ class ClientConnection(_Peer):
     def __init__(self, header_bytes: int) -> None:
         super().__init__(header_bytes)
         self.is_leaving = False
-        """Whether the peer takes no more streams, or no number is left for one."""
+        """Whether the peer accepts no more streams, or stream numbers are exhausted."""
         self._out.parts.append(frames.PREFACE)
         self._greet(
             (
@@ -200,14 +204,14 @@ class ClientConnection(_Peer):
         )
 
     def ask(self, block: bytes, parts: Sequence[Buffer]) -> Stream:
-        """Open a stream with the header block ``block`` and the whole body ``parts``. There has to
-        be room."""
+        """Open a stream with the header block `block` and the whole body `parts`. `can_open_stream`
+        must be true."""
         number = self.last_stream + 2 if self.last_stream else 1
         self.last_stream = number
         self.is_leaving = self.is_leaving or number + 2 > frames.LAST_STREAM
         stream = Stream(number, self._out.initial, bounds.STREAM_WINDOW)
         self.streams[number] = stream
-        if self._expected_updates < _MOST_UPDATES:  # a server may widen all at once
+        if self._expected_updates < _MOST_UPDATES:  # a server may enlarge both windows
             self._expected_updates += 2
         self._out.all(stream, block, parts, b"")
         return stream
@@ -217,12 +221,14 @@ class ClientConnection(_Peer):
 
     def _opens(self, number: int) -> bool:
         if self._is_idle(number):
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "an answer to nothing")
+            raise ConnectionFault(
+                Code.PROTOCOL_ERROR, "a response on a stream that was never opened"
+            )
         return False
 
     def _check_push(self, value: int) -> None:
         if value:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "a server switches pushing on")
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "the server enables push")
 
     def _gave_up_after(self, last: int, code: int) -> None:
         self.is_leaving = True
@@ -245,7 +251,7 @@ class ClientConnection(_Peer):
         if status is None or (end and fields.length) or status == 101:
             raise StreamFault(number, Code.PROTOCOL_ERROR)
         if status < 200:
-            self._charge("provisional answers")
+            self._charge("informational responses")
             if end:
                 raise StreamFault(number, Code.PROTOCOL_ERROR)
             return

@@ -54,7 +54,7 @@ def test_settings_cannot_make_us_send_byte_by_byte() -> None:
         events = connection.receive(frames.settings(steps), 0.0)
         assert len([each for each in sent(connection) if each[0] == frames.DATA]) <= 100
         said += 1
-    assert failure(events) == (Code.ENHANCE_YOUR_CALM, "too many settings")
+    assert failure(events) == (Code.ENHANCE_YOUR_CALM, "too many SETTINGS")
     assert said <= bounds.CHANGES + 1
 
 

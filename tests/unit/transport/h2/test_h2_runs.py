@@ -124,7 +124,7 @@ def test_a_run_before_the_greeting() -> None:
 def test_a_run_inside_a_header_block() -> None:
     connection = server()
     events = connection.receive(headers(1) + headers(3, flags=0) + data(1, bytes(9)) * 9, 0.0)
-    assert failure(events) == (Code.PROTOCOL_ERROR, "a header block is interrupted")
+    assert failure(events) == (Code.PROTOCOL_ERROR, "a header block was interrupted")
 
 
 def test_frames_too_long_in_a_row() -> None:
