@@ -2,7 +2,7 @@
 
 The first process to wake up would otherwise take all waiting connections, and gRPC clients keep
 their few connections for hours. Each process therefore publishes its number of connections
-(`WorkerLoads`), and one that has more than another waits briefly before it accepts, so that an
+(``WorkerLoads``), and one that has more than another waits briefly before it accepts, so that an
 idle process can take the connections. If no other process accepts during that time, this one does,
 and takes more at once each time: a busy or hanging process costs a connection two milliseconds.
 (Measurements: docs/decisions/0025-workers.md.)
@@ -29,9 +29,10 @@ _NO_ROOM: Final = 1.0
 
 
 class Acceptor:
-    """Accepts from `sockets` and creates a protocol with `create_protocol` for each connection.
+    """Accepts from ``sockets`` and creates a protocol with ``create_protocol`` for each
+    connection.
 
-    `count_connections` returns the current number of connections; call `update_load` when it
+    ``count_connections`` returns the current number of connections; call ``update_load`` when it
     falls.
     """
 

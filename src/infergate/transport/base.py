@@ -1,6 +1,6 @@
 """The contract between the transports and the rest of the gateway: bytes and sockets, no tensors.
 
-The layers above use only these types, so that the engines (`http1`, `grpc`, `compat`) are
+The layers above use only these types, so that the engines (``http1``, ``grpc``, ``compat``) are
 interchangeable.
 """
 
@@ -34,8 +34,8 @@ Resp_co = TypeVar("Resp_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a listener binds: `host` and `port` (0 takes a free port), or the socket file at path
-    `unix`, created with `mode`."""
+    """Where a listener binds: ``host`` and ``port`` (0 takes a free port), or the socket file at
+    path ``unix``, created with ``mode``."""
 
     host: str = ""
     port: int = 0
@@ -51,11 +51,12 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One upstream server, at `host` and `port` or at the socket file `unix`.
+    """One upstream server, at ``host`` and ``port`` or at the socket file ``unix``.
 
-    `path` is prefixed to HTTP paths ("" or "/base", without a trailing slash). `framed` selects
-    size-prefixed frames instead of HTTP. `address`, if not empty, is the resolved address of
-    `host` to connect to; the Host header and the certificate check still use `host`.
+    ``path`` is prefixed to HTTP paths ("" or "/base", without a trailing slash). ``framed``
+    selects size-prefixed frames instead of HTTP. ``address``, if not empty, is the resolved
+    address of ``host`` to connect to; the Host header and the certificate check still use
+    ``host``.
     """
 
     host: str = ""
@@ -73,7 +74,7 @@ class Endpoint:
 
     @property
     def authority(self) -> str:
-        """Return `host:port` for the Host header, with IPv6 addresses in brackets."""
+        """Return ``host:port`` for the Host header, with IPv6 addresses in brackets."""
         return "localhost" if self.unix else str(Address(self.host, self.port))
 
     def __str__(self) -> str:
@@ -88,10 +89,10 @@ def _nothing() -> None:
 class Bound:
     """The listening sockets of one address; several if its name resolves to several addresses.
 
-    The listener owns the sockets: it closes them and then calls `release`. `worker_loads` is set
-    if other processes accept from the same sockets.
+    The listener owns the sockets: it closes them and then calls ``release``. ``worker_loads`` is
+    set if other processes accept from the same sockets.
 
-    grpcio (engine `compat`) accepts no sockets. It binds next to a socket with SO_REUSEPORT that
+    grpcio (engine ``compat``) accepts no sockets. It binds next to a socket with SO_REUSEPORT that
     does not listen and only reserves the port.
     """
 
@@ -129,7 +130,7 @@ class HttpApp(Protocol):
 
     def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
         """Return the response to a request that the transport itself rejects (too large,
-        overloaded, too slow). `wire` has no body."""
+        overloaded, too slow). ``wire`` has no body."""
         ...
 
 
@@ -137,22 +138,22 @@ class RpcApp(Protocol):
     """The application behind a gRPC listener."""
 
     async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
-        """Return the response to a unary call of any method that is not in `streams`."""
+        """Return the response to a unary call of any method that is not in ``streams``."""
         ...
 
     def refuse(self, error: GatewayError, wire: RpcRequest, call: Call) -> RpcResponse:
-        """Return the response to a call that the transport itself rejects. `wire` has no
+        """Return the response to a call that the transport itself rejects. ``wire`` has no
         message."""
         ...
 
     @property
     def streams(self) -> Mapping[str, StreamHandler]:
-        """Handlers of streaming methods, keyed by `/package.Service/Method`."""
+        """Handlers of streaming methods, keyed by ``/package.Service/Method``."""
         ...
 
     @property
     def conversations(self) -> Mapping[str, Callable[[Call], Conversation]]:
-        """Factories of `RequestStream`, keyed by method."""
+        """Factories of ``RequestStream``, keyed by method."""
         ...
 
 
@@ -178,10 +179,10 @@ class Conversation(Protocol):
     async def ask(
         self, message: Buffer, refused: GatewayError | None, memory: MemoryShare
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Return the responses to `message`; requests are handled in the order of arrival.
+        """Return the responses to ``message``; requests are handled in the order of arrival.
 
-        If the transport rejected the request, `error` says why, and the response reports it.
-        `memory` is the account of this request. A response with a code other than 0 ends the
+        If the transport rejected the request, ``error`` says why, and the response reports it.
+        ``memory`` is the account of this request. A response with a code other than 0 ends the
         stream. The caller always closes the generator.
         """
         ...
@@ -201,22 +202,23 @@ class Server(Protocol):
         ...
 
     async def bind(self, bind: Bind | None = None, beside: Sequence[socket.socket] = ()) -> None:
-        """Open the listening sockets, with `bind` if given, but do not accept yet.
+        """Open the listening sockets, with ``bind`` if given, but do not accept yet.
 
-        Without `bind`, the new sockets may overlap `closing`, which will be closed soon. Raises
-        OSError if the address is in use.
+        Without ``bind``, the new sockets may overlap ``closing``, which will be closed soon.
+        Raises OSError if the address is in use.
         """
         ...
 
     async def start(self) -> None:
-        """Accept connections; call `bind` first if that has not been done. Raises OSError."""
+        """Accept connections; call ``bind`` first if that has not been done. Raises OSError."""
         ...
 
     def serve(self, app: Any, limits: Limits) -> None:
-        """Send all new requests to `app`, on open connections too. Calls in progress finish with
+        """Send all new requests to ``app``, on open connections too. Calls in progress finish with
         the old app.
 
-        `app` must be of the kind that the server was created with. New connections apply `limits`.
+        ``app`` must be of the kind that the server was created with. New connections apply
+        ``limits``.
         """
         ...
 
@@ -227,12 +229,12 @@ class Server(Protocol):
     def leave(self) -> None:
         """Stop accepting but keep connections open.
 
-        An engine that cannot do so immediately does it in `stop`.
+        An engine that cannot do so immediately does it in ``stop``.
         """
         ...
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for `grace` seconds, then cancel them.
+        """Stop accepting, let requests finish for ``grace`` seconds, then cancel them.
 
         A second call shortens the grace period.
         """
@@ -243,7 +245,7 @@ class Upstream(Protocol[Req_contra, Resp_co]):
     """A pooled client for one transport kind."""
 
     async def exchange(self, wire: Req_contra, endpoint: Endpoint, timeout: float) -> Resp_co:
-        """Send a request and return the complete response within `timeout` seconds.
+        """Send a request and return the complete response within ``timeout`` seconds.
 
         Raises CONNECT (nothing was sent), TIMEOUT, BACKEND_GARBAGE (the response was cut short or
         was not the protocol), TOO_LARGE. Cancelling the call cancels the upstream request.
@@ -267,8 +269,8 @@ class StreamUpstream(Protocol[Req_contra, Resp_co]):
         The next response is read from the connection only when it is pulled, apart from what flow
         control already let in. Headers may come with any response, or alone.
 
-        `timeout` covers the whole stream, in seconds; with None the caller decides when to stop
-        waiting. Raises like `exchange`. Closing the generator, or cancelling a pull, cancels the
+        ``timeout`` covers the whole stream, in seconds; with None the caller decides when to stop
+        waiting. Raises like ``exchange``. Closing the generator, or cancelling a pull, cancels the
         upstream request.
         """
         ...
@@ -279,7 +281,7 @@ class Dropping(Protocol):
     """An upstream whose endpoints may be removed individually."""
 
     async def drop(self, endpoint: Endpoint) -> None:
-        """Close all connections to `endpoint`. No exchange may be in progress there."""
+        """Close all connections to ``endpoint``. No exchange may be in progress there."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Opening listening sockets.
 
-Whoever starts a listener may provide its sockets: by default `bind_sockets` opens them; a worker
+Whoever starts a listener may provide its sockets: by default ``bind_sockets`` opens them; a worker
 process receives them from the supervisor.
 
 The sockets listen before anything accepts, because only then the system reports that an address is
@@ -26,12 +26,12 @@ BACKLOG: Final = 1024
 async def bound(
     address: Address, *, listen: bool = True, beside: Iterable[socket.socket] = ()
 ) -> Bound:
-    """Open listening sockets for `address`. Raises OSError.
+    """Open listening sockets for ``address``. Raises OSError.
 
-    No other process can listen there while they are open. With `listen=False` the sockets only
+    No other process can listen there while they are open. With ``listen=False`` the sockets only
     reserve the port, and processes of the same user may listen next to them with SO_REUSEPORT.
 
-    The address may overlap those of `closing`, sockets of this process that will be closed soon.
+    The address may overlap those of ``closing``, sockets of this process that will be closed soon.
     Sockets among them whose address is covered by the new one are duplicated, so that clients that
     connect meanwhile are not refused.
     """
@@ -80,7 +80,7 @@ def _port(made: socket.socket) -> int | None:
 
 @contextmanager
 def _overlapping(made: socket.socket, others: Sequence[socket.socket]) -> Iterator[None]:
-    """Let `sock` bind an address that overlaps those of `others`, and restore their options
+    """Let ``sock`` bind an address that overlaps those of ``others``, and restore their options
     afterwards.
 
     The system gives each connection to the socket with the most specific address.
@@ -100,7 +100,7 @@ def _overlapping(made: socket.socket, others: Sequence[socket.socket]) -> Iterat
 
 
 def _share(made: socket.socket) -> None:
-    """Let sockets with SO_REUSEPORT, and no others, listen on the port of `sock`.
+    """Let sockets with SO_REUSEPORT, and no others, listen on the port of ``sock``.
 
     The option is set only after binding: with it, bind would not report that the port is in use by
     another socket that shares it.

@@ -43,8 +43,8 @@ async def connected(
     endpoint: Endpoint,
     trust: Trust | None,
 ) -> AnyProtocol:
-    """Connect a protocol from `create_protocol` to `endpoint`, with TLS if `tls` is given. Raises
-    OSError."""
+    """Connect a protocol from ``create_protocol`` to ``endpoint``, with TLS if ``tls`` is given.
+    Raises OSError."""
     if endpoint.unix:
         _, connection = await loop.create_unix_connection(make, endpoint.unix)
         return connection

@@ -44,16 +44,18 @@ class Refusal(enum.Enum):
 
 
 def peer_of(transport: asyncio.BaseTransport) -> str:
-    """Return the address of the other end of `transport` for logs; "unix" for a Unix socket."""
+    """Return the address of the other end of ``transport`` for logs; "unix" for a Unix socket."""
     peer = transport.get_extra_info("peername")
     return str(Address(*peer[:2])) if isinstance(peer, tuple) else "unix"
 
 
 def is_hello(begun: bytes) -> bool:
-    """Whether received bytes start a TLS connection: one handshake record with a whole
-    ClientHello.
+    """Whether a connection that starts with ``received`` speaks TLS.
 
-    No plain-text protocol served here starts like that (RFC 8446, 5.1 and 4).
+    It does if the bytes start a handshake record that holds a whole ClientHello (RFC 8446, 5.1 and
+    4).
+
+    No plain-text protocol served here starts like that.
     """
     return (
         len(begun) >= HELLO
@@ -75,9 +77,9 @@ class Connections:
 class Door:
     """The connection gate of one listener.
 
-    `connections` may be shared with other listeners; together they have at most `max_connections`,
-    while `open` counts those of this listener. `idle` counts connections closed for inactivity,
-    which is how most connections end and is not logged.
+    ``connections`` may be shared with other listeners; together they have at most
+    ``max_connections``, while ``open`` counts those of this listener. ``idle`` counts connections
+    closed for inactivity, which is how most connections end and is not logged.
     """
 
     __slots__ = (
@@ -103,9 +105,9 @@ class Door:
         *,
         most: int = _UNBOUNDED,
     ) -> None:
-        """`listener` is the name for the log. Without `certificates` the listener is plain text.
-        `on_limit_reached` is called with the name of a limit (docs/limits.md) that a request met
-        before it reached the application."""
+        """``listener`` is the name for the log. Without ``certificates`` the listener is plain
+        text. ``on_limit_reached`` is called with the name of a limit (docs/limits.md) that a
+        request met before it reached the application."""
         self.listener = listener
         self.certificates = certificates
         self.open = 0
@@ -118,7 +120,7 @@ class Door:
         self._lines = 0
 
     def become(self, other: Door) -> None:
-        """Copy the settings of `other`, which must not have accepted a connection yet.
+        """Copy the settings of ``other``, which must not have accepted a connection yet.
 
         Both must use TLS, or neither.
         """
@@ -159,7 +161,8 @@ class Door:
         self.refuse(Refusal.TLS, peer, "the client speaks TLS, but this listener is plain text")
 
     def refuse(self, refusal: Refusal, peer: str, why: str) -> None:
-        """Count and log a connection that is being closed, because of `why`."""
+        """Count and log a connection that is being closed for ``reason``; ``detail`` goes to the
+        log."""
         self._refused(refusal)
         second = int(time.monotonic())
         if second != self._second:

@@ -1,9 +1,7 @@
 """A pooled client for size-prefixed frames.
 
-*Strategy.* See ``pool`` and ``frames``. A request's body goes out as a frame, and the frame that
-comes back is the body of a 200: there is nothing else that could tell an error.
-
-*Rule.* Only a POST has a frame, and it is never sent twice.
+A request's body is sent as a frame, and the frame that comes back becomes the body of a 200
+response, because frames have no status. Only a POST can be sent, and never twice.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from infergate.transport.h1_client import H1Upstream
 from infergate.transport.pool import Pool, Pooled, Pools
 
 _HTTP: Final = PREFIX.unpack(b"HTTP")[0]
-"""What an HTTP server answers a frame with, read as a length: over a gigabyte."""
+"""The start of an HTTP server's reply, read as a length: over a gigabyte."""
 
 
 class FrameExchange(Pooled, asyncio.BufferedProtocol):
@@ -36,17 +34,17 @@ class FrameExchange(Pooled, asyncio.BufferedProtocol):
         self._is_open = False
 
     async def ask(self, wire: HttpRequest, deadline: float) -> HttpResponse:
-        """Send the body of ``wire`` and wait for the answer until ``deadline`` (loop time)."""
+        """Send the body of ``wire`` and wait for the response until ``deadline`` (loop time)."""
         return await self._exchange(
             http_head.gathered(prefix(wire.body), wire.body), deadline, wire.memory
         )
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Where the next bytes go."""
+        """Return the buffer for the next bytes."""
         return self._frames.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes of the answer; or of nothing we asked for, which ends the connection."""
+        """Process bytes of the response; unsolicited bytes end the connection."""
         if self._waiter is None:
             self._transport.abort()
             return
@@ -62,7 +60,7 @@ class FrameExchange(Pooled, asyncio.BufferedProtocol):
         if length is None:
             return
         if not length:
-            self._fail(garbage("the backend's answer is an empty frame", str(self._endpoint)))
+            self._fail(garbage("the backend's response is an empty frame", str(self._endpoint)))
         elif length <= self._limits.body:
             if length <= SMALL or self._count(length):
                 self._frames.open(length)
@@ -80,19 +78,19 @@ class FrameExchange(Pooled, asyncio.BufferedProtocol):
 
 
 class FrameUpstream:
-    """An :data:`~infergate.transport.base.HttpUpstream` whose endpoints are framed."""
+    """An ``HttpUpstream`` for framed endpoints."""
 
     def __init__(self, limits: Limits) -> None:
         self._pools: Final = Pools(limits, FrameExchange)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
-        """Send and wait for the whole answer. See :class:`~infergate.transport.base.Upstream`.
+        """Send a request and return the complete response within ``timeout`` seconds.
 
-        Raises UNSUPPORTED for what is no POST.
+        Raises UNSUPPORTED for methods other than POST.
         """
         if wire.method != "POST":
             raise GatewayError(
-                Kind.UNSUPPORTED, "a backend spoken to in frames cannot be asked this"
+                Kind.UNSUPPORTED, "a backend that uses frames does not support this request"
             )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -101,7 +99,7 @@ class FrameUpstream:
         return await connection.ask(wire, deadline)
 
     async def drop(self, endpoint: Endpoint) -> None:
-        """See :class:`~infergate.transport.base.Dropping`."""
+        """Close all connections to ``endpoint``."""
         await self._pools.drop(endpoint)
 
     async def close(self) -> None:
@@ -110,8 +108,7 @@ class FrameUpstream:
 
 
 class EitherUpstream:
-    """An :data:`~infergate.transport.base.HttpUpstream` that speaks HTTP or frames, as each
-    endpoint wants."""
+    """An ``HttpUpstream`` that uses HTTP or frames, depending on the endpoint."""
 
     def __init__(
         self,
@@ -119,26 +116,27 @@ class EitherUpstream:
         http: Callable[[Limits, ClientTls | None], HttpStreamUpstream] = H1Upstream,
         tls: ClientTls | None = None,
     ) -> None:
-        """``http`` makes what speaks HTTP, also by ``tls``."""
+        """``create_http`` makes the HTTP upstream, which also does TLS."""
         self._http: Final = http(limits, tls)
         self._frames: Final = FrameUpstream(limits)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
-        """See :class:`~infergate.transport.base.Upstream`."""
+        """Exchange over HTTP or frames."""
         upstream = self._frames if endpoint.framed else self._http
         return await upstream.exchange(wire, endpoint, timeout)
 
     def stream(
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[HttpResponse, None]:
-        """See :class:`~infergate.transport.base.StreamUpstream`. Raises UNSUPPORTED where the
-        endpoint wants frames."""
+        """Stream over HTTP. Raises UNSUPPORTED for framed endpoints."""
         if endpoint.framed:
-            raise GatewayError(Kind.UNSUPPORTED, "frames carry no streams")
+            raise GatewayError(
+                Kind.UNSUPPORTED, "a backend that uses frames does not support streams"
+            )
         return self._http.stream(wire, endpoint, timeout)
 
     async def drop(self, endpoint: Endpoint) -> None:
-        """See :class:`~infergate.transport.base.Dropping`."""
+        """Close all connections to ``endpoint``."""
         for upstream in (self._http, self._frames):
             if isinstance(upstream, Dropping):
                 await upstream.drop(endpoint)

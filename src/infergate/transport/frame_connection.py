@@ -1,11 +1,11 @@
-"""One client connection of the frame server: requests and answers in frames, in order.
+"""One client connection of the frame server: requests and responses in frames, in order.
 
-*Strategy.* See ``served`` and ``frames``. An HttpApp serves it: a frame is the body of a POST to
-``/``, and of the answer only the body goes back. So the application has to tell errors there.
+It serves an ``HttpApp``: a frame is the body of a POST to ``/``, and only the body of the response
+is sent back, so the application must report errors there.
 
-*Rule 1.* A frame is refused as soon as its length is known. One that is here whole is passed over
-and the connection goes on; any other ends it.
-*Rule 2.* An answer without a body is a frame without bytes: whatever happens, each request has one.
+- Rule 1. A frame is rejected as soon as its length is known. If it has arrived completely it is
+  skipped and the connection continues; otherwise the connection ends.
+- Rule 2. Every request gets a response frame; a response without a body is an empty frame.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _unspoken() -> HttpRequest:
 
 
 class FrameRequest:
-    """A frame on its way in, of which ``length`` bytes were announced."""
+    """A frame that is arriving, with ``length`` announced bytes."""
 
     __slots__ = ("_length", "_share", "call", "since", "whole", "wire")
 
@@ -57,7 +57,7 @@ class FrameRequest:
         call.memory = self._share
 
     def admit(self, limits: Limits) -> None:
-        """Let it in, or raise GatewayError."""
+        """Check the length and admit the request. Raises GatewayError."""
         if not self._length:
             raise bad_request("the frame is empty")
         if self._length > limits.body:
@@ -65,19 +65,19 @@ class FrameRequest:
         self._share.take(self._length)
 
     def complete(self, body: memoryview) -> None:
-        """``body`` is all of it."""
+        """Complete the request with its whole ``body``."""
         self.whole = True
         self.wire.body = [body]
         self.call.bytes_in = self._length
 
     def release(self) -> None:
-        """Give back what was admitted, if anything was, and let go of the body."""
+        """Release the request if it was admitted, and drop the body."""
         self._share.release()
         self.wire.body = ()
 
 
 class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
-    """See the module."""
+    """The server side of a connection with size-prefixed frames."""
 
     __slots__ = ("_frames", "_in_prefix")
 
@@ -93,12 +93,15 @@ class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
     # ---- receiving
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Where the next bytes go."""
+        """Return the buffer for the next bytes."""
         return self._frames.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes of this request, or of the next while this one is being answered. Those after a
-        refusal (see ``_linger``) are not counted, so that the next ones take their place."""
+        """Process bytes of the current frame, or of the next one while a response is being
+        produced.
+
+        Bytes after an early rejection are not recorded, so the next ones overwrite them.
+        """
         state, frames = self._state, self._frames
         if state is State.BODY:
             frames.wrote(nbytes)
@@ -124,9 +127,9 @@ class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
             self._begin(length)
 
     def _begin(self, length: int) -> None:
-        """A frame of ``length`` bytes was announced."""
+        """Start a frame of ``length`` announced bytes."""
         host, frames = self._host, self._frames
-        if is_hello(frames.begun(HELLO)):  # read as a length, that is many megabytes
+        if is_hello(frames.begun(HELLO)):  # as a length, a ClientHello is many megabytes
             host.door.refuse_tls(self._peer)
             self._state = State.CLOSED
             self._transport.abort()
@@ -146,7 +149,7 @@ class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
         self._gather()
 
     def _gather(self) -> None:
-        """Serve when the frame is complete."""
+        """Serve the request when its frame is complete."""
         request, frames = self._request, self._frames
         assert request is not None
         body = frames.take()
@@ -166,26 +169,30 @@ class FrameConnection(Served[FrameRequest], asyncio.BufferedProtocol):
         try:
             head = prefix(body)
         except GatewayError:
-            log.exception("an answer cannot be sent", extra=BUG)
+            log.exception("cannot send a response", extra=BUG)
             head, body = PREFIX.pack(0), ()
         for part in http_head.gathered(head, body):
             self._transport.write(part)
         return not self._is_last()
 
     def _is_last(self) -> bool:
-        """Clients cannot be told that nothing is served any more: what has come is answered."""
+        """Whether the connection ends with this response.
+
+        The protocol cannot announce a shutdown, so requests that have already arrived are still
+        answered.
+        """
         return self._host.stopping and not self._frames.has_begun
 
     def _send_more(self, body: Sequence[Buffer] | None) -> None:  # noqa: ARG002
-        raise AssertionError  # no protocol that is framed has answers with a rest
+        raise AssertionError  # no framed protocol streams a response body
 
     def _go_on(self, *, received: bool) -> None:
         if received:
-            return  # refused within _receive, which goes on
+            return  # rejected within _receive, which continues
         if not self._transport.is_reading():
             self._transport.resume_reading()
         self._receive()
 
     def _linger(self) -> None:
-        self._frames.drop()  # there has to be room for what is read and thrown away
+        self._frames.drop()  # frees the buffer for data that is discarded
         super()._linger()

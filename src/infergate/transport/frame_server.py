@@ -11,7 +11,7 @@ from infergate.transport.listener import Listener
 
 
 class FrameServer(Listener):
-    """A :class:`~infergate.transport.base.Server` for frames. See ``frame_connection``."""
+    """A ``Server`` for size-prefixed frames."""
 
     def __init__(
         self,

@@ -1,14 +1,13 @@
-"""Size-prefixed frames: a uint32, little-endian, that says how many bytes follow, and those bytes.
+"""Size-prefixed frames: a little-endian uint32 with the number of bytes that follow, then those
+bytes.
 
-Flatbuffers calls such a message size-prefixed. Pure: no sockets, no clock.
+Flatbuffers calls such a message size-prefixed. Pure: no sockets, no clock. Bytes are received into
+a small fixed buffer, so that a short frame takes one system call. A longer frame continues in a
+buffer of its own size, into which the kernel writes directly.
 
-*Strategy.* Bytes are received ahead into a small room that is always the same, so that a short
-frame takes one system call; a longer one goes on into memory of its own size, where the kernel puts
-its bytes.
-
-*Rule 1.* No more is allocated than was announced and asked for by ``open``: what a frame may have
-is decided before. It is not filled (``bytearray`` would be, with zeros): announcing costs nothing.
-*Rule 2.* Not more than ``AHEAD`` bytes are held of what comes after a frame.
+- Rule 1. Only announced bytes that ``open`` accepted are allocated; the caller checks the length
+  before. The buffer is not zeroed, unlike a bytearray, so announcing costs nothing.
+- Rule 2. At most ``MAX_READ_AHEAD`` bytes after a frame are held.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ AHEAD: Final = 16 * KIB
 
 
 def prefix(body: Sequence[Buffer]) -> bytes:
-    """What announces ``body``. Raises TOO_LARGE."""
+    """Return the length prefix of ``body``. Raises TOO_LARGE."""
     length = size(body)
     if length > LONGEST:
         raise GatewayError(
@@ -39,21 +38,26 @@ def prefix(body: Sequence[Buffer]) -> bytes:
 
 
 class Frames:
-    """Cuts frames out of what is received. Between frames ``announced`` says what comes; ``open``
-    or ``skip`` deal with it; ``take`` gives what was opened, when it is complete."""
+    """Splits received bytes into frames.
+
+    Between frames, ``announced_length`` is the length of the next one; ``open`` or ``skip`` it.
+    Once it is complete, ``take`` returns the opened frame.
+    """
 
     __slots__ = ("_ahead", "_body", "_end", "_length", "_start", "received")
 
     def __init__(self) -> None:
         self._ahead = memoryview(bytearray(AHEAD))
         self._start = self._end = 0
-        self._body: memoryview | None = None  # of one byte more, which is the next frame's
+        self._body: memoryview | None = (
+            None  # one byte longer than the frame; that byte belongs to the next one
+        )
         self._length = 0
         self.received = 0
-        """Bytes of the frame that is open."""
+        """Received bytes of the open frame."""
 
     def room(self) -> memoryview:
-        """Where the next bytes go; empty where ``is_full``."""
+        """Return the buffer for the next bytes; empty if ``is_full``."""
         if self._body is not None:
             return self._body[self.received :]
         if self._start == self._end:
@@ -65,7 +69,7 @@ class Frames:
         return self._ahead[self._end :]
 
     def wrote(self, count: int) -> None:
-        """``count`` bytes are in the room."""
+        """Accept ``count`` bytes that were written to the buffer."""
         if self._body is not None:
             self.received += count
         else:
@@ -73,60 +77,60 @@ class Frames:
 
     @property
     def missing(self) -> int:
-        """Bytes of it that have not come."""
+        """Missing bytes of the open frame."""
         return self._length - self.received
 
     @property
     def has_begun(self) -> bool:
-        """Whether something is here that was not opened."""
+        """Whether there are received bytes that do not belong to an open frame."""
         return self._end > self._start
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more can be received ahead."""
+        """Whether no more bytes can be received ahead."""
         return self._end - self._start == AHEAD
 
     @property
     def announced(self) -> int | None:
-        """The length of the next frame; None where that is not told yet."""
+        """The length of the next frame; None if its prefix is incomplete."""
         if self._end - self._start < PREFIX.size:
             return None
         length: int = PREFIX.unpack_from(self._ahead, self._start)[0]
         return length
 
     def begun(self, count: int) -> bytes:
-        """Up to ``count`` bytes of what was received and not opened."""
+        """Return up to ``count`` of the received bytes after the open frame."""
         return bytes(self._ahead[self._start : min(self._end, self._start + count)])
 
     def holds(self, length: int) -> bool:
-        """Whether the next frame, of ``length`` bytes, is here already."""
+        """Whether the next frame, of ``length`` bytes, has arrived completely."""
         return self._end - self._start - PREFIX.size >= length
 
     def skip(self, length: int) -> None:
-        """Throw away the next frame, which is here."""
+        """Discard the next frame, which has arrived completely."""
         self._start += PREFIX.size + length
 
     def open(self, length: int) -> None:
-        """Begin to receive the next frame, of ``length`` bytes."""
-        begin = self._start + PREFIX.size
+        """Start receiving the next frame, of ``length`` bytes."""
+        start = self._start + PREFIX.size
         self._length = length
         if self.holds(length):
-            self._start = begin + length
+            self._start = start + length
             self.received = length
-            self._body = memoryview(bytes(self._ahead[begin : self._start]))
+            self._body = memoryview(bytes(self._ahead[start : self._start]))
             return
-        self.received = self._end - begin
+        self.received = self._end - start
         self._body = room(length + 1)
-        self._body[: self.received] = self._ahead[begin : self._end]
+        self._body[: self.received] = self._ahead[start : self._end]
         self._start = self._end = 0
 
     def drop(self) -> None:
-        """Throw away all that is here, so that there is room again."""
+        """Discard everything received."""
         self._body = None
         self._start = self._end = 0
 
     def take(self) -> memoryview | None:
-        """The frame that is open; None as long as some of it is missing."""
+        """Return the open frame, or None if it is incomplete."""
         body = self._body
         if body is None or self.received < self._length:
             return None

@@ -1,9 +1,8 @@
-"""A pooled HTTP/1.1 client that reads plain answers by itself.
+"""A pooled HTTP/1.1 client that parses plain responses itself.
 
-*Strategy.* See ``http_client`` and ``h1.answer``. Bytes are received into a scratch that all
-connections of a client share. The body of a plain answer, if it is not here with its head, goes on
-into memory of its own size, where the kernel puts it. What is not plain goes to a lenient reader as
-it came, and is what that makes of it; so do streams.
+Bytes are received into a scratch buffer that all connections of a client share. The rest of a
+plain response's body is received directly into a buffer of its own size. Other responses, and
+streams, go to a lenient reader unchanged.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ class H1Exchange(Exchange, asyncio.BufferedProtocol):
         super().__init__(LenientReader, limits, endpoint, pool)
         self._scratch: Final = scratch
         self._heads: Final = PlainHeads()
-        self._plain: PlainHead | None = None  # the answer that is coming
-        self._memory: memoryview | None = None  # for its body, and one byte more that is not of it
+        self._plain: PlainHead | None = None  # the response being received
+        self._memory: memoryview | None = None  # for its body and one excess byte
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Where the next bytes go; never empty."""
+        """Return the buffer for the next bytes; never empty."""
         memory = self._memory
         return self._scratch if memory is None else memory[self._received :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many are there."""
+        """Process bytes that were written to the buffer."""
         plain, memory = self._plain, self._memory
         if plain is None or memory is None:
             self.data_received(bytes(self._scratch[:nbytes]))
@@ -59,7 +58,7 @@ class H1Exchange(Exchange, asyncio.BufferedProtocol):
             self._finish_plain(plain, memory[: plain.length])
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the answer; or of nothing we asked for, which ends the connection."""
+        """Process bytes of the response; unsolicited bytes end the connection."""
         if self._waiter is None:
             self._transport.abort()
             return
@@ -71,16 +70,16 @@ class H1Exchange(Exchange, asyncio.BufferedProtocol):
             return
         self._answered = True
         size, length = plain.size, plain.length
-        self._received = here = len(data) - size
-        if here >= length:
+        self._received = available = len(data) - size
+        if available >= length:
             self._finish_plain(plain, data[size : size + length])
             return
         if length > SMALL and not self._count(length):
             return
         self._plain = plain
-        # Not filled (bytearray would be, with zeros): what was only announced costs nothing.
+        # Not zeroed, unlike a bytearray: bytes that are only announced cost nothing.
         self._memory = room(length + 1)
-        self._memory[:here] = data[size:]
+        self._memory[:available] = data[size:]
 
     def _finish_plain(self, plain: PlainHead, body: Buffer) -> None:
         self._plain = None
@@ -89,7 +88,7 @@ class H1Exchange(Exchange, asyncio.BufferedProtocol):
 
 
 class H1Upstream(Http1Upstream):
-    """An :data:`~infergate.transport.base.HttpUpstream`."""
+    """An ``HttpUpstream`` over HTTP/1.1."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         scratch = np.empty(_SCRATCH, np.uint8).data

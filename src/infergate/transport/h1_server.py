@@ -1,11 +1,9 @@
-"""An HTTP/1.1 listener on an engine of our own.
+"""An HTTP/1.1 listener on the built-in engine.
 
-*Strategy.* See ``served`` for the states of a connection, ``h1.reader`` for what it receives. One
-scratch serves all connections of a listener: a loop fills it and has it read before it fills it
-again.
-
-*Rule.* What a client pipelines waits unread, and more than ``AHEAD`` bytes of it wait in the
-client's socket.
+See ``server_connection`` for the states of a connection and ``request_reader`` for how bytes are
+received. One scratch buffer serves all connections of a listener, because an event loop processes
+what it received before it fills the buffer again. Pipelined requests wait unparsed, and what
+exceeds ``MAX_READ_AHEAD`` bytes waits in the client's socket.
 """
 
 from __future__ import annotations
@@ -33,22 +31,22 @@ from infergate.transport.waking import Waking
 
 AHEAD: Final = 64 * KIB
 _SCRATCH: Final = 64 * KIB
-"""As much of a long body is copied once; the rest of it is received where it stays."""
+"""This much of a long body is copied once; the rest is received into its final buffer."""
 PATIENCE: Final = 256 * KIB
 _FAST: Final = 16 * KIB
-"""Where so much of a long body comes at once, the loop is told of the rest when ``PATIENCE`` bytes
-more are there, or all. Who sends little by little is heard each time."""
+"""If at least this much of a long body arrives at once, the loop is next notified after
+``BODY_WATERMARK`` more bytes, or at the end of the body. Slow senders are read each time."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class H1Server(Listener):
-    """A :class:`~infergate.transport.base.Server` for HTTP.
+    """A ``Server`` for HTTP.
 
-    ``accept_both_lengths``: a request may have Content-Length beside Transfer-Encoding
+    ``accept_both_lengths``: a request may have Content-Length besides Transfer-Encoding
     (docs/decisions/0009-both-lengths.md).
     """
 
-    def __init__(  # noqa: PLR0913 - see ServeHttp
+    def __init__(  # noqa: PLR0913 - as `ServeHttp` requires
         self,
         address: Address,
         app: HttpApp,
@@ -72,7 +70,7 @@ class H1Server(Listener):
 
 
 class Incoming:
-    """A request on its way in. ``since`` is when its body began to come (loop time)."""
+    """A request that is arriving. ``body_started_at`` is in loop time."""
 
     __slots__ = ("_head", "_received", "_share", "call", "keep", "old", "since", "whole", "wire")
 
@@ -89,8 +87,10 @@ class Incoming:
         call.memory = self._share
 
     def count(self, received: int) -> None:
-        """So much of its body is here; the first time, let it in with what its head announced.
-        Raises OVERLOADED."""
+        """Account for the body bytes ``received`` so far.
+
+        The first call admits the request with the announced length. Raises OVERLOADED.
+        """
         if self._received is None:
             self._share.take(self._head.length)
         if self._head.chunked:
@@ -98,21 +98,21 @@ class Incoming:
         self._received = received
 
     def release(self) -> None:
-        """Give back what was admitted, if anything was, and let go of the body."""
+        """Release the request if it was admitted, and drop the body."""
         self._share.release()
         self.wire.body = ()
 
 
 class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
-    """See the module."""
+    """An HTTP/1.1 server connection that reads requests with the built-in engine."""
 
     __slots__ = ("_begun", "_reader", "_waking")
 
     def __init__(self, host: Listener, reader: Reader) -> None:
         super().__init__(host)
         self._reader: Final = reader
-        self._begun = False  # some of a head is here
-        self._waking: Waking | None = None  # once a long body has come
+        self._begun = False  # part of a head has arrived
+        self._waking: Waking | None = None  # created for the first long body
 
     @property
     def _has_begun(self) -> bool:
@@ -121,12 +121,15 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
     # ---- receiving
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Where the next bytes go."""
+        """Return the buffer for the next bytes."""
         return self._reader.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes of this request, or of the next while this one is being answered. Those after a
-        refusal are not counted, so that the next ones take their place."""
+        """Process bytes of the current request, or of the next one while a response is being
+        produced.
+
+        Bytes after an early rejection are not recorded, so the next ones overwrite them.
+        """
         state, reader = self._state, self._reader
         if state is State.HEAD:
             reader.wrote(nbytes)
@@ -136,7 +139,7 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
             self._gather()
             if self._state is State.BODY:
                 self._wait_for(reader.missing, nbytes)
-            elif self._state is State.HEAD:  # refused, but all of it was here
+            elif self._state is State.HEAD:  # rejected, but it had arrived completely
                 self._receive()
         elif state is State.BUSY or state is State.FLUSH:
             reader.wrote(nbytes)
@@ -144,7 +147,10 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _receive(self, *, came: bool = False) -> None:
-        """Take requests until one is served, or more has to come. ``came``: something just did."""
+        """Take requests until one is being served or more bytes are needed.
+
+        ``has_new_bytes`` is True if bytes have just arrived.
+        """
         reader = self._reader
         while self._state is State.HEAD:
             try:
@@ -177,7 +183,7 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
             self._transport.write(_CONTINUE)
 
     def _gather(self) -> None:
-        """Take what is here of the body; serve when that is all."""
+        """Take the received part of the body; serve the request when it is complete."""
         request, reader = self._request, self._reader
         assert request is not None
         try:
@@ -195,29 +201,30 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
         self._start(request)
 
     def _wait_for(self, missing: int, came: int) -> None:
-        """Be told of more of a body of which ``missing`` bytes are due, and ``came`` have come."""
-        waking = self._waking
-        if waking is None:
+        """Set the receive watermark, with ``missing`` body bytes due after ``came`` bytes have
+        just arrived."""
+        watermark = self._waking
+        if watermark is None:
             if missing < PATIENCE:
                 return
-            waking = self._waking = Waking(self._transport)
-        waking.wait_for(min(missing, PATIENCE) if came >= _FAST and missing else 1)
+            watermark = self._waking = Waking(self._transport)
+        watermark.wait_for(min(missing, PATIENCE) if came >= _FAST and missing else 1)
 
     def _hear_all(self) -> bool:
-        """Be told of whatever comes; whether this is new."""
-        waking = self._waking
-        if waking is None or waking.least == 1:
+        """Reset the receive watermark; return whether it was set."""
+        watermark = self._waking
+        if watermark is None or watermark.least == 1:
             return False
-        waking.wait_for(1)
+        watermark.wait_for(1)
         return True
 
     def cut_off_sender(self) -> None:
-        """See ``guard.Sender``."""
+        """Reject the body soon if it is still slow."""
         self._hear_all()
         super().cut_off_sender()
 
     def _expire(self) -> None:
-        """What was not told of is looked at before anybody is called late."""
+        """Read bytes below the watermark before anything times out."""
         if self._state is State.BODY and self._hear_all():
             self._timer.set(A_TURN)
         else:
@@ -228,7 +235,7 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
     def _go_on(self, *, received: bool) -> None:
         self._hear_all()
         if received:
-            return  # refused within _receive or _gather, whose caller goes on
+            return  # rejected within _receive or _gather, whose caller continues
         if not self._transport.is_reading():
             self._transport.resume_reading()
         if self._reader.waiting:
@@ -236,5 +243,5 @@ class Connection(HttpServed[Incoming], asyncio.BufferedProtocol):
 
     def _linger(self) -> None:
         self._hear_all()
-        self._reader.drop()  # there has to be room for what is read and thrown away
+        self._reader.drop()  # frees the buffer for data that is discarded
         super()._linger()

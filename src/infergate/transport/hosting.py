@@ -1,6 +1,6 @@
 """The interfaces between a listener and its connections.
 
-They are separate from `listener` so that connections do not import it.
+They are separate from ``listener`` so that connections do not import it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Accepted(Protocol):
         ...
 
     def give_up(self, error: GatewayError) -> None:
-        """Answer the request in progress with `error`, and close."""
+        """Answer the request in progress with ``error``, and close."""
         ...
 
     def abort(self) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP/1.1 client whose answers aiohttp's parser reads."""
+"""An HTTP/1.1 client that parses responses with aiohttp."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from infergate.transport.pool import Pool
 
 
 class AiohttpExchange(Exchange, asyncio.Protocol):
-    """Receives what the loop has read."""
+    """A connection whose responses aiohttp parses."""
 
     def __init__(self, limits: Limits, endpoint: Endpoint, pool: Pool[Any]) -> None:
         super().__init__(AiohttpReader, limits, endpoint, pool)
 
 
 class AiohttpUpstream(Http1Upstream):
-    """An :data:`~infergate.transport.base.HttpUpstream`."""
+    """An ``HttpUpstream`` over HTTP/1.1."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
-        """``tls``: see ``Pools``."""
+        """``tls`` as in ``EndpointPools``."""
         super().__init__(limits, tls, AiohttpExchange, AiohttpReader)

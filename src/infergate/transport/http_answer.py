@@ -1,6 +1,6 @@
-"""The answer to a request: got from the application, written to the socket.
+"""Producing the response to a request and writing it to the socket.
 
-*Rule.* Whatever the application does, there is an answer.
+Whatever the application does, there is a response.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from infergate.transport.base import HttpApp
 log = logging.getLogger(__name__)
 
 BROKEN: Final = b"HTTP/1.1 500 \r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-"""What is sent instead of an answer that would break the message apart."""
+"""Sent instead of a response whose headers would break the message framing."""
 _CLOSE: Final = "connection: close\r\n"
 _KEEP: Final = "connection: keep-alive\r\n"
 _CHUNKED: Final = "transfer-encoding: chunked\r\n"
@@ -51,27 +51,29 @@ _clock = _Clock()
 
 
 def instead(failure: BaseException, app: HttpApp, wire: HttpRequest, call: Call) -> HttpResponse:
-    """The answer where the application raised ``failure``; raises that where it is the task's
-    own cancellation."""
+    """Return the response to use when the application raised ``failure``.
+
+    Re-raises it if it is the task's own cancellation.
+    """
     if isinstance(failure, asyncio.CancelledError):
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             try:
                 raise failure
             finally:
-                del failure, task  # it knows this frame, and those of messages
+                del failure, task  # they refer to this frame and to frames that hold messages
     if isinstance(failure, GatewayError):
         return refuse(app, failure, wire, call)
-    log.error("answering %s %s failed", wire.method, wire.path, exc_info=failure, extra=BUG)
+    log.error("handling %s %s failed", wire.method, wire.path, exc_info=failure, extra=BUG)
     return refuse(app, GatewayError(Kind.INTERNAL, "internal error"), wire, call)
 
 
 def refuse(app: HttpApp, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
-    """The application's form of ``error``, with the status that HTTP alone has for it."""
+    """Return the application's response to ``error``, with its HTTP-only status if it has one."""
     try:
         response = app.refuse(error, dataclasses.replace(wire, body=()), call)
     except Exception:
-        log.exception("refusing %s %s failed", wire.method, wire.path, extra=BUG)
+        log.exception("rejecting %s %s failed", wire.method, wire.path, extra=BUG)
         response = HttpResponse(500)
     if isinstance(error, http_head.HeadError):
         return dataclasses.replace(response, status=error.status)
@@ -81,11 +83,11 @@ def refuse(app: HttpApp, error: GatewayError, wire: HttpRequest, call: Call) -> 
 def write(
     transport: asyncio.WriteTransport, method: str, response: HttpResponse, *, keep: bool, old: bool
 ) -> None:
-    """Send ``response`` to a request of ``method``.
+    """Write ``response`` to a request of ``method``; ``write_more`` continues a streamed body.
 
-    Raises ValueError, and sends nothing, where a header would break the message apart.
-    ``keep`` tells the client that the connection stays open, which one that is ``old`` (HTTP/1.0)
-    does not assume. Where ``response`` has a rest, :func:`write_more` goes on with it.
+    ``keep`` announces that the connection stays open, which an HTTP/1.0 client (``is_http10``)
+    does not assume. Raises ValueError, and writes nothing, if a header would break the message
+    framing.
     """
     connection = _CLOSE
     if keep:
@@ -108,7 +110,7 @@ def write(
 def write_more(
     transport: asyncio.WriteTransport, body: Sequence[Buffer] | None, *, chunked: bool
 ) -> None:
-    """Send more of an answer whose length was not told; None: that was all."""
+    """Write another part of a response of unknown length; None ends it."""
     if chunked:
         body = (_LAST_CHUNK,) if body is None else _chunk(body)
     for part in http_head.gathered(b"", body or ()):
@@ -116,6 +118,7 @@ def write_more(
 
 
 def _chunk(body: Sequence[Buffer]) -> Sequence[Buffer]:
-    """RFC 9112, 7.1. An empty one would be the last."""
+    """Return ``body`` as one chunk (RFC 9112, 7.1); nothing for an empty body, which would end the
+    message."""
     length = size(body)
     return (b"%x\r\n" % length, *body, b"\r\n") if length else ()

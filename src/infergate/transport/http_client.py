@@ -1,11 +1,9 @@
-"""A pooled HTTP/1.1 client, whatever reads the answers.
+"""A pooled HTTP/1.1 client, independent of the response parser.
 
-*Strategy.* See ``pool``.
-
-*Rule 1.* Only what may safely be sent twice is: a GET or HEAD that met a connection which the
-backend was just closing goes out once more, on a fresh connection. A POST never does.
-*Rule 2.* No cookies, redirects or proxies. A content encoding, for which the client does not ask,
-is undone a piece at a time.
+- Rule 1. Only requests that are safe to repeat are sent twice: a GET or HEAD on a connection that
+  the backend was just closing is repeated on a new connection. A POST never is.
+- Rule 2. No cookies, redirects or proxies. Content encodings are never requested; if a response
+  has one, it is decoded one piece at a time.
 """
 
 from __future__ import annotations
@@ -33,23 +31,23 @@ _SAFE: Final = frozenset({"GET", "HEAD"})
 
 
 class Http1Upstream:
-    """An :data:`~infergate.transport.base.HttpUpstream`."""
+    """An ``HttpUpstream`` over HTTP/1.1."""
 
     def __init__(
         self, limits: Limits, tls: ClientTls | None, make: Make[Exchange], read: Read
     ) -> None:
-        """``make`` makes a connection for whole answers, ``read`` reads those that may be streams;
-        ``tls``: see ``Pools``."""
+        """``create`` makes connections for complete responses; ``create_reader`` parses responses
+        that may be streams. ``tls`` as in ``EndpointPools``."""
         self._limits: Final = limits
         self._pools: Final = Pools(limits, make, tls)
         self._streams: Final = Pools(limits, functools.partial(EventExchange, read), tls)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
-        """Send and wait for the whole answer. See :class:`~infergate.transport.base.Upstream`."""
-        answer = await self._exchange(wire, endpoint, timeout)
-        if "content-encoding" in answer.headers:
-            return await _inflated(answer, self._limits.body, wire.memory)
-        return answer
+        """Send a request and return the complete response within ``timeout`` seconds."""
+        response = await self._exchange(wire, endpoint, timeout)
+        if "content-encoding" in response.headers:
+            return await _inflated(response, self._limits.body, wire.memory)
+        return response
 
     async def _exchange(
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float
@@ -74,26 +72,25 @@ class Http1Upstream:
     async def stream(
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[HttpResponse, None]:
-        """Send, and give each event of the answer as an answer of its own, whose body is the
-        event's data; an answer that is no stream of events as it is. See
-        :class:`~infergate.transport.base.StreamUpstream`.
+        """Send a request and yield the data of each event as a response; other responses are
+        yielded whole.
 
-        Each has a connection of its own: one that was idle might just be closing, and nothing is
-        sent twice.
+        Each stream has a new connection: an idle one might just be closing, and nothing is sent
+        twice.
         """
-        patience = self._limits.connect_time if timeout is None else timeout
-        connection = await self._streams.of(endpoint).connect(patience)
+        connect_timeout = self._limits.connect_time if timeout is None else timeout
+        connection = await self._streams.of(endpoint).connect(connect_timeout)
         try:
-            async with aclosing(connection.ask(wire, _target(wire, endpoint))) as answers:
-                async for answer in answers:
-                    yield answer
+            async with aclosing(connection.ask(wire, _target(wire, endpoint))) as responses:
+                async for response in responses:
+                    yield response
         except ValueError as error:
             raise _unsendable(error) from error
         finally:
             connection.close()
 
     async def drop(self, endpoint: Endpoint) -> None:
-        """See :class:`~infergate.transport.base.Dropping`."""
+        """Close all connections to ``endpoint``."""
         await self._pools.drop(endpoint)
         await self._streams.drop(endpoint)
 
@@ -104,8 +101,10 @@ class Http1Upstream:
 
 
 async def _inflated(answer: HttpResponse, most: int, memory: MemoryShare) -> HttpResponse:
-    """``answer`` without its content encoding, where that is gzip or deflate. Nobody asks for one,
-    but where an operator forwards Accept-Encoding."""
+    """Decode the gzip or deflate content encoding of ``answer``.
+
+    It is present only if an operator forwards Accept-Encoding.
+    """
     data = joined(answer.body)
     encoding = answer.headers["content-encoding"].strip().lower()
     window = window_of(encoding, data)
@@ -116,11 +115,17 @@ async def _inflated(answer: HttpResponse, most: int, memory: MemoryShare) -> Htt
         if isinstance(body, Late):
             body = await body.whole(memory)
     except Corrupt as error:
-        raise garbage(f"the backend's answer cannot be used: the {encoding} body {error}") from None
+        raise garbage(
+            f"the backend's response cannot be used: the {encoding} body {error}"
+        ) from None
     except Oversized:
-        told = f"the backend's answer cannot be used: the body is over the limit of {most} bytes"
-        raise garbage(told) from None
-    headers = {name: told for name, told in answer.headers.items() if name != "content-encoding"}
+        message = (
+            f"the backend's response cannot be used: the body is over the limit of {most} bytes"
+        )
+        raise garbage(message) from None
+    headers = {
+        name: message for name, message in answer.headers.items() if name != "content-encoding"
+    }
     return replace(answer, headers=headers, body=[body])
 
 

@@ -1,12 +1,9 @@
-"""One client connection of the HTTP server.
+"""One client connection of the aiohttp-based HTTP server.
 
-*Strategy.* See ``http_served``; requests are read by aiohttp's C parser. The body is gathered as it
-arrives (``http_incoming``).
-
-*Rule 1.* The parser is made to stop after each request (``http_parser``): what a client
-pipelines waits unparsed, and more than ``_HELD`` bytes of it wait in the client's socket.
-*Rule 2.* Where a request may have both lengths, only a connection's first may: it is certain where
-that one begins. It is the last one too, as RFC 9112, 6.1 wants.
+- Rule 1. The parser stops after each request (``aiohttp_parser``). Pipelined requests wait
+  unparsed, and what exceeds ``_MAX_READ_AHEAD`` bytes waits in the client's socket.
+- Rule 2. If requests may have both Content-Length and Transfer-Encoding, only the first request of
+  a connection may, because only its start is certain. It is also the last one (RFC 9112, 6.1).
 """
 
 from __future__ import annotations
@@ -37,23 +34,24 @@ _HELD: Final = 64 * 1024
 
 
 class Connection(HttpServed[Incoming], asyncio.Protocol):
-    """See the module."""
+    """An HTTP/1.1 server connection that reads requests with aiohttp's C parser."""
 
     __slots__ = ("_both", "_head", "_held", "_parser")
 
     def __init__(self, host: Listener, *, accept_both_lengths: bool) -> None:
         super().__init__(host)
         self._parser = request_parser(host.loop, host.limits)
-        self._head = bytearray()  # what came of a head that is not complete
-        self._held = bytearray()  # what came while another request was answered
-        self._both = accept_both_lengths  # until the first head is there
+        self._head = bytearray()  # bytes of an incomplete head
+        self._held = bytearray()  # bytes received while a response is being produced
+        self._both = accept_both_lengths  # until the first head is complete
 
     @property
     def _has_begun(self) -> bool:
         return bool(self._head)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of this request, or of the next while this one is being answered."""
+        """Process bytes of the current request, or of the next one while a response is being
+        produced."""
         state = self._state
         if state is State.HEAD or state is State.BODY:
             if self._both:
@@ -68,8 +66,8 @@ class Connection(HttpServed[Incoming], asyncio.Protocol):
     # ---- receiving
 
     def _first_head(self, data: bytes) -> None:
-        """Rule 2: the parser is given the head when it is complete, without its Content-Length
-        where it has both."""
+        """Collect the first head, and pass it on without its Content-Length if it has both lengths
+        (Rule 2)."""
         self._note_head(data)
         if self._state is State.HEAD and http_head.is_complete(self._head):
             head = http_head.chunked_alone(bytes(self._head))
@@ -95,7 +93,7 @@ class Connection(HttpServed[Incoming], asyncio.Protocol):
                 if data:
                     self._note_head(data)
                 return
-            data = b""  # answered already: the next request may be in the parser
+            data = b""  # already answered; the parser may hold the next request
 
     def _note_head(self, data: bytes | bytearray) -> None:
         limits = self._host.limits
@@ -112,14 +110,14 @@ class Connection(HttpServed[Incoming], asyncio.Protocol):
         if self._state is State.BODY:
             fault = http_head.HeadError(http_head.BAD_REQUEST, "the body is not valid HTTP/1.1")
         else:
-            begun = bytes(self._head) + data
-            if is_hello(begun):
+            received = bytes(self._head) + data
+            if is_hello(received):
                 self._host.door.refuse_tls(self._peer)
-            fault = http_head.fault_of(begun, self._host.limits)
+            fault = http_head.fault_of(received, self._host.limits)
         self._refuse(fault)
 
     def _begin(self, message: RawRequestMessage, payload: StreamReader) -> None:
-        """The head is complete."""
+        """Start a request whose head is complete."""
         self._head.clear()
         host = self._host
         call = Call(self._peer, time.monotonic(), peer_identity=self._identity)
@@ -138,7 +136,7 @@ class Connection(HttpServed[Incoming], asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _gather(self) -> None:
-        """Take what came of the body; serve when that is all."""
+        """Take the received part of the body; serve the request when it is complete."""
         request = self._request
         assert request is not None
         try:
@@ -156,7 +154,7 @@ class Connection(HttpServed[Incoming], asyncio.Protocol):
     def _go_on(self, *, received: bool) -> None:
         self._parser.message_consumed()
         if received:
-            return  # refused within _feed, which goes on with what it holds
+            return  # rejected within _feed, which continues with its data
         held = self._held
         if held:
             self._held = bytearray()

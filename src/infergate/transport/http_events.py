@@ -1,10 +1,8 @@
-"""One connection to an HTTP/1.1 backend for one answer, which may be a stream of events.
+"""One HTTP/1.1 exchange whose response may be a stream of server-sent events.
 
-*Strategy.* See ``pool`` and ``http_exchange``. Events are cut out of the answer's bytes as they are
-pulled.
-
-*Rule.* The connection is read once for each time that nothing whole is left of what was read: a
-stream that nobody pulls stops its server.
+The connection has no other exchange. Events are cut from the received bytes as they are pulled,
+and the socket is read only when no complete event is left, so a stream that is not pulled stops
+its server.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from infergate.transport.pool import Pool, Pooled, StaleError
 
 
 class EventExchange(Pooled, asyncio.Protocol):
-    """See the module."""
+    """A connection for one exchange; yields the events of the response."""
 
     def __init__(self, read: Read, limits: Limits, endpoint: Endpoint, pool: Pool[Any]) -> None:
         super().__init__(limits, endpoint, pool)
@@ -44,8 +42,8 @@ class EventExchange(Pooled, asyncio.Protocol):
         self._arrived: Final = asyncio.Event()
 
     async def ask(self, wire: HttpRequest, target: str) -> AsyncGenerator[HttpResponse, None]:
-        """Send ``wire`` to ``target`` and give each event of the answer, or the whole of it where
-        it is none of events.
+        """Send ``wire`` to ``target`` and yield each event, or the whole response if it is not an
+        event stream.
 
         Raises GatewayError, and ValueError for a request that HTTP cannot carry.
         """
@@ -76,31 +74,31 @@ class EventExchange(Pooled, asyncio.Protocol):
         finally:
             self._discount()
 
-    # ---- what asyncio tells
+    # ---- called by asyncio
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the answer; or of nothing we asked for, which ends the connection."""
+        """Process bytes of the response; unsolicited bytes end the connection."""
         reader = self._reader
         if reader is None or self._is_over:
             self._transport.abort()
             return
         self._answered = True
-        has_begun = reader.status
+        had_head = reader.status
         try:
             reader.feed(data)
         except ValueError as error:
-            self._end(garbage("the backend's answer is not valid HTTP", self._said(error)))
+            self._end(garbage("the backend's response is not valid HTTP", self._said(error)))
             return
         if not reader.status:
             return
-        if not has_begun:
+        if not had_head:
             kind = reader.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind == events.TYPE:
                 self._events = events.Events(self._limits.json)
         self._gather(reader)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The backend closed, or we did."""
+        """End the response, or fail it if it is incomplete."""
         self._pool.lost(self)
         reader = self._reader
         if self._is_over or reader is None:
@@ -118,10 +116,10 @@ class EventExchange(Pooled, asyncio.Protocol):
             return
         self._gather(reader)
 
-    # ---- the answer
+    # ---- the response
 
     def _gather(self, reader: AnswerReader) -> None:
-        """Take what there is of the body."""
+        """Take the received part of the body."""
         chunk = reader.take()
         if self._events is not None:
             self._events.feed(chunk)
@@ -133,14 +131,14 @@ class EventExchange(Pooled, asyncio.Protocol):
             self._received += len(chunk)
             self._parts.append(chunk)
             if self._received > self._limits.body:
-                self._end(self._too_long("answer", "body", self._limits.body))
+                self._end(self._too_long("response", "body", self._limits.body))
                 return
             self._hold(self._received)
         if reader.whole:
             self._end(None)
 
     def _cut_out(self) -> bytes | None:
-        """The data of the next event that is here whole."""
+        """Return the data of the next complete event, or None."""
         if self._events is None:
             return None
         try:
@@ -151,17 +149,17 @@ class EventExchange(Pooled, asyncio.Protocol):
             raise self._error from error
 
     def _end(self, error: GatewayError | None) -> None:
-        """Nothing more is taken of the answer; what went wrong, if anything did."""
+        """End the response, with ``error`` if it failed."""
         self._is_over = True
         self._error = error
         self._transport.abort()
         self._arrived.set()
 
     def _broke_off(self, error: BaseException | None) -> GatewayError:
-        return garbage("the backend's answer broke off", self._said(error))
+        return garbage("the backend's response broke off", self._said(error))
 
     def _hold(self, size: int) -> None:
-        """Count so many bytes of the answer, until the next is pulled."""
+        """Count ``size`` bytes of the response as held until the next pull."""
         more = size - self._counted
         if more < 0:
             self._share.shrink(-more)

@@ -1,7 +1,6 @@
-"""One connection to an HTTP/1.1 backend.
+"""One HTTP/1.1 exchange on a pooled connection to a backend.
 
-*Strategy.* See ``pool``. A reader is made for each exchange, so nothing of one answer can leak into
-the next.
+A new reader is created for each exchange, so nothing of one response can leak into the next.
 """
 
 from __future__ import annotations
@@ -21,9 +20,12 @@ from infergate.transport.pool import Pool, Pooled
 
 
 class AnswerReader(Protocol):
-    """Reads the answer to one request, and passes over those of 1xx before it. ``status`` is 0, and
-    nothing else means anything, until its head is here. ``whole``: so is its body; ``keep``: the
-    connection may then carry another exchange, for nothing came behind it."""
+    """Parses the response to one request and skips 1xx responses before it.
+
+    ``status`` is 0, and everything else undefined, until the head is complete. ``is_complete``: so
+    is the body. ``keep_alive``: the connection can carry another exchange, because nothing
+    followed the response.
+    """
 
     status: int
     headers: Mapping[str, str]
@@ -31,25 +33,28 @@ class AnswerReader(Protocol):
     keep: bool
 
     def feed(self, data: bytes) -> None:
-        """``data`` came. Raises ValueError where that is no HTTP."""
+        """Parse ``data``. Raises ValueError if it is not HTTP."""
         ...
 
     def end(self) -> None:
-        """Nothing more will come, which is the end of a body that has no other. Raises ValueError
-        where something is missing."""
+        """Handle the end of the connection, which ends a body without a length.
+
+        Raises ValueError if the response is incomplete.
+        """
         ...
 
     def take(self) -> bytes:
-        """What came of the body since this was asked before."""
+        """Return the body bytes received since the last call."""
         ...
 
 
 Read = Callable[[str, int], AnswerReader]
-"""Makes a reader of the answer to a request of that method, whose header lines may be so long."""
+"""Creates a reader for the response to a request of a method; the number limits header lines in
+bytes."""
 
 
 class Exchange(Pooled):
-    """See the module. How bytes are received is the matter of those derived from it."""
+    """A connection that carries HTTP/1.1 exchanges. Subclasses receive the bytes."""
 
     def __init__(self, read: Read, limits: Limits, endpoint: Endpoint, pool: Pool[Any]) -> None:
         super().__init__(limits, endpoint, pool)
@@ -63,7 +68,7 @@ class Exchange(Pooled):
         self._received = 0
 
     async def ask(self, wire: HttpRequest, target: str, deadline: float) -> HttpResponse:
-        """Send ``wire`` to ``target`` and wait for the answer until ``deadline`` (loop time).
+        """Send ``wire`` to ``target`` and wait for the response until ``deadline`` (loop time).
 
         Raises GatewayError, and ValueError for a request that HTTP cannot carry.
         """
@@ -76,10 +81,10 @@ class Exchange(Pooled):
         self._received = 0
         return await self._exchange(http_head.gathered(head, wire.body), deadline, wire.memory)
 
-    # ---- what asyncio tells
+    # ---- called by asyncio
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the answer; or of nothing we asked for, which ends the connection."""
+        """Process bytes of the response; unsolicited bytes end the connection."""
         if self._waiter is None:
             self._transport.abort()
             return
@@ -87,15 +92,15 @@ class Exchange(Pooled):
         if self._reader is None:
             self._reader = self._read(self._method, self._limits.response_header)
         reader = self._reader
-        has_begun = reader.status
+        had_head = reader.status
         try:
             reader.feed(data)
         except ValueError as error:
-            self._fail(garbage("the backend's answer is not valid HTTP", self._said(error)))
+            self._fail(garbage("the backend's response is not valid HTTP", self._said(error)))
             return
         if not reader.status:
             return
-        if not (has_begun or reader.whole or self._fits(reader.headers.get("content-length"))):
+        if not (had_head or reader.whole or self._fits(reader.headers.get("content-length"))):
             return
         if self._gather(reader) and reader.whole:
             self._finish(reader)
@@ -113,7 +118,7 @@ class Exchange(Pooled):
         if self._gather(reader):
             self._finish(reader)
 
-    # ---- the answer
+    # ---- the response
 
     def _fits(self, announced: str | None) -> bool:
         if announced is not None and announced.isdecimal() and int(announced) > self._limits.body:
@@ -122,7 +127,7 @@ class Exchange(Pooled):
         return True
 
     def _gather(self, reader: AnswerReader) -> bool:
-        """Take what there is of the body. False where that ended the exchange."""
+        """Take the received part of the body; return False if that ended the exchange."""
         chunk = reader.take()
         if chunk:
             self._received += len(chunk)
@@ -135,6 +140,6 @@ class Exchange(Pooled):
         return True
 
     def _finish(self, reader: AnswerReader) -> None:
-        self._reader = None  # an idle connection holds no answer
+        self._reader = None  # an idle connection holds no response
         parts, self._parts = self._parts, []
         self._complete(HttpResponse(reader.status, reader.headers, parts), keep=reader.keep)

@@ -1,4 +1,4 @@
-"""The head of HTTP/1 messages: what is wrong with one, what one says, how one is written.
+"""Heads of HTTP/1 messages: validation of requests, errors, and serialization.
 
 Pure: no sockets, no clock. RFC 9110 and 9112.
 """
@@ -35,18 +35,20 @@ HOP_BY_HOP: Final = frozenset(
         "content-length",
     }
 )
-"""Fields of one connection (RFC 9110, 7.6.1), and the length, which each transport states anew."""
+"""Fields of a single connection (RFC 9110, 7.6.1), and the length, which each transport states
+anew."""
 
 _OURS_TO_SAY: Final = HOP_BY_HOP | {"host", "user-agent", "accept-encoding", "expect"}
-"""Of a request to a backend: written by the transport, or not at all."""
+"""Fields of a request to a backend that the transport writes itself, or omits."""
 
 _TARGET = re.compile("[\x21-\x7e]+")
 _HOST = re.compile(r"(?:\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~!$&'()*+,;=%-]*)(?::[0-9]*)?")
-"""RFC 3986, 3.2.2 and 3.2.3: a name or an address, and perhaps a port."""
+"""RFC 3986, 3.2.2 and 3.2.3: a name or address with an optional port."""
 _NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN = re.compile("[\t\x20-\x7e]*")
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
-"""What no field may hold (RFC 9110, 5.5): above all CR and LF, which would begin a new one."""
+"""Characters forbidden in fields (RFC 9110, 5.5), above all CR and LF, which would start a new
+field."""
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _BODILESS: Final = frozenset({204, 304})
 _WITHOUT_LENGTH: Final = frozenset({"GET", "HEAD"})
@@ -54,13 +56,13 @@ _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 _WRITTEN: Final = 256
 _LONGEST_WRITTEN: Final = 1024
 _written: Final[dict[tuple[object, ...], bytes]] = {}
-"""The lines of heads by all that they are made of: most answers have the same ones."""
+"""Serialized head lines by everything they depend on: most responses repeat them."""
 JOIN_BELOW: Final = 64 * 1024
-"""Parts smaller than this are copied together: cheaper than a system call for each."""
+"""Smaller parts are joined by copying, which is cheaper than a system call for each."""
 
 
 class HeadError(GatewayError):
-    """A request refused with an HTTP status that no :class:`Kind` has."""
+    """A request rejected with an HTTP status that no ``Kind`` has."""
 
     def __init__(
         self, status: int, public: str, kind: Kind = Kind.BAD_REQUEST, *, limit: str = ""
@@ -70,7 +72,7 @@ class HeadError(GatewayError):
 
 
 def fault_of(head: bytes, limits: Limits) -> HeadError:
-    """Why the bytes of a request's head cannot be taken, complete or not."""
+    """Return the error for a request head, complete or not, that the parser rejected."""
     line, _, fields = head.partition(b"\r\n\r\n")[0].partition(b"\r\n")
     if len(line) > limits.headers:
         return uri_too_long(limits)
@@ -82,12 +84,12 @@ def fault_of(head: bytes, limits: Limits) -> HeadError:
 
 
 def not_http() -> HeadError:
-    """The bytes are no request."""
+    """Return the error for bytes that are not an HTTP request."""
     return HeadError(BAD_REQUEST, "the request is not valid HTTP/1.1")
 
 
 def uri_too_long(limits: Limits) -> HeadError:
-    """The request line is over its limit."""
+    """Return the error for a request line over its limit."""
     return HeadError(
         URI_TOO_LONG,
         f"the request line is over the limit of {limits.headers} bytes",
@@ -96,7 +98,7 @@ def uri_too_long(limits: Limits) -> HeadError:
 
 
 def headers_too_large(limits: Limits) -> HeadError:
-    """The header lines are over their limit."""
+    """Return the error for header lines over their limit in bytes."""
     return HeadError(
         HEADERS_TOO_LARGE,
         f"the headers are over the limit of {limits.headers} bytes",
@@ -105,7 +107,7 @@ def headers_too_large(limits: Limits) -> HeadError:
 
 
 def too_many_headers(limits: Limits) -> HeadError:
-    """There are too many header lines."""
+    """Return the error for too many header lines."""
     return HeadError(
         HEADERS_TOO_LARGE,
         f"the request has more than {limits.header_count} header lines",
@@ -114,12 +116,12 @@ def too_many_headers(limits: Limits) -> HeadError:
 
 
 def timed_out(limit: str) -> HeadError:
-    """The request came too slowly, by ``limit``."""
+    """Return the error for a request that arrived too slowly for ``limit``."""
     return HeadError(TIMED_OUT, "the request did not arrive in time", Kind.TIMEOUT, limit=limit)
 
 
 def too_large(found: int, limits: Limits) -> GatewayError:
-    """A body of ``found`` bytes or more is over the limit."""
+    """Return the error for a body of at least ``size`` bytes."""
     return GatewayError(
         Kind.TOO_LARGE,
         f"the request body has {found} bytes or more, the limit is {limits.body}",
@@ -134,10 +136,10 @@ def check(
     headers: Mapping[str, str],
     limits: Limits,
 ) -> None:
-    """Raises GatewayError where a request that could be read is not served, by its head alone.
+    """Validate a parsed request head against ``limits``. Raises GatewayError.
 
-    ``headers`` are as :func:`lowered` makes them. How many and how large they are, see
-    :func:`check_fields`.
+    ``headers`` are as ``merge_headers`` returns them. Their number and size are checked by
+    ``check_fields``.
     """
     if len(target) > limits.headers:
         raise uri_too_long(limits)
@@ -158,15 +160,15 @@ def check(
         raise too_large(announced, limits)
     codings = headers.get("transfer-encoding")
     if codings is not None:
-        if version == (1, 0):  # RFC 9112, 6.1: where the body ends is not certain
+        if version == (1, 0):  # RFC 9112, 6.1: the end of the body is uncertain
             raise HeadError(BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
         check_codings(codings)
 
 
 def check_fields(fields: Sequence[tuple[bytes, bytes]], limits: Limits) -> None:
-    """Raises HeadError where parsed header lines are too many or too large.
+    """Check the number and size of parsed header lines. Raises HeadError.
 
-    Each counts with the ``": "`` and CRLF around it.
+    Each line counts with its ``": "`` and CRLF.
     """
     if len(fields) > limits.header_count:
         raise too_many_headers(limits)
@@ -175,13 +177,16 @@ def check_fields(fields: Sequence[tuple[bytes, bytes]], limits: Limits) -> None:
 
 
 def is_host(value: str) -> bool:
-    """Whether ``value`` may stand in a Host field (RFC 9112, 3.2: 400 if not). It may be empty."""
+    """Whether ``value`` is valid in a Host field (RFC 9112, 3.2: 400 if not). It may be empty."""
     return _HOST.fullmatch(value) is not None
 
 
 def check_codings(value: str) -> None:
-    """Raises HeadError where Transfer-Encoding names any coding but one ``chunked``: a body that
-    is taken for what it is not (RFC 9112, 6.1)."""
+    """Check Transfer-Encoding; only a single ``chunked`` is supported (RFC 9112, 6.1). Raises
+    HeadError.
+
+    Any other coding would make the body look like something it is not.
+    """
     codings = [coding.strip().lower() for coding in value.split(",")]
     unknown = [coding for coding in codings if coding not in {"", "chunked"}]
     if unknown:
@@ -195,40 +200,40 @@ def check_codings(value: str) -> None:
 
 
 def is_complete(head: bytes | bytearray) -> bool:
-    """Whether the empty line that ends a request's head is in ``head``."""
+    """Whether ``head`` contains the empty line that ends a request head."""
     return b"\r\n\r\n" in head
 
 
 def chunked_alone(data: bytes) -> bytes:
-    """``data``, which begins with a request's whole head, saying its length once.
+    """Remove Content-Length from a request head that also has ``Transfer-Encoding: chunked``.
 
-    Where the head has both Content-Length and ``Transfer-Encoding: chunked``, the former is left
-    out and the connection said to close (RFC 9112, 6.1 and 6.3). Anything else, and anything that
-    is not plain, is left to the parser to refuse. What follows the head stays as it is.
+    ``data`` starts with a complete head; what follows it is unchanged. The result also says
+    ``Connection: close`` (RFC 9112, 6.1 and 6.3). Any other head is returned unchanged for the
+    parser to judge.
     """
     head, end, rest = data.partition(b"\r\n\r\n")
     line, *fields = head.split(b"\r\n")
     if not line.endswith(b" HTTP/1.1") or any(field[:1] in {b" ", b"\t"} for field in fields):
         return data
-    told = [
+    pairs = [
         (name.lower(), value.strip(b" \t").lower())
         for name, _, value in (f.partition(b":") for f in fields)
     ]
-    codings = [value for name, value in told if name == b"transfer-encoding"]
-    lengths = [value for name, value in told if name == b"content-length"]
+    codings = [value for name, value in pairs if name == b"transfer-encoding"]
+    lengths = [value for name, value in pairs if name == b"content-length"]
     if codings != [b"chunked"] or len(lengths) != 1 or _LENGTH.fullmatch(lengths[0]) is None:
         return data
     kept = [
-        field for field, (name, _) in zip(fields, told, strict=True) if name != b"content-length"
+        field for field, (name, _) in zip(fields, pairs, strict=True) if name != b"content-length"
     ]
     return b"\r\n".join([line, *kept, b"Connection: close"]) + end + rest
 
 
 def lowered(items: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Header lines as the canonical mapping: names lower-case, repeated ones joined.
+    """Return header lines as a mapping: names in lower case, repeated ones joined.
 
-    Values come as UTF-8 with surrogates for other bytes; a value that is not UTF-8 is read as
-    Latin-1, so that what leaves here can be written to a log or a socket again.
+    Values come as UTF-8 with surrogates for other bytes; a value that is not UTF-8 is decoded as
+    Latin-1, so that it can be written to a log or a socket.
     """
     headers: dict[str, str] = {}
     for name, value in items:
@@ -247,10 +252,10 @@ def _without_surrogates(value: str) -> str:
 
 
 def write_head(response: HttpResponse, length: int | None, extra: str, date: bytes) -> bytes:
-    """The head of ``response``, whose body has ``length`` bytes; None: nobody knows. ``extra`` and
-    ``date`` are whole lines.
+    """Return the head of ``response``, whose body has ``length`` bytes (None if unknown).
 
-    Raises ValueError for a reason or a field that would break the message apart.
+    ``extra`` and ``date`` are complete lines. Raises ValueError for a reason or field that would
+    break the message framing.
     """
     status = response.status
     key = status, response.reason, extra, *response.headers.items()
@@ -267,7 +272,7 @@ def write_head(response: HttpResponse, length: int | None, extra: str, date: byt
 
 
 def _write_lines(response: HttpResponse, extra: str) -> bytes:
-    """All of a head that is the same each time."""
+    """Return the part of a head that is the same each time."""
     status, reason = response.status, response.reason
     if _PLAIN.fullmatch(reason) is None:
         raise ValueError("the reason holds a character that HTTP does not allow")
@@ -278,9 +283,9 @@ def _write_lines(response: HttpResponse, extra: str) -> bytes:
 def write_request_head(
     method: str, target: str, headers: Mapping[str, str], length: int, own: str
 ) -> bytes:
-    """The head of a request; ``own`` is whole lines of ours, Host and User-Agent among them.
+    """Return the head of a request; ``own`` has complete lines, Host and User-Agent among them.
 
-    Raises ValueError for a target or field that would break the message apart.
+    Raises ValueError for a target or field that would break the message framing.
     """
     if _TARGET.fullmatch(target) is None:
         raise ValueError("the request target holds a character that HTTP does not allow")
@@ -310,13 +315,14 @@ def _octets(name: str, value: str) -> str:
 
 
 def has_body(method: str, status: int) -> bool:
-    """Whether a response may carry one (RFC 9110, 6.4.1)."""
+    """Whether a response may have a body (RFC 9110, 6.4.1)."""
     return method != "HEAD" and status not in _BODILESS and status >= 200
 
 
 def gathered(head: bytes, parts: Iterable[Buffer]) -> list[Buffer]:
-    """``head`` and ``parts`` as few buffers: small ones joined, large ones as they are."""
-    out: list[Buffer] = []
+    """Join ``head`` and ``parts`` into few buffers: small parts are copied together, large ones
+    kept."""
+    buffers: list[Buffer] = []
     small: list[Buffer] = [head]
     pending = len(head)
     for part in parts:
@@ -327,9 +333,9 @@ def gathered(head: bytes, parts: Iterable[Buffer]) -> list[Buffer]:
             pending += len(part)
             continue
         if small:
-            out.append(b"".join(small))
+            buffers.append(b"".join(small))
             small, pending = [], 0
-        out.append(part)
+        buffers.append(part)
     if small:
-        out.append(small[0] if len(small) == 1 else b"".join(small))
-    return out
+        buffers.append(small[0] if len(small) == 1 else b"".join(small))
+    return buffers

@@ -1,8 +1,8 @@
-"""A request on its way in: what its head says, its body as it arrives, and what both cost.
+"""A request parsed by aiohttp: its head, its body as it arrives, and its memory account.
 
-*Rule 1.* A body is refused as soon as it is known to be too large: by its head where that announces
-a length, else by the bytes that came.
-*Rule 2.* What was admitted is released exactly once.
+- Rule 1. A body is rejected as soon as it is known to be too large: from the announced length,
+  otherwise from the received bytes.
+- Rule 2. An admitted request is released exactly once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ _SMALL: Final = 16 * 1024
 
 
 class Incoming:
-    """One request; ``wire`` and ``call`` tell of its body when all of that was taken.
+    """One request; ``wire`` and ``call`` describe its body once all of it was taken.
 
-    ``whole`` is whether the parser has seen the end of it, ``since`` when it began to come (loop
-    time), ``received`` how many bytes of it have, and ``missing`` how many announced ones have not,
-    ``old`` HTTP/1.0, ``keep`` whether the client wants to go on after it.
+    ``is_complete``: the parser has seen its end. ``body_started_at``: when the body began to
+    arrive (loop time). ``received``: body bytes so far. ``missing``: announced bytes not yet
+    received. ``is_http10``: the request is HTTP/1.0. ``keep_alive``: the client wants to keep the
+    connection.
     """
 
     __slots__ = (
@@ -75,7 +76,7 @@ class Incoming:
         call.memory = self._share
 
     def admit(self, message: RawRequestMessage) -> None:
-        """Let it in, or raise GatewayError."""
+        """Check the head and admit the request. Raises GatewayError."""
         headers = self.wire.headers
         http_head.check_fields(message.raw_headers, self._limits)
         http_head.check(message.method, message.path, message.version, headers, self._limits)
@@ -84,11 +85,11 @@ class Incoming:
 
     @property
     def waits_for_consent(self) -> bool:
-        """Whether the client sends the body only when told to (RFC 9110, 10.1.1)."""
+        """Whether the client waits for 100 Continue before it sends the body (RFC 9110, 10.1.1)."""
         return not self.old and self.wire.headers.get("expect", "").lower() == "100-continue"
 
     def take(self) -> None:
-        """Take what the parser has of the body. Raises TOO_LARGE, OVERLOADED."""
+        """Take the received part of the body out of the parser. Raises TOO_LARGE, OVERLOADED."""
         payload = self._payload
         self.whole = payload.is_eof()
         chunk = payload.read_nowait()
@@ -100,8 +101,8 @@ class Incoming:
                 self._share.receive(len(chunk))
             else:
                 self.missing -= len(chunk)
-            # Large chunks stay as they came; small ones are gathered, lest a body that drips cost
-            # an object for each byte.
+            # Large chunks are kept; small ones are joined, so that a slowly dripping body does not
+            # cost an object per byte.
             if len(chunk) >= _SMALL or not self._parts:
                 self._parts.append(chunk)
             else:
@@ -111,7 +112,7 @@ class Incoming:
             self.call.bytes_in = self.received
 
     def release(self) -> None:
-        """Give back what was admitted, if anything was, and let go of the body."""
+        """Release the request if it was admitted, and drop the body."""
         self._share.release()
         self.wire.body, self._parts = (), []
 

@@ -1,8 +1,8 @@
-"""aiohttp's parser, and all that the transports of HTTP take from aiohttp.
+"""aiohttp's parsers, and everything else that the HTTP transports use of aiohttp.
 
-*Strategy.* The parser is set to decompress nothing and never to ask for a pause: what it has of a
-body is taken out of it after each read, so its buffer stays empty. Requests it reads strictly,
-answers as leniently as aiohttp's client does.
+The parsers are configured not to decompress and never to pause: the body is taken out of them
+after each read, so their buffer stays empty. Requests are parsed strictly, responses as leniently
+as by aiohttp's client.
 """
 
 from __future__ import annotations
@@ -37,30 +37,29 @@ __all__ = [
 
 HTTP_1_0: Final = HttpVersion10
 NOT_HTTP: Final = (HttpProcessingError, ValueError)
-"""What a parser raises."""
+"""Exceptions raised by a parser."""
 _BUFFER: Final = 1 << 24
-"""Above all that one read may bring."""
-"""The longest status or header line of an answer (Envoy: 60 KiB)."""
+"""Larger than any single read."""
 _ANSWER_HEADER_COUNT: Final = 256
 
 
 class _Flow:
-    """All that a parser asks of the protocol it parses for."""
+    """The flow control that a parser expects from its protocol."""
 
     _reading_paused = False
 
     def pause_reading(self) -> None:
-        """Needless; see the module."""
+        """Do nothing: the buffer stays empty."""
 
     def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002
-        """Needless; see the module."""
+        """Do nothing: the buffer stays empty."""
 
 
 _FLOW: Final = cast("Any", _Flow())
 
 
 def request_parser(loop: asyncio.AbstractEventLoop, limits: Limits) -> HttpRequestParser:
-    """A parser that stops after each request until ``message_consumed`` is called."""
+    """Return a parser that stops after each request until ``message_consumed`` is called."""
     return HttpRequestParser(
         _FLOW,
         loop,
@@ -74,7 +73,7 @@ def request_parser(loop: asyncio.AbstractEventLoop, limits: Limits) -> HttpReque
 
 
 class AiohttpReader:
-    """An :class:`~infergate.transport.http_exchange.AnswerReader`."""
+    """A ``ResponseReader`` on aiohttp's parser."""
 
     __slots__ = ("_message", "_parser", "_payload", "headers", "keep", "status", "whole")
 
@@ -97,30 +96,30 @@ class AiohttpReader:
         self.whole = self.keep = False
 
     def feed(self, data: bytes) -> None:
-        """``data`` came. Raises ValueError where that is no HTTP."""
+        """Parse ``data``. Raises ValueError if it is not HTTP."""
         try:
             messages, _, _ = self._parser.feed_data(data)
         except HttpProcessingError as error:
             raise ValueError(str(error)) from error
         for message, payload in messages:
             if self._message is not None:
-                self.keep = False  # a second answer
+                self.keep = False  # a second response
                 break
             if message.code == http_head.SWITCHING_PROTOCOLS:
-                raise ValueError("the backend changes to what nobody asked for")
+                raise ValueError("the backend switches protocols without being asked")
             if message.code >= 200:
                 self._message, self._payload = message, payload
                 self.status = message.code
-                # The parser knows a name with blanks behind it, too.
+                # The parser allows spaces after a name.
                 items = message.headers.items()
                 self.headers = http_head.lowered((name.rstrip(" "), value) for name, value in items)
                 self.keep = not message.should_close
             elif not payload.is_eof() or payload.read_nowait():
-                raise ValueError("an answer of 1xx has a body")
+                raise ValueError("a 1xx response has a body")
         self._see()
 
     def end(self) -> None:
-        """Nothing more will come. Raises ValueError where something is missing."""
+        """Handle the end of the connection. Raises ValueError if the response is incomplete."""
         try:
             self._parser.feed_eof()
         except HttpProcessingError as error:
@@ -129,7 +128,7 @@ class AiohttpReader:
         self._see()
 
     def take(self) -> bytes:
-        """What came of the body since."""
+        """Return the body bytes received since the last call."""
         return b"" if self._payload is None else self._payload.read_nowait()
 
     def _see(self) -> None:

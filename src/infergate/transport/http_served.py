@@ -1,4 +1,4 @@
-"""How a client's connection over HTTP/1 answers, whoever reads its requests."""
+"""Writing responses on an HTTP/1 server connection, independent of the request parser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ log = logging.getLogger(__name__)
 
 
 class HttpIncoming(Request, Protocol):
-    """``keep``: the client wants to go on after it; ``old``: it is HTTP/1.0."""
+    """An HTTP/1 request that is arriving.
+
+    ``keep``: the client wants to keep the connection. ``old``: it is HTTP/1.0.
+    """
 
     keep: bool
     old: bool
@@ -27,13 +30,13 @@ AnyHttpRequest = TypeVar("AnyHttpRequest", bound=HttpIncoming)
 
 
 class HttpServed(Served[AnyHttpRequest]):
-    """See the module."""
+    """The response half of an HTTP/1 server connection."""
 
     __slots__ = ("_chunked",)
 
     def __init__(self, host: Listener) -> None:
         super().__init__(host)
-        self._chunked = False  # the answer that is being written, in parts
+        self._chunked = False  # the streamed response in progress uses chunked coding
 
     def _unread(self) -> HttpRequest:
         return HttpRequest("", "")
@@ -45,12 +48,12 @@ class HttpServed(Served[AnyHttpRequest]):
             method, old = request.wire.method, request.old
             keep = request.whole and request.keep and not self._is_last()
         if response.rest is not None:
-            keep = keep and not old  # the end of the connection is that of the body
+            keep = keep and not old  # in HTTP/1.0 the connection's end is the body's end
             self._chunked = not old
         try:
             http_answer.write(self._transport, method, response, keep=keep, old=old)
         except ValueError:
-            log.exception("an answer to %s cannot be sent", method, extra=BUG)
+            log.exception("cannot send a response to %s", method, extra=BUG)
             if response.rest is not None:
                 raise
             self._transport.write(http_answer.BROKEN)

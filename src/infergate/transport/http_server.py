@@ -1,4 +1,4 @@
-"""An HTTP/1.1 listener: asyncio's sockets, aiohttp's parser."""
+"""An HTTP/1.1 listener on asyncio's sockets and aiohttp's parser."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from infergate.transport.listener import Listener
 
 
 class AiohttpServer(Listener):
-    """A :class:`~infergate.transport.base.Server` for HTTP. See ``http_connection``.
+    """A ``Server`` for HTTP.
 
-    ``accept_both_lengths``: a request may have Content-Length beside Transfer-Encoding
+    ``accept_both_lengths``: a request may have Content-Length besides Transfer-Encoding
     (docs/decisions/0009-both-lengths.md).
     """
 
-    def __init__(  # noqa: PLR0913 - see ServeHttp
+    def __init__(  # noqa: PLR0913 - as `ServeHttp` requires
         self,
         address: Address,
         app: HttpApp,

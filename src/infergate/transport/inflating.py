@@ -29,9 +29,9 @@ _BEGINNING: Final = 8
 
 
 def inflated(pieces: Iterator[bytes], length: int, most: int) -> Buffer | Late:
-    """Inflate a message of `length` compressed bytes, or defer it if it is long.
+    """Inflate a message of ``length`` compressed bytes, or defer it if it is long.
 
-    `pieces` yields at most `max_bytes` bytes in total; its errors are raised.
+    ``pieces`` yields at most ``max_bytes`` bytes in total; its errors are raised.
     """
     beginning: list[bytes] = []
     size = 0
@@ -44,7 +44,8 @@ def inflated(pieces: Iterator[bytes], length: int, most: int) -> Buffer | Late:
 
 
 class Late:
-    """A compressed message of which only `beginning` is inflated. Implements `DeferredMessage`."""
+    """A compressed message of which only ``beginning`` is inflated. Implements
+    ``DeferredMessage``."""
 
     __slots__ = ("_length", "_most", "_pieces", "beginning", "error")
 

@@ -26,9 +26,9 @@ _LAST_WORDS: Final = 1.0
 
 
 class Sockets:
-    """A `Server` on TCP or on a Unix socket.
+    """A ``Server`` on TCP or on a Unix socket.
 
-    `create_protocol` returns the asyncio protocol of one connection. `gate` decides which
+    ``create_protocol`` returns the asyncio protocol of one connection. ``gate`` decides which
     connections are admitted; None admits all, without TLS.
     """
 
@@ -58,7 +58,7 @@ class Sockets:
     def _secured(
         self, accept: Callable[[], asyncio.BaseProtocol]
     ) -> Callable[[], asyncio.BaseProtocol]:
-        """Wrap the protocols of `create_protocol` in TLS if the gate has certificates."""
+        """Wrap the protocols of ``create_protocol`` in TLS if the gate has certificates."""
         if self.door.certificates is None:
             return accept
         scratches = Scratches()
@@ -75,7 +75,7 @@ class Sockets:
         return () if self._bound is None else self._bound.sockets
 
     async def bind(self, bind: Bind | None = None, beside: Sequence[socket.socket] = ()) -> None:
-        """Open the listening sockets, with `bind` if given, but do not accept yet."""
+        """Open the listening sockets, with ``bind`` if given, but do not accept yet."""
         self._bound = await (bind(self._wanted) if bind else bound(self._wanted, beside=beside))
         self._address = replace(self._wanted, port=self._bound.port)
 
@@ -117,7 +117,7 @@ class Sockets:
             self._bound = None
 
     async def stop(self, grace: float) -> None:
-        """Drain: let requests finish for `grace` seconds, then answer them with an error, then
+        """Drain: let requests finish for ``grace`` seconds, then answer them with an error, then
         abort."""
         self.leave()
         self.stopping = True
@@ -163,7 +163,7 @@ class Sockets:
 
 
 class Listener(Sockets):
-    """A listener that serves an `HttpApp`."""
+    """A listener that serves an ``HttpApp``."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - the arguments of SocketListener and the app
         self,
@@ -178,6 +178,6 @@ class Listener(Sockets):
         self.app = app
 
     def serve(self, app: HttpApp, limits: Limits) -> None:
-        """Send all new requests to `app` and apply `limits`."""
+        """Send all new requests to ``app`` and apply ``limits``."""
         self.app = app
         self.keep(limits)

@@ -7,16 +7,16 @@ import os
 from typing import Final
 
 _ABSENT: Final = -1
-_PLACE: Final = 4  # bytes of one slot
+_PLACE: Final = 4  # bytes of one slot of one slot
 _SLACK: Final = 8
-"""A lead of less than one part in `_SLACK` is ignored: many connections spread evenly enough by
+"""A lead of less than one part in ``_SLACK`` is ignored: many connections spread evenly enough by
 chance."""
 
 
 class Loads:
-    """Connection counts per worker, in the shared memory file `fd`.
+    """Connection counts per worker, in the shared memory file ``fd``.
 
-    `slot` is the index of this process. The caller keeps ownership of the file.
+    ``slot`` is the index of this process. The caller keeps ownership of the file.
     """
 
     def __init__(self, fd: int, mine: int) -> None:
@@ -26,7 +26,7 @@ class Loads:
 
     @staticmethod
     def file(places: int) -> int:
-        """Create shared memory with `slots` slots, all marked absent, and return its file
+        """Create shared memory with ``slots`` slots, all marked absent, and return its file
         descriptor."""
         fd = os.memfd_create("infergate-loads")
         os.write(fd, b"\xff" * _PLACE * places)
@@ -37,7 +37,7 @@ class Loads:
         self._places[self._mine] = connections
 
     def leave(self, place: int | None = None) -> None:
-        """Mark this process, or the one in `slot`, as not accepting."""
+        """Mark this process, or the one in ``slot``, as not accepting."""
         self._places[self._mine if place is None else place] = _ABSENT
 
     def told(self) -> tuple[int, ...]:

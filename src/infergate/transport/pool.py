@@ -1,11 +1,12 @@
-"""Connections to backends, kept between exchanges: one exchange at a time on each.
+"""Pooled connections to backends, with one exchange at a time on each.
 
-*Strategy.* Each endpoint has a stack of idle connections; the one used last is used next, so the
-others grow old and are closed. Connections are not bounded here: ``Admission`` bounds requests.
+Each endpoint has a stack of idle connections. The most recently used one is reused first, so that
+the others age and are closed. The number of connections is not limited here: ``Admission`` limits
+requests.
 
-*Rule 1.* A connection goes back to the pool only when its answer is complete, nothing came after
-it, the request was sent whole and neither side wants to close.
-*Rule 2.* Whatever else happens (timeout, cancellation, garbage) closes the connection.
+- Rule 1. A connection returns to the pool only if its response is complete, nothing followed it,
+  the request was sent completely, and neither side wants to close.
+- Rule 2. Anything else (timeout, cancellation, malformed data) closes the connection.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from infergate.transport.connecting import connected, origin_of
 from infergate.transport.tls import NO_TLS, Trust
 
 _IDLE: Final = 4.0
-"""Seconds an idle connection is kept: less than servers do (uvicorn, so MLServer and KServe: 5 s),
-lest a POST meet a connection that is just being closed."""
+"""Seconds that an idle connection is kept.
+
+Less than servers do (uvicorn, hence MLServer and KServe: 5 s), so that a POST does not meet a
+connection that is being closed.
+"""
 
 
 class StaleError(GatewayError):
-    """The backend closed the connection without one byte of an answer."""
+    """The backend closed the connection before it sent any byte of a response."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(
@@ -43,8 +47,11 @@ class StaleError(GatewayError):
 
 
 class Pooled(asyncio.BaseProtocol):
-    """One connection to ``endpoint``, of ``pool``: sends a request, waits for its answer. What the
-    bytes mean is the matter of those derived from it."""
+    """One connection to ``endpoint`` that belongs to ``pool``: sends a request, waits for the
+    response.
+
+    Subclasses interpret the bytes.
+    """
 
     def __init__(self, limits: Limits, endpoint: Endpoint, pool: Pool[Any]) -> None:
         self._limits = limits
@@ -53,16 +60,18 @@ class Pooled(asyncio.BaseProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._waiter: asyncio.Future[HttpResponse] | None = None
-        self._answered = False  # one byte of it is enough
-        self._share: MemoryShare = UNLIMITED  # of whoever waits
-        self._counted = 0  # bytes of the answer that are counted there
+        self._answered = False  # at least one byte of the response has arrived
+        self._share: MemoryShare = UNLIMITED  # the account of the waiting request
+        self._counted = 0  # response bytes counted in _share
         self.idle_since = 0.0
 
     async def _exchange(
         self, parts: Sequence[Buffer], deadline: float, memory: MemoryShare
     ) -> HttpResponse:
-        """Send ``parts`` and wait for the answer until ``deadline`` (loop time). It is counted in
-        ``memory``, where it stays if it comes."""
+        """Send ``parts`` and wait for the response until ``deadline`` (loop time).
+
+        The response is counted in ``memory``, and stays counted there if it is complete.
+        """
         if not self.usable:
             raise StaleError(str(self._endpoint))
         self._answered = False
@@ -71,22 +80,24 @@ class Pooled(asyncio.BaseProtocol):
         self._waiter = waiter
         for part in parts:
             self._transport.write(part)
-        alarm = self._loop.call_at(deadline, self._expire)
+        timeout_handle = self._loop.call_at(deadline, self._expire)
         try:
             return await waiter
         except asyncio.CancelledError:
-            if self._waiter is waiter:  # else it was answered, and may be another's already
+            if self._waiter is waiter:  # otherwise complete, and perhaps in use again
                 self._waiter = None
                 self._transport.abort()
                 self._discount()
             raise
         finally:
-            alarm.cancel()
-            del waiter  # it knows its error, which knows this frame, and those of messages above
+            timeout_handle.cancel()
+            del waiter  # its error refers to this frame and to frames that hold messages
 
     def _count(self, size: int) -> bool:
-        """Count ``size`` bytes more of the answer. False where they are refused, and so is the
-        answer."""
+        """Count ``size`` more bytes of the response.
+
+        If the memory limit refuses them, the exchange fails; return False.
+        """
         try:
             self._share.grow(size)
         except GatewayError as error:
@@ -96,27 +107,27 @@ class Pooled(asyncio.BaseProtocol):
         return True
 
     def _discount(self) -> None:
-        """There is no answer."""
+        """Stop counting a response that was given up."""
         self._share.shrink(self._counted)
         self._share, self._counted = UNLIMITED, 0
 
     @property
     def usable(self) -> bool:
-        """Whether it may carry another exchange."""
+        """Whether the connection can carry another exchange."""
         return not self._transport.is_closing()
 
     def close(self) -> None:
-        """Let go."""
+        """Close the connection."""
         self._transport.abort()
 
-    # ---- what asyncio tells
+    # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by name
+        """Store the transport."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The backend closed, or we did."""
+        """Fail or complete the exchange in progress."""
         self._pool.lost(self)
         if self._waiter is None:
             return
@@ -126,16 +137,17 @@ class Pooled(asyncio.BaseProtocol):
             self._fail(StaleError(self._said(exc)))
 
     def _cut(self, exc: BaseException | None) -> None:
-        """The connection ended inside an answer."""
-        self._fail(garbage("the backend's answer broke off", self._said(exc)))
+        """Handle the end of the connection inside a response."""
+        self._fail(garbage("the backend's response broke off", self._said(exc)))
 
-    # ---- the answer
+    # ---- the response
 
     def _complete(self, response: HttpResponse, *, keep: bool) -> None:
-        """``response`` is the answer. ``keep``: the connection may carry another exchange."""
+        """Finish the exchange with ``response``; ``keep`` allows another exchange on the
+        connection."""
         waiter, self._waiter = self._waiter, None
         assert waiter is not None
-        self._share = UNLIMITED  # whose it was counts it as long as it lasts
+        self._share = UNLIMITED  # the request's account keeps counting the response
         if keep and not self._transport.get_write_buffer_size():
             self._pool.released(self)
         else:
@@ -154,7 +166,7 @@ class Pooled(asyncio.BaseProtocol):
         self._fail(
             GatewayError(
                 Kind.TOO_LARGE,
-                f"the backend's answer is over the limit of {self._limits.body} bytes "
+                f"the backend's response is over the limit of {self._limits.body} bytes "
                 "(limits.body)",
                 origin=Origin.BACKEND,
                 detail=str(self._endpoint),
@@ -196,7 +208,7 @@ class Pool(Generic[Made]):
         self._trust: Final = trust if endpoint.tls else None
 
     def take(self) -> Made | None:
-        """An idle connection, or None."""
+        """Return an idle connection, or None."""
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
@@ -204,14 +216,15 @@ class Pool(Generic[Made]):
         return None
 
     async def connect(self, timeout: float) -> Made:
-        """A fresh connection within ``timeout`` and the connect limit. Raises CONNECT, TIMEOUT."""
-        allowed = self._limits.connect_time
+        """Return a new connection within ``timeout`` and ``limits.connect_time``. Raises CONNECT,
+        TIMEOUT."""
+        limit = self._limits.connect_time
         kind, public = Kind.CONNECT, "the backend could not be reached"
-        if timeout < allowed:
-            allowed = timeout
+        if timeout < limit:
+            limit = timeout
             kind, public = Kind.TIMEOUT, "the backend could not be reached in time"
         try:
-            async with asyncio.timeout(allowed):
+            async with asyncio.timeout(limit):
                 connection = await self._connected()
         except OSError as error:
             if not isinstance(error, TimeoutError):
@@ -231,7 +244,7 @@ class Pool(Generic[Made]):
         return self._make(self._limits, self._endpoint, self)
 
     async def close(self) -> None:
-        """Close all connections, busy ones too."""
+        """Close all connections, including busy ones."""
         if self._sweep is not None:
             self._sweep.cancel()
         for connection in tuple(self._open):
@@ -240,17 +253,17 @@ class Pool(Generic[Made]):
             self._emptied = self._loop.create_future()
             await self._emptied
 
-    # ---- what connections tell
+    # ---- called by connections
 
     def released(self, connection: Made) -> None:
-        """It may carry another exchange."""
+        """Take back a connection that can carry another exchange."""
         connection.idle_since = self._loop.time()
         self._idle.append(connection)
         if self._sweep is None:
             self._sweep = self._loop.call_later(_IDLE, self._close_old)
 
     def lost(self, connection: Made) -> None:
-        """It is closed."""
+        """Forget a closed connection."""
         self._open.discard(connection)
         if self._emptied is not None and not self._open and not self._emptied.done():
             self._emptied.set_result(None)
@@ -267,8 +280,11 @@ class Pool(Generic[Made]):
 
 
 class Pools(Generic[Made]):
-    """A pool for each endpoint. ``tls``: whom those trust that are spoken to by it; None: whom the
-    system does. Raises CertificateError."""
+    """One pool per endpoint.
+
+    ``tls`` has the authorities of TLS endpoints; None means those of the system. Raises
+    CertificateError.
+    """
 
     def __init__(self, limits: Limits, make: Make[Made], tls: ClientTls | None = None) -> None:
         self._limits: Final = limits
@@ -277,7 +293,7 @@ class Pools(Generic[Made]):
         self._of: dict[Endpoint, Pool[Made]] = {}
 
     def of(self, endpoint: Endpoint) -> Pool[Made]:
-        """The pool of ``endpoint``."""
+        """Return the pool of ``endpoint``."""
         pool = self._of.get(endpoint)
         if pool is None:
             if endpoint.tls and self._trust is None:

@@ -4,7 +4,7 @@ The C library returns blocks of this length to the system at once. New memory mu
 the kernel, and a virtual machine may have to request it from its host, which can take longer than
 all other work on a tensor (docs/decisions/0028-memory-for-long-bodies.md).
 
-- Rule 1. At most `max_unused_bytes` are kept unused, for `IDLE_SECONDS`.
+- Rule 1. At most ``max_unused_bytes`` are kept unused, for ``IDLE_SECONDS``.
 - Rule 2. A buffer is at most twice as long as requested, so counting bodies counts memory.
 """
 
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from infergate.core.limits import MIB
 
 LEAST: Final = 32 * MIB
-"""Bytes. The C library keeps shorter blocks itself (`runtime.memory`)."""
+"""Bytes. The C library keeps shorter blocks itself (``runtime.memory``)."""
 MOST: Final = 640 * MIB
 IDLE: Final = 30.0
 
@@ -30,14 +30,14 @@ Memory = npt.NDArray[np.uint8]
 
 
 def plain(size: int) -> memoryview:
-    """Allocate `size` bytes from the C library."""
+    """Allocate ``size`` bytes from the C library."""
     return np.empty(size, np.uint8).data
 
 
 class Rooms:
     """Allocates buffers and takes them back when nothing refers to them any more.
 
-    Buffers shorter than `min_bytes` come from `allocate_small` instead.
+    Buffers shorter than ``min_bytes`` come from ``allocate_small`` instead.
     """
 
     def __init__(self, least: int = LEAST, most: int = MOST) -> None:
@@ -50,7 +50,7 @@ class Rooms:
         self._due = 0.0  # time of the next sweep
 
     def room(self, size: int) -> memoryview:
-        """Return a buffer of `size` bytes with arbitrary contents.
+        """Return a buffer of ``size`` bytes with arbitrary contents.
 
         Untouched pages of a new buffer use no memory.
         """
@@ -77,7 +77,7 @@ class Rooms:
         return np.empty(size, np.uint8)
 
     def _weight(self, memory: Memory) -> int:
-        """Return the number of resident bytes of `memory`."""
+        """Return the number of resident bytes of ``memory``."""
         return memory.size
 
     def _gone(self, memory: Memory) -> None:
@@ -113,7 +113,7 @@ class Rooms:
             self._look_later(loop, self._unused[0][0])
 
     def let_go(self) -> None:
-        """Drop the buffers that have been unused for `IDLE_SECONDS`."""
+        """Drop the buffers that have been unused for ``IDLE_SECONDS``."""
         since = time.monotonic() - IDLE
         while self._unused and self._unused[0][0] <= since:
             self._drop()
@@ -125,5 +125,5 @@ room: Final = ROOMS.room
 
 
 def keep_at_most(size: int) -> None:
-    """Keep at most `size` unused bytes, and never more than `MAX_UNUSED_BYTES`."""
+    """Keep at most ``size`` unused bytes, and never more than ``MAX_UNUSED_BYTES``."""
     ROOMS.most = min(size, MOST)

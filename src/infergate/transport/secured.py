@@ -1,14 +1,14 @@
 """TLS between a client's socket and the protocol that serves it.
 
-One `TlsTransport` per connection is the protocol of the socket's transport and the transport of
+One ``TlsTransport`` per connection is the protocol of the socket's transport and the transport of
 the serving protocol. OpenSSL works between two memory BIOs. Bytes arrive in buffers that all
 connections of a listener share, because an event loop delivers them one connection at a time. (Why
 not the loops' own TLS: docs/decisions/0026-tls.md.)
 
 - Rule 1. Data is encrypted only when the socket can take it. A response that waits for a slow
-  reader waits in plain text and counts in `get_write_buffer_size`.
+  reader waits in plain text and counts in ``get_write_buffer_size``.
 - Rule 2. The serving protocol learns of the connection only after the handshake, which must
-  complete within `limits.header_time`.
+  complete within ``limits.header_time``.
 - Rule 3. The connection ends with a close_notify after all written data. The client's close_notify
   is not awaited.
 """
@@ -52,7 +52,7 @@ class Scratches:
 
 
 class Secured(asyncio.Transport, asyncio.BufferedProtocol):
-    """The TLS layer of one connection; `app` is the serving protocol."""
+    """The TLS layer of one connection; ``app`` is the serving protocol."""
 
     def __init__(self, host: Host, app: asyncio.BaseProtocol, scratches: Scratches) -> None:
         super().__init__()
@@ -220,7 +220,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
             self._end_of_client()
 
     def _open(self, room: memoryview) -> tuple[int, bool]:
-        """Decrypt into `room`; return the number of bytes, and whether there may be more.
+        """Decrypt into ``room``; return the number of bytes, and whether there may be more.
 
         Raises SSLError.
         """
@@ -243,7 +243,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
     # ---- sending
 
     def write(self, data: Buffer) -> None:
-        """Send `data`, or keep a reference to it until the socket can take it."""
+        """Send ``data``, or keep a reference to it until the socket can take it."""
         if self._closing or self._has_ended or not len(data):
             return
         if self._waiting or self._raw_paused or len(data) > _AT_ONCE:
@@ -255,7 +255,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._hold_back()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Send all of `list_of_data`."""
+        """Send all of ``list_of_data``."""
         if self._closing or self._has_ended:
             return
         for data in list_of_data:
@@ -390,7 +390,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         return self._size + self._raw.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return information on the socket, or `peer_identity`: the names in the client's
+        """Return information on the socket, or ``peer_identity``: the names in the client's
         certificate."""
         match name:
             case "peer_identity":

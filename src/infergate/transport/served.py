@@ -1,17 +1,18 @@
-"""A client's connection, however its requests are cut out of its bytes.
+"""The server side of a connection that serves an ``HttpApp``, however requests are framed.
 
-*Strategy.* A state machine in the protocol's callbacks. What the bytes mean is the matter of those
-derived from it (``http_connection``, ``frame_connection``): they gather a request as it arrives.
-Its one task starts when it is complete; until then a refusal is written straight from the callback.
-One timer serves all limits.
+A state machine in the protocol's callbacks. Subclasses (``http1``, ``framed``, ``compat``) parse
+the bytes and collect a request as it arrives. The connection's only task starts when the request
+is complete; until then a rejection is written directly from the callback. One timer serves all
+limits.
 
-*Rule 1.* The task belongs to the connection and is cancelled when the client goes away. An end of
-file counts as going away: TCP cannot tell a half-close from a close.
-*Rule 2.* Every request is released: when its answer is known, or when its task is over.
-*Rule 3.* A request refused before its body was read ends the connection: the answer is sent, the
-rest of the body read and thrown away for a while (closing at once would reset the connection and
-might destroy the answer on its way), then the connection is closed.
-*Rule 4.* The rest of an answer is pulled when what came before it has left our buffer, or nearly.
+- Rule 1. The task belongs to the connection and is cancelled when the client disconnects. End of
+  file counts as a disconnect, because TCP does not distinguish a half-close from a close.
+- Rule 2. Every request is released, either when its response is known or when its task ends.
+- Rule 3. A request rejected before its body was read ends the connection: send the response, read
+  and discard the rest of the body for a while, then close. Closing immediately would reset the
+  connection and could destroy the response in transit.
+- Rule 4. The next part of a streamed response is pulled only when the write buffer is empty, or
+  nearly.
 """
 
 from __future__ import annotations
@@ -39,24 +40,27 @@ from infergate.transport.timer import A_TURN, Timer, body_due
 log = logging.getLogger(__name__)
 
 _LINGER: Final = 5.0
-"""Seconds of reading on after an early refusal (nginx lingering_timeout: 5 s)."""
+"""Seconds to keep reading after an early rejection (nginx lingering_timeout: 5 s)."""
 
 
 class State(enum.Enum):
-    """Where a connection is in the life of a request."""
+    """The state of a connection with regard to its current request."""
 
-    HEAD = "waiting for a request, or inside its head"
-    BODY = "inside the body"
-    BUSY = "the application is answering"
-    FLUSH = "the answer is written, the client is slow to read it"
-    LINGER = "refused; reading the rest away"
-    LAST = "the last answer is written; closed as soon as the client has it"
-    CLOSED = "over"
+    HEAD = "waiting for a request, or reading its head"
+    BODY = "reading the body"
+    BUSY = "the application is handling the request"
+    FLUSH = "the response is written, but the client is slow to read it"
+    LINGER = "rejected early; discarding the rest of the request"
+    LAST = "the last response is written; closing once the client has taken it"
+    CLOSED = "closed"
 
 
 class Request(Protocol):
-    """A request on its way in. ``whole``: all of it was received; ``since`` is when its body began
-    to come (loop time), 0 before."""
+    """A request that is arriving.
+
+    ``whole``: it has been received completely. ``since``: when its body began to arrive (loop
+    time), 0 before.
+    """
 
     wire: HttpRequest
     call: Call
@@ -64,7 +68,7 @@ class Request(Protocol):
     whole: bool
 
     def release(self) -> None:
-        """Give back what was admitted, if anything was, and let go of the body."""
+        """Release the request if it was admitted, and drop the body."""
         ...
 
 
@@ -72,7 +76,7 @@ AnyRequest = TypeVar("AnyRequest", bound=Request)
 
 
 class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
-    """See the module."""
+    """The connection's state machine; ``host`` is its listener."""
 
     __slots__ = (
         "_host",
@@ -94,44 +98,49 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._timer = Timer(host.loop, self._expire)
         self._state = State.HEAD
         self._peer = ""
-        self._identity: tuple[str, ...] = ()  # see Call.peer_identity
-        self._request: AnyRequest | None = None  # from its head to its answer
+        self._identity: tuple[str, ...] = ()  # names in the client certificate
+        self._request: AnyRequest | None = None  # from its head to its response
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport
         self._paused = False
-        self._room: asyncio.Event | None = None  # where the rest of an answer waits for it
+        self._room: asyncio.Event | None = (
+            None  # set when the buffer has drained; a streamed response waits for it
+        )
         self._unsent: Final = Unsent(host.admission)
-        self._unreceived: Unreceived | None = None  # once a long body has come
+        self._unreceived: Unreceived | None = None  # created for the first long body
 
-    # ---- what those derived from it say
+    # ---- implemented by subclasses
 
     @property
     def _has_begun(self) -> bool:
-        """Whether the state HEAD means that some of a head is here."""
+        """Whether part of a head has arrived; meaningful in state HEAD."""
         raise NotImplementedError
 
     def _unread(self) -> HttpRequest:
-        """What stands for a request whose head was not read."""
+        """Return a placeholder for a request whose head was not read."""
         raise NotImplementedError
 
     def _send(self, response: HttpResponse) -> bool:
-        """Write ``response`` to the request, but for its rest; whether another may follow."""
+        """Write ``response`` without its body stream; return whether another may follow on the
+        connection."""
         raise NotImplementedError
 
     def _send_more(self, body: Sequence[Buffer] | None) -> None:
-        """Write more of the answer; None: that was all."""
+        """Write another part of the response; None ends it."""
         raise NotImplementedError
 
     def _go_on(self, *, received: bool) -> None:
-        """Free for another request, of which bytes may be here. ``received``: this is called while
-        bytes are being looked at, and the caller goes on with them."""
+        """Continue with the next request, of which bytes may have arrived.
+
+        ``received`` is True inside a receive callback, whose caller continues with those bytes.
+        """
         raise NotImplementedError
 
-    # ---- what asyncio tells
+    # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accepted."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by name
+        """Register with the listener, or abort if the gate refuses."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         self._peer = peer_of(transport)
         self._identity = transport.get_extra_info("peer_identity", ())
         if not self._host.opened(self, self._peer):
@@ -140,13 +149,13 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._timer.set(self._host.limits.header_time)
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
-        """The client went away, or we closed."""
+        """Cancel the request in progress."""
         self._state = State.CLOSED
         self._timer.close()
         if self._task is None:
             self._over(None)
         else:
-            # A callback, not the task's own end: a task cancelled before its first step has none.
+            # Not a `finally` in the task: a task cancelled before its first step never runs one.
             self._task.add_done_callback(self._over)
             self._task.cancel()
 
@@ -155,17 +164,20 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._end_body()
         if self._request is not None:
             self._request.release()
-        # A task that was cancelled knows its error, and that knows the frames that it went
-        # through: what they hold would stay until cycles are collected.
+        # A cancelled task refers to its error, and that to frames whose data would otherwise stay
+        # alive until the next garbage collection.
         self._task = None
         self._host.closed(self)
 
     def pause_writing(self) -> None:
-        """The client does not keep up with an answer."""
+        """Note that the client does not keep up with a response."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """It does again. (Closed here, asyncio's transport would end twice.)"""
+        """Continue after the write buffer has drained.
+
+        asyncio's transport would report its end twice if it were closed inside this callback.
+        """
         self._paused = False
         self._unsent.end()
         if self._state is State.FLUSH:
@@ -181,8 +193,8 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
     # ---- receiving
 
     def _await_body(self, received: int, missing: int) -> None:
-        """``received`` bytes of the request's body are here, and more is due: ``missing`` bytes,
-        or 0 where no length was announced."""
+        """Wait for more of the body: ``received`` bytes are here, ``missing`` are due (0 if its
+        length is unknown)."""
         request, host = self._request, self._host
         assert request is not None
         now = host.loop.time()
@@ -198,7 +210,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
             self._unreceived.end()
 
     def cut_off_sender(self) -> None:
-        """See ``guard.Sender``. What waits in the socket is read first."""
+        """Reject the body soon if it is still slow; bytes pending in the socket are read first."""
         self._host.loop.call_later(A_TURN, self._give_up_sender)
 
     def _give_up_sender(self) -> None:
@@ -209,7 +221,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
     # ---- answering
 
     def _start(self, request: AnyRequest) -> None:
-        """``request`` is complete: serve it."""
+        """Serve a complete request."""
         self._end_body()
         self._timer.stop()
         self._state = State.BUSY
@@ -219,9 +231,9 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         try:
             response = await app.respond(request.wire, request.call)
         except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001
-            cut = request.call.cut
-            if cut is not None and isinstance(failure, asyncio.CancelledError):
-                failure = cut
+            abort_error = request.call.cut
+            if abort_error is not None and isinstance(failure, asyncio.CancelledError):
+                failure = abort_error
             response = http_answer.instead(failure, app, request.wire, request.call)
         if response.rest is not None:
             await self._answer_on(response, response.rest, request)
@@ -231,17 +243,17 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
             self._answer(response)
 
     async def _answer_on(self, response: HttpResponse, rest: Rest, request: AnyRequest) -> None:
-        """Rule 4."""
+        """Write a streamed response (Rule 4)."""
         try:
             keep = self._send(response)
             while True:
                 await self._has_room()
-                body = await rest.next()
-                self._send_more(body)
-                if body is None:
+                part = await rest.next()
+                self._send_more(part)
+                if part is None:
                     break
         except Exception:
-            log.exception("an answer was given up", extra=BUG)
+            log.exception("a streamed response was aborted", extra=BUG)
             self._transport.abort()
             return
         finally:
@@ -254,7 +266,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
             self._sent((), keep=keep)
 
     async def _has_room(self) -> None:
-        """Wait until the client has taken most of what was written, for as long as it takes any."""
+        """Wait until the client has taken most of what was written."""
         if self._paused:
             self._room = asyncio.Event()
             self._flush(State.BUSY)
@@ -262,10 +274,10 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
             self._room = None
 
     def _refuse(self, error: GatewayError) -> None:
-        """Turn the request away, wherever in it the connection is."""
+        """Reject the current request in whatever state the connection is."""
         self._end_body()
         request = self._request
-        if request is None:  # inside its head
+        if request is None:  # the head is incomplete
             wire = self._unread()
             call = Call(self._peer, time.monotonic(), peer_identity=self._identity)
         else:
@@ -284,7 +296,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
             self._sent(response.body, keep=keep)
 
     def _sent(self, body: Sequence[Buffer], *, keep: bool) -> None:
-        """All of the answer is written, with ``body`` last."""
+        """Finish a response that has been written completely, ``body`` being its last part."""
         if not keep:
             self._close(body)
         elif self._paused:
@@ -293,7 +305,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
             self._next()
 
     def _next(self) -> None:
-        """The connection is free for another request, which may have come already."""
+        """Accept the next request, which may have arrived already."""
         if self._is_last():
             self._close()
             return
@@ -304,12 +316,12 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._go_on(received=state is State.HEAD or state is State.BODY)
 
     def _flush(self, state: State, body: Sequence[Buffer] = ()) -> None:
-        """Wait for the client, which has not taken all of what was written, such as ``body``."""
+        """Wait for the client to take what was written, of which ``body`` is the last part."""
         self._state = state
-        waiting = self._transport.get_write_buffer_size()
-        if waiting:  # what the system has taken of the answer is held as long as the rest
-            waiting = max(waiting, size(body))
-        self._unsent.begin(waiting, self._host.loop.time(), self)
+        unsent = self._transport.get_write_buffer_size()
+        if unsent:  # the whole last part stays in memory until all of it is taken
+            unsent = max(unsent, size(body))
+        self._unsent.begin(unsent, self._host.loop.time(), self)
         self._timer.set_at(self._unsent.due(self._host.limits))
 
     def _close(self, body: Sequence[Buffer] = ()) -> None:
@@ -317,8 +329,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._transport.close()
 
     def _wait_for_the_end(self) -> None:
-        """The client ended its half: what it has not taken of answers before is all that keeps the
-        connection, and has its time like any last answer."""
+        """Wait for the client to take earlier responses, although it has closed its half."""
         if self._state is not State.CLOSED:
             self._flush(State.LAST)
 
@@ -328,10 +339,10 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         if self._transport.can_write_eof():
             try:
                 self._transport.write_eof()
-            except OSError:  # the client has reset the connection meanwhile
+            except OSError:  # the client has reset the connection
                 self._transport.abort()
 
-    # ---- time, and the end of the server
+    # ---- timeouts and shutdown
 
     def _expire(self) -> None:
         if self._state is State.BODY:
@@ -354,26 +365,28 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._transport.abort()
 
     def _give_up_reader(self) -> None:
-        if not self._unsent.size:  # it has read all meanwhile
+        if not self._unsent.size:  # the client has read everything meanwhile
             return
-        self._host.door.refuse(Refusal.SLOW_READER, self._peer, "it does not read its answer")
+        self._host.door.refuse(
+            Refusal.SLOW_READER, self._peer, "the client does not read its response"
+        )
         self._transport.abort()
 
     def awaited(self) -> int:
-        """See ``guard.Client``."""
+        """Return the number of bytes that the client has not taken yet."""
         return self._transport.get_write_buffer_size()
 
     def cut_off(self) -> None:
-        """See ``guard.Client``."""
+        """Disconnect the client soon if it still has not read its response."""
         self._host.loop.call_soon(self._give_up_reader)
 
     def finish(self) -> None:
-        """Close when the request being received or answered is done; now where there is none."""
+        """Close after the request in progress, or now if there is none."""
         if (self._state is State.HEAD and not self._has_begun) or self._state is State.LINGER:
             self._transport.close()
 
     def give_up(self, error: GatewayError) -> None:
-        """Answer what is under way with ``error``, and close."""
+        """Answer the request in progress with ``error``, and close."""
         request = self._request
         if self._task is not None and request is not None:
             request.call.cut = error
@@ -384,14 +397,15 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
             self._transport.abort()
 
     def _is_last(self) -> bool:
-        """Whether the connection ends with this answer, however its client asked."""
+        """Whether the connection ends with this response regardless of what the client asked
+        for."""
         return self._host.stopping
 
     def calls(self) -> Iterator[asyncio.Task[None]]:
-        """What serves its request now."""
+        """Return the task that is serving the request, if any."""
         if self._task is not None:
             yield self._task
 
     def abort(self) -> None:
-        """Close now, cancelling what is under way."""
+        """Close now and cancel the request in progress."""
         self._transport.abort()

@@ -25,8 +25,8 @@ A_TURN: Final = 0.01
 
 
 def body_due(limits: Limits, since: float, received: int, now: float) -> float:
-    """Return when more bytes must arrive of a body that began at `since`, with `received` bytes so
-    far.
+    """Return when more bytes must arrive of a body that began at ``since``, with ``received``
+    bytes so far.
 
     The limits are the pause between bytes and the average rate. All times are on one clock.
     """
@@ -35,7 +35,7 @@ def body_due(limits: Limits, since: float, received: int, now: float) -> float:
 
 
 class Timer:
-    """Calls `callback` at the time that was set last.
+    """Calls ``callback`` at the time that was set last.
 
     The loop's timer is moved only when it fires, so a busy connection never touches the loop's
     timers.
@@ -51,11 +51,11 @@ class Timer:
         self._alarm: asyncio.TimerHandle | None = None
 
     def set(self, seconds: float) -> None:
-        """Fire in `seconds`, unless set again before."""
+        """Fire in ``seconds``, unless set again before."""
         self.set_at(self._loop.time() + seconds)
 
     def set_at(self, due: float) -> None:
-        """Fire at `due` on the loop's clock, unless set again before."""
+        """Fire at ``due`` on the loop's clock, unless set again before."""
         self._due = due
         handle = self._alarm
         if handle is None or handle.when() > due:

@@ -43,7 +43,7 @@ class Trust:
     name."""
 
     def __init__(self, settings: ClientTls | None, protocol: str = "http/1.1") -> None:
-        """`protocol` is offered in ALPN. Raises CertificateError."""
+        """``protocol`` is offered in ALPN. Raises CertificateError."""
         self._settings: Final = settings or ClientTls()
         self._protocol: Final = protocol
         tls = self._settings
@@ -51,7 +51,7 @@ class Trust:
         self._context = self._load()
 
     def name(self, host: str) -> str:
-        """Return the name that the certificate of `host` must be valid for."""
+        """Return the name that the certificate of ``host`` must be valid for."""
         return self._settings.server_name or host
 
     def context(self) -> ssl.SSLContext:

@@ -12,7 +12,7 @@ _EVERY: Final = 1.0
 
 
 class Watch:
-    """Checks `files` on request, at most once a second.
+    """Checks ``files`` on request, at most once a second.
 
     It detects changed contents, replaced files, and changed targets of symbolic links.
     """
@@ -20,7 +20,7 @@ class Watch:
     def __init__(
         self, files: Iterable[Path | None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """None in `files` is ignored. `clock` is in seconds."""
+        """None in ``files`` is ignored. ``clock`` is in seconds."""
         self._files: Final = [file for file in files if file is not None]
         self._clock: Final = clock
         self._looked = clock()

@@ -24,13 +24,13 @@ class Offer:
     __slots__ = ("_begun", "_hello", "_protocols")
 
     def __init__(self, protocols: Collection[str]) -> None:
-        """`protocols` are those supported by the listener."""
+        """``protocols`` are those supported by the listener."""
         self._protocols: Final = {name.encode("ascii") for name in protocols}
         self._begun: bytearray | None = bytearray() if protocols else None
         self._hello = bytearray()
 
     def excludes(self, data: memoryview) -> bool:
-        """Whether the client offers protocols but none that is supported; `data` is the next
+        """Whether the client offers protocols but none that is supported; ``data`` is the next
         received part."""
         if self._begun is None:
             return False
@@ -45,7 +45,7 @@ class Offer:
         return offered is not None and not self._protocols & offered
 
     def _is_complete(self, begun: bytearray) -> bool:
-        """Move whole records from `begun`; return whether the ClientHello is complete.
+        """Move whole records from ``begun``; return whether the ClientHello is complete.
 
         Raises ValueError if it is not a ClientHello.
         """
@@ -92,7 +92,7 @@ def _extensions(told: bytes) -> list[tuple[int, bytes]]:
 
 
 def _after(told: bytes, at: int, size: int) -> int:
-    """Return the end of a vector whose length field, of `size` bytes, is at `at`. Raises
+    """Return the end of a vector whose length field, of ``size`` bytes, is at ``at``. Raises
     ValueError."""
     end = at + size + int.from_bytes(told[at : at + size])
     if end > len(told):

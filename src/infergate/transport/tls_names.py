@@ -8,18 +8,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _KINDS: Final = ("URI", "DNS", "email", "IP Address")
-"""The subjectAltName types that identify a client, as `ssl` spells them, in the order of
+"""The subjectAltName types that identify a client, as ``ssl`` spells them, in the order of
 reporting."""
 
 
 def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the names in a verified certificate, as `SSLObject.getpeercert` describes it."""
+    """Return the names in a verified certificate, as ``SSLObject.getpeercert`` describes it."""
     entries = (certificate or {}).get("subjectAltName", ())
     return tuple(name for wanted in _KINDS for kind, name in entries if kind == wanted)
 
 
 class Allowed:
-    """Admits clients with a name that matches one of `globs`; admits all if there are none."""
+    """Admits clients with a name that matches one of ``globs``; admits all if there are none."""
 
     def __init__(self, globs: Iterable[str]) -> None:
         self._patterns: Final = [re.compile(fnmatch.translate(glob)) for glob in globs]

@@ -41,7 +41,7 @@ _ASKING: Final = {
 
 
 class ServerCertificates:
-    """The TLS context of the listener `name`, reloaded when its files change."""
+    """The TLS context of the listener ``name``, reloaded when its files change."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class ServerCertificates:
         reloaded: Callable[[bool], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`protocols` are the ALPN names served; empty if the protocol has none. `on_reload` is
-        called after each change of the files with whether they were loaded. Raises
+        """``protocols`` are the ALPN names served; empty if the protocol has none. ``on_reload``
+        is called after each change of the files with whether they were loaded. Raises
         CertificateError."""
         self._name: Final = name
         self.settings: Final = settings

@@ -1,7 +1,7 @@
-"""A bound on how many exchanges an endpoint has at a time; the others wait for their turn.
+"""A limit on the number of concurrent exchanges per endpoint; further ones wait.
 
-Some servers serve one connection at a time (graphpipe-py's). A few more wait with the system; then
-it lets no one in, and a client takes the server for dead.
+Some servers (graphpipe-py) serve one connection at a time and let a few more wait in the backlog.
+Beyond that connecting fails, and a client would consider the server dead.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from infergate.transport.base import Dropping, Endpoint, HttpStreamUpstream
 
 
 class Turns:
-    """An :data:`~infergate.transport.base.HttpUpstream`: ``upstream`` with ``most`` exchanges at a
-    time to each endpoint, first come, first served."""
+    """An ``HttpUpstream`` with at most ``max_exchanges`` concurrent exchanges per endpoint, in
+    FIFO order."""
 
     def __init__(self, upstream: HttpStreamUpstream, most: int) -> None:
         self._upstream: Final = upstream
@@ -28,7 +28,7 @@ class Turns:
         )
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
-        """See :class:`~infergate.transport.base.Upstream`. Raises TIMEOUT also while it waits."""
+        """Wait for a free slot, then exchange. ``timeout`` covers both."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         async with self._turn(endpoint, deadline):
@@ -37,22 +37,21 @@ class Turns:
     async def stream(
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[HttpResponse, None]:
-        """See :class:`~infergate.transport.base.StreamUpstream`. A stream has its turn to its
-        end."""
+        """Wait for a free slot, then stream. The stream keeps its slot until it ends."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         async with self._turn(endpoint, deadline):
-            left = None if deadline is None else deadline - loop.time()
-            async with aclosing(self._upstream.stream(wire, endpoint, left)) as answers:
-                async for answer in answers:
-                    yield answer
+            remaining = None if deadline is None else deadline - loop.time()
+            async with aclosing(self._upstream.stream(wire, endpoint, remaining)) as responses:
+                async for response in responses:
+                    yield response
 
     @asynccontextmanager
     async def _turn(self, endpoint: Endpoint, deadline: float | None) -> AsyncGenerator[None, None]:
-        free = self._free[endpoint]
+        slots = self._free[endpoint]
         try:
             async with asyncio.timeout_at(deadline):
-                await free.acquire()
+                await slots.acquire()
         except TimeoutError:
             raise GatewayError(
                 Kind.TIMEOUT,
@@ -63,10 +62,10 @@ class Turns:
         try:
             yield
         finally:
-            free.release()
+            slots.release()
 
     async def drop(self, endpoint: Endpoint) -> None:
-        """See :class:`~infergate.transport.base.Dropping`."""
+        """Close all connections to ``endpoint`` and forget its slots."""
         self._free.pop(endpoint, None)
         if isinstance(self._upstream, Dropping):
             await self._upstream.drop(endpoint)

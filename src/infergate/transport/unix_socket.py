@@ -5,7 +5,7 @@
 - Rule 2. The file gets its mode before the socket listens, so nothing connects earlier.
 - Rule 3. Only the file created here is removed; another process may have replaced it.
 - Rule 4. A socket that is bound but not listening yet looks abandoned. The path is therefore
-  claimed by locking the file `<path>.lock`, before the path is examined and until the socket is
+  claimed by locking the file ``<path>.lock``, before the path is examined and until the socket is
   closed. The lock ends with its process; the lock file is deleted if possible.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 class SocketFile:
-    """The socket file at `path`, created with `mode`."""
+    """The socket file at ``path``, created with ``mode``."""
 
     def __init__(self, path: str, mode: int) -> None:
         self._path = Path(path)

@@ -19,7 +19,7 @@ _KINDS: Final = frozenset({socket.AF_INET, socket.AF_INET6})
 
 
 class Waking:
-    """The receive watermark of one connection; `min_bytes` is its current value."""
+    """The receive watermark of one connection; ``min_bytes`` is its current value."""
 
     __slots__ = ("_socket", "least")
 
@@ -36,7 +36,7 @@ class Waking:
         self.least = 1
 
     def wait_for(self, least: int) -> None:
-        """Notify the loop only when `min_bytes` (at least 1) bytes have arrived."""
+        """Notify the loop only when ``min_bytes`` (at least 1) bytes have arrived."""
         if least == self.least or self._socket is None:
             return
         try:

@@ -90,10 +90,10 @@ async def test_nobody_listens(
     ("answer", "public"),
     [
         (b"", "the backend closed the connection before answering"),
-        (b"\4", "the backend's answer broke off"),
-        (b"\4\0\0\0", "the backend's answer broke off"),
-        (b"\4\0\0\0abc", "the backend's answer broke off"),
-        (framed(b""), "the backend's answer is an empty frame"),
+        (b"\4", "the backend's response broke off"),
+        (b"\4\0\0\0", "the backend's response broke off"),
+        (b"\4\0\0\0abc", "the backend's response broke off"),
+        (framed(b""), "the backend's response is an empty frame"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the backend speaks HTTP, not frames"),
     ],
 )

@@ -1,1 +1,1 @@
-"""HTTP/1.1 without sockets: bytes in, requests out."""
+"""HTTP/1.1 without sockets: bytes in, messages out."""

@@ -1,7 +1,7 @@
-"""Plain answers of a backend, read by us; all others are left to a parser that is lenient.
+"""Fast parsing of plain response heads; all others are left to ``response_reader``.
 
-*Rule.* Nothing is refused here. An answer is plain whose head is here whole, is strictly HTTP/1.1,
-and says how long its body is, once and in no other way.
+Nothing is rejected here. A response is plain if its head has arrived completely, is strict
+HTTP/1.1, and states the length of the body exactly once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _MOST_LINES: Final = 100
 
 
 class PlainHead:
-    """Of an answer with a body of ``length`` bytes. ``size`` is its own length."""
+    """The head of a plain response with a body of ``length`` bytes; ``size`` is the length of the
+    head."""
 
     __slots__ = ("headers", "keep", "length", "size", "status")
 
@@ -32,7 +33,7 @@ class PlainHead:
 
 
 class PlainHeads:
-    """Reads those of one connection, and remembers them."""
+    """Parses the plain response heads of one connection, with a cache."""
 
     __slots__ = ("_known",)
 
@@ -40,7 +41,8 @@ class PlainHeads:
         self._known: Known[PlainHead] = Known()
 
     def read(self, data: bytes, method: str) -> PlainHead | None:
-        """That of ``data``, which answers ``method``; None where it is not plain."""
+        """Return the head at the start of ``data``, the response to ``method``; None if it is not
+        plain."""
         size = data.find(b"\r\n\r\n", 0, _LONGEST) + 4
         if size < 4 or method == "HEAD":
             return None
@@ -57,16 +59,16 @@ def _read(raw: bytes) -> PlainHead | None:
     lines = raw.count(b"\r\n") - 2
     if lines > _MOST_LINES or not raw.startswith(b"HTTP/1.1 "):
         return None
-    found = Found()
-    parser = httptools.HttpResponseParser(found)
+    fields = Found()
+    parser = httptools.HttpResponseParser(fields)
     try:
         parser.feed_data(raw)
     except (httptools.HttpParserError, httptools.HttpParserUpgrade):
         return None
-    status, headers = parser.get_status_code(), found.headers
+    status, headers = parser.get_status_code(), fields.headers
     if (
-        found.lines != lines
-        or found.doubtful
+        fields.lines != lines
+        or fields.doubtful
         or "content-length" not in headers
         or "transfer-encoding" in headers
         or "upgrade" in headers

@@ -1,7 +1,7 @@
-"""The chunked coding (RFC 9112, 7.1), read strictly.
+"""Strict decoding of the chunked transfer coding (RFC 9112, 7.1).
 
-*Rule 1.* Lines end with CRLF and nothing else. A size has at most 16 hexadecimal digits.
-*Rule 2.* Extensions and trailers are bounded, and dropped.
+- Rule 1. Lines end with CRLF only. A chunk size has at most 16 hexadecimal digits.
+- Rule 2. Extensions and trailers are limited in size, and discarded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _CRLF: Final = b"\r\n"
 
 
 class Chunks:
-    """A body in chunks, of which ``body`` has come; ``whole`` when that is all."""
+    """A body in chunked coding: ``body`` is what has been decoded, ``is_complete`` whether that is
+    all."""
 
     __slots__ = ("_ends", "_left", "_limits", "_trailers", "_trailing", "body", "whole")
 
@@ -29,16 +30,16 @@ class Chunks:
         self.body = bytearray()
         self.whole = False
         self._limits = limits
-        self._left = 0  # of the chunk that has begun
-        self._ends = False  # the CRLF after a chunk comes next
-        self._trailing = False  # the last chunk has come
+        self._left = 0  # bytes missing of the current chunk
+        self._ends = False  # the CRLF after a chunk is due
+        self._trailing = False  # the last chunk has arrived
         self._trailers = 0
 
     def take(self, data: bytes, at: int) -> int:
-        """Take what is in ``data`` from ``at`` on; where the rest begins, for which more must come.
+        """Decode ``data`` from ``at`` on; return the position up to which it was consumed.
 
-        Raises HeadError where it is no chunked body, TOO_LARGE as soon as a size is told that
-        makes it too long.
+        Raises HeadError for malformed chunks, and TOO_LARGE as soon as an announced size exceeds
+        the limit.
         """
         with memoryview(data) as view:
             while not self._trailing:
@@ -50,9 +51,9 @@ class Chunks:
                     if self._left:
                         return at
                 if self._ends:
-                    found = data[at : at + 2]
-                    if found != _CRLF:
-                        if not _CRLF.startswith(found):
+                    ending = data[at : at + 2]
+                    if ending != _CRLF:
+                        if not _CRLF.startswith(ending):
                             raise _broken()
                         return at
                     at += 2
@@ -71,9 +72,9 @@ class Chunks:
         if not size:
             self._trailing = True
             return
-        whole = len(self.body) + size
-        if whole > self._limits.body:
-            raise http_head.too_large(whole, self._limits)
+        total = len(self.body) + size
+        if total > self._limits.body:
+            raise http_head.too_large(total, self._limits)
         self._left = size
         self._ends = True
 

@@ -1,10 +1,10 @@
-"""What the head of a request says, read by ``httptools`` (llhttp, strict) and checked by us.
+"""Parsing of request heads with ``httptools`` (llhttp, strict), plus further checks.
 
-*Strategy.* Clients send the same head over and over. What one says follows from its bytes alone, so
-it is remembered with them. Each connection remembers for itself: nobody meets what another sent.
+Clients send the same head over and over, and its meaning depends on its bytes alone. Parsed heads
+are therefore cached by their bytes, separately for each connection.
 
-*Rule 1.* The parser is given a whole head and nothing else. Where a body ends is never its matter.
-*Rule 2.* Only a head that passed every check is remembered.
+- Rule 1. The parser receives a whole head and nothing else. It never decides where a body ends.
+- Rule 2. Only a head that passed every check is cached.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from infergate.core.limits import KIB, Limits
 from infergate.transport import http_head
 
 REMEMBERED: Final = 64 * KIB
-"""What the remembered heads of a connection may take, nearly."""
+"""Approximate maximum size of a connection's cached heads, in bytes."""
 _PER_FIELD: Final = 256
-"""What a header line costs beside its bytes: two strings, and its place in a mapping."""
+"""Cost of a header line besides its bytes: two strings and a dict entry."""
 
 _AROUND_TARGET: Final = 32
-"""The longest method, a version and two blanks have less."""
+"""Upper bound for the method, the version and two spaces of a request line."""
 _ONCE: Final = frozenset(
     {
         "content-length",
@@ -40,17 +40,19 @@ _ONCE: Final = frozenset(
         "user-agent",
     }
 )
-"""Fields with one value (aiohttp's list). Where one comes twice, readers may choose differently."""
+"""Fields with a single value (aiohttp's list). If one is repeated, readers may disagree on its
+value."""
 _VERSIONS: Final = {"1.1": (1, 1), "1.0": (1, 0)}
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]+)(/[^?#]*)?(?:\?([^#]*))?(?:#.*)?")
 
 
 class Head:
-    """``headers`` are lower-case, ``length`` is what Content-Length says, 0 without. ``keep``: the
-    client wants to go on after it; ``old``: HTTP/1.0; ``waits``: the body comes when the client is
-    told to send it (RFC 9110, 10.1.1).
+    """A parsed request head.
 
-    ``wrong`` is what it is refused for, though it could be read.
+    ``headers`` have lower-case names. ``length`` is the Content-Length, 0 without one.
+    ``keep_alive``: the client wants to keep the connection. ``is_http10``: the request is
+    HTTP/1.0. ``expects_continue``: the client waits for 100 Continue before it sends the body (RFC
+    9110, 10.1.1). ``error`` is set if the head is well-formed but the request must be rejected.
     """
 
     __slots__ = (
@@ -67,42 +69,44 @@ class Head:
     )
 
     def __init__(self, raw: bytes, limits: Limits) -> None:
-        """Of ``raw``, which ends with the empty line. Raises HeadError where it is none."""
+        """Parse ``raw``, which ends with the empty line. Raises HeadError."""
         check_size(raw[:-4], limits)
         lines = raw.count(b"\r\n") - 2
         if lines > limits.header_count:
             raise http_head.too_many_headers(limits)
-        found = Found()
-        parser = httptools.HttpRequestParser(found)
+        fields = Found()
+        parser = httptools.HttpRequestParser(fields)
         try:
             parser.feed_data(raw)
         except httptools.HttpParserUpgrade:
-            pass  # all of the head was read; to what it would upgrade is not served here
+            pass  # the whole head was read; upgrades are not supported
         except httptools.HttpParserError:
             raise http_head.not_http() from None
         method, version = parser.get_method(), parser.get_http_version()
-        line = b"%b %b HTTP/%b\r\n" % (method, found.target, version.encode("ascii"))
-        headers = found.headers
+        line = b"%b %b HTTP/%b\r\n" % (method, fields.target, version.encode("ascii"))
+        headers = fields.headers
         if (
-            not raw.startswith(line)  # llhttp reads RTSP and more blanks, too
-            or method == b"PRI"  # HTTP/2, begun without asking
-            or found.lines != lines
-            or found.doubtful
+            not raw.startswith(line)  # llhttp also accepts RTSP and extra spaces
+            or method == b"PRI"  # the HTTP/2 preface
+            or fields.lines != lines
+            or fields.doubtful
             or ("host" not in headers and version == "1.1")
         ):
             raise http_head.not_http()
         self.method = method.decode("ascii")
         self.headers = headers
         self.length = int(headers.get("content-length", 0))
-        self.chunked = "transfer-encoding" in headers  # llhttp: the last of them is chunked
+        self.chunked = (
+            "transfer-encoding" in headers
+        )  # llhttp ensures that the last coding is chunked
         self.old = version == "1.0"
         self.keep = keeps(headers, old=self.old)
         self.waits = not self.old and headers.get("expect", "").lower() == "100-continue"
-        target = found.target.decode("latin-1")
+        target = fields.target.decode("latin-1")
         self.path, _, self.query = target.partition("?")
         self.wrong: GatewayError | None = None
         try:
-            if found.size > limits.headers:
+            if fields.size > limits.headers:
                 raise http_head.headers_too_large(limits)
             http_head.check(self.method, target, _version(version), headers, limits)
             if not target.startswith("/"):
@@ -111,14 +115,14 @@ class Head:
             self.wrong = error
 
     def _place(self, target: str) -> None:
-        """RFC 9112, 3.2: the other forms of a target."""
+        """Parse a target in absolute or asterisk form (RFC 9112, 3.2)."""
         if target == "*" and self.method == "OPTIONS":
             return
-        form = _ABSOLUTE.fullmatch(target)
-        if form is None or not http_head.is_host(form[1]):
+        parts = _ABSOLUTE.fullmatch(target)
+        if parts is None or not http_head.is_host(parts[1]):
             raise http_head.not_http()
-        self.path, self.query = form[2] or "/", form[3] or ""
-        self.headers["host"] = form[1]  # the Host field is ignored (3.2.2)
+        self.path, self.query = parts[2] or "/", parts[3] or ""
+        self.headers["host"] = parts[1]  # the Host field is ignored (3.2.2)
 
 
 def _version(told: str) -> tuple[int, ...]:
@@ -126,8 +130,10 @@ def _version(told: str) -> tuple[int, ...]:
 
 
 def keeps(headers: Mapping[str, str], *, old: bool) -> bool:
-    """Whether the client goes on as before (RFC 9112, 9.3). Nothing is upgraded here, so one that
-    asks for that is answered, and no more."""
+    """Whether the client wants to keep the connection (RFC 9112, 9.3).
+
+    Nothing is upgraded here, so a request for an upgrade is answered and the connection closed.
+    """
     connection = headers.get("connection")
     if connection is None:
         return not old
@@ -138,8 +144,11 @@ def keeps(headers: Mapping[str, str], *, old: bool) -> bool:
 
 
 class Found:
-    """What the parser tells. ``headers`` are as :func:`http_head.lowered` makes them, ``size`` as
-    :func:`http_head.check_fields` counts; ``doubtful``: one came twice of which one is allowed."""
+    """Collects what the parser reports.
+
+    ``headers`` are as ``merge_headers`` returns them, and ``size`` is counted as in
+    ``check_fields``. ``has_repeated`` is set if a single-valued field is repeated.
+    """
 
     __slots__ = ("doubtful", "headers", "lines", "size", "target")
 
@@ -151,11 +160,11 @@ class Found:
         self.doubtful = False
 
     def on_url(self, target: bytes) -> None:
-        """The parser found the target, or a part of it."""
+        """Parser callback: the target, or a part of it."""
         self.target += target
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """The parser found a line."""
+        """Parser callback: a header line."""
         value = value.rstrip(b" \t")
         key = name.decode("ascii").lower()
         try:
@@ -175,7 +184,7 @@ Meaning = TypeVar("Meaning")
 
 
 class Known(Generic[Meaning]):
-    """What heads mean, by their bytes; bounded."""
+    """A bounded cache of parsed heads, keyed by their bytes."""
 
     __slots__ = ("_known", "_weight")
 
@@ -184,11 +193,11 @@ class Known(Generic[Meaning]):
         self._weight = 0
 
     def get(self, raw: bytes) -> Meaning | None:
-        """What ``raw`` means, if that is known."""
+        """Return the parsed form of ``raw`` if it is cached."""
         return self._known.get(raw)
 
     def learn(self, raw: bytes, meaning: Meaning, headers: Mapping[str, str]) -> None:
-        """``raw``, which has ``headers``, means ``meaning``."""
+        """Cache the parsed form of ``raw``, whose headers are ``headers``."""
         weight = 2 * len(raw) + _PER_FIELD * (1 + len(headers))
         if self._weight + weight > REMEMBERED:
             self._known.clear()
@@ -199,7 +208,7 @@ class Known(Generic[Meaning]):
 
 
 class Heads:
-    """Reads the heads of one connection."""
+    """Parses the request heads of one connection."""
 
     __slots__ = ("_known", "_limits")
 
@@ -208,10 +217,10 @@ class Heads:
         self._known: Known[Head] = Known()
 
     def read(self, raw: bytes) -> Head:
-        """What ``raw`` says, which ends with the empty line. Raises HeadError."""
-        known = self._known.get(raw)
-        if known is not None:
-            return known
+        """Parse ``raw``, which ends with the empty line. Raises HeadError."""
+        cached = self._known.get(raw)
+        if cached is not None:
+            return cached
         head = Head(raw, self._limits)
         if head.wrong is None:
             self._known.learn(raw, head, head.headers)
@@ -219,7 +228,7 @@ class Heads:
 
 
 def check_size(begun: bytes, limits: Limits) -> None:
-    """Raises HeadError where a head that begins so, and may be complete, is too large."""
+    """Raise HeadError if a head, which may be incomplete, is already too large."""
     if len(begun) <= limits.headers:
         return
     line, _, fields = begun.partition(b"\r\n")
@@ -230,7 +239,7 @@ def check_size(begun: bytes, limits: Limits) -> None:
 
 
 class Judge:
-    """Tells of a head that comes in pieces whether it can still become one."""
+    """Decides whether an incomplete head can still become valid."""
 
     __slots__ = ("_parser", "_seen")
 
@@ -239,7 +248,7 @@ class Judge:
         self._seen = 0
 
     def allows(self, begun: bytes) -> bool:
-        """Whether ``begun``, which is longer each time, may be the beginning of a head."""
+        """Whether ``received``, which grows with each call, may be the start of a head."""
         try:
             self._parser.feed_data(begun[self._seen :])
         except httptools.HttpParserError:

@@ -1,7 +1,7 @@
-"""Answers of a backend that are not plain, read by ``httptools`` (llhttp) as leniently as aiohttp's
-client reads them.
+"""Parsing of backend responses with ``httptools`` (llhttp), as lenient as aiohttp's client.
 
-*Rule.* What no limit of ours counts is bounded here: heads, and what is neither head nor body.
+Sizes that no configured limit covers are bounded here: heads, and data that is neither head nor
+body.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from infergate.transport.h1.head import Found
 
 _MOST_LINES: Final = 256
 _LONGEST_REST: Final = MIB
-"""A head that has no end yet, or the sizes and trailers of chunks, in one go."""
+"""Maximum size of an unfinished head, or of chunk sizes and trailers in one piece."""
 
 
 class LenientReader:
-    """An :class:`~infergate.transport.http_exchange.AnswerReader`."""
+    """A ``ResponseReader`` that tolerates common deviations from HTTP."""
 
     __slots__ = (
         "_ends_with_it",
@@ -39,12 +39,12 @@ class LenientReader:
     )
 
     def __init__(self, method: str, longest: int) -> None:
-        """``longest``: bytes of a header line's value."""
+        """``max_field_bytes`` limits each header name and value."""
         self._longest: Final = longest
         self._has_body = method != "HEAD"
-        self._found: Found | None = Found()  # until the head is here
-        self._idle = 0  # bytes since the last that were of use
-        self._ends_with_it = False  # the body ends with the connection
+        self._found: Found | None = Found()  # until the head is complete
+        self._idle = 0  # bytes since the last useful ones
+        self._ends_with_it = False  # the end of the connection ends the body
         self._parts: list[bytes] = []
         self.status = 0
         self.headers: Mapping[str, str] = NO_HEADERS
@@ -58,8 +58,8 @@ class LenientReader:
         )
 
     def feed(self, data: bytes) -> None:
-        """``data`` came. Raises ValueError where that is no HTTP."""
-        # The parser would take what came behind a head for the body that it announces.
+        """Parse ``data``. Raises ValueError if it is not HTTP."""
+        # After a HEAD request the parser would take bytes behind the head for the announced body.
         for piece in (data,) if self._has_body else data.splitlines(keepends=True):
             if self._parser is None:
                 self.keep = False
@@ -76,56 +76,56 @@ class LenientReader:
             if not self.whole:
                 raise ValueError(str(error.__context__ or error)) from error
         if self.whole:
-            self._parser = None  # they know each other
+            self._parser = None  # breaks a reference cycle
         elif self._idle > _LONGEST_REST:
             self._parser = None
-            raise ValueError("a head or a trailer without end")
+            raise ValueError("a head or trailer that does not end")
 
     def end(self) -> None:
-        """Nothing more will come. Raises ValueError where something is missing."""
+        """Handle the end of the connection. Raises ValueError if the body is incomplete."""
         self._parser = None
         self.keep = False
         if not self.whole and not self._ends_with_it:
-            raise ValueError("the body is not whole")
+            raise ValueError("the body is incomplete")
         self.whole = True
 
     def take(self) -> bytes:
-        """What came of the body since."""
+        """Return the body bytes received since the last call."""
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    # ---- what the parser tells
+    # ---- called by the parser
 
     def on_message_begin(self) -> None:
-        """An answer begins."""
+        """Parser callback: a response begins."""
         if self.status:
-            self.keep = False  # a second one
+            self.keep = False  # a second response
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A line of a head, or of a trailer, which is dropped."""
-        found = self._found
-        if found is None:
+        """Parser callback: a line of a head, or of a trailer, which is discarded."""
+        fields = self._found
+        if fields is None:
             return
-        if max(len(name), len(value)) > self._longest or found.lines == _MOST_LINES:
+        if max(len(name), len(value)) > self._longest or fields.lines == _MOST_LINES:
             raise ValueError("the head is too large")
         if b"\0" in value:
-            raise ValueError("a header holds a zero")
-        found.on_header(name.rstrip(b" "), value)  # the parser knows it with blanks behind it, too
+            raise ValueError("a header contains a NUL byte")
+        fields.on_header(name.rstrip(b" "), value)  # the parser allows spaces after the name
 
     def on_headers_complete(self) -> None:
-        """A head is here."""
-        found, parser = self._found, self._parser
-        if found is None or parser is None:
+        """Parser callback: a head is complete."""
+        fields, parser = self._found, self._parser
+        if fields is None or parser is None:
             return
         status = parser.get_status_code()
         if status < 200:
             self._found = Found()
             if status == http_head.SWITCHING_PROTOCOLS:
-                raise ValueError("the backend changes to what nobody asked for")
+                raise ValueError("the backend switches protocols without being asked")
             return
         self._idle = 0
         self._found = None
-        self.headers = headers = found.headers
+        self.headers = headers = fields.headers
         self.status = status
         self.keep = parser.should_keep_alive()
         if not self._has_body:
@@ -135,15 +135,15 @@ class LenientReader:
         self._ends_with_it = coding != "chunked" and "content-length" not in headers
 
     def on_body(self, data: bytes) -> None:
-        """A piece of a body."""
+        """Parser callback: a piece of a body."""
         if self.whole:
-            return  # of a second one
+            return  # of a second response
         if not self.status:
-            raise ValueError("an answer of 1xx has a body")
+            raise ValueError("a 1xx response has a body")
         self._idle = 0
         self._parts.append(data)
 
     def on_message_complete(self) -> None:
-        """It is whole."""
+        """Parser callback: the response is complete."""
         if self.status:
             self.whole = True

@@ -1,14 +1,14 @@
-"""Cuts requests out of what a client sends.
+"""Splits the bytes of a client into requests.
 
-*Strategy.* Bytes are received into a scratch of the caller's, which nothing refers to afterwards.
-A body whose length is told and of which some is missing goes on into memory of its own size, where
-the kernel puts its bytes. Nothing is parsed but heads and chunks.
+Bytes are received into a scratch buffer that nothing refers to afterwards. A body of known length
+that has not arrived completely continues in a buffer of its own size, into which the kernel writes
+directly. Only heads and chunks are parsed.
 
-*Rule 1.* Requests are taken one by one: what is pipelined behind one waits as it came.
-*Rule 2.* Memory for a body is had when its bytes are asked for (``room``): whoever refuses it
-before that has none.
-*Rule 3.* Where a request may have both lengths, only a connection's first may: it is certain where
-that one begins. It is the last one too, as RFC 9112, 6.1 wants.
+- Rule 1. Requests are taken one at a time; pipelined bytes stay unparsed.
+- Rule 2. The buffer of a body is allocated when space is requested (``get_buffer``), so a request
+  rejected before that has none.
+- Rule 3. If requests may have both Content-Length and Transfer-Encoding, only the first request of
+  a connection may, because only its start is certain. It is also the last one (RFC 9112, 6.1).
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from infergate.transport.rooms import room
 
 _EMPTY_LINE = b"\r\n\r\n"
 _BEGUN: Final = 16
-"""Bytes by which it is told what is not HTTP."""
+"""Number of bytes returned to recognize data that is not HTTP."""
 
 
 class Reader:
-    """Between requests ``head`` gives the next one's head; then ``body`` what follows it, when it
-    is complete. ``received`` counts the bytes of that body that have come."""
+    """Between requests, ``read_head`` returns the next head; then ``read_body`` returns its body
+    when complete.
+
+    ``received`` counts the bytes of that body that have arrived.
+    """
 
     __slots__ = (
         "_at",
@@ -51,64 +54,64 @@ class Reader:
         self._scratch = scratch
         self._limits = limits
         self._heads = Heads(limits)
-        self._both = accept_both_lengths  # until the first head is there
-        self._judge: Judge | None = None  # of a head that comes in pieces
-        self._data = b""  # what was received and not taken, from _at on
+        self._both = accept_both_lengths  # until the first head is complete
+        self._judge: Judge | None = None  # for a head that arrives in pieces
+        self._data = b""  # received bytes, taken up to _at
         self._at = 0
-        self._length = 0  # of the body, where that was told
-        self._memory: memoryview | None = None  # for it
+        self._length = 0  # of the body, if announced
+        self._memory: memoryview | None = None  # buffer of the body
         self._chunks: Chunks | None = None
         self.received = 0
 
     # ---- receiving
 
     def room(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Return the buffer for the next bytes; never empty."""
         if self.received >= self._length:
             return self._scratch
         memory = self._memory
         if memory is None:
-            # Not filled (bytearray would be, with zeros): what was only announced costs nothing.
+            # Not zeroed, unlike a bytearray: bytes that are only announced cost nothing.
             memory = self._memory = room(self._length)
             memory[: self.received] = self._data[self._at :]
             self._data, self._at = b"", 0
         return memory[self.received :]
 
     def wrote(self, count: int) -> None:
-        """``count`` bytes are in the room."""
+        """Accept ``count`` bytes that were written to the buffer."""
         if self._memory is not None:
             self.received += count
             return
         data = bytes(self._scratch[:count])
-        left = self._data
-        self._data = left[self._at :] + data if left else data
+        pending = self._data
+        self._data = pending[self._at :] + data if pending else data
         self._at = 0
 
     @property
     def missing(self) -> int:
-        """Bytes of the body that have not come; 0 where its length was not told."""
+        """Missing bytes of the body; 0 if its length is unknown."""
         return self._length - self.received if self._chunks is None else 0
 
     @property
     def waiting(self) -> int:
-        """Bytes that are here and were not taken."""
+        """Number of received bytes that have not been taken."""
         return len(self._data) - self._at
 
     def drop(self) -> None:
-        """Throw away all that is here: no more of it is wanted."""
+        """Discard everything received."""
         self._data, self._at = b"", 0
         self._memory = self._chunks = None
         self._length = self.received = 0
 
     @property
     def begun(self) -> bytes:
-        """How what waits begins."""
+        """The first untaken bytes."""
         return self._data[self._at : self._at + _BEGUN]
 
     # ---- taking
 
     def head(self) -> Head | None:
-        """The next request's; None where some of it is missing. Raises HeadError."""
+        """Return the next request's head, or None if it is incomplete. Raises HeadError."""
         data, at = self._data, self._at
         if data[at : at + 1] in {b"\r", b"\n"}:  # RFC 9112, 2.2
             self._at = at = len(data) - len(data[at:].lstrip(b"\r\n"))
@@ -133,7 +136,7 @@ class Reader:
         return head
 
     def _check_begun(self, begun: bytes) -> None:
-        """Of a head that is not complete. What can be none is refused before it is."""
+        """Reject an incomplete head as soon as it cannot become valid."""
         if not begun:
             return
         check_size(begun, self._limits)
@@ -143,9 +146,10 @@ class Reader:
                 raise http_head.not_http()
 
     def body(self) -> Buffer | None:
-        """All of the body, without its coding; None where some is missing.
+        """Return the whole decoded body, or None if it is incomplete.
 
-        Raises HeadError where it is none, TOO_LARGE where it is, as soon as that is told.
+        Raises HeadError for a malformed body, and TOO_LARGE as soon as its size is known to exceed
+        the limit.
         """
         chunks = self._chunks
         if chunks is not None:
@@ -168,7 +172,8 @@ class Reader:
         return data[at : at + length]
 
     def _took(self, at: int) -> None:
-        """Up to ``at``. What is not needed is not kept: connections are idle most of the time."""
+        """Mark bytes as taken up to ``at``; keep none if all are, because connections are mostly
+        idle."""
         if at == len(self._data):
             self._data, at = b"", 0
         self._at = at
