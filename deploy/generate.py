@@ -1,7 +1,7 @@
-"""Write what is made of other files: ``python deploy/generate.py``. A test holds that it was done.
+"""Generate files from others: ``python deploy/generate.py``. A test checks that they are current.
 
-- ``grafana/infergate.json``, the dashboard, of ``grafana/panels.yaml``;
-- ``kubernetes/prometheus-operator/rules.yaml`` of ``prometheus/alerts.yaml``, which promtool reads.
+- ``grafana/infergate.json``, the dashboard, from ``grafana/panels.yaml``;
+- ``kubernetes/prometheus-operator/rules.yaml`` from ``prometheus/alerts.yaml``.
 """
 # ruff: noqa: INP001 - a script, not part of a package
 
@@ -23,7 +23,7 @@ RULES: Final = _HERE / "kubernetes" / "prometheus-operator" / "rules.yaml"
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _COLUMNS: Final = 24
 _GATEWAY: Final = 'job=~"$job", instance=~"$instance"'
-_WORDS: Final = {
+_PLACEHOLDERS: Final = {
     "{GATEWAY": f"{{{_GATEWAY}",
     "{ROUTE": f'{{{_GATEWAY}, route=~"$route"',
     "{BACKEND": f'{{{_GATEWAY}, backend=~"$backend"',
@@ -32,8 +32,8 @@ _WORDS: Final = {
 
 
 def dashboard() -> str:
-    """The dashboard, as Grafana imports it."""
-    made = {
+    """Return the dashboard as the JSON that Grafana imports."""
+    document = {
         "uid": "infergate",
         "title": "infergate",
         "tags": ["infergate", "inference"],
@@ -45,18 +45,18 @@ def dashboard() -> str:
         "templating": {
             "list": [
                 {"name": "datasource", "type": "datasource", "query": "prometheus"},
-                _choice("job", "infergate_build_info"),
-                _choice("instance", 'infergate_build_info{job=~"$job"}'),
-                _choice("route", 'infergate_requests_total{job=~"$job"}'),
-                _choice("backend", 'infergate_endpoint_addresses{job=~"$job"}'),
+                _variable("job", "infergate_build_info"),
+                _variable("instance", 'infergate_build_info{job=~"$job"}'),
+                _variable("route", 'infergate_requests_total{job=~"$job"}'),
+                _variable("backend", 'infergate_endpoint_addresses{job=~"$job"}'),
             ]
         },
         "panels": list(_panels(yaml.safe_load(_PANELS.read_text(encoding="utf-8")))),
     }
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def _choice(label: str, metric: str) -> dict[str, Any]:
+def _variable(label: str, metric: str) -> dict[str, Any]:
     query = f"label_values({metric}, {label})"
     return {
         "name": label,
@@ -74,7 +74,7 @@ def _choice(label: str, metric: str) -> dict[str, Any]:
 
 
 def _panels(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows and their panels, each beside or below the one before."""
+    """Yield the rows and their panels, laid out from left to right and top to bottom."""
     number = y = 0
     for row in rows:
         width, height = row.get("width", 8), row.get("height", 8)
@@ -91,17 +91,17 @@ def _panels(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             if x + width > _COLUMNS:
                 x, y = 0, y + height
             number += 1
-            place = {"x": x, "y": y, "w": width, "h": height}
-            yield _panel(panel, number, row.get("kind", "timeseries"), place)
+            position = {"x": x, "y": y, "w": width, "h": height}
+            yield _panel(panel, number, row.get("kind", "timeseries"), position)
             x += width
         y += height
 
 
 def _panel(
-    panel: Mapping[str, Any], number: int, kind: str, place: Mapping[str, int]
+    panel: Mapping[str, Any], number: int, kind: str, position: Mapping[str, int]
 ) -> dict[str, Any]:
-    """``kind`` is Grafana's."""
-    lines = kind == "timeseries"
+    """Return one panel; ``kind`` is the type of panel in Grafana."""
+    is_graph = kind == "timeseries"
     legend = {"displayMode": "list", "placement": "bottom"}
     return {
         "id": number,
@@ -109,42 +109,42 @@ def _panel(
         "title": panel["title"],
         "description": panel.get("about", ""),
         "datasource": _SOURCE,
-        "gridPos": place,
+        "gridPos": position,
         "fieldConfig": {
             "defaults": {
                 "unit": panel.get("unit", "none"),
-                **({"min": 0, "custom": {"showPoints": "never"}} if lines else {}),
+                **({"min": 0, "custom": {"showPoints": "never"}} if is_graph else {}),
             },
             "overrides": [],
         },
         "options": {"tooltip": {"mode": "multi", "sort": "desc"}, "legend": legend}
-        if lines
+        if is_graph
         else {},
         "targets": [
             {
                 "refId": chr(ord("A") + index),
                 "datasource": _SOURCE,
-                "expr": _spelt(query),
-                "legendFormat": shown,
+                "expr": _expanded(query),
+                "legendFormat": legend_format,
             }
-            for index, (shown, query) in enumerate(panel["queries"].items())
+            for index, (legend_format, query) in enumerate(panel["queries"].items())
         ],
     }
 
 
-def _spelt(query: str) -> str:
-    for word, meaning in _WORDS.items():
-        query = query.replace(word, meaning)
+def _expanded(query: str) -> str:
+    for placeholder, text in _PLACEHOLDERS.items():
+        query = query.replace(placeholder, text)
     return query
 
 
 def rules() -> str:
-    """The alerts as a PrometheusRule."""
+    """Return the alerts as a PrometheusRule resource."""
     lines = _ALERTS.read_text(encoding="utf-8").splitlines()
     groups = lines[lines.index("groups:") :]
     indented = "\n".join(f"  {line}".rstrip() for line in groups)
     return (
-        "# Made by `python deploy/generate.py` of deploy/prometheus/alerts.yaml.\n"
+        "# Generated from deploy/prometheus/alerts.yaml by `python deploy/generate.py`.\n"
         "apiVersion: monitoring.coreos.com/v1\n"
         "kind: PrometheusRule\n"
         "metadata:\n"
