@@ -1,4 +1,4 @@
-"""``python -m infergate`` is the command ``infergate``."""
+"""Makes ``python -m infergate`` run the command ``infergate``."""
 
 import sys
 

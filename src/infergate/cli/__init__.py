@@ -1,10 +1,14 @@
-"""argv to exit codes: 0 stopped cleanly, 2 the configuration is wrong, 1 anything else.
+"""The command line: parses arguments, runs a command and returns its exit code.
 
-*Rule.* A command loads what it needs and no more: a gateway is a second of imports, which who asks
-one whether it is ready need not wait for.
+``main`` is the entry point. Read ``arguments`` first, then the commands: ``serving`` with
+``summary`` (serve and --check), ``output`` with ``admin_client`` (routes, backends, health),
+``matrix`` and ``key``. ``reference`` generates the tables of docs/cli.md.
+
+*Rule.* Each command imports only the modules it needs: importing the gateway takes a second, which
+would delay a readiness probe with ``infergate health``.
 """
 
-# ruff: noqa: PLC0415 - the rule
+# ruff: noqa: PLC0415 - the rule above
 
 from __future__ import annotations
 
@@ -15,7 +19,10 @@ from infergate.cli.arguments import KEY, MATRIX, TELLING, parse
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line. argparse itself exits with 2, or 0 after --help and --version."""
+    """Run the command in ``argv`` and return its exit code.
+
+    Raises SystemExit: code 2 for invalid arguments, 0 after --help and --version.
+    """
     arguments = parse(sys.argv[1:] if argv is None else argv)
     if arguments.command == MATRIX:
         from infergate.cli.matrix import show

@@ -1,4 +1,4 @@
-"""The command line's arguments."""
+"""The command line's commands, options and help, and their parser."""
 
 from __future__ import annotations
 
@@ -18,59 +18,60 @@ SERVE: Final = "serve"
 MATRIX: Final = "matrix"
 KEY: Final = "key"
 TELLING: Final = ("routes", "backends", "health")
-"""They ask a gateway that runs."""
+"""Commands that query a running gateway through its admin listener."""
 
 COMMANDS: Final[Mapping[str, str]] = {
-    SERVE: "serve what the configuration says, or the demo; the same as leaving the command out",
-    MATRIX: "a table of what is exact, converted and refused from each protocol to each, found by "
-    "trying, here and now",
-    KEY: "a new API key, and its hash for the configuration",
-    "routes": "of a running gateway: each route with its backend, requests, errors and times",
-    "backends": "of a running gateway: the same by backend, and each endpoint's health",
-    "health": "of a running gateway: whether it is ready, its listeners and endpoints",
+    SERVE: "run the gateway with a configuration, or with the demo models; the default command",
+    MATRIX: "test translation between all pairs of protocols, and print a table of what is exact, "
+    "converted or refused",
+    KEY: "generate an API key, and print it with its hash for the configuration",
+    "routes": "show the routes of a running gateway: backend, requests, errors and latencies",
+    "backends": "show the backends of a running gateway: traffic, retries, queue and endpoint "
+    "health",
+    "health": "show whether a running gateway is ready, with its listeners and endpoints",
 }
-"""What each does."""
+"""The help text of each command."""
 _ADMIN: Final = "http://127.0.0.1:8002"
 
 SIGNALS: Final[Mapping[str, str]] = {
-    "SIGTERM, SIGINT": "stop: readiness fails, open requests finish, then the process ends; a "
-    "second one ends it at once",
-    "SIGHUP": "read the configuration again; a bad one leaves the old serving",
+    "SIGTERM, SIGINT": "graceful shutdown: readiness fails, requests in progress finish, then the "
+    "process exits; a second signal exits at once",
+    "SIGHUP": "reload the configuration; if it is invalid, the current one stays active",
 }
 EXITS: Final[Mapping[int, str]] = {
-    0: "stopped cleanly, or done; of --check: nothing is wrong",
-    2: "the configuration or the command line is wrong",
-    1: "anything else: an address that is taken, a gateway that cannot be asked, or that health "
-    "finds not ready, a matrix that found something wrong",
+    0: "success: clean shutdown, or for --check a valid configuration",
+    2: "invalid configuration or command line",
+    1: "any other failure: an address in use, an unreachable admin listener, a gateway that is "
+    "not ready (health), a wrong result (matrix)",
 }
-"""The exit codes."""
+"""The exit codes and their meanings."""
 
 _DESCRIPTION: Final = """\
-A translating gateway for model inference: clients speak one protocol, the servers behind
-another, and requests find their server by the model's name.
+A translating gateway for model inference. It accepts requests in several protocols, routes
+them by model name, and translates them to the protocol of the backend.
 
-Without a configuration the embedded demo models are served on 127.0.0.1: HTTP on 8000,
-gRPC on 8001, metrics and health on 8002."""
+Without a configuration, it serves embedded demo models on 127.0.0.1: HTTP on port 8000, gRPC
+on port 8001, metrics and health on port 8002."""
 
 _EXAMPLES: Final = """\
 examples:
-  infergate                                serve the demo models, and be told what to try
-  infergate --config routes.yaml           serve what routes.yaml says
+  infergate                                serve the demo models
+  infergate --config routes.yaml           serve the configuration in routes.yaml
   infergate --config routes.yaml --workers auto
-                                           the same, by a process for each processor
-  infergate --config routes.yaml --check   tell what it says, or every mistake in it
-  infergate matrix                         try every protocol to every protocol, here and now
-  infergate key --name ci                  a new API key, and its hash for the configuration
+                                           the same, with one worker process per CPU
+  infergate --config routes.yaml --check   validate routes.yaml and print a summary
+  infergate matrix                         test translation between all pairs of protocols
+  infergate key --name ci                  generate an API key and its hash
   infergate health --admin http://127.0.0.1:8002
-                                           how a running gateway is; also: routes, backends
+                                           check a running gateway; also: routes, backends
 
-The keys of routes.yaml are listed in docs/configuration.md, all of this in docs/cli.md."""
+The keys of routes.yaml are documented in docs/configuration.md, this command in docs/cli.md."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What the command line asks for. ``workers`` and ``log_format`` None: as the configuration
-    says."""
+    """The parsed command line. ``workers`` and ``log_format`` override the configuration unless
+    None."""
 
     command: str
     config: Path | None
@@ -79,40 +80,42 @@ class Arguments:
     log_format: str | None
     page: bool
     name: str | None
-    """Of a new key's owner."""
+    """The name of a new key's owner."""
     admin: str
-    """The URL of the admin port that is asked."""
+    """The URL of the admin listener to query."""
     json: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. ``told`` are the rest of what argparse takes."""
+    """An option of some commands. ``told`` are further arguments of ``add_argument``."""
 
     flag: str
     commands: tuple[str, ...]
-    """That it belongs to."""
+    """The commands that accept the option."""
     help: str
     told: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        """Of its value among those that argparse has read."""
+        """The attribute of the option's value in argparse's namespace."""
         return self.flag[2:].replace("-", "_")
 
     @property
     def values(self) -> Sequence[str]:
-        """What may stand behind it, as people are told; none: nothing."""
+        """The possible values as shown in the documentation; empty for a switch."""
         if "choices" in self.told:
             return tuple(self.told["choices"])
         return str(self.told["metavar"]).split("|") if "metavar" in self.told else ()
 
 
 def parse(argv: Sequence[str]) -> Arguments:
-    """``argv`` without the program's name. Raises SystemExit as argparse does."""
+    """Parse ``argv``, which excludes the program name. Raises SystemExit as argparse does."""
     parser = _parser()
     given = parser.parse_args(argv)
-    if given.command not in COMMANDS:  # not argparse's choices: they hide a misspelt --option
+    if (
+        given.command not in COMMANDS
+    ):  # with argparse's choices, a misspelt --option would be reported as a command
         parser.error(f"unknown command '{given.command}'; there are: {', '.join(COMMANDS)}")
     for option in OPTIONS:
         if given.command not in option.commands and getattr(given, option.name):
@@ -124,8 +127,8 @@ def parse(argv: Sequence[str]) -> Arguments:
 def _misplaced(option: Option, command: str) -> str:
     if option.flag not in {"--config", "--check"}:
         return f"{option.flag} is for {', '.join(option.commands)}"
-    reasons = {MATRIX: "it makes its own", KEY: "what it prints goes there"}
-    reason = reasons.get(command, "it asks the gateway at --admin")
+    reasons = {MATRIX: "it creates its own", KEY: "its output is to be copied into one"}
+    reason = reasons.get(command, "it queries the gateway at --admin")
     return f"{command} takes no configuration: {reason}"
 
 
@@ -150,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _listed(title: str, rows: Mapping[Any, str]) -> str:
-    """``rows`` in two columns, in lines for a terminal."""
+    """Format ``rows`` in two columns, wrapped for a terminal."""
     width = max(len(str(name)) for name in rows) + 4
     lines = [
         textwrap.fill(
@@ -176,7 +179,7 @@ def _admin(text: str) -> str:
 
 
 def _workers(text: str) -> int:
-    from infergate.config.fields import MOST_WORKERS  # noqa: PLC0415 - only who serves needs it
+    from infergate.config.fields import MOST_WORKERS  # noqa: PLC0415 - only needed by serve
 
     if text == "auto":
         return min(len(os.sched_getaffinity(0)), MOST_WORKERS)
@@ -192,41 +195,43 @@ OPTIONS: Final[Sequence[Option]] = (
     Option(
         "--config",
         (SERVE,),
-        "the routes.yaml to serve (default: the demo)",
+        "path of routes.yaml (default: the demo models)",
         {"type": Path, "metavar": "FILE"},
     ),
     Option(
         "--check",
         (SERVE,),
-        "validate the configuration, print what would be served, and exit",
+        "validate the configuration, print a summary, and exit",
         _SWITCH,
     ),
     Option(
         "--workers",
         (SERVE,),
-        "processes that serve, on the same ports, whatever the configuration says (default: its "
-        "workers, 1; auto: as many as processors)",
+        "number of worker processes that serve the same ports; auto: one per CPU; takes precedence "
+        "over workers in the configuration",
         {"type": _workers, "metavar": "N|auto"},
     ),
     Option(
         "--log-format",
         (SERVE,),
-        "how the log is written, whatever the configuration says",
+        "log format; takes precedence over log.format in the configuration",
         {"choices": ("text", "json")},
     ),
-    Option("--page", (MATRIX,), "write it as docs/fidelity.md has it", _SWITCH),
+    Option(
+        "--page", (MATRIX,), "print the complete page in Markdown, as in docs/fidelity.md", _SWITCH
+    ),
     Option(
         "--name",
         (KEY,),
-        "whose key it is (default: client), as rules will call it",
+        "name of the key's owner, to which access rules refer (default: client)",
         {"type": _name, "metavar": "NAME"},
     ),
     Option(
         "--admin",
         TELLING,
-        f"the gateway's admin listener (default: {_ADMIN})",
+        f"URL of the gateway's admin listener (default: {_ADMIN})",
         {"type": _admin, "metavar": "URL"},
     ),
-    Option("--json", TELLING, "print it for programs", _SWITCH),
+    Option("--json", TELLING, "print JSON", _SWITCH),
 )
-"""All but --version and --help. None is an option of two groups of commands."""
+"""All options but --version and --help. Each flag occurs once."""

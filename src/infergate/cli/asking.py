@@ -1,4 +1,4 @@
-"""Asks a running gateway's admin port."""
+"""A client of a running gateway's admin listener."""
 
 from __future__ import annotations
 
@@ -12,44 +12,48 @@ _LONGEST: Final = 300
 Json = dict[str, Any]
 
 
-class Unanswered(Exception):  # noqa: N818 - it is what became of a question
-    """The text says why, and what may be done."""
+class Unanswered(Exception):  # noqa: N818
+    """A query failed; the text has the reason and a suggestion."""
 
 
 def parse_admin(text: str) -> str:
-    """The URL of an admin port, without a path; ``host:port`` will do. Raises ValueError."""
+    """Normalize the URL of an admin listener, or ``host:port``. Raises ValueError."""
     url = urlsplit(text if "://" in text else f"http://{text}")
     if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
         raise ValueError(f"expected a URL like http://127.0.0.1:8002, got '{text}'")
-    _ = url.port  # raises where it is none
+    _ = url.port  # raises ValueError for an invalid port
     return f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
 
 
 def ask(admin: str, path: str) -> Json:
-    """The JSON at ``path`` of the admin port ``admin``. Raises Unanswered.
+    """Return the JSON at ``path`` of the admin listener ``admin``. Raises AdminError.
 
-    No proxy is asked, whatever the environment says: admin ports are near. Over https the system's
-    authorities are trusted, or those of SSL_CERT_FILE.
+    Proxies in the environment are ignored, since admin listeners are local. For https, the
+    authorities of the system or of SSL_CERT_FILE are trusted.
     """
-    # Here, for who serves parses --admin, too, and needs no client of HTTP.
+    # Imported here, since every command imports this module and most need no HTTP client.
     from http.client import HTTPException  # noqa: PLC0415
     from urllib.request import ProxyHandler, build_opener  # noqa: PLC0415
 
     opener = build_opener(ProxyHandler({}))
     try:
-        with opener.open(f"{admin}{path}", timeout=_PATIENCE) as answer:
-            told: Any = json.load(answer)
+        with opener.open(f"{admin}{path}", timeout=_PATIENCE) as response:
+            data: Any = json.load(response)
     except HTTPError as error:
-        said = error.read(_LONGEST).decode(errors="replace").strip()
-        why = "its console is off, or it is older" if error.code == 404 else said
-        raise Unanswered(f"{admin}{path} answers with HTTP {error.code}: {why}") from None
+        text = error.read(_LONGEST).decode(errors="replace").strip()
+        why = "its console is off, or its version is older" if error.code == 404 else text
+        raise Unanswered(f"{admin}{path} returned HTTP {error.code}: {why}") from None
     except URLError as error:
         raise Unanswered(
-            f"{admin} cannot be reached: {error.reason}; is it the admin listener's address? "
-            "(--admin URL)"
+            f"{admin} cannot be reached: {error.reason}; is this the address of the admin "
+            "listener? (--admin URL)"
         ) from None
-    except (OSError, ValueError, HTTPException) as error:  # the last: a port that has no HTTP/1
-        raise Unanswered(f"{admin}{path} gives no good answer: {error}") from None
-    if not isinstance(told, dict):
-        raise Unanswered(f"{admin}{path} gives no good answer: it is no object")
-    return told
+    except (
+        OSError,
+        ValueError,
+        HTTPException,
+    ) as error:  # HTTPException: the port does not speak HTTP/1
+        raise Unanswered(f"{admin}{path} returned an invalid response: {error}") from None
+    if not isinstance(data, dict):
+        raise Unanswered(f"{admin}{path} returned an invalid response: not a JSON object")
+    return data

@@ -1,4 +1,4 @@
-"""``infergate key``: a new API key, and what the configuration is to know of it."""
+"""``infergate key``: generates an API key and its configuration entry."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from infergate.access.keys import digest_of, new_key
 _TEXT = """\
 {key}
 
-The client sends it as 'Authorization: Bearer …' or 'x-api-key: …'. It is stored nowhere: keep it.
-The configuration has its hash, under access.keys:
+The client sends it as 'Authorization: Bearer …' or 'x-api-key: …'. It is stored nowhere: save it.
+Add its hash to the configuration, under access.keys:
 
   - {{name: "{name}", sha256: "{digest}"}}
 
-or a line of the file that access.keys_file names:
+or as a line to the file of access.keys_file:
 
   {name}: {digest}
 """
 
 
 def key(name: str) -> str:
-    """The text to print for a key of ``name``."""
-    made = new_key()
-    return _TEXT.format(key=made, name=name, digest=digest_of(made).hex())
+    """Generate a key for the owner ``name`` and return the text to print."""
+    secret = new_key()
+    return _TEXT.format(key=secret, name=name, digest=digest_of(secret).hex())

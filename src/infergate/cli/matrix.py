@@ -1,4 +1,4 @@
-"""``infergate matrix``: every protocol to every protocol, tried here and now."""
+"""``infergate matrix``: tests translation between all pairs of protocols."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from infergate.terminal import Progress
 
 
 def show(*, page: bool) -> int:
-    """Print it row by row, or as a ``page`` once it is done. Returns 1 where anything is wrong."""
+    """Run the matrix and print it row by row, or as a Markdown ``page`` at the end.
+
+    Return the exit code: 1 if any result is wrong, else 0.
+    """
     pairs = asyncio.run(_paged() if page else _told())
-    return int(any(found.mark is Mark.WRONG for pair in pairs for found in pair.findings))
+    return int(any(finding.mark is Mark.WRONG for pair in pairs for finding in pair.findings))
 
 
 async def _paged() -> tuple[Pair, ...]:
@@ -28,24 +31,26 @@ async def _paged() -> tuple[Pair, ...]:
 
 
 async def _told() -> tuple[Pair, ...]:
-    began = time.monotonic()
+    started = time.monotonic()
     print(table.heading())
     pairs: list[Pair] = []
-    async with aclosing(_found()) as found:
-        async for pair in found:
+    async with aclosing(_found()) as results:
+        async for pair in results:
             pairs.append(pair)
             if pair.backend == BACKENDS[-1]:
                 print(table.row(pairs[-len(BACKENDS) :]), flush=True)
     print(table.notes(pairs))
-    tried = sum(len(pair.findings) for pair in pairs)
-    print(f"\n{tried} cases in {time.monotonic() - began:.1f} s; by pair and case: --page")
+    cases = sum(len(pair.findings) for pair in pairs)
+    print(
+        f"\n{cases} cases in {time.monotonic() - started:.1f} s; for details of each pair: --page"
+    )
     return tuple(pairs)
 
 
 async def _found() -> AsyncGenerator[Pair, None]:
-    """Every pair as it is done; a terminal shows how many."""
-    with Progress("every protocol to every protocol", len(SPEAKERS) * len(BACKENDS)) as progress:
-        async with aclosing(run()) as found:
-            async for pair in found:
+    """Yield the pairs as they finish, with a progress bar on a terminal."""
+    with Progress("all pairs of protocols", len(SPEAKERS) * len(BACKENDS)) as progress:
+        async with aclosing(run()) as results:
+            async for pair in results:
                 progress.step()
                 yield pair

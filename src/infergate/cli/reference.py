@@ -1,7 +1,7 @@
-"""What docs/cli.md tells of commands, options, exit codes and signals, made from the parser's own.
+"""Generates the tables of commands, options, exit codes and signals in docs/cli.md.
 
-``python -m infergate.cli.reference [FOLDER]`` writes it into the page, by default in ``docs``; all
-that does not stand between its marks is written by hand.
+``python -m infergate.cli.reference [FOLDER]`` updates the page in ``FOLDER``, by default ``docs``,
+between the marks ``<!-- made: … -->`` and ``<!-- /made -->``. The rest is written by hand.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _PART: Final = re.compile(r"(<!-- made: (\w+) -->\n).*?(?=<!-- /made -->)", re.D
 
 
 def filled(page: str) -> str:
-    """``page`` with what stands between ``<!-- made: … -->`` and ``<!-- /made -->`` made anew.
-    Raises KeyError for a name that is none."""
+    """Return ``page`` with the tables between the marks replaced. Raises KeyError for an unknown
+    table."""
     return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]}\n", page)
 
 
@@ -36,17 +36,17 @@ def _coded(rows: Mapping[Any, str]) -> Iterator[tuple[str, str]]:
 def _options() -> Iterator[tuple[str, ...]]:
     for option in OPTIONS:
         values = " or ".join(f"`{value}`" for value in option.values)
-        of = ", ".join(f"`{command}`" for command in option.commands)
-        yield f"`{option.flag}` {values}".rstrip(), of, option.help
+        commands = ", ".join(f"`{command}`" for command in option.commands)
+        yield f"`{option.flag}` {values}".rstrip(), commands, option.help
 
 
 PARTS: Final[Mapping[str, str]] = {
     "commands": _table(("Command", "What it does"), _coded(COMMANDS)),
-    "options": _table(("Option", "Of", "Meaning"), _options()),
+    "options": _table(("Option", "Commands", "Meaning"), _options()),
     "exits": _table(("Exit code", "When"), _coded(EXITS)),
     "signals": _table(("Signal", "What happens"), _coded(SIGNALS)),
 }
-"""By the names that the page calls them."""
+"""The tables, by their names in the marks of the page."""
 
 
 if __name__ == "__main__":

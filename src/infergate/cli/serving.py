@@ -1,4 +1,4 @@
-"""``infergate serve``, and what ``--check`` tells."""
+"""``infergate serve``, with and without ``--check``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STOPPED, _FAILED, _WRONG = 0, 1, 2
 
 
 def serve(arguments: Arguments) -> int:
-    """Serve, or only check, what ``arguments`` say. Returns the process's exit code."""
+    """Run the gateway, or check its configuration. Return the exit code."""
     try:
         if arguments.check:
             print(summary(_configuration(arguments, Files())), end="")
@@ -31,10 +31,12 @@ def serve(arguments: Arguments) -> int:
 
 
 def _configuration(arguments: Arguments, files: Files) -> Config:
-    """What the file says, or the embedded demo, under what the command line says. Raises
-    ConfigError."""
-    source = arguments.config
-    config = Config.default() if source is None else load(source, os.environ, files)
+    """Load the configuration file, or the embedded demo, and apply the command line's overrides.
+
+    Raises ConfigError.
+    """
+    path = arguments.config
+    config = Config.default() if path is None else load(path, os.environ, files)
     if arguments.log_format is not None:
         log = config.log.model_copy(update={"format": arguments.log_format})
         config = config.model_copy(update={"log": log})

@@ -1,4 +1,4 @@
-"""What a configuration would serve, as a person reads it."""
+"""The summary of a configuration that ``infergate --check`` prints."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ _HEADINGS: Final = ("MODEL", "VERSION", "BACKEND", "PROTOCOL", "ENDPOINTS", "TIM
 
 
 def summary(config: Config) -> str:
-    """The listeners, the routes with their backends, and the limits that are not the defaults."""
+    """Return listeners, routes, declared models, access rules and non-default limits as text."""
     blocks: list[tuple[str, list[Sequence[str]]]] = [
         ("listeners", _listeners(config)),
-        ("routes, the first that matches is taken", _routes(config)),
+        ("routes, first match wins", _routes(config)),
         ("declared models", [[name] for name in config.models]),
-        ("access, what no rule allows is refused", list(_access(config))),
-        ("limits that are not the defaults", list(_limits(config))),
+        ("access, everything else is refused", list(_access(config))),
+        ("limits that differ from the defaults", list(_limits(config))),
     ]
     return "\n".join(f"{title}\n{_aligned(rows)}" for title, rows in blocks if rows)
 
 
 def _listeners(config: Config) -> list[Sequence[str]]:
-    on = config.listeners
-    shared = {"http": on.http, "grpc": on.grpc, "admin": on.admin}
+    listeners = config.listeners
+    named = {"http": listeners.http, "grpc": listeners.grpc, "admin": listeners.admin}
     rows: list[Sequence[str]] = [
         (name, "off" if listener is None else str(listener.address), "")
-        for name, listener in shared.items()
+        for name, listener in named.items()
     ]
     rows += [
-        (f"graphpipe[{index}]", str(each.address), f"{each.model}, {each.framing}")
-        for index, each in enumerate(on.graphpipe)
+        (f"graphpipe[{index}]", str(gp.address), f"{gp.model}, {gp.framing}")
+        for index, gp in enumerate(listeners.graphpipe)
     ]
     return rows
 
@@ -62,8 +62,8 @@ def _rewrite(rewrite: RewriteConfig) -> Iterator[str]:
     if rewrite.version:
         yield f"version: {rewrite.version}"
     for side, names in (("input", rewrite.inputs), ("output", rewrite.outputs)):
-        for ours, theirs in names.items():
-            yield f"{side} {ours}: {theirs}"
+        for client_name, backend_name in names.items():
+            yield f"{side} {client_name}: {backend_name}"
 
 
 def _cast(route: RouteConfig) -> Iterator[str]:
@@ -77,25 +77,25 @@ def _access(config: Config) -> Iterator[Sequence[str]]:
         return
     for rule in access.rules:
         claims = (f"{name}: {' '.join(values)}" for name, values in rule.claims.items())
-        who = " ".join(rule.who), ", ".join(claims) or "-"
-        yield (*who, " ".join(rule.models), " ".join(rule.operations))
+        identities = " ".join(rule.who), ", ".join(claims) or "-"
+        yield (*identities, " ".join(rule.models), " ".join(rule.operations))
     for rate in access.rates:
-        told = [f"{rate.requests} requests"] if rate.requests else []
-        told += [f"{rate.bytes} of bodies"] if rate.bytes else []
-        counted = f"for each {' and '.join(rate.each)}" if rate.each else "together"
-        yield " ".join(rate.who), "-", " ".join(rate.models), f"{', '.join(told)} {counted}"
+        amounts = [f"{rate.requests} requests"] if rate.requests else []
+        amounts += [f"{rate.bytes} of bodies"] if rate.bytes else []
+        scope = f"for each {' and '.join(rate.each)}" if rate.each else "together"
+        yield " ".join(rate.who), "-", " ".join(rate.models), f"{', '.join(amounts)} {scope}"
 
 
 def _limits(config: Config) -> Iterator[Sequence[str]]:
-    given = config.limits.model_dump(mode="json", by_alias=True)
+    limits = config.limits.model_dump(mode="json", by_alias=True)
     defaults = type(config.limits)().model_dump(mode="json", by_alias=True)
-    for name, value in given.items():
+    for name, value in limits.items():
         if value != defaults[name]:
             yield name, str(value), f"(default {defaults[name] or 'by listener'})"
 
 
 def _aligned(rows: list[Sequence[str]]) -> str:
-    """``rows`` in columns, indented, a line each."""
+    """Format ``rows`` in aligned, indented columns, one line each."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "".join(
         "  "

@@ -1,4 +1,4 @@
-"""``infergate routes``, ``backends`` and ``health``: what a running gateway does, as tables."""
+"""``infergate routes``, ``backends`` and ``health``: print the state of a running gateway."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ _NUMBERS: Final = "REQUESTS", "ERRORS", "MEAN", "P50", "P99"
 
 
 def tell(command: str, admin: str, *, as_json: bool) -> int:
-    """Print what ``command`` tells of the gateway at ``admin``. Returns 0; 1 where it cannot be
-    asked, and for ``health`` where it is not ready."""
+    """Run ``command`` against the gateway at ``admin`` and print the result.
+
+    Return the exit code: 1 if the gateway cannot be queried or, for ``health``, is not ready.
+    """
     try:
         state = ask(admin, "/console/state")
         plan = ask(admin, "/console/plan")
     except Unanswered as error:
         print(f"infergate: {error}", file=sys.stderr)
         return 1
-    told = COMMANDS[command](state, plan)
+    result = COMMANDS[command](state, plan)
     if as_json:
-        print(json.dumps(told.as_json, indent=2, ensure_ascii=False))
+        print(json.dumps(result.as_json, indent=2, ensure_ascii=False))
     else:
-        show(told.tables)
-    return told.code
+        show(result.tables)
+    return result.code
 
 
 class Told:
-    """What a command tells: for people, for programs, and the process's exit code."""
+    """The result of a command: tables for people, JSON for programs, and the exit code."""
 
     def __init__(self, tables: list[Table], as_json: Any, code: int = 0) -> None:
         self.tables: Final = tables
@@ -44,30 +46,32 @@ class Told:
 
 
 def _routes(state: Json, plan: Json) -> Told:
-    rows, told = [], []
+    rows, data = [], []
     for route in plan["routes"]:
-        sums = _summed(f for f in state["flows"] if f["route"] == route["label"])
-        told.append(route | {"traffic": sums})
-        rows.append((route["label"], _target(route), _or_dash(route["rewrites"]), *_cells(sums)))
+        totals = _summed(f for f in state["flows"] if f["route"] == route["label"])
+        data.append(route | {"traffic": totals})
+        rows.append((route["label"], _target(route), _or_dash(route["rewrites"]), *_cells(totals)))
     headings = ("MODEL", "BACKEND", "REWRITE", *_NUMBERS)
-    table = Table("routes, the first that matches is taken", headings, rows, _right(3))
-    return Told([table], told)
+    table = Table("routes, first match wins", headings, rows, _right(3))
+    return Told([table], data)
 
 
 def _backends(state: Json, plan: Json) -> Told:
-    tallies = {each["backend"]: each for each in state["backends"]}
-    rows, told, ends = [], [], []
+    counters = {entry["backend"]: entry for entry in state["backends"]}
+    rows, data, endpoint_rows = [], [], []
     for backend in plan["backends"]:
         name = backend["name"]
-        sums = _summed(f for f in state["flows"] if f["backend"] == name)
-        found = {e["endpoint"]: e for e in state["endpoints"] if e["backend"] == name}
-        tally = tallies.get(name, {})
-        endpoints = [found.get(url, {"endpoint": url}) for url in backend["endpoints"]]
-        told.append(backend | {"traffic": sums, "endpoints": endpoints, "tally": tally})
-        retries = sum(tally.get("retries", {}).values())
-        waiting = tally.get("waiting", 0)
-        rows.append((name, backend["protocol"], f"{retries:.0f}", f"{waiting:.0f}", *_cells(sums)))
-        ends += [(name, *_endpoint(each)) for each in endpoints]
+        totals = _summed(f for f in state["flows"] if f["backend"] == name)
+        known = {e["endpoint"]: e for e in state["endpoints"] if e["backend"] == name}
+        counts = counters.get(name, {})
+        endpoints = [known.get(url, {"endpoint": url}) for url in backend["endpoints"]]
+        data.append(backend | {"traffic": totals, "endpoints": endpoints, "tally": counts})
+        retries = sum(counts.get("retries", {}).values())
+        waiting = counts.get("waiting", 0)
+        rows.append(
+            (name, backend["protocol"], f"{retries:.0f}", f"{waiting:.0f}", *_cells(totals))
+        )
+        endpoint_rows += [(name, *_endpoint(entry)) for entry in endpoints]
     tables = [
         Table(
             "backends",
@@ -76,10 +80,10 @@ def _backends(state: Json, plan: Json) -> Told:
             _right(2, 9),
         )
     ]
-    if ends:
+    if endpoint_rows:
         headings = ("BACKEND", "ENDPOINT", "HEALTH", "ACTIVE", "OK", "FAILED", "EJECTIONS")
-        tables.append(Table("endpoints", headings, ends, _right(3, 7)))
-    return Told(tables, told)
+        tables.append(Table("endpoints", headings, endpoint_rows, _right(3, 7)))
+    return Told(tables, data)
 
 
 def _endpoint(each: Json) -> tuple[str, ...]:
@@ -105,25 +109,25 @@ def _health(state: Json, plan: Json) -> Told:
         "last reload": "-" if reload is None else "ok" if reload["ok"] else reload["error"],
         "in flight": f"{state['totals']['in_flight']:.0f} requests",
     }
-    found = {(e["backend"], e["endpoint"]): e for e in state["endpoints"]}
-    ends = [
-        (backend["name"], *_endpoint(found.get((backend["name"], url), {"endpoint": url})))[:3]
+    known = {(e["backend"], e["endpoint"]): e for e in state["endpoints"]}
+    endpoint_rows = [
+        (backend["name"], *_endpoint(known.get((backend["name"], url), {"endpoint": url})))[:3]
         for backend in plan["backends"]
         for url in backend["endpoints"]
     ]
     ports = [
-        (each["name"], each["address"], "yes" if each["tls"] else "no", _or_dash(each["protocols"]))
-        for each in plan["listeners"]
+        (item["name"], item["address"], "yes" if item["tls"] else "no", _or_dash(item["protocols"]))
+        for item in plan["listeners"]
     ]
     tables = [
-        Table("health", ("WHAT", "HOW"), list(facts.items())),
+        Table("health", ("PROPERTY", "VALUE"), list(facts.items())),
         Table("listeners", ("LISTENER", "ADDRESS", "TLS", "PROTOCOLS"), ports),
     ]
-    if ends:
-        tables.append(Table("endpoints", ("BACKEND", "ENDPOINT", "HEALTH"), ends))
-    told = {key: state[key] for key in ("ready", "version", "workers", "config", "totals")}
+    if endpoint_rows:
+        tables.append(Table("endpoints", ("BACKEND", "ENDPOINT", "HEALTH"), endpoint_rows))
+    data = {key: state[key] for key in ("ready", "version", "workers", "config", "totals")}
     listeners = {"listeners": plan["listeners"], "endpoints": state["endpoints"]}
-    return Told(tables, told | listeners, 0 if state["ready"] else 1)
+    return Told(tables, data | listeners, 0 if state["ready"] else 1)
 
 
 COMMANDS: Final[Mapping[str, Callable[[Json, Json], Told]]] = {
@@ -133,11 +137,11 @@ COMMANDS: Final[Mapping[str, Callable[[Json, Json], Told]]] = {
 }
 
 
-# ---- figures
+# ---- statistics
 
 
 def _summed(flows: Iterable[Json]) -> Json:
-    """Of all ``flows``: ``requests``, ``errors``, and seconds since the start."""
+    """Return the totals of ``flows``: requests, errors, and mean and percentiles in seconds."""
     requests = errors = total = 0.0
     buckets: dict[float, float] = {}
     for flow in flows:
@@ -147,8 +151,8 @@ def _summed(flows: Iterable[Json]) -> Json:
         times = flow.get("seconds", {"sum": 0.0, "buckets": []})
         total += times["sum"]
         for bound, count in times["buckets"]:
-            key = float("inf") if bound is None else bound
-            buckets[key] = buckets.get(key, 0) + count
+            limit = float("inf") if bound is None else bound
+            buckets[limit] = buckets.get(limit, 0) + count
     ordered = sorted(buckets.items())
     return {
         "requests": int(requests),
@@ -160,8 +164,11 @@ def _summed(flows: Iterable[Json]) -> Json:
 
 
 def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
-    """As Prometheus' histogram_quantile: even within a bucket; above the last bound, that bound.
-    ``buckets`` are bounds and counts up to them. None: nothing was counted."""
+    """Return the quantile ``share``, as Prometheus' histogram_quantile estimates it: linear within
+    a bucket, and the last finite bound above it.
+
+    ``buckets`` are upper bounds and cumulative counts. Return None if all counts are 0.
+    """
     if not buckets or not buckets[-1][1]:
         return None
     rank = share * buckets[-1][1]
@@ -196,8 +203,8 @@ def _or_dash(texts: Iterable[str]) -> str:
 
 
 def _target(route: Json) -> str:
-    told = [route["backend"]]
-    told += [f"{each['percent']:g}% {each['backend']}" for each in route["split"]]
-    told += [f"else {route['fallback']}"] if route["fallback"] else []
-    told += [f"copy {route['mirror']}"] if route["mirror"] else []
-    return ", ".join(told)
+    texts = [route["backend"]]
+    texts += [f"{target['percent']:g}% {target['backend']}" for target in route["split"]]
+    texts += [f"else {route['fallback']}"] if route["fallback"] else []
+    texts += [f"copy {route['mirror']}"] if route["mirror"] else []
+    return ", ".join(texts)

@@ -1,7 +1,9 @@
-"""What people see in a terminal: tables and colours there, plain aligned text everywhere else.
+"""Tables, colours and progress bars on a terminal, and plain aligned text elsewhere.
 
-*Rule.* rich is loaded where something is shown on a terminal, and only there: a process that serves
-under an orchestrator never has it.
+``show`` prints tables; ``Progress`` is a progress bar.
+
+*Rule.* rich is imported only when output goes to a terminal, so that a gateway that runs under an
+orchestrator never loads it.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ STYLES: Final = {
     "partly": "yellow", "unknown": "yellow", "draining": "yellow",
     "down": "bold red", "ejected": "bold red", "failing": "bold red", "not ready": "bold red",
 }  # fmt: skip
-"""Words that have a colour of their own, which says nothing that the word does not."""
+"""Colours of words. They add no information, since the word itself is always printed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``rows`` under ``headings``. ``right`` are the columns, from 0, that are numbers."""
+    """A table. ``right`` has the indices of right-aligned columns, which hold numbers."""
 
     title: str
     headings: Sequence[str]
@@ -31,12 +33,12 @@ class Table:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person looks at ``stream``, who wants colours (https://no-color.org)."""
+    """Return whether ``stream`` is a terminal and colours are not disabled (https://no-color.org)."""
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def plain(table: Table) -> str:
-    """``table`` as aligned text, a line each."""
+    """Format ``table`` as aligned text, one line per row."""
     rows = [table.headings, *table.rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -50,12 +52,12 @@ def plain(table: Table) -> str:
 
 
 def show(tables: Iterable[Table], stream: TextIO | None = None) -> None:
-    """Print ``tables`` to ``stream`` (standard output)."""
+    """Print ``tables`` to ``stream``, by default standard output."""
     out = stream or sys.stdout
     if not is_terminal(out):
         out.write("\n".join(map(plain, tables)))
         return
-    from rich import box  # noqa: PLC0415 - see the module
+    from rich import box  # noqa: PLC0415 - the rule above
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table as Rich  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -70,13 +72,13 @@ def show(tables: Iterable[Table], stream: TextIO | None = None) -> None:
             drawn.add_column(
                 heading, justify="right" if index in table.right else "left", overflow="fold"
             )
-        for row in table.rows:  # as texts: what a name holds is no markup
+        for row in table.rows:  # as Text, so that names are not parsed as markup
             drawn.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
         console.print(drawn)
 
 
 class Progress:
-    """How far a long command is, on a terminal; nothing elsewhere. ``total`` steps of ``what``."""
+    """A progress bar of ``total`` steps, labelled ``what``. It is only shown on a terminal."""
 
     def __init__(self, what: str, total: int, stream: TextIO | None = None) -> None:
         self._what: Final = what
@@ -87,13 +89,13 @@ class Progress:
 
     def __enter__(self) -> Self:
         if is_terminal(self._stream):
-            from rich.console import Console  # noqa: PLC0415 - see the module
+            from rich.console import Console  # noqa: PLC0415 - the rule above
             from rich.progress import Progress as Rich  # noqa: PLC0415
 
             bar = Rich(
                 console=Console(file=self._stream),
                 transient=True,
-                redirect_stdout=sys.stdout.isatty(),  # else it is read by a program
+                redirect_stdout=sys.stdout.isatty(),  # a pipe is read by a program
             )
             task = bar.add_task(self._what, total=self._total)
             bar.start()
@@ -104,9 +106,9 @@ class Progress:
         self._stop()
 
     def step(self) -> None:
-        """One more is done."""
+        """Advance the bar by one step."""
         self._step()
 
 
 def _nothing() -> None:
-    """Nobody looks."""
+    """Do nothing, where no bar is shown."""

@@ -59,7 +59,7 @@ def test_a_check_tells_who_may_what(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
     assert main(["--config", str(file), "--check"]) == 0
     told = capsys.readouterr().out
-    assert "access, what no rule allows is refused" in told
+    assert "access, everything else is refused" in told
     assert re.search(r"key:a anonymous +- +a +infer metadata", told)
     assert "10/m requests together" in told
     assert "1MiB/s of bodies for each identity and route" in told

@@ -145,7 +145,7 @@ def test_who_is_no_admin_port_is_told(said: bytes, capsys: pytest.CaptureFixture
         thread.start()
         assert main(["health", "--admin", f"127.0.0.1:{server.getsockname()[1]}"]) == 1
         thread.join()
-    assert "gives no good answer" in capsys.readouterr().err
+    assert "returned an invalid response" in capsys.readouterr().err
 
 
 def test_who_has_no_console_is_told(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
