@@ -1,9 +1,9 @@
-"""What a client's headers or metadata say about who it is. Pure.
+"""Read the client's credential from its headers or metadata. Pure.
 
 ``Authorization: Bearer …`` (RFC 6750, 2.1) holds a key or a token, ``x-api-key: …`` a key.
 
-*Rule.* One credential, and well-formed, or none at all: whoever tries to say who he is and fails is
-nobody's anonymous guest (RFC 6750, 2: no more than one method).
+A request has one well-formed credential or none. A malformed credential, or a second one, is
+refused and never treated as anonymous (RFC 6750, 2: no more than one method).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from infergate.access.refusals import malformed
 BEARER: Final = "authorization"
 API_KEY: Final = "x-api-key"
 LONGEST: Final = 8192
-"""Characters of a token. Those with many groups have four thousand."""
+"""Characters of a token. Tokens that list many groups have about four thousand."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """RFC 9110, 11.2: token68."""
 _SCHEME: Final = re.compile(r"bearer +", re.IGNORECASE)
 
 
 class Credential:
-    """``secret`` is a key, or, if ``may_be_token``, perhaps a token. It is never printed."""
+    """``secret`` is a key or, if ``may_be_token``, possibly a token. It is never printed."""
 
     __slots__ = ("may_be_token", "secret")
 
@@ -37,15 +37,15 @@ class Credential:
 
 
 def presented(headers: Mapping[str, str]) -> Credential | None:
-    """The credential in ``headers`` (names in lower case), None where there is none. Raises
-    Refused for what is not well-formed, and for two."""
+    """Return the credential in ``headers`` (names in lower case), or None. Raises AccessRejected
+    for a malformed credential and for two of them."""
     bearer, key = headers.get(BEARER), headers.get(API_KEY)
     if bearer is None:
         if key is None:
             return None
         return Credential(_checked(key, API_KEY), may_be_token=False)
     if key is not None:
-        raise malformed(f"{BEARER} and {API_KEY} are both there; one credential is taken")
+        raise malformed(f"{BEARER} and {API_KEY} are both present; send only one of them")
     scheme = _SCHEME.match(bearer)
     if scheme is None:
         raise malformed(f"{BEARER} is not of the form 'Bearer …'")

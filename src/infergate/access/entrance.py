@@ -1,10 +1,11 @@
-"""Who comes in: every request of every protocol passes here before a backend hears of it.
+"""Authorizes every request, whatever its protocol, before a backend is contacted.
 
-*Rule 1.* Who says who he is by a key or a token is believed that alone, and refused where it is
-wrong. Who says nothing is whom his connection's certificate names first, else anonymous.
-*Rule 2.* Anonymous is never told that something is forbidden, but to say who he is.
-*Rule 3.* A request of a stream is looked at like any other, with the credentials of its stream as
-they are worth now, by the configuration of now.
+- A client that presents a key or a token is identified by that alone, and refused if it is invalid.
+  A client without a credential has the first name in its TLS certificate, else it is anonymous.
+- An anonymous client that is refused is asked for credentials, never told that something is
+  forbidden.
+- Each request of a stream is authorized with the credentials of its stream, as valid at that moment
+  and under the configuration then active.
 """
 
 from __future__ import annotations
@@ -28,30 +29,31 @@ from infergate.core.messages import OPERATIONS as NAMES
 from infergate.core.messages import SharedMemoryStatusRequest
 
 _REMEMBERED: Final = 4096
-"""Identities of keys and certificates."""
+"""Cached permits of keys and certificates."""
 
 
 RouteOf = Callable[[str, str, Mapping[str, str]], str]
-"""Of a request's model, version and headers: what logs call its route; empty for none."""
+"""Returns the label of the route for a request's model, version and headers; empty if there is
+none."""
 
 
 class TokenCheck(Protocol):
-    """See ``tokens.Tokens``, which is loaded where tokens are taken."""
+    """Implemented by ``tokens.JwtVerifier``, which is imported only if tokens are configured."""
 
     async def permit(self, token: str, now: float, clock: float) -> Granted:
-        """Raises Refused."""
+        """Return the permit of the token's subject. Raises AccessRejected."""
         ...
 
 
 class KeyRing:
-    """The keys of the configuration and those of its file."""
+    """The keys in the configuration and those in its key file."""
 
     def __init__(self, given: Keys, file: Watched[Keys] | None) -> None:
         self._given: Final = given
         self._file: Final = file
 
     async def find(self, secret: str, now: float) -> str | None:
-        """Whose key it is."""
+        """Return the name of the key's owner; None for an unknown key."""
         name = self._given.find(secret)
         if name is None and self._file is not None:
             name = (await self._file.current(now)).find(secret)
@@ -59,9 +61,9 @@ class KeyRing:
 
 
 class Entrance:
-    """All of a configuration's ``access``."""
+    """The whole ``access`` section of a configuration."""
 
-    def __init__(  # noqa: PLR0913 - one for each thing that may be configured
+    def __init__(  # noqa: PLR0913 - one parameter for each configurable part
         self,
         *,
         rules: Rules,
@@ -76,9 +78,9 @@ class Entrance:
         open_health: bool,
         shares_memory: bool,
     ) -> None:
-        """``memory`` is where rates are counted that are counted here; ``refused`` is told each
-        refusal's reason, ``denied`` those of operations that would have changed something;
-        ``closing`` lets go of connections."""
+        """``local_store`` holds the rates that are counted in this gateway. ``on_rejected`` is
+        called with the reason of each rejection, ``on_change_denied`` for rejected operations that
+        would have changed a server's state. ``close_callbacks`` close connections."""
         self._rules: Final = rules
         self._keys: Final = keys
         self._tokens: Final = tokens
@@ -95,13 +97,13 @@ class Entrance:
         self._after: Entrance | None = None
 
     def give_way(self, after: Entrance) -> None:
-        """From now on ``after`` says who comes in. Streams outlive the configuration that they
-        were begun under, but not a key that is taken back."""
+        """Let ``successor`` decide from now on. A stream may outlive the configuration it was
+        opened under, but must not outlive a key that was revoked."""
         self._after = after
 
     async def admitted(self, peek: Peek, call: Call) -> Peek:
-        """How to go on with a request that ``peek`` tells of; who asks is noted on ``call``. Raises
-        UNAUTHENTICATED, FORBIDDEN, RATE_LIMITED, OVERLOADED."""
+        """Authorize the request described by ``summary``; return the summary to continue with and
+        set the permit of ``call``. Raises UNAUTHENTICATED, FORBIDDEN, RATE_LIMITED, OVERLOADED."""
         if self._after is not None:
             return await self._after.admitted(peek, call)
         operation = peek.operation
@@ -115,26 +117,26 @@ class Entrance:
                 raise self._forbidden(permit, operation, peek.model)
             if self._rates is not None and kind != HEALTH:
                 await self._count(self._rates, permit, peek, call, now)
-        except Refused as refusal:
-            self._refused(refusal.reason.value)
+        except Refused as rejection:
+            self._refused(rejection.reason.value)
             if kind in CHANGES:
-                self._denied(operation, call, refusal.error)
-            raise refusal.error from None
+                self._denied(operation, call, rejection.error)
+            raise rejection.error from None
         if self._shares_memory and not permit.allows(SharedMemoryStatusRequest, ""):
-            return replace(peek, forwards=False)  # so that it is seen where its tensors lie
+            return replace(peek, forwards=False)  # parse it, to see tensors in shared memory
         return peek
 
     async def known(self, call: Call) -> None:
-        """Who opens a stream is noted on ``call``; what he may is seen at each request. Raises
-        UNAUTHENTICATED, OVERLOADED."""
+        """Set the permit of ``call``, which opens a stream; each request of the stream is
+        authorized separately. Raises UNAUTHENTICATED, OVERLOADED."""
         if self._after is not None:
             await self._after.known(call)
             return
         try:
             call.permit = await self._permit(call, time.monotonic())
-        except Refused as refusal:
-            self._refused(refusal.reason.value)
-            raise refusal.error from None
+        except Refused as rejection:
+            self._refused(rejection.reason.value)
+            raise rejection.error from None
 
     async def _permit(self, call: Call, now: float) -> Granted:
         credential = presented(call.headers)
@@ -153,12 +155,12 @@ class Entrance:
         return self._anonymous
 
     def _remembered(self, identity: str) -> Granted:
-        known = self._known.get(identity)
-        if known is None:
+        permit = self._known.get(identity)
+        if permit is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            known = self._known[identity] = self._rules.permit(identity)
-        return known
+            permit = self._known[identity] = self._rules.permit(identity)
+        return permit
 
     def _forbidden(self, permit: Granted, operation: type, model: str) -> Refused:
         if permit is self._anonymous:
@@ -170,18 +172,18 @@ class Entrance:
     ) -> None:
         route = self.route_of(peek.model, peek.version, call.headers) if peek.model else ""
         try:
-            full = await rates.take(permit, peek.model, route, call.bytes_in, now)
+            exceeded = await rates.take(permit, peek.model, route, call.bytes_in, now)
         except StoreAway:
             raise refusals.store_away() from None
-        if full is not None:
-            raise refusals.too_many(*full)
+        if exceeded is not None:
+            raise refusals.too_many(*exceeded)
 
     async def close(self) -> None:
-        """Let go of connections."""
-        for each in self._closing:
-            await each()
+        """Close all connections."""
+        for close in self._closing:
+            await close()
 
 
 def _what(operation: type, model: str) -> str:
-    named: Mapping[type, str] = NAMES
-    return f"{named[operation]} of model '{model[:256]}'" if model else named[operation]
+    names: Mapping[type, str] = NAMES
+    return f"{names[operation]} of model '{model[:256]}'" if model else names[operation]

@@ -1,9 +1,10 @@
 """A file that is read again when it changes.
 
-*Strategy.* Who needs it looks at it, once a second at most: nothing runs while nobody asks, and
-nobody gets what was taken out of the file longer than that. Secrets that Kubernetes mounts are
-links, which stat follows.
-*Rule.* A file that cannot be read, or makes no sense, leaves what was read before, and is told of.
+The file is checked when its content is needed, at most once a second, so nothing runs while there
+are no requests and removed entries stay valid for at most a second. Kubernetes mounts secrets as
+symbolic links, which stat follows.
+
+If the file cannot be read or parsed, the previous content stays in force and the error is logged.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ T = TypeVar("T")
 _log = logging.getLogger("infergate.access")
 
 PERIOD: Final = 1.0
-"""Seconds."""
+"""Seconds between two checks."""
 _PATIENCE: Final = 2.0
-"""Seconds for a file system that hangs."""
+"""Seconds after which a file system that hangs is given up."""
 _Stamp = tuple[int, int, int, int]
 
 
 class Watched(Generic[T]):
-    """What ``parse`` makes of the file at ``path``."""
+    """The result of ``parse`` on the file at ``path``."""
 
     def __init__(
         self, path: Path, parse: Callable[[bytes], T], value: T, failed: Callable[[], None]
     ) -> None:
-        """``parse`` raises ValueError; ``value`` is what it made of the file before, ``failed`` is
-        called where it does not."""
+        """``parse`` raises ValueError; ``value`` is the result for the content that was read
+        before. ``on_failure`` is called when the file cannot be read or parsed."""
         self._path: Final = path
         self._parse: Final = parse
         self._value = value
@@ -46,11 +47,13 @@ class Watched(Generic[T]):
         self._lock: Final = asyncio.Lock()
 
     async def current(self, now: float) -> T:
-        """What it holds; ``now`` is of ``time.monotonic``."""
+        """Return the current value. ``now`` is from ``time.monotonic``."""
         if now >= self._due:
-            looks = self._looks
+            check_count = self._looks
             async with self._lock:
-                if looks == self._looks:  # nobody has looked since, who may have had to wait long
+                if (
+                    check_count == self._looks
+                ):  # else another request has checked while this one waited
                     await self._look()
                     self._looks += 1
                     self._due = now + PERIOD
@@ -66,14 +69,15 @@ class Watched(Generic[T]):
             self._tell(str(error))
 
     def _read(self) -> None:
-        """By a thread: the file may be long, and far away. Raises OSError, ValueError."""
-        told = self._path.stat()
-        stamp = told.st_mtime_ns, told.st_size, told.st_ino, told.st_dev
+        """Run in a thread: the file may be long, and on a network file system. Raises OSError,
+        ValueError."""
+        status = self._path.stat()
+        stamp = status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
         if stamp == self._stamp:
             return
         data = self._path.read_bytes()
         if data != self._data:
-            self._stamp = stamp  # also where it makes no sense: that is told once
+            self._stamp = stamp  # set even if parsing fails, so that the error is logged once
             self._value = self._parse(data)
             if self._data is not None:
                 _log.info("%s was read again", self._path, extra=ACCESS_FILE_TAKEN)
@@ -86,7 +90,7 @@ class Watched(Generic[T]):
         if why != self._said:
             self._said = why
             _log.error(
-                "%s cannot be used, what it held before stays in force: %s",
+                "%s cannot be used, its previous content stays in force: %s",
                 self._path,
                 why,
                 extra=ACCESS_FILE_REFUSED,

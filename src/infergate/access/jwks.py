@@ -1,12 +1,13 @@
-"""The public keys of those who issue tokens (RFC 7517), from a file or a URL.
+"""The public keys of token issuers (JWK sets, RFC 7517), from a file or a URL.
 
-*Rule 1.* A key serves the algorithms of its kind and curve alone, and that one alone which it
-names; a shared secret (``oct``) serves none. So no token can choose how it is checked (RFC 8725,
-3.1).
-*Rule 2.* Keys from a URL are kept while it is away. They are asked for again when they are old, and
-for a token whose key is not known, but not sooner than ``PAUSE`` after the last time.
-*Rule 3.* Who asks for them asks for all who wait, also where he goes away meanwhile: clients come
-and go as they like, and each that has left would be another question.
+1. A key serves only the algorithms of its type and curve, and only the one it names, if it names
+   one; a shared secret (``oct``) serves none. So a token cannot choose how it is verified (RFC
+   8725, 3.1).
+2. Keys from a URL stay in force while the URL is unreachable. They are fetched again when they are
+   old and when a token names an unknown key, but not within ``FETCH_INTERVAL_SECONDS`` of the last
+   fetch.
+3. One fetch serves all requests that wait for it, and goes on if the request that started it is
+   cancelled: otherwise each disconnecting client would cause another fetch.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from infergate.core.vocabulary import JWT_KEY_UNUSABLE, JWT_KEYS_AWAY
 _log = logging.getLogger("infergate.access")
 
 PAUSE: Final = 30.0
-"""Seconds between two times that a URL is asked, when there are keys."""
+"""Seconds between two fetches of a URL while there are keys."""
 EAGER: Final = 1.0
-"""And when there are none yet."""
+"""Seconds between two fetches of a URL while there are no keys."""
 _MOST: Final = 256
-"""Keys of a set."""
+"""Keys in a set."""
 _ALGORITHMS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("RSA", ""): frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
     ("EC", "P-256"): frozenset({"ES256"}),
@@ -39,60 +40,60 @@ _ALGORITHMS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("EC", "P-521"): frozenset({"ES512"}),
     ("OKP", "Ed25519"): frozenset({"EdDSA"}),
 }
-"""By ``kty`` and ``crv`` (RFC 7518, 3.4; RFC 8037)."""
+"""Algorithms by ``kty`` and ``crv`` (RFC 7518, 3.4; RFC 8037)."""
 ALGORITHMS: Final = frozenset().union(*_ALGORITHMS.values())
 
 
 class KeySet:
-    """Those of one document that tokens may be signed with."""
+    """The keys of one document that may verify tokens."""
 
     def __init__(self, document: bytes) -> None:
-        """Raises ValueError where it is none, or no key of it can be used."""
+        """Raises ValueError if the document is not a JWK set or has no usable key."""
         self.document: Final = document
         try:
-            told = json.loads(document)
+            parsed = json.loads(document)
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
         except ValueError:
             raise ValueError("it is not JSON") from None
-        listed = told.get("keys") if isinstance(told, dict) else None
+        listed = parsed.get("keys") if isinstance(parsed, dict) else None
         if not isinstance(listed, list) or len(listed) > _MOST:
-            raise ValueError(f"it is no JWK set: an object with 'keys', at most {_MOST}")
+            raise ValueError(f"it is not a JWK set: an object with 'keys', at most {_MOST}")
         self._keys: Final = [
-            (each, usable)
-            for each in listed
-            if isinstance(each, dict) and (usable := _usable(each))
+            (key, algorithms)
+            for key in listed
+            if isinstance(key, dict) and (algorithms := _usable(key))
         ]
         if not self._keys:
             raise ValueError("no key of it can be used to check tokens")
         self._made: Final[dict[tuple[str | None, str], PyJWK | None]] = {}
 
     def find(self, number: str | None, algorithm: str) -> PyJWK | None:
-        """The key that a token signed by ``algorithm`` calls ``number`` (``kid``). A token that
-        calls it nothing is checked by the only key that could be meant."""
-        known = (number, algorithm)
-        if known not in self._made:
+        """Return the key for a token signed with ``algorithm`` that names ``key_id`` (``kid``). A
+        token without ``kid`` is verified only if exactly one key has that algorithm."""
+        cache_key = (number, algorithm)
+        if cache_key not in self._made:
             fitting = [
                 key
                 for key, usable in self._keys
                 if algorithm in usable and (number is None or key.get("kid") == number)
             ]
-            found = _made(fitting[0], algorithm) if len(fitting) == 1 else None
-            if found is None:
-                return None  # not remembered: numbers come from clients
-            self._made[known] = found
-        return self._made[known]
+            key_object = _made(fitting[0], algorithm) if len(fitting) == 1 else None
+            if key_object is None:
+                return None  # not cached: clients choose the key id
+            self._made[cache_key] = key_object
+        return self._made[cache_key]
 
 
 def _usable(key: dict[str, Any]) -> frozenset[str]:
-    """The algorithms that ``key`` may be used with (Rule 1)."""
+    """Return the algorithms that ``key`` may be used with (rule 1)."""
     if key.get("use", "sig") != "sig":
         return frozenset()
     operations = key.get("key_ops", ["verify"])
     if not isinstance(operations, list) or "verify" not in operations:
         return frozenset()
-    fitting = _ALGORITHMS.get((str(key.get("kty")), str(key.get("crv", ""))), frozenset())
-    return fitting if "alg" not in key else fitting & {str(key["alg"])}
+    algorithms = _ALGORITHMS.get((str(key.get("kty")), str(key.get("crv", ""))), frozenset())
+    return algorithms if "alg" not in key else algorithms & {str(key["alg"])}
 
 
 def _made(key: dict[str, Any], algorithm: str) -> PyJWK | None:
@@ -106,34 +107,34 @@ def _made(key: dict[str, Any], algorithm: str) -> PyJWK | None:
 
 
 class Source(Protocol):
-    """Where keys come from."""
+    """A source of keys."""
 
     async def keys(self, now: float) -> KeySet | None:
-        """As they are at ``now`` (``time.monotonic``); None: there are none yet."""
+        """Return the keys at ``now`` (``time.monotonic``); None if there are none yet."""
         ...
 
     async def newer(self, now: float) -> KeySet | None:
-        """For a token whose key is not among those."""
+        """Return the keys for a token whose key is unknown, fetched again if possible."""
         ...
 
 
 class FileSource:
-    """See Source."""
+    """Keys from a file."""
 
     def __init__(self, file: Watched[KeySet]) -> None:
         self._file: Final = file
 
     async def keys(self, now: float) -> KeySet | None:
-        """See Source."""
+        """Return the keys in the file."""
         return await self._file.current(now)
 
     async def newer(self, now: float) -> KeySet | None:
-        """See Source: the file is looked at often enough."""
+        """Return the keys in the file, which is checked often enough anyway."""
         return await self._file.current(now)
 
 
 class UrlSource:
-    """See Source, and Rule 2. ``name`` is told in the log."""
+    """Keys from a URL (rule 2). ``name`` is the issuer's name in the log."""
 
     def __init__(
         self,
@@ -142,20 +143,20 @@ class UrlSource:
         refresh: float,
         failed: Callable[[], None],
     ) -> None:
-        """``fetch`` raises GatewayError; ``refresh`` is in seconds; ``failed`` is called where that
-        gave no keys."""
+        """``fetch`` raises GatewayError; ``refresh`` is in seconds; ``on_failure`` is called when a
+        fetch gave no keys."""
         self._name: Final = name
         self._fetch: Final = fetch
         self._refresh: Final = refresh
         self._failed: Final = failed
         self._keys: KeySet | None = None
-        self._old = 0.0  # when they are to be asked for again
-        self._may = 0.0  # when they may be
+        self._old = 0.0  # when the keys are due to be fetched again
+        self._may = 0.0  # the earliest time of the next fetch
         self._asking: asyncio.Task[None] | None = None
 
     async def keys(self, now: float) -> KeySet | None:
-        """See Source. One request asks; others wait only where there are no keys, or none but those
-        of long ago: nobody has asked for them since."""
+        """Return the keys. One request fetches them; others wait for it only if there are no keys,
+        or if they have been due for so long that nobody can have fetched them."""
         if now >= self._old and now >= self._may:
             wait = self._keys is None or now >= self._may + self._refresh
             if wait or self._asking is None:
@@ -163,19 +164,19 @@ class UrlSource:
         return self._keys
 
     async def newer(self, now: float) -> KeySet | None:
-        """See Source."""
+        """Fetch the keys again unless that was done a moment ago, and return them."""
         if now >= self._may:
             await self._ask(now)
         return self._keys
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Cancel a fetch in progress."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
 
     async def _ask(self, now: float) -> None:
-        """Rule 3."""
+        """Join the fetch in progress, or start one (rule 3)."""
         if self._asking is None:
             self._asking = asyncio.create_task(self._asked(now))
         await asyncio.shield(self._asking)
@@ -188,11 +189,13 @@ class UrlSource:
             self._old = now + self._refresh
         except (GatewayError, ValueError) as error:
             self._failed()
-            kept = "there are none" if self._keys is None else "those there are stay in force"
+            consequence = (
+                "there are none yet" if self._keys is None else "the previous ones stay in force"
+            )
             _log.error(
-                "jwt '%s': keys cannot be had, %s: %s %s",
+                "jwt '%s': keys cannot be fetched, %s: %s %s",
                 self._name,
-                kept,
+                consequence,
                 error,
                 getattr(error, "detail", ""),
                 extra=JWT_KEYS_AWAY,

@@ -1,6 +1,6 @@
-"""API keys: long random texts, of which the gateway knows the SHA-256 alone.
+"""API keys: long random texts, of which the gateway stores only the SHA-256.
 
-A key has 256 random bits, so that one round of a fast hash keeps it: there is nothing to guess.
+A key has 256 random bits, so one round of a fast hash protects it: it cannot be guessed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 PREFIX: Final = "infergate_"
-"""How keys begin, so that scanners for secrets find those that were committed."""
+"""The beginning of every key, so that secret scanners find keys that were committed by mistake."""
 _BYTES: Final = 32
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,127}")
 _HASH: Final = re.compile(r"[0-9a-fA-F]{64}")
@@ -24,24 +24,24 @@ _MOST: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Whose it is, and the SHA-256 of it."""
+    """The name of a key's owner and the SHA-256 of the key."""
 
     name: str
     digest: bytes
 
 
 def new_key() -> str:
-    """A key that nobody has had."""
+    """Return a new random key."""
     return PREFIX + secrets.token_urlsafe(_BYTES)
 
 
 def digest_of(secret: str) -> bytes:
-    """What is kept of a key."""
+    """Return the digest that is stored of a key."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 def parse_name(value: Any) -> str:
-    """Whose a key is. Raises ValueError."""
+    """Return the name of a key's owner. Raises ValueError."""
     if not isinstance(value, str) or _NAME.fullmatch(value) is None:
         raise ValueError(
             "expected a name of up to 128 letters, digits and . _ @ / -, that begins with a letter "
@@ -51,7 +51,8 @@ def parse_name(value: Any) -> str:
 
 
 def parse_hash(value: Any) -> bytes:
-    """A SHA-256. Raises ValueError, which does not tell ``value``: it may be the key itself."""
+    """Return a SHA-256. The ValueError that it raises does not contain ``value``, which may be the
+    key itself."""
     if not isinstance(value, str) or _HASH.fullmatch(value) is None:
         raise ValueError(
             "expected the SHA-256 of a key, 64 hexadecimal digits ('infergate key' makes both)"
@@ -60,40 +61,41 @@ def parse_hash(value: Any) -> bytes:
 
 
 def parse_file(data: bytes) -> tuple[Key, ...]:
-    """The keys in a file: lines like ``name: SHA-256``, empty ones, and comments after ``#``; a
-    name may have several. Raises ValueError telling the line."""
+    """Return the keys in a file: lines like ``name: SHA-256``, empty lines, and comments after
+    ``#``. A name may have several keys. Raises ValueError naming the line."""
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
-    found: list[Key] = []
+    keys: list[Key] = []
     for number, line in enumerate(lines, 1):
-        told = line.partition("#")[0].strip()
-        if not told:
+        entry = line.partition("#")[0].strip()
+        if not entry:
             continue
-        match = _LINE.fullmatch(told)
+        match = _LINE.fullmatch(entry)
         if match is None:
             raise ValueError(f"line {number}: expected 'name: SHA-256 of its key'")
         try:
-            found.append(Key(parse_name(match[1]), parse_hash(match[2])))
+            keys.append(Key(parse_name(match[1]), parse_hash(match[2])))
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
-    if len(found) > _MOST:
+    if len(keys) > _MOST:
         raise ValueError(f"it has over {_MOST} keys")
-    return tuple(found)
+    return tuple(keys)
 
 
 class Keys:
-    """Looks up whose a key is."""
+    """Finds the owner of a key."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
-        self._names: Final = {each.digest: (each.digest, each.name) for each in keys}
+        self._names: Final = {key.digest: (key.digest, key.name) for key in keys}
 
     def find(self, secret: str) -> str | None:
-        """The name, None for a key that is not known. What the look-up's time may tell is about the
-        hash of what was sent, which leads to no key; hashes are compared in constant time."""
-        asked = digest_of(secret)
-        known = self._names.get(asked)
-        if known is not None and hmac.compare_digest(known[0], asked):
-            return known[1]
+        """Return the owner's name; None for an unknown key. The time of the look-up can reveal only
+        something about the hash of what was sent, from which no key follows; hashes are compared in
+        constant time."""
+        digest = digest_of(secret)
+        entry = self._names.get(digest)
+        if entry is not None and hmac.compare_digest(entry[0], digest):
+            return entry[1]
         return None

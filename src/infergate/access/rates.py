@@ -1,11 +1,11 @@
-"""How often each may ask, and how much: pure arithmetic, time is an argument.
+"""Limits on the rate of requests and bytes: pure arithmetic, time is an argument.
 
-*Strategy.* The generic cell rate algorithm: a bucket of ``burst`` that empties at a steady rate is
-one number, the time at which it will be empty. No timer, no list of what came when.
+Generic cell rate algorithm: a bucket of size ``burst`` that drains at a steady rate is one number,
+the time at which it will be empty. There is no timer and no list of past requests.
 
-*Rule 1.* All buckets that a request falls into have room for it, or none is filled.
-*Rule 2.* What is larger than a whole bucket passes when that is empty, and fills it beyond the
-brim: the rate is kept, and no request is impossible.
+1. A request is charged to all of its buckets, or, if one of them has no room, to none.
+2. A request larger than a whole bucket passes when the bucket is empty, and overfills it: the
+   average rate is kept, and no request is impossible.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from infergate.access.rules import ALL, Granted, Matches, matcher
 from infergate.routing.table import model_matcher
 
 MOST: Final = 65_536
-"""Buckets that are not empty; beyond, the oldest is forgotten. About 20 MB."""
+"""Buckets that are not empty; beyond that the oldest are dropped. About 20 MB."""
 _CLOSE: Final = 1e-6
-"""Seconds that are no difference: times are sums of fractions."""
+"""Seconds within which two times count as equal: times are sums of fractions."""
 _REMEMBERED: Final = 4096
 _LONGEST: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """``amount`` in ``seconds``, and ``burst`` at once: requests or bytes."""
+    """``amount`` requests or bytes in ``seconds``, and ``burst`` at once."""
 
     amount: float
     seconds: float
@@ -37,8 +37,8 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """``who`` and ``models`` are patterns as routes have them; ``*`` is everybody. It is
-    counted for each identity and each route, or for all of them together."""
+    """``identities`` and ``models`` are patterns as in routes; ``*`` matches all. Requests are
+    counted for each identity and each route separately, or for all of them together."""
 
     who: tuple[str, ...]
     models: tuple[str, ...] = (ALL,)
@@ -49,7 +49,7 @@ class Limit:
 
 
 class Want(NamedTuple):
-    """What a request takes of a bucket: ``cost`` seconds of ``room``."""
+    """The charge of a request to a bucket: ``cost`` of the bucket's ``burst``, both in seconds."""
 
     bucket: str
     cost: float
@@ -57,38 +57,38 @@ class Want(NamedTuple):
 
 
 class Full(NamedTuple):
-    """Which of several wants has no room, and for how many seconds."""
+    """The bucket that has no room, by the index of its charge, and the seconds to wait for it."""
 
     which: int
     wait: float
 
 
 class Store(Protocol):
-    """Where buckets are. Raises StoreAway where it is not there."""
+    """Where buckets are kept. Raises RateStoreUnavailableError while it cannot be reached."""
 
     async def take(self, wants: Sequence[Want], now: float) -> Full | None:
-        """Rule 1. None: they were taken."""
+        """Charge all buckets and return None, or return the bucket that has no room (rule 1)."""
         ...
 
 
 class Counting(Protocol):
-    """Buckets in memory."""
+    """Buckets in this host's memory."""
 
     def fill(self, wants: Sequence[Want], now: float) -> Full | None:
-        """See Store."""
+        """Charge all buckets and return None, or return the bucket that has no room (rule 1)."""
         ...
 
 
 class StoreAway(Exception):  # noqa: N818 - it says what is wrong
-    """Nobody counts now, and the operator wants none let in then."""
+    """The store cannot be reached, and the operator wants requests refused meanwhile."""
 
 
 def no_room(wants: Sequence[Want], empty: Iterable[float], now: float) -> Full | None:
-    """Which of ``wants`` has to wait longest, where their buckets will be ``empty`` at these times;
-    None: there is room for all."""
+    """Return the charge that has to wait longest if the buckets will be empty at the times
+    ``empty_at``; None if there is room for all."""
     worst: Full | None = None
-    for index, ((_, cost, room), at) in enumerate(zip(wants, empty, strict=True)):
-        level = at - now
+    for index, ((_, cost, room), empty_time) in enumerate(zip(wants, empty, strict=True)):
+        level = empty_time - now
         if level > _CLOSE and level + cost > room + _CLOSE:
             wait = level + cost - room if cost <= room else level
             if worst is None or wait > worst.wait:
@@ -97,17 +97,17 @@ def no_room(wants: Sequence[Want], empty: Iterable[float], now: float) -> Full |
 
 
 class Buckets:
-    """In the memory of this process. One that is empty is as one that is not there."""
+    """Buckets in the memory of this process. An empty bucket is the same as a missing one."""
 
     def __init__(self) -> None:
         self._empty: Final[dict[str, float]] = {}
-        """When each will be, the oldest first."""
+        """The time at which each bucket will be empty, the oldest bucket first."""
 
     def __len__(self) -> int:
         return len(self._empty)
 
     def fill(self, wants: Sequence[Want], now: float) -> Full | None:
-        """See Store."""
+        """Charge all buckets and return None, or return the bucket that has no room."""
         empty = self._empty
         worst = no_room(wants, [empty.get(bucket, now) for bucket, _, _ in wants], now)
         if worst is not None:
@@ -119,9 +119,9 @@ class Buckets:
         return None
 
     def _sweep(self, now: float) -> None:
-        """Forget those that are empty; where there are few of them, the oldest quarter."""
+        """Drop the empty buckets and, if that frees too few, the oldest quarter."""
         empty = self._empty
-        for bucket in [bucket for bucket, at in empty.items() if at <= now]:
+        for bucket in [bucket for bucket, empty_time in empty.items() if empty_time <= now]:
             del empty[bucket]
         if len(empty) > MOST * 3 // 4:
             for bucket in list(empty)[: len(empty) - MOST * 3 // 4]:
@@ -129,25 +129,25 @@ class Buckets:
 
 
 class InMemory:
-    """A Store that is always there."""
+    """A store on this host, which is always available."""
 
     def __init__(self, buckets: Counting) -> None:
         self.buckets: Final = buckets
 
     async def take(self, wants: Sequence[Want], now: float) -> Full | None:
-        """See Store."""
+        """Charge all buckets and return None, or return the bucket that has no room."""
         return self.buckets.fill(wants, now)
 
 
 class _Falls(NamedTuple):
-    """The buckets that requests of one kind fall into: what each takes for one request or, of those
-    that count bytes, for one byte."""
+    """The charges of all requests with the same identity, model and route: for one request or, in
+    buckets that count bytes, for one byte."""
 
     wants: Sequence[Want]
     reasons: Sequence[Reason]
 
     def of(self, size: int) -> Sequence[Want]:
-        """What a request of ``size`` bytes takes."""
+        """Return the charges of a request of ``size`` bytes."""
         if Reason.BYTES not in self.reasons:
             return self.wants
         return [
@@ -157,7 +157,7 @@ class _Falls(NamedTuple):
 
 
 class _Bound:
-    """A limit, ready to be asked."""
+    """A limit with its patterns compiled."""
 
     def __init__(self, number: int, limit: Limit) -> None:
         self._who: Final[Matches] = matcher(limit.who)
@@ -166,48 +166,54 @@ class _Bound:
         self._number: Final = number
 
     def wants(self, identity: str, model: str, route: str) -> Iterator[tuple[Reason, Want]]:
-        """The buckets of a request."""
+        """Yield the charges of a request."""
         limit = self._limit
         if not (self._who(identity) and self._models(model)):
             return
-        who = identity if limit.each_identity else ""
-        where = route if limit.each_route else ""
-        name = f"{self._number}|{len(who)}:{who}|{where}"
+        identity_part = identity if limit.each_identity else ""
+        route_part = route if limit.each_route else ""
+        name = f"{self._number}|{len(identity_part)}:{identity_part}|{route_part}"
         for reason, rate in ((Reason.REQUESTS, limit.requests), (Reason.BYTES, limit.bytes)):
             if rate is not None:
-                one = rate.seconds / rate.amount
-                yield reason, Want(f"{reason.value}|{name}", one, rate.burst * one)
+                unit_seconds = rate.seconds / rate.amount
+                yield (
+                    reason,
+                    Want(f"{reason.value}|{name}", unit_seconds, rate.burst * unit_seconds),
+                )
 
 
 class Rates:
-    """All limits of a configuration."""
+    """All rate limits of a configuration."""
 
     def __init__(self, limits: Sequence[Limit], store: Store) -> None:
-        self._limits: Final = [_Bound(number, each) for number, each in enumerate(limits)]
+        self._limits: Final = [_Bound(index, limit) for index, limit in enumerate(limits)]
         self._store: Final = store
         self._known: Final[dict[tuple[str, str, str], _Falls]] = {}
 
     async def take(
         self, permit: Granted, model: str, route: str, size: int, now: float
     ) -> tuple[Reason, float] | None:
-        """A request of ``size`` bytes to ``model``, which takes ``route``. None: it may come; else
-        what there is too much of, and the seconds until there is room. Raises StoreAway."""
-        falls = self._falls(permit.identity, model, route)
-        if not falls.wants:
+        """Charge a request of ``size`` bytes to ``model``, which takes ``route``. Return None if it
+        may pass, else the kind of limit that is exceeded and the seconds to wait. Raises
+        RateStoreUnavailableError."""
+        plan = self._falls(permit.identity, model, route)
+        if not plan.wants:
             return None
-        full = await self._store.take(falls.of(size), now)
-        if full is None:
+        exceeded = await self._store.take(plan.of(size), now)
+        if exceeded is None:
             return None
-        return falls.reasons[full.which], full.wait
+        return plan.reasons[exceeded.which], exceeded.wait
 
     def _falls(self, identity: str, model: str, route: str) -> _Falls:
         key = identity, model, route
-        known = self._known.get(key)
-        if known is None:
-            found = [each for limit in self._limits for each in limit.wants(*key)]
-            known = _Falls([want for _, want in found], [reason for reason, _ in found])
+        plan = self._known.get(key)
+        if plan is None:
+            charges = [charge for limit in self._limits for charge in limit.wants(*key)]
+            plan = _Falls(
+                [bucket_charge for _, bucket_charge in charges], [reason for reason, _ in charges]
+            )
             if len(model) <= _LONGEST:
                 if len(self._known) >= _REMEMBERED:
                     self._known.clear()
-                self._known[key] = known
-        return known
+                self._known[key] = plan
+        return plan

@@ -1,10 +1,11 @@
-"""Buckets that several gateways share, in Redis.
+"""Rate-limit buckets that several gateways share in Redis.
 
-*Strategy.* One script a request does for all its buckets what ``rates.Buckets`` does, by Redis' own
-clock, so that neither gateways nor their clocks have to agree.
-*Rule.* A Redis that does not answer in time is left alone for a moment; meanwhile the operator's
-choice holds: ``local`` (each gateway counts for itself), ``open`` (nobody counts) or ``closed``
-(nobody comes in).
+One script per request does for all of its buckets what ``rate_limits.LocalBuckets`` does, on the
+clock of Redis, so that neither the gateways nor their clocks have to agree.
+
+If Redis does not answer in time, it is not queried for a moment; meanwhile the operator's choice
+applies: ``local`` (each gateway counts for itself), ``open`` (no limits) or ``closed`` (all
+requests are refused).
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ LOCAL: Final = "local"
 OPEN: Final = "open"
 CLOSED: Final = "closed"
 ALONE: Final = 1.0
-"""Seconds that a Redis is left alone."""
+"""Seconds for which Redis is not queried after a failure."""
 _CONNECTIONS: Final = 16
 _KEYS: Final = "infergate:{rates}:"
-"""How its keys begin. The braces keep them on one server of a cluster, as a script wants them."""
+"""The prefix of all Redis keys. The braces keep them on one node of a cluster, which a script
+needs."""
 
 SCRIPT: Final = """
-local told = redis.call('TIME')
-local now = tonumber(told[1]) + tonumber(told[2]) / 1000000
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 local empty, full, worst = {}, 0, 0
 for i, key in ipairs(KEYS) do
   local cost, room = tonumber(ARGV[2 * i - 1]), tonumber(ARGV[2 * i])
@@ -54,12 +56,12 @@ for i, key in ipairs(KEYS) do
 end
 return {0, '0'}
 """
-"""Keys are buckets, arguments their wants' cost and room in turn. Gives the number of the one that
-is full, from 1, and the seconds to wait; 0 where all were filled."""
+"""KEYS are buckets; ARGV holds each charge's cost and burst in turn. Returns the number of the
+bucket that has no room, from 1, and the seconds to wait; 0 if all buckets were charged."""
 
 
 def redis_at(url: str, timeout: float) -> Any:
-    """A client of the Redis at ``url``, which is not asked twice; ``timeout`` in seconds."""
+    """Return a client of the Redis at ``url`` that does not retry; ``timeout`` is in seconds."""
     pool: Any = BlockingConnectionPool.from_url(
         url,
         max_connections=_CONNECTIONS,
@@ -72,7 +74,7 @@ def redis_at(url: str, timeout: float) -> Any:
 
 
 class InRedis:
-    """A Store."""
+    """A store in Redis."""
 
     def __init__(
         self,
@@ -82,9 +84,9 @@ class InRedis:
         failed: Callable[[], None],
         local: Counting,
     ) -> None:
-        """``client`` is a ``redis.asyncio.Redis``; ``timeout`` is in seconds; ``otherwise`` is one
-        of those above; ``failed`` is called where Redis does not answer, ``local`` is where this
-        gateway counts by itself."""
+        """``client`` is a ``redis.asyncio.Redis``; ``timeout`` is in seconds; ``fallback`` is
+        LOCAL, OPEN or CLOSED. ``on_failure`` is called when Redis does not answer; ``local`` holds
+        the buckets of this gateway."""
         self._redis: Final[Any] = client
         self._script: Final[Any] = client.register_script(SCRIPT)
         self._timeout: Final = timeout
@@ -95,11 +97,11 @@ class InRedis:
         self._is_away = False
 
     async def take(self, wants: Sequence[Want], now: float) -> Full | None:
-        """See Store."""
+        """Charge all buckets and return None, or return the bucket that has no room."""
         if now < self._alone_until:
             return self._without(wants, now)
-        keys = [_KEYS + each.bucket for each in wants]
-        arguments = [number for each in wants for number in (each.cost, each.room)]
+        keys = [_KEYS + charge.bucket for charge in wants]
+        arguments = [argument for charge in wants for argument in (charge.cost, charge.room)]
         try:
             async with asyncio.timeout(self._timeout):
                 index, wait = await self._script(keys=keys, args=arguments)
@@ -109,7 +111,7 @@ class InRedis:
             if not self._is_away:
                 self._is_away = True
                 _log.error(
-                    "redis does not count rates (%s); until it does: %s",
+                    "redis cannot count rates (%s); until it can, the fallback is '%s'",
                     type(error).__name__, self._otherwise, extra=RATES_AWAY)  # fmt: skip
             return self._without(wants, now)
         if self._is_away:
@@ -123,5 +125,5 @@ class InRedis:
         return self._local.fill(wants, now) if self._otherwise == LOCAL else None
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         await self._redis.aclose()

@@ -1,7 +1,7 @@
-"""Why somebody is not let in: what he is told, and the word by which metrics count it.
+"""The reasons for which a client is refused: the error it gets and the label in the metrics.
 
-*Rule.* No text holds anything of a credential, nor what tells a model that may not be used from one
-that is not there.
+No error text contains any part of a credential, or shows whether a model that may not be used
+exists.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from infergate.core.errors import GatewayError, Kind, Unauthenticated
 _REALM: Final = 'Bearer realm="infergate"'
 _INVALID: Final = f'{_REALM}, error="invalid_token"'
 _AGAIN: Final = 1.0
-"""Seconds after which to try again where the gateway cannot tell."""
+"""Seconds after which to retry while the gateway cannot decide."""
 
 
 class Reason(enum.Enum):
-    """Each is the label of a metric."""
+    """The reason of a rejection; the value is a metric's label."""
 
     NO_CREDENTIALS = "no_credentials"
     MALFORMED = "malformed"
@@ -32,8 +32,8 @@ class Reason(enum.Enum):
     STORE_AWAY = "store_away"
 
 
-class Refused(Exception):  # noqa: N818 - it is an answer
-    """Somebody is not let in, for ``reason``; ``error`` is what he is told."""
+class Refused(Exception):  # noqa: N818 - an outcome rather than an error
+    """The client is refused for ``reason``; ``error`` is the response."""
 
     def __init__(self, reason: Reason, error: GatewayError) -> None:
         super().__init__(reason.value)
@@ -42,45 +42,45 @@ class Refused(Exception):  # noqa: N818 - it is an answer
 
 
 def no_credentials() -> Refused:
-    """Nobody in particular asks, and he may not."""
+    """An anonymous client that may not make the request."""
     return Refused(Reason.NO_CREDENTIALS, Unauthenticated("credentials are required", _REALM))
 
 
 def malformed(public: str) -> Refused:
-    """What should tell who asks does not."""
+    """A credential that cannot be read."""
     return Refused(Reason.MALFORMED, Unauthenticated(public, _INVALID))
 
 
 def unknown_key() -> Refused:
-    """No such key, or not any more."""
+    """A key that does not exist, or no longer."""
     return Refused(Reason.UNKNOWN_KEY, Unauthenticated("the key is not known here", _INVALID))
 
 
 def invalid_token(public: str = "the token is not valid here", detail: str = "") -> Refused:
-    """``detail`` is for the log."""
+    """A token that failed verification. ``detail`` is for the log only."""
     return Refused(Reason.INVALID_TOKEN, Unauthenticated(public, _INVALID, detail))
 
 
 def expired_token() -> Refused:
-    """It was valid once: its signature has been checked."""
+    """A token that has a valid signature but has expired."""
     return Refused(Reason.EXPIRED_TOKEN, Unauthenticated("the token has expired", _INVALID))
 
 
 def keys_away() -> Refused:
-    """Nobody can tell: not 401, on which clients throw their tokens away."""
-    told = "tokens cannot be checked now"
-    return Refused(Reason.KEYS_AWAY, GatewayError(Kind.OVERLOADED, told, retry_after=_AGAIN))
+    """The issuer's keys are unavailable. Not 401, on which clients discard their tokens."""
+    text = "tokens cannot be checked now"
+    return Refused(Reason.KEYS_AWAY, GatewayError(Kind.OVERLOADED, text, retry_after=_AGAIN))
 
 
 def forbidden(what: str) -> Refused:
-    """It is known who asks, and he may not."""
+    """An identified client that may not do ``action``."""
     return Refused(
         Reason.FORBIDDEN, GatewayError(Kind.FORBIDDEN, f"{what} is not allowed to this client")
     )
 
 
 def too_many(reason: Reason, wait: float) -> Refused:
-    """``wait`` is in seconds; ``reason`` is REQUESTS or BYTES."""
+    """A rate limit is exceeded. ``wait`` is in seconds; ``reason`` is REQUESTS or BYTES."""
     return Refused(
         reason,
         GatewayError(
@@ -92,6 +92,6 @@ def too_many(reason: Reason, wait: float) -> Refused:
 
 
 def store_away() -> Refused:
-    """Nobody counts, and then none are let in."""
-    told = "rates cannot be counted now"
-    return Refused(Reason.STORE_AWAY, GatewayError(Kind.OVERLOADED, told, retry_after=_AGAIN))
+    """Rates cannot be counted, and the operator wants requests refused meanwhile."""
+    text = "rates cannot be counted now"
+    return Refused(Reason.STORE_AWAY, GatewayError(Kind.OVERLOADED, text, retry_after=_AGAIN))

@@ -1,9 +1,10 @@
-"""Which rules let whom ask what of which models. Pure.
+"""Access rules: which identity may use which operation on which model. Pure.
 
-*Rule 1.* Rules only allow: what none of them allows is refused, and their order does not matter.
-*Rule 2.* ``*`` is everybody who is known. Who is not is ``anonymous``, and only by that very word.
-*Rule 3.* What concerns the server and not one model is allowed by a rule for any models; what
-changes it, by one for all models.
+1. Rules only allow. A request that no rule allows is refused, and the order of rules does not
+   matter.
+2. ``*`` matches every identified client. Anonymous clients match only the word ``anonymous``.
+3. An operation on the server is allowed by a rule for any model; one that changes the server, only
+   by a rule for all models.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from infergate.core.messages import (
 from infergate.routing.table import compiled, is_glob, is_regex, model_matcher
 
 KEY: Final = "key:"
-TOKEN: Final = "jwt:"  # noqa: S105 - how identities begin
+TOKEN: Final = "jwt:"  # noqa: S105 - a prefix of identities
 CERTIFICATE: Final = "cert:"
 ALL: Final = "*"
 
@@ -53,7 +54,7 @@ OPERATIONS: Final[Mapping[type, str]] = MappingProxyType(
         ServerReadyRequest: HEALTH,
         ServerMetadataRequest: METADATA,
         ModelIndexRequest: METADATA,
-        ModelReadyRequest: METADATA,  # it asks a backend, and tells which models there are
+        ModelReadyRequest: METADATA,  # it queries a backend, and reveals which models exist
         ModelMetadataRequest: METADATA,
         ModelConfigRequest: METADATA,
         ServerStatusRequest: METADATA,
@@ -68,11 +69,12 @@ OPERATIONS: Final[Mapping[type, str]] = MappingProxyType(
         InferRequest: INFER,
     }
 )
-"""What rules call each operation."""
+"""The name of each operation in rules."""
 CHANGES: Final = frozenset({REPOSITORY, SETTINGS, SHARED_MEMORY})
-"""Those that change servers' state."""
+"""Operations that change servers' state."""
 _WHOLE: Final = frozenset({REPOSITORY, SETTINGS})
-"""Those that, asked of the server, concern all models. Regions of shared memory are of no model."""
+"""Operations that, used on the server, affect all models. Shared memory regions belong to no
+model."""
 _OF_A_MODEL: Final = frozenset(
     {
         InferRequest,
@@ -83,14 +85,14 @@ _OF_A_MODEL: Final = frozenset(
         ModelUnloadRequest,
     }
 )
-"""Those that are never asked of the server. One without a name is of the model called so: a route
-for any model may take it to a backend that has but one."""
+"""Operations that always concern a model. An empty name is then a model of that name: a route for
+any model may take it to a backend that has only one."""
 _SCOPES: Final = frozenset({"scope", "scp"})
-"""Claims that are words with blanks between (RFC 8693, 4.2)."""
+"""Claims that hold words separated by spaces (RFC 8693, 4.2)."""
 
 _REMEMBERED: Final = 256
-"""Models that are remembered of an identity. Clients choose names: they and their length are
-bounded."""
+"""Cached decisions of an identity. Clients choose model names, so their number and length are
+limited."""
 _LONGEST: Final = 256
 
 Claims = Mapping[str, Any]
@@ -105,19 +107,21 @@ def _any_text(pattern: str) -> Callable[[str], object]:
 def matcher(
     patterns: Sequence[str], of_one: Callable[[str], Callable[[str], object]] = _any_text
 ) -> Matches:
-    """What tells whether a text is one of ``patterns``, spelt like routes' models. ``of_one``
-    compiles a glob or regular expression."""
+    """Return a predicate for texts that match one of ``patterns``, spelled like the models of
+    routes. ``compile_one`` compiles a glob or regular expression."""
     if ALL in patterns:
         return lambda _: True
-    exact = frozenset(each for each in patterns if not (is_glob(each) or is_regex(each)))
-    others = [of_one(each) for each in patterns if each not in exact]
+    exact = frozenset(
+        pattern for pattern in patterns if not (is_glob(pattern) or is_regex(pattern))
+    )
+    others = [of_one(pattern) for pattern in patterns if pattern not in exact]
     return lambda text: text in exact or any(matches(text) for matches in others)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``who``, ``models`` and the values of ``claims`` (by their names) are patterns as routes have
-    them; ``operations`` are values of :data:`OPERATIONS`."""
+    """``identities``, ``models`` and the values of ``claims`` (keyed by name) are patterns as in
+    routes; ``operations`` are values of ``OPERATION_NAMES``."""
 
     who: tuple[str, ...]
     models: tuple[str, ...] = (ALL,)
@@ -126,7 +130,7 @@ class Rule:
 
 
 class Grant:
-    """What one rule lets those ask whom it is for."""
+    """A rule with its patterns compiled."""
 
     def __init__(self, rule: Rule) -> None:
         self._who: Final = matcher(rule.who)
@@ -137,7 +141,7 @@ class Grant:
         self._operations: Final = rule.operations
 
     def is_for(self, identity: str, claims: Claims) -> bool:
-        """Rule 2, and whether all claims are there."""
+        """Return whether the rule is for ``identity`` (rule 2) and all its claims match."""
         if identity == ANONYMOUS:
             return self._takes_anonymous
         return self._who(identity) and all(
@@ -145,7 +149,7 @@ class Grant:
         )
 
     def allows(self, operation: type, model: str) -> bool:
-        """Rule 3."""
+        """Return whether the rule allows ``operation`` on ``model`` (rule 3)."""
         kind = OPERATIONS[operation]
         if kind not in self._operations:
             return False
@@ -155,8 +159,8 @@ class Grant:
 
 
 def values_of(claims: Claims, name: str) -> tuple[str, ...]:
-    """The texts of the claim ``name``; one that is not there by this name is looked for along its
-    dots."""
+    """Return the texts of the claim ``name``. A claim that does not exist under this name is looked
+    up as a path of names separated by dots."""
     value: Any = claims.get(name)
     if value is None:
         value = claims
@@ -168,12 +172,12 @@ def values_of(claims: Claims, name: str) -> tuple[str, ...]:
         case str():
             return (value,)
         case list():
-            return tuple(each for each in value if isinstance(each, str))
+            return tuple(text for text in value if isinstance(text, str))
     return ()
 
 
 class Granted:
-    """What all rules together let one identity ask. A :class:`infergate.core.call.Permit`."""
+    """What all rules together allow one identity. Implements ``Permit``."""
 
     __slots__ = ("_grants", "_known", "identity")
 
@@ -183,30 +187,32 @@ class Granted:
         self._known: Final[dict[tuple[type, str], bool]] = {}
 
     def allows(self, operation: type, model: str) -> bool:
-        """Rule 1."""
+        """Return whether any rule allows ``operation`` on ``model`` (rule 1)."""
         key = operation, model
-        known = self._known.get(key)
-        if known is not None:
-            return known
-        found = any(each.allows(operation, model) for each in self._grants)
+        cached = self._known.get(key)
+        if cached is not None:
+            return cached
+        allowed = any(grant.allows(operation, model) for grant in self._grants)
         if len(model) <= _LONGEST:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            self._known[key] = found
-        return found
+            self._known[key] = allowed
+        return allowed
 
 
 class Rules:
-    """All of a configuration."""
+    """All rules of a configuration."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._grants: Final = tuple(map(Grant, rules))
 
     def permit(self, identity: str, claims: Claims = NO_CLAIMS) -> Granted:
-        """What ``identity`` may, whose token has ``claims``."""
-        return Granted(identity, [each for each in self._grants if each.is_for(identity, claims)])
+        """Return the permit of ``identity``, whose token has ``claims``."""
+        return Granted(
+            identity, [grant for grant in self._grants if grant.is_for(identity, claims)]
+        )
 
     def anonymous(self) -> Granted | None:
-        """What those may who do not say who they are; None: no rule is for them."""
-        grants = [each for each in self._grants if each.is_for(ANONYMOUS, NO_CLAIMS)]
+        """Return the permit of anonymous clients; None if no rule is for them."""
+        grants = [grant for grant in self._grants if grant.is_for(ANONYMOUS, NO_CLAIMS)]
         return Granted(ANONYMOUS, grants) if grants else None

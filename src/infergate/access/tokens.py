@@ -1,10 +1,10 @@
-"""JSON Web Tokens (RFC 7519), checked as RFC 8725 advises; the cryptography is PyJWT's.
+"""JSON Web Tokens (RFC 7519), verified as RFC 8725 advises; PyJWT does the cryptography.
 
-*Rule 1.* A token is that of the issuer it names, if that one is configured; its algorithm is one of
-those allowed, its key one of that issuer's, its audience one of ours, and it has an end.
-*Rule 2.* Why a signature is not believed is for the log. That a token whose signature is right has
-expired is told: its owner has to get another.
-*Rule 3.* A token that was checked is known by its hash until it ends, or its issuer's keys change.
+1. The token's issuer must be configured, its algorithm one of those allowed, its key one of that
+   issuer's, its audience one of ours, and it must expire.
+2. The reason why a signature is not accepted goes to the log only. A token with a valid signature
+   that has expired is reported as such, because its owner has to get a new one.
+3. A verified token is cached by its hash until it expires or its issuer's keys change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from infergate.access.refusals import expired_token, invalid_token, keys_away
 from infergate.access.rules import TOKEN, Granted, Rules
 
 REMEMBERED: Final = 4096
-"""Tokens; under 8 MB, claims included."""
+"""Cached tokens; less than 8 MB with their claims."""
 _LONGEST: Final = 256
 """Characters of a subject."""
 _UNREADABLE: Final = (PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
@@ -37,8 +37,8 @@ _UNREADABLE: Final = (PyJWTError, ValueError, TypeError, OverflowError, Recursio
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Whose tokens are taken. ``name`` is the operator's for it, ``issuer`` its claim ``iss``;
-    ``leeway`` is in seconds; ``subject`` is the claim that says who somebody is."""
+    """An issuer whose tokens are accepted. ``name`` is the operator's name for it, ``issuer`` its
+    claim ``iss``; ``leeway`` is in seconds; ``subject`` is the claim that names the client."""
 
     name: str
     issuer: str
@@ -57,36 +57,37 @@ class _Known(NamedTuple):
 
 
 class Tokens:
-    """Tells whose a token is, and what he may."""
+    """Verifies tokens and returns the permits of their subjects."""
 
     def __init__(self, issuers: Sequence[Issuer], rules: Rules) -> None:
-        self._issuers: Final = {each.issuer: each for each in issuers}
+        self._issuers: Final = {issuer.issuer: issuer for issuer in issuers}
         self._rules: Final = rules
         self._known: Final[OrderedDict[bytes, _Known]] = OrderedDict()
 
     async def permit(self, token: str, now: float, clock: float) -> Granted:
-        """``now`` is of ``time.monotonic``, ``clock`` of ``time.time``. Raises Refused."""
+        """Return the permit of the token's subject. ``now`` is from ``time.monotonic``,
+        ``wall_time`` from ``time.time``. Raises AccessRejected."""
         digest = hashlib.sha256(token.encode()).digest()
-        known = self._known.get(digest)
-        if known is not None:
-            keys = await known.issuer.source.keys(now)
-            if keys is known.keys and clock < known.ends:
+        cached = self._known.get(digest)
+        if cached is not None:
+            keys = await cached.issuer.source.keys(now)
+            if keys is cached.keys and clock < cached.ends:
                 self._known.move_to_end(digest)
-                return known.permit
+                return cached.permit
             self._known.pop(digest, None)
-        checked = await self._checked(token, now)
-        self._known[digest] = checked
+        verified = await self._checked(token, now)
+        self._known[digest] = verified
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
-        return checked.permit
+        return verified.permit
 
     async def _checked(self, token: str, now: float) -> _Known:
-        issuer, number, algorithm = self._named(token)
+        issuer, key_id, algorithm = self._named(token)
         keys = await issuer.source.keys(now)
-        key = None if keys is None else keys.find(number, algorithm)
+        key = None if keys is None else keys.find(key_id, algorithm)
         if key is None:
             keys = await issuer.source.newer(now)
-            key = None if keys is None else keys.find(number, algorithm)
+            key = None if keys is None else keys.find(key_id, algorithm)
         if keys is None:
             raise keys_away()
         if key is None:
@@ -94,24 +95,24 @@ class Tokens:
         claims = _claims(token, key, issuer)
         subject = claims.get(issuer.subject)
         if not isinstance(subject, str) or not _is_name(subject):
-            raise invalid_token(f"the token's claim '{issuer.subject}' tells no name")
+            raise invalid_token(f"the token's claim '{issuer.subject}' holds no name")
         permit = self._rules.permit(f"{TOKEN}{issuer.name}:{subject}", claims)
         return _Known(issuer, keys, claims["exp"] + issuer.leeway, permit)
 
     def _named(self, token: str) -> tuple[Issuer, str | None, str]:
-        """Whose the token says it is, and which key and algorithm it says it is signed with."""
+        """Return the issuer, key id and algorithm that the token claims, not verified yet."""
         try:
             header = jwt.get_unverified_header(token)
-            told = jwt.decode(token, options={"verify_signature": False})
+            unverified = jwt.decode(token, options={"verify_signature": False})
         except _UNREADABLE as error:
             raise invalid_token(detail=type(error).__name__) from None
-        named, algorithm = told.get("iss"), header.get("alg")
-        issuer = self._issuers.get(named) if isinstance(named, str) else None
+        issuer_claim, algorithm = unverified.get("iss"), header.get("alg")
+        issuer = self._issuers.get(issuer_claim) if isinstance(issuer_claim, str) else None
         if issuer is None:
             raise invalid_token(detail="its issuer is not configured")
         if algorithm not in issuer.algorithms:
             raise invalid_token(detail=f"jwt '{issuer.name}': its algorithm is not allowed")
-        if "crit" in header:  # we understand none of what it may ask for (RFC 7515, 4.1.11)
+        if "crit" in header:  # no extension is supported (RFC 7515, 4.1.11)
             raise invalid_token(detail=f"jwt '{issuer.name}': it has critical headers")
         return issuer, header.get("kid"), algorithm
 
@@ -127,7 +128,7 @@ def _claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> dict[str, Any]:
             leeway=issuer.leeway,
             options={"require": ["exp", "iss", "aud", issuer.subject]},
         )
-        claims["exp"] = float(claims["exp"])  # PyJWT takes texts, and integers of any length
+        claims["exp"] = float(claims["exp"])  # PyJWT accepts strings, and integers of any length
     except ExpiredSignatureError:
         raise expired_token() from None
     except ImmatureSignatureError:

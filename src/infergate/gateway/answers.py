@@ -1,8 +1,8 @@
-"""All answers to one inference as the body of one answer over HTTP, or the only one of them.
+"""The responses to one inference as the body of one HTTP response, or the single one of them.
 
-*Rule 1.* Until there is a first answer an error is told as that of any other request. After it, in
-the body, as the last that is told there.
-*Rule 2.* An answer is made when it is pulled. Closing the body gives up the rest.
+- An error before the first response is answered like that of any other request; a later one becomes
+  the last element of the body.
+- Each response is computed when it is pulled. Closing the body cancels the rest.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ _log = logging.getLogger(__name__)
 def _asked(gateway: Gateway, parsed: Parsed, call: Call) -> AsyncGenerator[InferResponse, None]:
     request = parsed.operation
     assert isinstance(request, InferRequest)
-    bound = gateway.bind(request.model, request.version, call)
+    binding = gateway.bind(request.model, request.version, call)
     call.renew()
-    return gateway.stream(request, bound, call)
+    return gateway.stream(request, binding, call)
 
 
 async def only(gateway: Gateway, parsed: Parsed, call: Call) -> InferResponse:
-    """The one answer to ``parsed``. Raises what it tells where there are more, or none."""
-    async with aclosing(_asked(gateway, parsed, call)) as answers:
-        first = await anext(answers, None)
-        if first is None or not (first.last or await anext(answers, None) is None):
+    """Return the single response to ``parsed``. Raises UNSUPPORTED, with the text of
+    ``parsed.single_response_error``, if there are several responses or none."""
+    async with aclosing(_asked(gateway, parsed, call)) as responses:
+        first = await anext(responses, None)
+        if first is None or not (first.last or await anext(responses, None) is None):
             raise GatewayError(Kind.UNSUPPORTED, parsed.only)
     return first
 
@@ -45,25 +46,25 @@ async def only(gateway: Gateway, parsed: Parsed, call: Call) -> InferResponse:
 async def opened(
     gateway: Gateway, labour: Labour[Any, Any], parsed: Parsed, wire: Any, call: Call
 ) -> Any:
-    """The answer over HTTP to ``parsed``, which is ``wire``: the first of all answers, and the
-    others as its rest. Raises what comes instead of the first."""
+    """Return the HTTP response to ``wire``, parsed as ``parsed``: the first response as its body,
+    the others as its ``rest``. Raises the error that comes instead of the first response."""
     call.operation = STREAMED
     call.messages = 0
-    answers = _asked(gateway, parsed, call)
-    body = _Body(answers, labour, parsed, wire, call)
+    responses = _asked(gateway, parsed, call)
+    body = _Body(responses, labour, parsed, wire, call)
     try:
         response = await body.pull()
         if response is None:
             response = body.end()
     except BaseException:
-        await answers.aclose()
+        await responses.aclose()
         raise
     response.rest = body
     return response
 
 
 class _Body:
-    """Implements :class:`infergate.core.wire.Rest`."""
+    """Implements ``BodyStream``."""
 
     def __init__(
         self,
@@ -81,31 +82,31 @@ class _Body:
         self._wire: Final = wire
         self._call: Final = call
         self._is_over = False
-        self._counted = 0  # bytes of the latest answer that are counted
+        self._counted = 0  # bytes of the latest response that are counted as memory
 
     async def pull(self) -> Any:
-        """The next answer in this protocol; None after the last. Raises GatewayError."""
-        answer = await anext(self._answers, None)
-        if answer is None:
+        """Return the next response in this protocol; None after the last. Raises GatewayError."""
+        result = await anext(self._answers, None)
+        if result is None:
             self._is_over = True
             return None
         assert self._call.messages is not None
-        how, labour, call = self._codec.build_stream_response, self._labour, self._call
-        call.memory.shrink(self._counted)  # the one before is sent
+        build, offload, call = self._codec.build_stream_response, self._labour, self._call
+        call.memory.shrink(self._counted)  # the previous response has been sent
         self._counted = 0
-        if labour.writes_short(answer, self._parsed):
-            response = how(answer, self._parsed)
+        if offload.writes_short(result, self._parsed):
+            response = build(result, self._parsed)
         else:
-            response, self._counted = await labour.written(call, how, answer, self._parsed)
+            response, self._counted = await offload.written(call, build, result, self._parsed)
         self._call.messages += 1
         return response
 
     def end(self) -> Any:
-        """What is told where there is no answer at all."""
+        """Return the message that says that there is no response at all."""
         return self._codec.build_stream_end(self._parsed)
 
     async def next(self) -> Sequence[Buffer] | None:
-        """See Rest."""
+        """Return the next part of the body, or None at its end."""
         if self._is_over:
             return None
         try:
@@ -116,8 +117,10 @@ class _Body:
             if self._call.cut is None:
                 raise
             return self._failed(self._call.cut)
-        except Exception:  # noqa: BLE001 - it is logged, and costs one request
-            _log.exception("a bug while serving a stream of %s", self._call.protocol, extra=BUG)
+        except Exception:  # noqa: BLE001 - logged; costs one request only
+            _log.exception(
+                "internal error while serving a stream of %s", self._call.protocol, extra=BUG
+            )
             return self._failed(GatewayError(Kind.INTERNAL, "internal error"))
         body: Sequence[Buffer] | None = None if response is None else response.body
         return body
@@ -129,7 +132,7 @@ class _Body:
         return body
 
     async def close(self) -> None:
-        """See Rest."""
-        if not self._is_over:  # the client went away
+        """Cancel the inference if the body has not been read to its end."""
+        if not self._is_over:  # the client disconnected
             self._call.outcome = Kind.CANCELLED.value
         await self._answers.aclose()

@@ -1,6 +1,7 @@
-"""The log ``infergate.audit``: who asked for which change of which backend, and how it ended.
+"""The log ``infergate.audit``: which client requested which change of which backend, and its
+outcome.
 
-*Rule.* A line for each, whatever comes of it. Text of clients is quoted and cut.
+Each operation gets one line, whatever its outcome. Text from clients is quoted and truncated.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from infergate.core.vocabulary import AUDIT, telling
 T = TypeVar("T")
 _log = logging.getLogger("infergate.audit")
 _LONGEST: Final = 256
-"""Characters of a client's text in a line of the log."""
+"""Characters of a client's text in a log line."""
 
 
 async def audited(operation: Operation, call: Call, doing: Awaitable[T]) -> T:
-    """What ``doing``, which carries out ``operation``, gives or raises, once it is told."""
+    """Await ``execution``, which carries out ``operation``, then log the outcome; return its result
+    or raise its error."""
     outcome = "ok"
     try:
         return await doing
@@ -45,7 +47,8 @@ async def audited(operation: Operation, call: Call, doing: Awaitable[T]) -> T:
 
 
 def denied(operation: type[Operation], call: Call, error: GatewayError) -> None:
-    """Tell that an ``operation`` was not let in; of it no more is known than ``call`` tells."""
+    """Log that an ``operation`` was not authorized. Only ``call`` describes it: it was not
+    parsed."""
     _tell(OPERATIONS[operation], f"model={call.model[:_LONGEST]!r}", call, error.kind.value)
 
 
@@ -75,11 +78,11 @@ def _tell(operation: str, subject: str, call: Call, outcome: str) -> None:
 
 
 def _subject(operation: Operation) -> str:
-    """What is to be changed; an empty name is that of all."""
+    """Describe what is to be changed. An empty name means all."""
     match operation:
         case SharedMemoryRegisterRequest(name, key, offset, size, device):
-            where = f"key={key[:_LONGEST]!r} offset={offset}" if device is None else f"{device=}"
-            return f"region={name[:_LONGEST]!r} {where} size={size}"
+            location = f"key={key[:_LONGEST]!r} offset={offset}" if device is None else f"{device=}"
+            return f"region={name[:_LONGEST]!r} {location} size={size}"
         case SharedMemoryUnregisterRequest(name):
             return f"region={name[:_LONGEST]!r}"
     return f"model={getattr(operation, 'model', '')[:_LONGEST]!r}"

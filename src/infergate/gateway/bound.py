@@ -1,4 +1,4 @@
-"""A route and the backend it leads to."""
+"""A route together with its backend."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ALL: Final = frozenset(Datatype)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """A route and the backend it leads to; equal only to itself, so that it can be a key."""
+    """A route and its backend. Compared by identity, so that it can be a dictionary key."""
 
     route: Route
     backend: Backend
     label: str = field(init=False)
-    """The route's."""
+    """The route's label in metrics and logs."""
     lacks: frozenset[Datatype] = field(init=False)
     """Datatypes that the backend's protocol cannot carry."""
 
@@ -30,7 +30,8 @@ class Bound:
         object.__setattr__(self, "lacks", _ALL - self.backend.datatypes)
 
     def note(self, call: Call) -> None:
-        """Tell log and metrics, and bring the deadline forward to the route's."""
+        """Set the route, backend, timeout and retry policy of ``call``, and shorten its deadline to
+        the route's timeout."""
         backend, timeout = self.backend, self.route.timeout
         call.route = self.label
         call.backend = backend.name

@@ -1,9 +1,9 @@
-"""Where else than to its own backend a route's inferences go.
+"""Where the inferences of a route go besides its own backend: splits, fallback and mirror.
 
-*Rule 1.* Which way a request goes is told by its sequence, if it is of one; else by the value of
-the header that the operator names; else by its id. So no sequence is torn apart.
-*Rule 2.* Only what could not be sent to a route's backend goes to its fallback, and nothing of a
-sequence: its state is elsewhere.
+- The target is chosen by hashing the request's sequence, if it has one, else the header that the
+  operator names, else the request id. So all requests of a sequence go to one target.
+- Only a request that could not be sent to the route's backend goes to the fallback, and never one
+  of a sequence, whose state is on the original backend.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from infergate.routing.table import Route
 
 
 class Along(Protocol):
-    """The gateway, as far as it is needed here."""
+    """The part of the gateway that ``TrafficSplit`` uses."""
 
     def along(self, request: InferRequest, bound: Bound, call: Call) -> Awaitable[InferResponse]:
-        """The answer along ``bound``, which is noted on ``call``. Raises GatewayError."""
+        """Return the response on ``binding``, which is noted on ``call``. Raises GatewayError."""
         ...
 
     def stream_along(
         self, request: InferRequest, bound: Bound, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
-        """All answers. Raises GatewayError."""
+        """Yield all responses. Raises GatewayError."""
         ...
 
 
 class Branches:
-    """Those of ``own``, a route with its backend."""
+    """The other targets of ``own``, a route with its backend."""
 
     def __init__(
         self, own: Bound, backends: Mapping[str, Backend], tally: RouteTally, gateway: Along
@@ -49,12 +49,13 @@ class Branches:
         route, mirror = own.route, own.route.mirror
         self._own: Final = own
         self._by: Final = route.split_by
-        self._percentages: Final = tuple(each.percent for each in route.split)
+        self._percentages: Final = tuple(target.percent for target in route.split)
         self._targets: Final = tuple(
             Bound(
-                replace(route, backend=each.backend, rewrite=each.rewrite), backends[each.backend]
+                replace(route, backend=target.backend, rewrite=target.rewrite),
+                backends[target.backend],
             )
-            for each in route.split
+            for target in route.split
         )
         self._fallback: Final = _along(route, route.fallback, backends)
         self._mirrored: Final = _along(route, mirror.backend if mirror else "", backends)
@@ -64,44 +65,46 @@ class Branches:
         self._gateway: Final = gateway
 
     async def infer(self, request: InferRequest, call: Call) -> InferResponse:
-        """The answer to ``request``. Raises GatewayError."""
+        """Return the response to ``request``. Raises GatewayError."""
         try:
             try:
                 return await self._gateway.along(request, self._choose(request, call), call)
             except GatewayError as error:
-                otherwise = self._otherwise(error, request, call)
-                if otherwise is None:
+                fallback = self._otherwise(error, request, call)
+                if fallback is None:
                     raise
-            return await self._gateway.along(request, otherwise, call)
+            return await self._gateway.along(request, fallback, call)
         finally:
             self._mirror(request, call, self._gateway.along)
 
     async def stream(
         self, request: InferRequest, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
-        """All answers to ``request``. Raises GatewayError."""
-        begun = False
+        """Yield all responses to ``request``. Raises GatewayError."""
+        has_response = False
         try:
-            bound = self._choose(request, call)
+            binding = self._choose(request, call)
             try:
-                async with aclosing(self._gateway.stream_along(request, bound, call)) as answers:
-                    async for answer in answers:
-                        begun = True
-                        yield answer
+                async with aclosing(
+                    self._gateway.stream_along(request, binding, call)
+                ) as responses:
+                    async for response in responses:
+                        has_response = True
+                        yield response
             except GatewayError as error:
-                otherwise = None if begun else self._otherwise(error, request, call)
-                if otherwise is None:
+                fallback = None if has_response else self._otherwise(error, request, call)
+                if fallback is None:
                     raise
             else:
                 return
-            async with aclosing(self._gateway.stream_along(request, otherwise, call)) as answers:
-                async for answer in answers:
-                    yield answer
+            async with aclosing(self._gateway.stream_along(request, fallback, call)) as responses:
+                async for response in responses:
+                    yield response
         finally:
             self._mirror(request, call, self._unheard)
 
     def _choose(self, request: InferRequest, call: Call) -> Bound:
-        """Where ``request`` goes, noted on ``call``."""
+        """Return the target of ``request`` and note it on ``call``."""
         if not self._targets:
             return self._own
         index = pick(self._percentages, f"{self._own.label}\0{self._key(request, call)}")
@@ -117,13 +120,14 @@ class Branches:
         return call.headers.get(self._by) or call.request_id
 
     def _otherwise(self, error: GatewayError, request: InferRequest, call: Call) -> Bound | None:
-        """Where ``request`` goes after ``error``, noted on ``call``; None: nowhere."""
-        bound = self._fallback
-        if bound is None or error.kind is not Kind.CONNECT or sequence_of(request) is not None:
+        """Return the fallback for ``request`` after ``error`` and note it on ``call``; None if
+        there is none."""
+        binding = self._fallback
+        if binding is None or error.kind is not Kind.CONNECT or sequence_of(request) is not None:
             return None
         self._tally.fallbacks += 1
-        bound.note(call)
-        return bound
+        binding.note(call)
+        return binding
 
     def _mirror(
         self,
@@ -131,10 +135,10 @@ class Branches:
         call: Call,
         ask: Callable[[InferRequest, Bound, Call], Awaitable[object]],
     ) -> None:
-        """Send a copy of ``request``, where its route wants one, and forget it. What lies in shared
-        memory may be gone by then."""
-        bound = self._mirrored
-        if bound is None or in_shared_memory(request):
+        """Send a copy of ``request`` if the route mirrors it. Requests in shared memory are not
+        mirrored: the client may reuse the memory before the copy is sent."""
+        binding = self._mirrored
+        if binding is None or in_shared_memory(request):
             return
         key = f"{self._own.label}\0mirror\0{self._key(request, call)}"
         if pick(self._share, key) is None:
@@ -142,19 +146,19 @@ class Branches:
         memory = self._mirroring.admit(request, call.memory)
         if memory is not None:
             copy = replace(call, deadline=None, whole=None, returned={}, memory=memory)
-            bound.note(copy)
-            self._mirroring.send(request, ask(request, bound, copy), memory)
+            binding.note(copy)
+            self._mirroring.send(request, ask(request, binding, copy), memory)
 
     async def _unheard(self, request: InferRequest, bound: Bound, call: Call) -> None:
-        async with aclosing(self._gateway.stream_along(request, bound, call)) as answers:
-            async for _ in answers:
+        async with aclosing(self._gateway.stream_along(request, bound, call)) as responses:
+            async for _ in responses:
                 pass
 
     async def close(self) -> None:
-        """Give up the copies that are under way."""
+        """Cancel the copies in progress."""
         await self._mirroring.close()
 
 
 def _along(route: Route, backend: str, backends: Mapping[str, Backend]) -> Bound | None:
-    """``route`` to another backend; None where there is none."""
+    """Return ``route`` bound to another backend; None if ``backend`` is empty."""
     return Bound(replace(route, backend=backend), backends[backend]) if backend else None

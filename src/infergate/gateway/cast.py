@@ -1,9 +1,9 @@
-"""Tensors of datatypes that one side's protocol cannot carry, as the route says: ``cast``.
+"""Casts of tensors whose datatype one side's protocol cannot carry, as the route's ``cast`` says.
 
-*Rule 1.* Only what the other side lacks is cast, and only where the route says to what; else the
-tensor is refused by name.
-*Rule 2.* Where a client's protocol lacks a datatype, its model is told to have what the route casts
-it to; a client that sends that for an input has it cast back.
+- A tensor is cast only if the other side cannot carry its datatype and the route names a
+  substitute; otherwise it is refused by name.
+- A client whose protocol lacks a datatype sees the substitute in the model's metadata; an input
+  that it sends as the substitute is cast back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.tensor import Tensor
 
 Casts = Mapping[Datatype, Datatype]
-"""Of a route: a datatype, and what stands for it where it cannot be carried."""
+"""A route's casts: a datatype that may not be carried, and its substitute."""
 
 
 def carried(
@@ -29,59 +29,65 @@ def carried(
     what: str,
     protocol: str,
 ) -> tuple[Tensor, ...]:
-    """``tensors`` for a side whose ``protocol`` ``lacks`` some datatypes. Raises UNSUPPORTED naming
-    the tensor, which is an input or an output: ``what``."""
+    """Return ``tensors`` in datatypes that ``protocol``, which lacks ``unsupported``, can carry.
+    ``side`` is ``input`` or ``output``. Raises UNSUPPORTED naming the tensor that has no
+    substitute."""
     if lacks.isdisjoint([tensor.datatype for tensor in tensors]):
         return tensors
-    made: list[Tensor] = []
+    result: list[Tensor] = []
     for tensor in tensors:
         datatype = tensor.datatype
         if datatype not in lacks:
-            made.append(tensor)
+            result.append(tensor)
         elif datatype in casts:
-            made.append(converted(tensor, casts[datatype]))
+            result.append(converted(tensor, casts[datatype]))
         else:
             raise GatewayError(
                 Kind.UNSUPPORTED,
                 f"{what} '{tensor.name}' is {datatype.value}, which the protocol {protocol} cannot "
                 "carry; its route may cast it",
             )
-    return tuple(made)
+    return tuple(result)
 
 
 def concerning(datatypes: Collection[Datatype], casts: Casts) -> Casts:
-    """The ``casts`` of ``datatypes``."""
+    """Return the ``casts`` of ``datatypes``."""
     return {datatype: to for datatype, to in casts.items() if datatype in datatypes}
 
 
 def may_stand_for(tensors: tuple[Tensor, ...], casts: Casts) -> bool:
-    """Whether one of ``tensors`` may have come for what is cast to its datatype."""
+    """Return whether any of ``tensors`` has a datatype that is a substitute in ``casts``."""
     return any(tensor.datatype in casts.values() for tensor in tensors)
 
 
 def cast_back(inputs: tuple[Tensor, ...], model: ModelMetadata, casts: Casts) -> tuple[Tensor, ...]:
-    """``inputs``; those that came as what ``casts`` makes of the datatype that ``model`` wants, as
-    that. All names are of one side."""
-    wanted = {told.name: BY_NAME.get(told.datatype) for told in model.inputs}
-    made: list[Tensor] = []
+    """Cast back those ``inputs`` that hold the substitute of the datatype that ``model`` declares.
+    Names of inputs and model are those of one side."""
+    declared = {
+        tensor_metadata.name: BY_NAME.get(tensor_metadata.datatype)
+        for tensor_metadata in model.inputs
+    }
+    result: list[Tensor] = []
     for tensor in inputs:
-        datatype = wanted.get(tensor.name)
+        datatype = declared.get(tensor.name)
         if datatype is not None and casts.get(datatype) is tensor.datatype:
-            made.append(converted(tensor, datatype))
+            result.append(converted(tensor, datatype))
         else:
-            made.append(tensor)
-    return tuple(made)
+            result.append(tensor)
+    return tuple(result)
 
 
 def told(model: ModelMetadata, casts: Casts) -> ModelMetadata:
-    """``model`` as a client is told it that is given what ``casts`` say."""
-    spelt = {datatype.value: to.value for datatype, to in casts.items()}
-    return replace(model, inputs=_told(model.inputs, spelt), outputs=_told(model.outputs, spelt))
+    """Return ``model`` with each datatype in ``casts`` replaced by its substitute."""
+    substitutes = {datatype.value: to.value for datatype, to in casts.items()}
+    return replace(
+        model, inputs=_told(model.inputs, substitutes), outputs=_told(model.outputs, substitutes)
+    )
 
 
 def _told(
     tensors: tuple[TensorMetadata, ...], spelt: Mapping[str, str]
 ) -> tuple[TensorMetadata, ...]:
     return tuple(
-        replace(each, datatype=spelt.get(each.datatype, each.datatype)) for each in tensors
+        replace(tensor, datatype=spelt.get(tensor.datatype, tensor.datatype)) for tensor in tensors
     )

@@ -1,7 +1,7 @@
-"""Which models there are and how they fare, as clients know them.
+"""The list of models and their states, in the clients' names.
 
-*Rule.* One slow backend does not keep the others from being told: each question has a short time,
-all of a status have one together, and no more than so many are under way.
+A slow backend must not delay what is known of the others: each query to a backend has a short
+timeout, all queries of one status have a common one, and few run at the same time.
 """
 
 from __future__ import annotations
@@ -37,32 +37,33 @@ from infergate.gateway.rename import to_backend
 from infergate.routing.table import Route, RouteTable
 
 ANSWER_TIME: Final = 2.0
-"""Seconds a backend has to say that it is ready, or what it serves."""
+"""Seconds that a backend has to report its readiness or its models."""
 _STATUS_TIME: Final = 5.0
-"""Seconds for all models of a status."""
+"""Seconds for all models of a status together."""
 _AT_ONCE: Final = 16
-"""Models of one status that are asked about at once."""
+"""Models of a status that are queried at the same time."""
 _AWAY: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
-"""What a backend fails with that is not there to be asked anything."""
+"""Errors of a backend that could not be reached."""
 READY: Final = Health(ok=True)
 
 
 def _brief(call: Call) -> Call:
-    """``call`` for one short question of the gateway's own."""
-    own = replace(call, returned={})
-    own.tighten(time.monotonic() + ANSWER_TIME)
-    return own
+    """Return a copy of ``call`` for one short query by the gateway itself."""
+    copy = replace(call, returned={})
+    copy.tighten(time.monotonic() + ANSWER_TIME)
+    return copy
 
 
 def _together(call: Call) -> tuple[Call, asyncio.Semaphore]:
-    """``call`` for many questions, and what lets some of them through at once."""
-    all_told = replace(call, returned={})
-    all_told.tighten(time.monotonic() + _STATUS_TIME)
-    return all_told, asyncio.Semaphore(_AT_ONCE)
+    """Return a copy of ``call`` for many queries, and the semaphore that limits how many run at
+    once."""
+    shared = replace(call, returned={})
+    shared.tighten(time.monotonic() + _STATUS_TIME)
+    return shared, asyncio.Semaphore(_AT_ONCE)
 
 
 async def asked(backend: Backend, question: Operation, call: Call) -> Answer | None:
-    """What ``backend`` answers in a short time; None where it fails or does not."""
+    """Return the response of ``backend`` to a short query; None if it fails or times out."""
     try:
         return await backend.perform(question, _brief(call))
     except GatewayError:
@@ -71,7 +72,7 @@ async def asked(backend: Backend, question: Operation, call: Call) -> Answer | N
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """What a backend lists, and what is to be said of a model that is not there."""
+    """The models in a backend's index, and the entry to show for a model that is not in it."""
 
     models: tuple[ModelIndexEntry, ...]
     absent: ModelIndexEntry
@@ -80,41 +81,42 @@ class _Listed:
 async def _index_of(
     backend: Backend, operation: ModelIndexRequest, names: NameRule, call: Call
 ) -> _Listed:
-    """Entries whose names no client could use are left out: a backend is not trusted with them."""
+    """Query a backend's index. Entries whose names no client could use are left out: backends are
+    not trusted to send valid names."""
     try:
-        answer = await backend.perform(operation, _brief(call))
+        response = await backend.perform(operation, _brief(call))
     except GatewayError as error:
-        away = "UNAVAILABLE" if error.kind in _AWAY else ""
-        return _Listed((), ModelIndexEntry("", "", away, error.public if away else ""))
-    if not isinstance(answer, ModelIndex):
+        state = "UNAVAILABLE" if error.kind in _AWAY else ""
+        return _Listed((), ModelIndexEntry("", "", state, error.public if state else ""))
+    if not isinstance(response, ModelIndex):
         return _Listed((), ModelIndexEntry(""))
     missing = f"not in the repository of backend '{backend.name}'"
-    usable = (each for each in answer.models if is_accepted(names, each.name, each.version))
+    usable = (entry for entry in response.models if is_accepted(names, entry.name, entry.version))
     return _Listed(tuple(usable), ModelIndexEntry("", reason=missing))
 
 
 class Describing(Protocol):
-    """The gateway, as far as it is needed here."""
+    """The part of the gateway that ``ModelCatalogue`` uses."""
 
     def bind(self, model: str, version: str, call: Call) -> Bound:
-        """The route of a model, noted on ``call``. Raises NOT_FOUND."""
+        """Return the route of a model and note it on ``call``. Raises NOT_FOUND."""
         ...
 
     async def describe(self, model: str, version: str, call: Call) -> ModelMetadata:
-        """The metadata of a model in the client's names. Raises GatewayError."""
+        """Return the metadata of a model in the client's names. Raises GatewayError."""
         ...
 
     async def statistics(self, operation: ModelStatisticsRequest, call: Call) -> ModelStatistics:
-        """What has been counted of one model. Raises GatewayError."""
+        """Return the statistics of one model. Raises GatewayError."""
         ...
 
     async def configuration(self, operation: ModelConfigRequest, call: Call) -> ModelConfig:
-        """The configuration of one model. Raises GatewayError."""
+        """Return the configuration of one model. Raises GatewayError."""
         ...
 
 
 class Catalogue:
-    """The models behind ``table``, whose routes are ``bound``."""
+    """The models behind ``table``, whose routes are ``bindings``."""
 
     def __init__(self, table: RouteTable, bound: Sequence[Bound], gateway: Describing) -> None:
         self._table: Final = table
@@ -122,69 +124,72 @@ class Catalogue:
         self._gateway: Final = gateway
 
     async def index(self, operation: ModelIndexRequest, call: Call) -> ModelIndex:
-        """The models clients can name: each of the routes to one model, whether its server lists it
-        or not, and what servers list behind patterns.
+        """Return the models that clients can name: every model with an exact route, whether its
+        server lists it or not, and the models that servers list behind patterns.
 
-        A server's word stands. Where there is none on the state of a model with a route of its own,
-        or on that of any with ``ready_only``, the model is asked whether it is ready: servers have
-        no index, or list names alone, or not all that they serve.
+        The state that a server lists is used as is. If a server lists none, the model is asked for
+        its readiness, provided it has an exact route or ``ready_only`` is set: some servers have no
+        index, list names only, or omit models that they serve.
         """
         entries, _ = await self._entries(operation, call)
-        all_told, gate = _together(call)
-        found = await asyncio.gather(
+        shared, semaphore = _together(call)
+        queried = await asyncio.gather(
             *(
-                self._stated(entry, bound, all_told, gate)
-                for entry, bound in entries
-                if not entry.state and (bound.route.is_exact or operation.ready_only)
+                self._stated(entry, binding, shared, semaphore)
+                for entry, binding in entries
+                if not entry.state and (binding.route.is_exact or operation.ready_only)
             )
         )
-        stated = {(each.name, each.version): each for each in found}
-        told = (stated.get((each.name, each.version), each) for each, _ in entries)
+        by_key = {(model.name, model.version): model for model in queried}
+        listed = (by_key.get((model.name, model.version), model) for model, _ in entries)
         return ModelIndex(
-            tuple(each for each in told if each.state == "READY" or not operation.ready_only)
+            tuple(model for model in listed if model.state == "READY" or not operation.ready_only)
         )
 
     async def _entries(
         self, operation: ModelIndexRequest, call: Call
     ) -> tuple[list[tuple[ModelIndexEntry, Bound]], list[str]]:
-        """What servers list in the client's names, with the route of each; routes to one model come
-        first. Each backend is asked once. And what is wrong with those that cannot be reached."""
-        backends = {bound.backend.name: bound.backend for bound in self._bound}
+        """Return the listed models in the clients' names, each with its route, exact routes first;
+        and the errors of backends that cannot be reached. Each backend is queried once."""
+        backends = {binding.backend.name: binding.backend for binding in self._bound}
         names = self._table.names
-        answers = await asyncio.gather(
-            *(_index_of(each, operation, names, call) for each in backends.values())
+        indexes = await asyncio.gather(
+            *(_index_of(source, operation, names, call) for source in backends.values())
         )
-        of_backend = dict(zip(backends, answers, strict=True))
+        index_of = dict(zip(backends, indexes, strict=True))
         by_name: dict[tuple[str, str], list[ModelIndexEntry]] = {}
-        for name, listed in of_backend.items():
-            for entry in listed.models:
+        for name, index in index_of.items():
+            for entry in index.models:
                 by_name.setdefault((name, entry.name), []).append(entry)
         entries: dict[tuple[str, str], tuple[ModelIndexEntry, Bound]] = {}
-        for bound in sorted(self._bound, key=lambda bound: not bound.route.is_exact):
-            route, backend = bound.route, bound.backend.name
-            there: Sequence[ModelIndexEntry] = of_backend[backend].models
+        for binding in sorted(self._bound, key=lambda binding: not binding.route.is_exact):
+            route, backend_name = binding.route, binding.backend.name
+            listed_entries: Sequence[ModelIndexEntry] = index_of[backend_name].models
             if route.is_exact:
-                there = by_name.get((backend, route.backend_model(route.pattern)), ())
-            listed_here = list(self._in_clients_names(there, route))
-            if route.is_exact and not listed_here:
-                listed_here = [
-                    replace(of_backend[backend].absent, name=route.pattern, version=route.version)
+                listed_entries = by_name.get((backend_name, route.backend_model(route.pattern)), ())
+            client_entries = list(self._in_clients_names(listed_entries, route))
+            if route.is_exact and not client_entries:
+                client_entries = [
+                    replace(
+                        index_of[backend_name].absent, name=route.pattern, version=route.version
+                    )
                 ]
-            for entry in listed_here:
+            for entry in client_entries:
                 if self._table.find(entry.name, entry.version) is route:
-                    entries.setdefault((entry.name, entry.version), (entry, bound))
-        away = [each.absent.reason for each in answers if each.absent.state]
-        return list(entries.values()), away
+                    entries.setdefault((entry.name, entry.version), (entry, binding))
+        errors = [source.absent.reason for source in indexes if source.absent.state]
+        return list(entries.values()), errors
 
     def _in_clients_names(
         self, entries: Iterable[ModelIndexEntry], route: Route
     ) -> Iterator[ModelIndexEntry]:
-        """Those of ``entries`` that clients may reach along ``route``."""
+        """Yield those of ``entries`` that clients may reach through ``route``, in the clients'
+        names."""
         client_model = route.client_models()
-        wanted = route.backend_version(route.version)
+        backend_version = route.backend_version(route.version)
         for entry in entries:
             name = client_model(entry.name)
-            if name is None or (wanted and entry.version not in ("", wanted)):
+            if name is None or (backend_version and entry.version not in ("", backend_version)):
                 continue
             version = route.client_version(route.version, entry.version) or route.version
             yield replace(entry, name=name, version=version)
@@ -192,11 +197,11 @@ class Catalogue:
     async def _stated(
         self, entry: ModelIndexEntry, bound: Bound, call: Call, gate: asyncio.Semaphore
     ) -> ModelIndexEntry:
-        """``entry`` with the state that the model itself tells."""
-        question = to_backend(ModelReadyRequest(entry.name, entry.version), bound.route)
+        """Return ``entry`` with the state that the model itself reports."""
+        query = to_backend(ModelReadyRequest(entry.name, entry.version), bound.route)
         async with gate:
             try:
-                ready = await bound.backend.perform(question, _brief(call)) == READY
+                ready = await bound.backend.perform(query, _brief(call)) == READY
             except GatewayError as error:
                 return replace(entry, state="UNAVAILABLE", reason=entry.reason or error.public)
         if ready:
@@ -204,68 +209,74 @@ class Catalogue:
         return replace(entry, state="UNAVAILABLE")
 
     async def status(self, model: str, call: Call) -> ModelStatus:
-        """What ``model`` is, whether each of its versions is ready (those that routes name, and
-        those that its metadata does), and what has been counted of them, as far as it can be had.
-        Raises what keeps the metadata away."""
-        routed = [route.version for route in self._table.candidates(model)]
-        any_version = "" if "" in routed or not routed else routed[0]
+        """Return the metadata of ``model``, the state of each version (those that routes name, else
+        those in the metadata), and the available configuration and statistics. Raises the error
+        that prevents reading the metadata."""
+        routed_versions = [route.version for route in self._table.candidates(model)]
+        any_version = "" if "" in routed_versions or not routed_versions else routed_versions[0]
         metadata = await self._gateway.describe(model, any_version, call)
-        versions = [version for version in routed if version]
+        versions = [version for version in routed_versions if version]
         if not any_version:
             versions += metadata.versions or [""]
         config = await self._configured(model, any_version, call)
         states, counted = await asyncio.gather(
-            asyncio.gather(*(self._state(model, each, call) for each in dict.fromkeys(versions))),
-            # no version first: what a version's own route leads to is that version's
-            asyncio.gather(*(self._counted(model, each, call) for each in sorted(set(routed)))),
+            asyncio.gather(*(self._state(model, item, call) for item in dict.fromkeys(versions))),
+            # the empty version first, so that the results of a version's own route replace its
+            asyncio.gather(
+                *(self._counted(model, item, call) for item in sorted(set(routed_versions)))
+            ),
         )
-        statistics = {str(each.get("version")): each for of in counted for each in of}
+        statistics = {str(item.get("version")): item for items in counted for item in items}
         return ModelStatus(metadata, tuple(states), tuple(statistics.values()), config)
 
     async def _configured(self, model: str, version: str, call: Call) -> Parameters:
-        """Nothing where it cannot be had, as :meth:`_counted`."""
+        """Return the configuration's settings; empty if they are unavailable."""
         try:
-            question = ModelConfigRequest(model, version)
-            return (await self._gateway.configuration(question, _brief(call))).settings
+            query = ModelConfigRequest(model, version)
+            return (await self._gateway.configuration(query, _brief(call))).settings
         except GatewayError:
             return {}
 
     async def _state(self, model: str, version: str, call: Call) -> ModelIndexEntry:
-        own = _brief(call)
-        bound = self._gateway.bind(model, version, own)
-        question = to_backend(ModelReadyRequest(model, version), bound.route)
-        ready = await asked(bound.backend, question, own) == READY
+        copy = _brief(call)
+        binding = self._gateway.bind(model, version, copy)
+        query = to_backend(ModelReadyRequest(model, version), binding.route)
+        ready = await asked(binding.backend, query, copy) == READY
         return ModelIndexEntry(model, version, "READY" if ready else "UNAVAILABLE")
 
     async def _counted(self, model: str, version: str, call: Call) -> tuple[Parameters, ...]:
-        """None where they cannot be had: a client needs the rest of a status to begin at all."""
+        """Return the statistics; empty if they are unavailable, because a client needs the rest of
+        the status."""
         try:
-            question = ModelStatisticsRequest(model, version)
-            return (await self._gateway.statistics(question, _brief(call))).models
+            query = ModelStatisticsRequest(model, version)
+            return (await self._gateway.statistics(query, _brief(call))).models
         except GatewayError:
             return ()
 
     async def statuses(self, call: Call) -> tuple[ModelStatus, ...]:
-        """The status of every model of the index."""
-        listed, all_told, gate = await self._listed(call)
-        told = (self._status_of(name, each, all_told, gate) for name, each in listed.items())
-        return tuple(await asyncio.gather(*told))
+        """Return the status of every model of the index."""
+        listed, shared, semaphore = await self._listed(call)
+        statuses = (
+            self._status_of(name, entries, shared, semaphore) for name, entries in listed.items()
+        )
+        return tuple(await asyncio.gather(*statuses))
 
     async def statistics(self, call: Call) -> ModelStatistics:
-        """What has been counted of every model of the index, as far as it can be had."""
-        listed, all_told, gate = await self._listed(call)
-        questions = (
+        """Return the available statistics of every model of the index."""
+        listed, shared, semaphore = await self._listed(call)
+        queries = (
             ModelStatisticsRequest(name, version)
             for name, entries in listed.items()
             for version in self._versions(name, entries)
         )
-        told = await asyncio.gather(
-            *(self._statistics_of(question, all_told, gate) for question in questions)
+        results = await asyncio.gather(
+            *(self._statistics_of(query, shared, semaphore) for query in queries)
         )
-        return ModelStatistics(tuple(each for models in told for each in models))
+        return ModelStatistics(tuple(model for models in results for model in models))
 
     def _versions(self, model: str, listed: Sequence[ModelIndexEntry]) -> list[str]:
-        """Those to ask for: none, which means all, where there is a route for that."""
+        """Return the versions to query: an empty one, which means all, if there is a route for
+        it."""
         if self._table.find(model, "") is not None:
             return [""]
         return list(dict.fromkeys(entry.version for entry in listed))
@@ -279,13 +290,13 @@ class Catalogue:
     async def _listed(
         self, call: Call
     ) -> tuple[dict[str, list[ModelIndexEntry]], Call, asyncio.Semaphore]:
-        """The entries of the index by name; the call that all questions about them share, and what
-        lets some of them through at once. Raises NO_BACKEND where there is none, and a backend
-        cannot be reached: an empty list would say that it has no models."""
+        """Return the index entries by model name, the call for all queries about them, and the
+        semaphore that limits how many run at once. Raises NO_BACKEND if there are none and a
+        backend cannot be reached, because an empty list would mean that it has no models."""
         listed: dict[str, list[ModelIndexEntry]] = {}
-        entries, away = await self._entries(ModelIndexRequest(), call)
-        if away and not entries:
-            raise GatewayError(Kind.NO_BACKEND, away[0])
+        entries, errors = await self._entries(ModelIndexRequest(), call)
+        if errors and not entries:
+            raise GatewayError(Kind.NO_BACKEND, errors[0])
         for entry, _ in entries:
             listed.setdefault(entry.name, []).append(entry)
         return listed, *_together(call)
@@ -293,12 +304,12 @@ class Catalogue:
     async def _status_of(
         self, model: str, listed: Sequence[ModelIndexEntry], call: Call, gate: asyncio.Semaphore
     ) -> ModelStatus:
-        """:meth:`status`, or that the model is not to be had."""
+        """Return ``status``, or one that says that the model is unavailable."""
         async with gate:
             try:
                 return await self.status(model, _brief(call))
             except GatewayError as error:
-                down = (
+                unavailable = (
                     replace(entry, state="UNAVAILABLE", reason=error.public) for entry in listed
                 )
-                return ModelStatus(ModelMetadata(model), tuple(down))
+                return ModelStatus(ModelMetadata(model), tuple(unavailable))

@@ -1,7 +1,7 @@
-"""Classes where the backend has none to give: from its values, by the V2 classification extension.
+"""Classification of outputs (the V2 classification extension) for backends that cannot classify.
 
-*Rule.* Metadata tells what is a batch: a ``max_batch_size`` over 0 does. Where it is not told, a
-free first dimension beside others is taken for the batch.
+The metadata's ``max_batch_size`` tells whether the first dimension is the batch: it is if that is
+over 0. If it is unknown, a free first dimension followed by others is taken for the batch.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 
 
 def asks_for_classes(request: InferRequest) -> bool:
-    """Whether an output is to be classified."""
-    for output in request.outputs:  # noqa: SIM110 - asked of every request, and any() is dear
+    """Return whether the request wants classes of an output."""
+    for output in request.outputs:  # noqa: SIM110 - on the path of every request; any() is slower
         if PARAMETER in output.parameters:
             return True
     return False
 
 
 def asking_values(request: InferRequest) -> InferRequest:
-    """``request`` for the values of all its outputs."""
+    """Return ``request`` with values instead of classes wanted of its outputs."""
     outputs = tuple(
         replace(output, parameters={k: v for k, v in output.parameters.items() if k != PARAMETER})
         for output in request.outputs
@@ -36,10 +36,10 @@ def with_classes(
     model: ModelMetadata,
     labels: Mapping[str, Sequence[str]],
 ) -> InferResponse:
-    """``answer`` with those outputs classified that ``request`` asks it of.
+    """Classify those outputs of ``response`` of which ``request`` wants classes.
 
-    All names are the client's; ``labels`` by output. Raises BAD_REQUEST for outputs that cannot be
-    classified.
+    All names are the client's; ``labels`` are keyed by output. Raises BAD_REQUEST for an output
+    that cannot be classified.
     """
     counts = {output.name: class_count(output) for output in request.outputs}
     outputs = tuple(
@@ -54,6 +54,6 @@ def with_classes(
 def _batch_rank(model: ModelMetadata, output: str) -> int:
     if model.max_batch_size is not None:
         return min(model.max_batch_size, 1)
-    shapes = (told.shape for told in model.outputs if told.name == output)
+    shapes = (tensor.shape for tensor in model.outputs if tensor.name == output)
     shape = next(shapes, ())
     return 1 if len(shape) > 1 and shape[0] == -1 else 0

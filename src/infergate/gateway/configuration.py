@@ -1,6 +1,6 @@
-"""A model's configuration where its server tells none: what its metadata tells of it.
+"""A model configuration derived from metadata, for servers that report none.
 
-Source: Triton's model configuration extension; dimensions are without the batch, datatypes are
+Source: Triton's model configuration extension. Dimensions exclude the batch, datatypes are spelled
 ``TYPE_`` and the name, versions are numbers.
 """
 
@@ -16,19 +16,19 @@ _INT64: Final = 2**63
 
 
 def config_of(model: ModelMetadata) -> ModelConfig:
-    """The configuration of ``model``."""
+    """Return the configuration that follows from the metadata of ``model``."""
     settings: dict[str, Any] = {
         "name": model.name,
         "platform": model.platform,
         "max_batch_size": min(model.max_batch_size or 0, 2**31 - 1),
-        "input": [_tensor(each, model) for each in model.inputs],
-        "output": [_tensor(each, model) for each in model.outputs],
+        "input": [_tensor(item, model) for item in model.inputs],
+        "output": [_tensor(item, model) for item in model.outputs],
     }
     if model.decoupled:
         settings["model_transaction_policy"] = {"decoupled": True}
     if model.sequence_batching is not None:
         settings["sequence_batching"] = model.sequence_batching
-    versions = [int(each) for each in model.versions if is_number(each)]
+    versions = [int(item) for item in model.versions if is_number(item)]
     if versions:
         settings["version_policy"] = {"specific": {"versions": versions}}
     return ModelConfig(model.name, settings)
@@ -46,7 +46,7 @@ def _datatype(told: str) -> str:
 
 
 def is_number(version: str) -> bool:
-    """Whether ``version`` is a number as Triton's versions are."""
+    """Return whether ``version`` is a number in the range of Triton's versions."""
     digits = len(str(_INT64))
     return (
         version.isascii()

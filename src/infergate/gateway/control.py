@@ -1,10 +1,11 @@
-"""Operations that change servers' state: off unless the operator switched them on.
+"""Operations that change servers' state, which the operator must switch on.
 
-*Strategy.* What concerns one model goes along its route, to every endpoint of the backend; what
-concerns a server goes to every backend that has it. There is one answer.
-*Rule 1.* An operation is done when all endpoints have done it: else the first one's error is told,
-and how many failed. Nothing is undone.
-*Rule 2.* Each is told to the log ``infergate.audit``.
+An operation on a model goes along its route to every endpoint of the backend; one on the server
+goes to every backend that supports it. The client gets one response.
+
+- An operation succeeds if all endpoints succeed; otherwise the first error is returned with the
+  number of endpoints that failed. Nothing is rolled back.
+- Each operation is logged to ``infergate.audit``.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from infergate.gateway.rename import model_to_backend
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What is switched on."""
+    """The operations that are switched on."""
 
     repository: bool = False
     settings: bool = False
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """What of V2 is served with it."""
+        """The V2 extensions that they provide."""
         repository = ("model_repository",) if self.repository else ()
         settings = ("trace", "logging") if self.settings else ()
         return (*repository, *settings)
@@ -53,28 +54,29 @@ NOTHING: Final = Allowed()
 
 
 class Routing(Protocol):
-    """The gateway, as far as it is needed here."""
+    """The part of the gateway that ``ServerControl`` uses."""
 
     @property
     def backends(self) -> Sequence[Backend]:
-        """All of them."""
+        """All backends."""
         ...
 
     def bind_any(self, model: str, call: Call) -> Bound:
-        """The first route of a model, whatever version, noted on ``call``. Raises NOT_FOUND."""
+        """Return the first route of a model, whatever its version, and note it on ``call``. Raises
+        NOT_FOUND."""
         ...
 
 
 class Control:
-    """Loads and unloads models, and sees to trace and log settings."""
+    """Loads and unloads models, and reads and changes trace and log settings."""
 
     def __init__(self, allowed: Allowed, gateway: Routing) -> None:
         self._allowed: Final = allowed
         self._gateway: Final = gateway
 
     async def perform(self, operation: Operation, call: Call) -> Answer:
-        """Raises NO_BACKEND for models where that is off (as a Triton that polls its repository),
-        UNSUPPORTED, and what a backend says."""
+        """Carry out ``operation``. Raises NO_BACKEND for loading and unloading while that is off
+        (like a Triton that polls its repository), UNSUPPORTED, and the backend's errors."""
         match operation:
             case ModelLoadRequest() | ModelUnloadRequest():
                 if not self._allowed.repository:
@@ -96,32 +98,34 @@ class Control:
     async def _of_model(
         self, operation: RepositoryOperation | TraceSettingsRequest, call: Call
     ) -> Answer:
-        bound = self._gateway.bind_any(operation.model, call)
-        theirs = model_to_backend(operation, bound.route)
-        return (await bound.backend.everywhere(theirs, call))[0]
+        binding = self._gateway.bind_any(operation.model, call)
+        backend_operation = model_to_backend(operation, binding.route)
+        return (await binding.backend.everywhere(backend_operation, call))[0]
 
     async def _settings(self, operation: SettingsOperation, call: Call) -> Answer:
         if isinstance(operation, TraceSettingsRequest) and operation.model:
-            bound = self._gateway.bind_any(operation.model, call)
-            if not (await bound.backend.kind(call)).traces:
+            binding = self._gateway.bind_any(operation.model, call)
+            if not (await binding.backend.kind(call)).traces:
                 raise GatewayError(
-                    Kind.UNSUPPORTED, f"backend '{bound.backend.name}' has no trace settings"
+                    Kind.UNSUPPORTED, f"backend '{binding.backend.name}' has no trace settings"
                 )
             return await self._of_model(operation, call)
-        has = _HAS[type(operation)]
-        kinds = await asyncio.gather(*(each.kind(call) for each in self._gateway.backends))
-        having = [
-            each for each, kind in zip(self._gateway.backends, kinds, strict=True) if has(kind)
+        supports = _HAS[type(operation)]
+        kinds = await asyncio.gather(*(backend.kind(call) for backend in self._gateway.backends))
+        supporting = [
+            backend
+            for backend, kind in zip(self._gateway.backends, kinds, strict=True)
+            if supports(kind)
         ]
-        if not having:
+        if not supporting:
             raise GatewayError(
                 Kind.UNSUPPORTED, f"no backend has what {OPERATIONS[type(operation)]} asks for"
             )
-        call.backend = ",".join(each.name for each in having)
-        answers = await asyncio.gather(
-            *(each.everywhere(operation, call) for each in having), return_exceptions=True
+        call.backend = ",".join(backend.name for backend in supporting)
+        responses = await asyncio.gather(
+            *(backend.everywhere(operation, call) for backend in supporting), return_exceptions=True
         )
-        return _first(answers)
+        return _first(responses)
 
 
 _HAS: Final[dict[type, Callable[[Profile], bool]]] = {
@@ -131,10 +135,10 @@ _HAS: Final[dict[type, Callable[[Profile], bool]]] = {
 
 
 def _first(answers: Sequence[Sequence[Answer] | BaseException]) -> Answer:
-    """One answer for all backends (Rule 1)."""
-    for each in answers:
-        if isinstance(each, BaseException):
-            raise each
-    told = answers[0]
-    assert not isinstance(told, BaseException)
-    return told[0]
+    """Return the one response for all backends, or raise the first error."""
+    for response in answers:
+        if isinstance(response, BaseException):
+            raise response
+    first = answers[0]
+    assert not isinstance(first, BaseException)
+    return first[0]

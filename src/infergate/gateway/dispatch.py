@@ -1,4 +1,4 @@
-"""Which frontend a request on a shared listener belongs to, and what is told of it afterwards."""
+"""Choose the frontend of each request on a shared listener, and record the request when it ends."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
 Record = Callable[[Call], None]
-"""Told of every finished request."""
+"""Called with the ``Call`` of a request."""
 Service = Callable[[RpcRequest, Call], Awaitable[RpcResponse]]
-"""A unary gRPC method of the gateway's own."""
+"""A unary gRPC method that the gateway serves itself."""
 _REFUSALS: Final = {
     5: Kind.NOT_FOUND,
     7: Kind.FORBIDDEN,
@@ -33,7 +33,8 @@ _REFUSALS: Final = {
     14: Kind.OVERLOADED,
     16: Kind.UNAUTHENTICATED,
 }
-"""The gRPC codes by which the gateway's own services refuse; any other is a bad request."""
+"""The error kind of each gRPC code with which the gateway's own services refuse a request; any
+other code counts as a bad request."""
 _RESOURCE_EXHAUSTED: Final = 8
 _LONGEST_ID: Final = 128
 _boot: Final = os.urandom(6).hex()
@@ -41,9 +42,10 @@ _numbers: Final = itertools.count(1)
 
 
 class Dispatch(Generic[Req, Resp]):
-    """One listener, several protocols, each claiming a first part of the path.
+    """One listener with several protocols, each of which claims a first path segment or a service
+    name.
 
-    ``finish`` adds the backend's returned headers to an answer and says how long its body is.
+    ``finish`` adds the backend's returned headers to a response and returns the size of its body.
     """
 
     def __init__(
@@ -54,8 +56,8 @@ class Dispatch(Generic[Req, Resp]):
         record: Record,
         name: Record,
     ) -> None:
-        """``frontends`` by what they claim; the first also answers what none claims. ``name`` is
-        told of every request before all else, and gives it its id."""
+        """``frontends`` are keyed by what they claim; the first one also answers unclaimed
+        requests. ``assign_id`` is called first for every request and sets its id."""
         self._name: Final = name
         self._frontends: Final = dict(frontends)
         self._otherwise: Final = next(iter(self._frontends.values()))
@@ -68,39 +70,40 @@ class Dispatch(Generic[Req, Resp]):
         return self._frontends.get(claim, self._otherwise)
 
     def _answering(self, wire: Req, call: Call) -> Awaitable[Resp]:
-        """Serve ``wire`` by the frontend that claims its path."""
+        """Serve ``wire`` with the frontend that claims its path."""
         return self._frontend(wire).respond(wire, call)
 
     async def respond(self, wire: Req, call: Call) -> Resp:
-        """The answer to ``wire``, recorded."""
+        """Answer ``wire`` and record the request."""
         self._name(call)
         call.received = time.monotonic()
         try:
-            answer = await self._answering(wire, call)
-        except BaseException:  # the client went away: only log and metrics are told
-            if call.cut is None:  # else it is refused
+            response = await self._answering(wire, call)
+        except BaseException:  # the client disconnected: only log and metrics are left to update
+            if call.cut is None:  # else the transport calls ``refuse``
                 call.outcome = Kind.CANCELLED.value
                 self._record(call)
             raise
-        call.bytes_out = self._finish(answer, call)
-        self._told_of(answer, call)
-        return answer
+        call.bytes_out = self._finish(response, call)
+        self._told_of(response, call)
+        return response
 
-    def _told_of(self, answer: Resp, call: Call) -> None:  # noqa: ARG002 - of some it is not the end
-        """``answer`` is all there is to tell."""
+    def _told_of(self, answer: Resp, call: Call) -> None:  # noqa: ARG002 - overrides use it
+        """Record the request, whose response is complete. Overridden where a body may follow."""
         self._record(call)
 
     def refuse(self, error: GatewayError, wire: Req, call: Call) -> Resp:
-        """The transport's refusal in the form of the protocol that was asked."""
+        """Build the transport's refusal in the protocol that the request addressed, and record
+        it."""
         self._name(call)
-        answer = self._frontend(wire).refuse(error, wire, call)
-        call.bytes_out = self._finish(answer, call)
+        response = self._frontend(wire).refuse(error, wire, call)
+        call.bytes_out = self._finish(response, call)
         self._record(call)
-        return answer
+        return response
 
 
 class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
-    """Protocols told apart by the first path segment."""
+    """Chooses the protocol by the first path segment."""
 
     def __init__(
         self,
@@ -120,7 +123,8 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
 
 
 class _Told:
-    """``rest``, measured, and recorded when it is closed."""
+    """Counts the bytes of ``rest``, the remainder of a body, and records the request when it is
+    closed."""
 
     def __init__(self, rest: Rest, record: Record, call: Call) -> None:
         self._rest: Final = rest
@@ -128,14 +132,14 @@ class _Told:
         self._call: Final = call
 
     async def next(self) -> Sequence[Buffer] | None:
-        """See Rest."""
+        """Return the next part of the body, or None at its end."""
         body = await self._rest.next()
         if body is not None:
             self._call.bytes_out += size(body)
         return body
 
     async def close(self) -> None:
-        """See Rest."""
+        """Close the body and record the request."""
         try:
             await self._rest.close()
         finally:
@@ -143,9 +147,9 @@ class _Told:
 
 
 class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
-    """Protocols told apart by the service's name.
+    """Chooses the protocol by the service's name.
 
-    ``services`` and ``streams`` are the gateway's own methods by ``/package.Service/Method``.
+    ``services`` and ``streams`` are the gateway's own methods, by ``/package.Service/Method``.
     """
 
     def __init__(
@@ -167,7 +171,7 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         }
 
     def _answering(self, wire: RpcRequest, call: Call) -> Awaitable[RpcResponse]:
-        """Serve ``wire`` by its service."""
+        """Serve ``wire`` with the gateway's own service if its method is one of them."""
         service = self._services.get(wire.method)
         if service is not None:
             return _serve(service, wire, call)
@@ -175,7 +179,7 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
 
 
 def _streaming(codec: Codec[RpcRequest, RpcResponse]) -> Iterable[RpcStreaming | InTurn]:
-    """``codec`` for each of the methods whose streams carry its inferences."""
+    """Return ``codec`` for each of the methods whose streams carry its inferences."""
     if isinstance(codec, Streaming):
         yield codec
     for method in codec.streams:
@@ -184,14 +188,14 @@ def _streaming(codec: Codec[RpcRequest, RpcResponse]) -> Iterable[RpcStreaming |
 
 async def _serve(service: Service, wire: RpcRequest, call: Call) -> RpcResponse:
     call.protocol, call.operation = "grpc", wire.method[1:]
-    if wire.late is not None:  # no message of theirs is so long
+    if wire.late is not None:  # only long messages are deferred; these services take short ones
         call.fail(GatewayError(Kind.TOO_LARGE, "the message is too long"))
         return RpcResponse(code=_RESOURCE_EXHAUSTED, details=call.error)
-    answer = await service(wire, call)
-    if answer.code:
-        call.outcome = _REFUSALS.get(answer.code, Kind.BAD_REQUEST).value
-        call.error = answer.details
-    return answer
+    response = await service(wire, call)
+    if response.code:
+        call.outcome = _REFUSALS.get(response.code, Kind.BAD_REQUEST).value
+        call.error = response.details
+    return response
 
 
 def _finish_http(answer: HttpResponse, call: Call) -> int:
@@ -207,10 +211,16 @@ def _finish_rpc(answer: RpcResponse, call: Call) -> int:
 
 
 def named(call: Call) -> None:
-    """Give ``call`` the client's ``x-request-id``, or one of our own, which then goes upstream."""
-    given = call.headers.get(REQUEST_ID, "")
-    if given and len(given) <= _LONGEST_ID and given.isascii() and given.isprintable():
-        call.request_id = given
+    """Set the id of ``call``: the client's ``x-request-id``, or a generated one, which is then sent
+    to the backend."""
+    client_id = call.headers.get(REQUEST_ID, "")
+    if (
+        client_id
+        and len(client_id) <= _LONGEST_ID
+        and client_id.isascii()
+        and client_id.isprintable()
+    ):
+        call.request_id = client_id
     else:
         call.request_id = f"{_boot}-{next(_numbers):x}"
         call.headers = {**call.headers, REQUEST_ID: call.request_id}

@@ -1,9 +1,12 @@
-"""One protocol towards clients: wire in, wire out, whatever the backend speaks.
+"""One protocol towards clients: a wire request in, a wire response out, whatever the backend
+speaks.
 
-*Strategy.* How an inference takes its route is chosen once, when the frontend is built: *forward*
-where both sides spell the same protocol and the route renames no tensor, *translate* elsewhere.
-*Rule 1.* Every request ends in a wire answer; every error in this protocol's own form.
-*Rule 2.* Both ways refuse the same requests and give the same answers.
+An inference takes one of two pipelines, chosen per route when the frontend is built:
+``PassThrough`` where client and backend speak the same protocol and the route renames no tensor,
+``Translation`` elsewhere.
+
+- Every request ends in a wire response; every error is written in this protocol's form.
+- Both pipelines refuse the same requests and give the same responses.
 """
 
 from __future__ import annotations
@@ -46,52 +49,53 @@ Resp_co = TypeVar("Resp_co", covariant=True)
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _MOST_REFUSING: Final = 1024
-"""Models of one backend that are remembered as ones to translate for."""
+"""Models of one backend that are remembered as needing translation."""
 
 
 @runtime_checkable
 class Exchanging(Protocol):
-    """A backend that takes wire messages as they are."""
+    """A backend that takes wire messages unchanged."""
 
     codec: Codec[Any, Any]
 
     @property
     def spreads(self) -> bool:
-        """Whether it has several endpoints, to one of which a sequence must keep."""
+        """Whether it has several endpoints, so that each sequence must keep to one of them."""
         ...
 
     def infer(self, wire: Any, call: Call, sequence: SequenceName | None = None) -> Awaitable[Any]:
-        """Send the inference ``wire``, of ``sequence`` in the backend's names, return the wire
-        answer."""
+        """Send the inference ``wire`` and return the wire response. ``sequence`` is in the
+        backend's names."""
         ...
 
     async def profile(self, call: Call) -> Profile:
-        """What kind of server it is."""
+        """Return the backend's kind of server."""
         ...
 
 
 class Way(Protocol[Req_contra, Resp_co]):
-    """How one route's inferences are carried out."""
+    """How the inferences of one route are carried out."""
 
     @property
     def name(self) -> str:
-        """What the access log calls it."""
+        """The name in the access log."""
         ...
 
     async def infer(self, wire: Req_contra, peek: Peek, bound: Bound, call: Call) -> Resp_co:
-        """The answer to the inference in ``wire``, whose route is ``bound``."""
+        """Return the response to the inference in ``wire``, whose route is ``binding``."""
         ...
 
 
 class Gate(Protocol):
-    """Who may ask what, and how often."""
+    """Decides which client may request what, and how often."""
 
     async def admitted(self, peek: Peek, call: Call) -> Peek:
-        """How to go on with the request that ``peek`` tells of. Raises GatewayError."""
+        """Authorize the request described by ``summary`` and return the summary to continue with.
+        Raises GatewayError."""
         ...
 
     async def known(self, call: Call) -> None:
-        """Whether it is told well enough who asks, whatever he will ask. Raises GatewayError."""
+        """Authenticate the client, whatever it is going to request. Raises GatewayError."""
         ...
 
 
@@ -105,71 +109,72 @@ class Translate(Generic[Req, Resp]):
         self._gateway: Final = gateway
 
     async def infer(self, wire: Req, peek: Peek, bound: Bound, call: Call) -> Resp:
-        """Parse, infer, build."""
+        """Parse the request, run the inference, build the response."""
         del peek
         parsed = await self.parse(wire, call)
         if parsed.streamed:
             response: Resp = await opened(self._gateway, self._labour, parsed, wire, call)
             return response
         if parsed.only:
-            answer: Answer = await only(self._gateway, parsed, call)
+            result: Answer = await only(self._gateway, parsed, call)
         else:
             assert isinstance(parsed.operation, InferRequest)
-            answer = await self._gateway.infer(parsed.operation, bound, call)
-        return await self._built(answer, parsed, call)
+            result = await self._gateway.infer(parsed.operation, bound, call)
+        return await self._built(result, parsed, call)
 
     async def perform(self, wire: Req, call: Call) -> Resp:
-        """The answer to any other operation."""
+        """Return the response to any operation other than an inference."""
         parsed = await self.parse(wire, call)
         self._gateway.names.check_operation(parsed.operation)
         return await self._built(await self._gateway.perform(parsed.operation, call), parsed, call)
 
     async def parse(self, wire: Req, call: Call) -> Parsed:
-        """The whole of what ``wire`` asks for."""
-        labour = self._labour
-        here = labour.reads_here(wire)
-        if here:
+        """Return the operation in ``wire``, with the model's metadata filled in where it is
+        needed."""
+        offload = self._labour
+        inline = offload.reads_here(wire)
+        if inline:
             try:
-                parsed = labour.codec.parse_request(wire, labour.limits)
+                parsed = offload.codec.parse_request(wire, offload.limits)
             except CostlyError:
-                here = False
-        if not here:
-            parsed = await labour.aside(call, labour.parse_request, wire)
+                inline = False
+        if not inline:
+            parsed = await offload.aside(call, offload.parse_request, wire)
         if isinstance(parsed, Unfinished):
-            unfinished = parsed
+            partial = parsed
             try:
-                parsed = await self.finished(unfinished, call, here=here)
+                parsed = await self.finished(partial, call, here=inline)
             except CostlyError:
-                parsed = await self.finished(unfinished, call, here=False)
+                parsed = await self.finished(partial, call, here=False)
         operation = parsed.operation
         if isinstance(operation, InferRequest) and are_long(operation.inputs):
             count_tensors(operation.inputs, parts(wire), call.memory)
         return parsed
 
     async def _built(self, answer: Answer, parsed: Parsed, call: Call) -> Resp:
-        labour = self._labour
-        how = labour.codec.build_response
-        if labour.writes_short(answer, parsed):
-            return how(answer, parsed)
-        response: Resp = (await labour.written(call, how, answer, parsed))[0]
-        return response
+        offload = self._labour
+        build = offload.codec.build_response
+        if offload.writes_short(answer, parsed):
+            return build(answer, parsed)
+        wire: Resp = (await offload.written(call, build, answer, parsed))[0]
+        return wire
 
     async def finished(self, unfinished: Unfinished[T], call: Call, *, here: bool) -> T:
-        """``unfinished`` made whole. What contradicts the metadata may contradict old metadata
-        only, so it is looked at again before the client is refused."""
+        """Complete ``partial`` with the model's metadata. A request that contradicts cached
+        metadata is checked once more against fresh metadata before it is refused."""
         model, version = unfinished.model, unfinished.version
-        known = await self._gateway.describe(model, version, call)
+        metadata = await self._gateway.describe(model, version, call)
         try:
-            return await self._labour.finish(unfinished, known, call, here=here)
+            return await self._labour.finish(unfinished, metadata, call, here=here)
         except GatewayError:
-            newer = await self._gateway.describe(model, version, call, newer=True)
-            if newer == known:
+            fresh = await self._gateway.describe(model, version, call, newer=True)
+            if fresh == metadata:
                 raise
-        return await self._labour.finish(unfinished, newer, call, here=here)
+        return await self._labour.finish(unfinished, fresh, call, here=here)
 
 
 class Forward(Generic[Req, Resp]):
-    """The message goes on as it came, after ``shield`` has checked it; no tensor is decoded."""
+    """Passes the message on unchanged once ``validate`` has checked it; no tensor is decoded."""
 
     name: Final = "forward"
 
@@ -187,55 +192,60 @@ class Forward(Generic[Req, Resp]):
         self._backend: Final = backend
         self._otherwise: Final = otherwise
         self._refusing: Final[set[str]] = set()
-        """The backend's models whose outputs cannot be had in the form that clients ask for."""
+        """The backend's models that cannot give outputs in the form that clients request."""
 
-    async def infer(  # noqa: C901 - one path; a helper that raises its error would keep the message
+    async def infer(  # noqa: C901 - one path; an error raised in a helper would keep the message alive
         self, wire: Req, peek: Peek, bound: Bound, call: Call
     ) -> Resp:
-        """Check, readdress, exchange, relabel. What takes long to check is translated."""
+        """Check, rewrite, exchange, rewrite back. A message that is too costly to check is
+        translated."""
         route, limits = bound.route, self._labour.limits
-        found: Any  # the type checker cannot tell Req from Unfinished[Req]
-        if not route.validate:  # the operator vouches for this route's clients
-            found = wire
+        validated: Any  # the type checker cannot tell Req from Unfinished[Req]
+        if not route.validate:  # the operator trusts this route's clients
+            validated = wire
         else:
-            here = self._labour.reads_here(wire)
+            inline = self._labour.reads_here(wire)
             try:
-                if here:
-                    found = self._shield(wire, limits)
+                if inline:
+                    validated = self._shield(wire, limits)
                 else:
-                    found = await self._labour.aside(call, self._codec.shield, wire, limits)
-                if isinstance(found, Unfinished):
-                    found = await self._otherwise.finished(found, call, here=here)
+                    validated = await self._labour.aside(call, self._codec.shield, wire, limits)
+                if isinstance(validated, Unfinished):
+                    validated = await self._otherwise.finished(validated, call, here=inline)
             except CostlyError:
                 return await self._translated(wire, peek, bound, call)
-        checked: Req = found
+        checked: Req = validated
         if checked is not wire:
             _count_inflated(checked, wire, call)
         model = route.backend_model(peek.model)
-        keeps = self._backend.spreads or route.retry.idempotent
-        sequence = await self._sequence(checked, bound, model, call) if keeps else None
-        upstream = self._codec.readdress(
+        needs_sequence = self._backend.spreads or route.retry.idempotent
+        sequence = await self._sequence(checked, bound, model, call) if needs_sequence else None
+        backend_request = self._codec.readdress(
             checked,
             model,
             route.backend_version(peek.version),
             await self._backend.profile(call),
         )
-        if upstream is None or model in self._refusing:  # this server does not take that form
+        if (
+            backend_request is None or model in self._refusing
+        ):  # the server does not accept this form
             return await self._translated(checked, peek, bound, call)
-        answer = await self._backend.infer(upstream, call, sequence)
+        backend_response = await self._backend.infer(backend_request, call, sequence)
         names = (
             peek.model if route.rewrite.model else "",
             (peek.version or route.version) if route.rewrite.version else "",
         )
-        labour = self._labour
+        offload = self._labour
         try:
-            if not labour.forwards_here(answer, checked):
-                return await self._relabel_aside(answer, checked, names, call)
+            if not offload.forwards_here(backend_response, checked):
+                return await self._relabel_aside(backend_response, checked, names, call)
             try:
-                return self._relabel(answer, checked, *names, limits)
+                return self._relabel(backend_response, checked, *names, limits)
             except CostlyError:
-                how = self._codec.relabel
-                return await labour.answered_aside(call, how, answer, checked, *names, limits)
+                rewrite = self._codec.relabel
+                return await offload.answered_aside(
+                    call, rewrite, backend_response, checked, *names, limits
+                )
         except GatewayError as error:
             if not await self._may_translate(error, checked, peek, bound, call):
                 raise read_wrong(error, bound.backend.name) from None
@@ -248,9 +258,12 @@ class Forward(Generic[Req, Resp]):
     async def _may_translate(
         self, error: GatewayError, checked: Req, peek: Peek, bound: Bound, call: Call
     ) -> bool:
-        """Whether the server cannot give the answer as it was asked for, so that the message is
-        translated, and from now on all to that model. The model runs again, but for a step of a
-        sequence."""
+        """Return whether to translate after ``error``: the server cannot give outputs in the
+        requested form.
+
+        All later requests to the model are translated too. The model runs a second time for this
+        request, so a step of a sequence is not repeated.
+        """
         if not isinstance(error, OutputsNeedTranslation):
             return False
         model = bound.route.backend_model(peek.model)
@@ -262,39 +275,40 @@ class Forward(Generic[Req, Resp]):
     async def _relabel_aside(
         self, answer: Resp, asked: Any, names: tuple[str, str], call: Call
     ) -> Resp:
-        """The same by a helper, which needs no tensors of the request."""
+        """Rewrite the response in a helper process, which needs no tensors of the request."""
         if isinstance(asked, HttpRequest):
             asked = replace(asked, body=())
-        labour = self._labour
-        how, limits = self._codec.relabel, labour.limits
-        return await labour.answered_aside(call, how, answer, asked, *names, limits)
+        offload = self._labour
+        rewrite, limits = self._codec.relabel, offload.limits
+        return await offload.answered_aside(call, rewrite, answer, asked, *names, limits)
 
     async def _sequence(
         self, wire: Req, bound: Bound, model: str, call: Call
     ) -> SequenceName | None:
-        labour, how = self._labour, self._codec.sequence
+        offload, read_sequence = self._labour, self._codec.sequence
         try:
-            if bound.route.validate or labour.reads_here(wire):
-                number = how(wire, labour.limits)
+            if bound.route.validate or offload.reads_here(wire):
+                sequence_id = read_sequence(wire, offload.limits)
             else:
-                number = await labour.aside(call, how, wire, labour.limits)
+                sequence_id = await offload.aside(call, read_sequence, wire, offload.limits)
         except CostlyError:
-            number = await labour.aside(call, how, wire, labour.limits)
-        return None if number is None else SequenceName(model, number)
+            sequence_id = await offload.aside(call, read_sequence, wire, offload.limits)
+        return None if sequence_id is None else SequenceName(model, sequence_id)
 
 
 def _count_inflated(checked: Any, wire: Any, call: Call) -> None:
-    """Count the body of ``checked`` where it is not that of ``wire``: its encoding was undone."""
-    made = parts(checked)
-    if size(made) > SMALL:
-        count_new(made, parts(wire), call.memory)
+    """Count the body of ``checked`` as new memory if it is not that of ``wire``, whose encoding was
+    undone."""
+    body = parts(checked)
+    if size(body) > SMALL:
+        count_new(body, parts(wire), call.memory)
 
 
 class Ways(Protocol):
-    """Makes the ways that routes are taken."""
+    """Makes the pipelines of the routes."""
 
     def translate(self, labour: Labour[Any, Any], gateway: Gateway) -> Translate[Any, Any]:
-        """Through the canonical form."""
+        """Make the pipeline that goes through the canonical form."""
         ...
 
     def forward(
@@ -304,26 +318,26 @@ class Ways(Protocol):
         backend: Exchanging,
         otherwise: Translate[Any, Any],
     ) -> Forward[Any, Any]:
-        """As it came."""
+        """Make the pipeline that passes messages through."""
         ...
 
 
 class Plain:
-    """Those above."""
+    """Makes the untraced pipelines."""
 
     translate: Final = staticmethod(Translate)
     forward: Final = staticmethod(Forward)
 
 
 def _begun(wire: Any, late: LateMessage) -> Any:
-    """``wire`` with the beginning of its message."""
+    """Return ``wire`` with the first bytes of its deferred message."""
     return replace(wire, message=(beginning(late.beginning),), late=None)
 
 
 class Frontend(Generic[Req, Resp]):
-    """Answers one protocol's requests."""
+    """Answers the requests of one protocol."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what it stands on
+    def __init__(  # noqa: PLR0913, PLR0917 - its collaborators
         self,
         codec: Codec[Req, Resp],
         gateway: Gateway,
@@ -332,8 +346,9 @@ class Frontend(Generic[Req, Resp]):
         gate: Gate | None = None,
         ways: Ways | None = None,
     ) -> None:
-        """``aside`` is where long text is read and written; None: here. ``gate`` None: everybody
-        may ask everything. ``ways`` None: those above."""
+        """``offload`` reads and writes long text in helper processes; None does it in this process.
+        ``authorizer`` None allows every request. ``pipeline_factory`` None makes the untraced
+        pipelines."""
         ways = ways or Plain()
         self.codec: Final = codec
         self._gate: Final = gate
@@ -341,18 +356,18 @@ class Frontend(Generic[Req, Resp]):
         self.gateway: Final = gateway
         self.labour: Final = Labour(codec, limits, aside)
         self._translate: Final[Translate[Req, Resp]] = ways.translate(self.labour, gateway)
-        # By backend, for there may be thousands of routes: a reload builds this while others wait.
-        asked = {id(bound.backend): bound.backend for bound in gateway.bound}
-        forward = {key: self._forwarding(each, ways) for key, each in asked.items()}
+        # By backend: there may be thousands of routes, and a reload builds this on the event loop.
+        backends = {id(binding.backend): binding.backend for binding in gateway.bound}
+        by_backend = {key: self._forwarding(backend, ways) for key, backend in backends.items()}
         self._ways: Final[dict[Bound, Way[Req, Resp]]] = {
-            bound: self._translate
-            if bound.route.rewrite.renames_tensors or bound in gateway.branches
-            else forward[id(bound.backend)]
-            for bound in gateway.bound
+            binding: self._translate
+            if binding.route.rewrite.renames_tensors or binding in gateway.branches
+            else by_backend[id(binding.backend)]
+            for binding in gateway.bound
         }
 
     def _forwarding(self, backend: Backend, ways: Ways) -> Way[Req, Resp]:
-        """How messages that rename no tensor go to ``backend``."""
+        """Return the pipeline to ``backend`` for routes that rename no tensor."""
         if (
             isinstance(backend, Exchanging)
             and isinstance(self.codec, Forwarding)
@@ -363,33 +378,34 @@ class Frontend(Generic[Req, Resp]):
         return self._translate
 
     async def respond(self, wire: Req, call: Call, late: LateMessage | None = None) -> Resp:
-        """The answer to ``wire``, good or bad. Notes the outcome on ``call``. ``late`` is the
-        message of ``wire`` where it is not inflated yet."""
+        """Answer ``wire``, with an error response if need be, and note the outcome on ``call``.
+        ``deferred`` is the message of ``wire`` if it is not inflated yet."""
         call.protocol = self.codec.name
         call.lacks = self._lacks
         try:
-            peek = self.codec.peek(wire if late is None else _begun(wire, late))
-            call.operation = OPERATIONS[peek.operation]
-            call.model = peek.model
-            self._check_names(peek)
+            summary = self.codec.peek(wire if late is None else _begun(wire, late))
+            call.operation = OPERATIONS[summary.operation]
+            call.model = summary.model
+            self._check_names(summary)
             if self._gate is not None:
-                peek = await self._gate.admitted(peek, call)
+                summary = await self._gate.admitted(summary, call)
             if late is not None:
-                await self._inflate(wire, late, peek, call)
-            if peek.operation is not InferRequest:
+                await self._inflate(wire, late, summary, call)
+            if summary.operation is not InferRequest:
                 return await self._translate.perform(wire, call)
-            bound = self.gateway.bind(peek.model, peek.version, call)
-            way = self._ways[bound] if peek.forwards else self._translate
-            call.way = way.name
-            return await way.infer(wire, peek, bound, call)
+            binding = self.gateway.bind(summary.model, summary.version, call)
+            pipeline = self._ways[binding] if summary.forwards else self._translate
+            call.way = pipeline.name
+            return await pipeline.infer(wire, summary, binding, call)
         except GatewayError as error:
             return self.refuse(error, wire, call)
-        except Exception:  # noqa: BLE001 - the last line: a bug costs one request, not the process
-            _log.exception("a bug while serving %s", call.protocol, extra=BUG)
+        except Exception:  # noqa: BLE001 - a bug must cost one request, not the process
+            _log.exception("internal error while serving %s", call.protocol, extra=BUG)
             return self.refuse(GatewayError(Kind.INTERNAL, "internal error"), wire, call)
 
     def _check_names(self, peek: Peek) -> None:
-        """Before access rules and routes: raise BAD_REQUEST for a name that is not accepted."""
+        """Raise BAD_REQUEST for a name that is not accepted, before access rules and routes see
+        it."""
         names = self.gateway.names
         if peek.model:
             names.check(peek.model)
@@ -397,13 +413,13 @@ class Frontend(Generic[Req, Resp]):
             names.check(peek.version, "model version")
 
     async def _inflate(self, wire: Any, late: LateMessage, early: Peek, call: Call) -> None:
-        """Put the whole message into ``wire``, which is about what ``early`` says. Raises
-        GatewayError."""
-        whole = await late.whole(call.memory)
-        call.bytes_in = len(whole)
-        wire.late, wire.message = None, (whole,)
-        peek = self.codec.peek(wire)
-        if (peek.operation, peek.model, peek.version) != (
+        """Put the whole message into ``wire``. Raises GatewayError, also if its names differ from
+        ``early``, the summary that was authorized."""
+        message = await late.whole(call.memory)
+        call.bytes_in = len(message)
+        wire.late, wire.message = None, (message,)
+        summary = self.codec.peek(wire)
+        if (summary.operation, summary.model, summary.version) != (
             early.operation,
             early.model,
             early.version,
@@ -413,30 +429,30 @@ class Frontend(Generic[Req, Resp]):
             )
 
     async def welcome(self, call: Call) -> None:
-        """Raises GatewayError where a stream is not to be opened: there are so many of them, and
-        one may say nothing for hours."""
+        """Authenticate the client of a new stream. Raises GatewayError before the stream is opened:
+        the number of streams is limited, and an open one may stay idle for hours."""
         call.protocol = self.codec.name
         if self._gate is not None:
             await self._gate.known(call)
 
     async def read_streamed(self, wire: Req, call: Call) -> tuple[InferRequest, Parsed, Bound]:
-        """The inference that ``wire``, a request of a stream, asks for, as it was parsed, and its
+        """Parse ``wire``, one request of a stream; return its inference, how it was parsed and its
         route, which is noted on ``call``. Raises GatewayError."""
         call.protocol = self.codec.name
         call.lacks = self._lacks
         call.way = self._translate.name
-        peek = self.codec.peek(wire)
-        call.model = peek.model
-        self._check_names(peek)
+        summary = self.codec.peek(wire)
+        call.model = summary.model
+        self._check_names(summary)
         if self._gate is not None:
-            await self._gate.admitted(peek, call)
-        bound = self.gateway.bind(peek.model, peek.version, call)
+            await self._gate.admitted(summary, call)
+        binding = self.gateway.bind(summary.model, summary.version, call)
         parsed = await self._translate.parse(wire, call)
         assert isinstance(parsed.operation, InferRequest)
-        return parsed.operation, parsed, bound
+        return parsed.operation, parsed, binding
 
     def refuse(self, error: GatewayError, wire: Req, call: Call) -> Resp:
-        """``error`` as this protocol tells it, with the id by which the log has it."""
+        """Return ``error`` in this protocol's form, with the request id that the log has."""
         call.protocol = self.codec.name
         call.fail(error)
         if call.request_id:

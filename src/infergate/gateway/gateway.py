@@ -1,7 +1,7 @@
 """The operations that every frontend calls, whatever its protocol.
 
-*Strategy.* An operation on a model finds its route by name and version, is told in the backend's
-names, performed, and answered in the client's names. An operation on the server asks the backends.
+An operation on a model finds its route by name and version, is renamed for the backend, performed,
+and its response is renamed for the client. An operation on the server queries the backends.
 """
 
 from __future__ import annotations
@@ -71,30 +71,21 @@ EXTENSIONS: Final = (
     "sequence",
     "statistics",
 )
-"""Extensions of V2 that the gateway carries. What a model does with them is its backend's."""
+"""Extensions of V2 that the gateway carries. Whether a model supports them is up to its backend."""
 _NAME: Final = "infergate"
 _STARTED: Final = time.monotonic_ns()
 _ONLY_VERSION: Final = "1"
-"""Of a model that has no version, or none that is a number, in statistics."""
+"""The version in statistics of a model that has no version, or none that is a number."""
 CAST_ON_LOOP: Final = 2 * MIB
 CLASSES_ON_LOOP: Final = 64 * KIB
-"""Bytes of tensors that the event loop casts, and finds classes in, in 15 ms."""
+"""Bytes of tensors that the event loop casts, or classifies, within 15 ms."""
 T = TypeVar("T")
 
 
 class Gateway:
-    """Routes operations to backends.
+    """Routes operations to backends."""
 
-    ``declared`` is metadata that the operator wrote down, by the client's model name; it stands
-    for what the backend would say. ``combine`` makes one readiness of all backends': ``all``
-    (strict) or ``any`` (lenient). ``memory`` is what clients share; None: nothing. ``allowed`` are
-    the operations that change state. ``figures`` are to be told of every finished request. They and
-    the readiness are those of the gateway ``before`` this one, if there was one. ``counted`` tells
-    what they and those of other processes that serve the same have counted of a model, as of a
-    version; None: there are no others.
-    """
-
-    def __init__(  # noqa: PLR0913 - what is switched on stands beside what is routed
+    def __init__(  # noqa: PLR0913 - one parameter for each configured part
         self,
         table: RouteTable,
         backends: Mapping[str, Backend],
@@ -107,7 +98,13 @@ class Gateway:
         tally: Callable[[str], RouteTally] = lambda _: RouteTally(),
         counted: Callable[[str, str], Awaitable[ModelStatistics]] | None = None,
     ) -> None:
-        """``tally`` gives what is counted of a route, by its label."""
+        """``declared`` is metadata from the configuration, by the client's model name; it replaces
+        the backend's. ``combine`` reduces the readiness of all backends to one: ``all`` (strict) or
+        ``any`` (lenient). ``permissions`` are the operations on servers that are switched on. The
+        statistics and the readiness of ``predecessor``, the gateway of the previous configuration,
+        continue. ``counters_of`` returns the counters of a route by its label.
+        ``aggregate_statistics`` returns those of a model, reported for a version, of all worker
+        processes; None if there is only this one."""
         self.backends: Final = tuple(backends.values())
         self.declared: Final = declared
         self.memory: Final = memory or SharedMemory(DEFAULT_LIMITS, on=False)
@@ -116,11 +113,11 @@ class Gateway:
         self.bound: Final = tuple(Bound(r, backends[r.backend]) for r in table.routes)
         self._table: Final = table
         self.names: Final = table.names
-        self._of: Final = {id(bound.route): bound for bound in self.bound}
+        self._of: Final = {id(binding.route): binding for binding in self.bound}
         self.branches: Final[Mapping[Bound, Branches]] = {
-            bound: Branches(bound, backends, tally(bound.label), self)
-            for bound in self.bound
-            if bound.route.branches
+            binding: Branches(binding, backends, tally(binding.label), self)
+            for binding in self.bound
+            if binding.route.branches
         }
         self._unheard: Final = unheard(table.routes)
         self._combine: Final = combine
@@ -132,39 +129,39 @@ class Gateway:
         self.readiness: Final[Readiness] = before.readiness if before else Readiness(self._is_ready)
 
     def take_over(self) -> None:
-        """Serve from now on, in the place of the gateway before this one."""
+        """Start to serve in place of the predecessor."""
         self.figures.name(self._named)
         self.readiness.turn_to(self._is_ready)
 
     async def close(self) -> None:
-        """Give up the copies that are under way."""
-        await asyncio.gather(*(each.close() for each in self.branches.values()))
+        """Cancel the mirrored requests in progress."""
+        await asyncio.gather(*(split.close() for split in self.branches.values()))
 
     def route_of(self, model: str, version: str, headers: Mapping[str, str]) -> str:
-        """What logs call the route that a request takes; empty where there is none."""
+        """Return the label of the route that a request takes; empty if there is none."""
         route = self._table.find(model, version, headers)
         return "" if route is None else route.label
 
     def bind(self, model: str, version: str, call: Call) -> Bound:
-        """The route of ``model`` and its backend, noted on ``call``. Raises NOT_FOUND."""
+        """Return the route of ``model`` and note it on ``call``. Raises NOT_FOUND."""
         route = self._table.find(model, version, call.headers)
         if route is None:
-            there = self._table.candidates(model)
-            if any(each.version in ("", version) for each in there):
+            candidates = self._table.candidates(model)
+            if any(candidate.version in ("", version) for candidate in candidates):
                 raise GatewayError(
                     Kind.NOT_FOUND, f"model '{model}' has no route for requests with such headers"
                 )
-            if there:
+            if candidates:
                 raise GatewayError(
                     Kind.NOT_FOUND, f"model '{model}' has no route for version '{version}'"
                 )
             raise GatewayError(Kind.NOT_FOUND, f"no route for model '{model}'")
-        bound = self._of[id(route)]
-        bound.note(call)
-        return bound
+        binding = self._of[id(route)]
+        binding.note(call)
+        return binding
 
     def bind_any(self, model: str, call: Call) -> Bound:
-        """The first route of ``model``, whatever version it is for. Raises NOT_FOUND."""
+        """Return the first route of ``model``, whatever its version. Raises NOT_FOUND."""
         first = next(iter(self._table.candidates(model)), None)
         return self.bind(model, first.version if first else "", call)
 
@@ -182,20 +179,19 @@ class Gateway:
             case ServerStatusRequest(model):
                 return await self._status(model, call)
             case ModelMetadataRequest():
-                bound = self.bind(operation.model, operation.version, call)
-                return _told(await self._metadata(operation, bound, call), bound, call)
+                binding = self.bind(operation.model, operation.version, call)
+                return _told(await self._metadata(operation, binding, call), binding, call)
             case InferRequest():
                 return await self.infer(
                     operation, self.bind(operation.model, operation.version, call), call
                 )
             case ModelReadyRequest():
-                bound = self.bind(operation.model, operation.version, call)
-                return await self._carried(operation, bound, call)
+                binding = self.bind(operation.model, operation.version, call)
+                return await self._carried(operation, binding, call)
             case _:
                 return await self._extended(operation, call)
 
     async def _extended(self, operation: Operation, call: Call) -> Answer:
-        """What extensions of V2 ask for."""
         match operation:
             case ModelConfigRequest():
                 return await self.configuration(operation, call)
@@ -213,66 +209,66 @@ class Gateway:
                 return await self._control.perform(operation, call)
 
     def infer(self, request: InferRequest, bound: Bound, call: Call) -> Awaitable[InferResponse]:
-        """``request`` along ``bound``, its route, which is noted on ``call``."""
-        branches = self.branches.get(bound)
-        if branches is not None:
-            return branches.infer(request, call)
+        """Run ``request`` on ``binding``, its route, or one of the route's other targets."""
+        split = self.branches.get(bound)
+        if split is not None:
+            return split.infer(request, call)
         return self.along(request, bound, call)
 
     def along(self, request: InferRequest, bound: Bound, call: Call) -> Awaitable[InferResponse]:
-        """``infer`` that goes nowhere else."""
+        """Run ``request`` on ``binding`` and nowhere else."""
         return (self._lent if in_shared_memory(request) else self._infer)(request, bound, call)
 
     async def _lent(self, request: InferRequest, bound: Bound, call: Call) -> InferResponse:
         by_name = not bound.route.cast
-        async with self.memory.lent(request, bound.backend, by_name=by_name) as loan:
-            return await loan.delivered(await self._infer(loan.request, bound, call))
+        async with self.memory.lent(request, bound.backend, by_name=by_name) as staged:
+            return await staged.delivered(await self._infer(staged.request, bound, call))
 
     async def _infer(self, request: InferRequest, bound: Bound, call: Call) -> InferResponse:
-        theirs, model = await self._prepared(request, bound, call)
-        answer = await bound.backend.perform(theirs, call)
-        ours = to_client(answer, request, bound.route)
-        assert isinstance(ours, InferResponse)
+        backend_request, model = await self._prepared(request, bound, call)
+        backend_response = await bound.backend.perform(backend_request, call)
+        response = to_client(backend_response, request, bound.route)
+        assert isinstance(response, InferResponse)
         if model is None and not call.lacks:
-            return ours
-        return await _fitted(ours, request, model, bound, call)
+            return response
+        return await _fitted(response, request, model, bound, call)
 
     def stream(
         self, request: InferRequest, bound: Bound, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
-        """All answers to ``request``, as they are pulled, along ``bound``, its route, which is
-        noted on ``call``. Raises GatewayError."""
-        branches = self.branches.get(bound)
-        if branches is not None:
-            return branches.stream(request, call)
+        """Yield all responses to ``request``, as they are pulled, from ``binding``, its route, or
+        one of the route's other targets. Raises GatewayError."""
+        split = self.branches.get(bound)
+        if split is not None:
+            return split.stream(request, call)
         return self.stream_along(request, bound, call)
 
     async def stream_along(
         self, request: InferRequest, bound: Bound, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
-        """``stream`` that goes nowhere else."""
+        """Yield all responses from ``binding`` and nowhere else."""
         if not in_shared_memory(request):
-            async with aclosing(self._stream(request, bound, call)) as answers:
-                async for answer in answers:
-                    yield answer
+            async with aclosing(self._stream(request, bound, call)) as responses:
+                async for response in responses:
+                    yield response
             return
         by_name = not bound.route.cast
         async with (
-            self.memory.lent(request, bound.backend, by_name=by_name) as loan,
-            aclosing(self._stream(loan.request, bound, call)) as answers,
+            self.memory.lent(request, bound.backend, by_name=by_name) as staged,
+            aclosing(self._stream(staged.request, bound, call)) as responses,
         ):
-            async for answer in answers:
-                yield await loan.delivered(answer)
+            async for response in responses:
+                yield await staged.delivered(response)
 
     async def _stream(
         self, request: InferRequest, bound: Bound, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
-        theirs, model = await self._prepared(request, bound, call)
-        async with aclosing(bound.backend.stream(theirs, call)) as answers:
-            async for answer in answers:
-                ours = to_client(answer, request, bound.route)
-                assert isinstance(ours, InferResponse)
-                yield await _fitted(ours, request, model, bound, call)
+        backend_request, model = await self._prepared(request, bound, call)
+        async with aclosing(bound.backend.stream(backend_request, call)) as backend_responses:
+            async for backend_response in backend_responses:
+                response = to_client(backend_response, request, bound.route)
+                assert isinstance(response, InferResponse)
+                yield await _fitted(response, request, model, bound, call)
                 if bound.route.idle_timeout is not None:
                     call.timeout = bound.route.idle_timeout
                 call.renew()
@@ -280,8 +276,8 @@ class Gateway:
     async def _prepared(
         self, request: InferRequest, bound: Bound, call: Call
     ) -> tuple[InferRequest, ModelMetadata | None]:
-        """``request`` as the backend is asked it; and the model's metadata, where classes that it
-        asks for are to be made of the answer's values."""
+        """Return ``request`` as it is sent to the backend; and the model's metadata if the gateway
+        is to make the requested classes from the response's values, else None."""
         if bound.route.cast and call.lacks:
             request = await self._cast_back(request, bound, call)
         model = None
@@ -291,25 +287,24 @@ class Gateway:
         self._check(request, bound, call)
         if bound.lacks:
             request = await _carried(request, bound, call)
-        theirs = to_backend(request, bound.route)
-        assert isinstance(theirs, InferRequest)
-        return theirs, model
+        backend_request = to_backend(request, bound.route)
+        assert isinstance(backend_request, InferRequest)
+        return backend_request, model
 
     async def _cast_back(self, request: InferRequest, bound: Bound, call: Call) -> InferRequest:
-        """``request`` with its inputs as the model wants them, where they stand for what the
-        client's protocol lacks."""
+        """Cast back the inputs that hold a substitute for what the client's protocol lacks."""
         casts = cast.concerning(call.lacks - bound.lacks, bound.route.cast)
         if not cast.may_stand_for(request.inputs, casts):
             return request
         model = await self._described(request.model, request.version, bound, call)
-        given = request.inputs
-        inputs = await _threaded(given, CAST_ON_LOOP, cast.cast_back, given, model, casts)
-        count_tensors(inputs, (each.data for each in request.inputs), call.memory)
+        original = request.inputs
+        inputs = await _threaded(original, CAST_ON_LOOP, cast.cast_back, original, model, casts)
+        count_tensors(inputs, (tensor.data for tensor in request.inputs), call.memory)
         return replace(request, inputs=inputs)
 
     def _check(self, request: InferRequest, bound: Bound, call: Call) -> None:
-        """Note what is declared of the model. Raises UNSUPPORTED for a sequence that the
-        backend's protocol does not know."""
+        """Note the model's declared metadata on ``call``. Raises UNSUPPORTED for a sequence if the
+        backend's protocol has none."""
         parameters = request.parameters
         if (
             not (
@@ -333,64 +328,65 @@ class Gateway:
         declared = self.declared.get(operation.model)
         if declared is not None:
             return replace(declared, name=operation.model)
-        answer = await self._carried(operation, bound, call)
-        assert isinstance(answer, ModelMetadata)
-        return answer
+        metadata = await self._carried(operation, bound, call)
+        assert isinstance(metadata, ModelMetadata)
+        return metadata
 
     async def configuration(self, operation: ModelConfigRequest, call: Call) -> ModelConfig:
-        """The server's own configuration, or what the metadata tells of it."""
+        """Return the server's own configuration of a model, or one derived from the metadata."""
         model, version = operation.model, operation.version
-        bound = self.bind(model, version, call)
-        if model not in self.declared and (await bound.backend.kind(call)).tells_config:
-            answer = await self._carried(operation, bound, call)
-            assert isinstance(answer, ModelConfig)
-            return answer
-        described = await self._described(model, version, bound, call)
-        return config_of(_told(described, bound, call))
+        binding = self.bind(model, version, call)
+        if model not in self.declared and (await binding.backend.kind(call)).tells_config:
+            config = await self._carried(operation, binding, call)
+            assert isinstance(config, ModelConfig)
+            return config
+        metadata = await self._described(model, version, binding, call)
+        return config_of(_told(metadata, binding, call))
 
     async def statistics(self, operation: ModelStatisticsRequest, call: Call) -> ModelStatistics:
-        """What the servers of a model have counted, together, or what the gateway has."""
-        bound = self.bind(operation.model, operation.version, call)
-        if not (await bound.backend.kind(call)).tells_statistics:
-            version = await self._counted_version(operation, bound, call)
+        """Return the merged statistics of a model's servers, else the gateway's own."""
+        binding = self.bind(operation.model, operation.version, call)
+        if not (await binding.backend.kind(call)).tells_statistics:
+            version = await self._counted_version(operation, binding, call)
             if self._counted is not None:
                 return await self._counted(operation.model, version)
             return self.figures.of(operation.model, version)
-        theirs = to_backend(operation, bound.route)
-        answers = await bound.backend.everywhere(theirs, call)
-        told = together([each for each in answers if isinstance(each, ModelStatistics)])
-        answer = to_client(told, operation, bound.route)
-        assert isinstance(answer, ModelStatistics)
-        return answer
+        backend_request = to_backend(operation, binding.route)
+        responses = await binding.backend.everywhere(backend_request, call)
+        merged = together(
+            [response for response in responses if isinstance(response, ModelStatistics)]
+        )
+        statistics = to_client(merged, operation, binding.route)
+        assert isinstance(statistics, ModelStatistics)
+        return statistics
 
     async def _counted_version(
         self, operation: ModelStatisticsRequest, bound: Bound, call: Call
     ) -> str:
-        """The version that the gateway's figures are told of: the one asked for, else the model's
-        latest that is a number, else 1: perf_analyzer reads no other versions. Raises NOT_FOUND
-        for a model that is not there."""
+        """Return the version to report the gateway's own statistics for: the requested one, else
+        the latest numeric one (perf_analyzer reads no others), else 1. Raises NOT_FOUND."""
         try:
             model = await self._described(operation.model, operation.version, bound, call)
         except GatewayError as error:
             if error.kind is Kind.NOT_FOUND:
                 raise
-            return (
-                operation.version or _ONLY_VERSION
-            )  # a server that is down has been counted all the same
-        numbers = [each for each in model.versions if is_number(each)]
-        return operation.version or max(numbers, key=int, default=_ONLY_VERSION)
+            return operation.version or _ONLY_VERSION  # the gateway has statistics of it anyway
+        numeric = [version for version in model.versions if is_number(version)]
+        return operation.version or max(numeric, key=int, default=_ONLY_VERSION)
 
     async def _carried(self, operation: ModelOperation, bound: Bound, call: Call) -> Answer:
-        answer = await bound.backend.perform(to_backend(operation, bound.route), call)
-        return to_client(answer, operation, bound.route)
+        response = await bound.backend.perform(to_backend(operation, bound.route), call)
+        return to_client(response, operation, bound.route)
 
     async def describe(
         self, model: str, version: str, call: Call, *, newer: bool = False
     ) -> ModelMetadata:
-        """The metadata of a model in the client's names, as it was in the last minute; ``newer``:
-        in the last second. Its route is noted on ``call``. Raises GatewayError."""
-        bound = self.bind(model, version, call)
-        return _told(await self._described(model, version, bound, call, newer=newer), bound, call)
+        """Return the metadata of a model in the client's names, at most a minute old, or a second
+        if ``newer``. Its route is noted on ``call``. Raises GatewayError."""
+        binding = self.bind(model, version, call)
+        return _told(
+            await self._described(model, version, binding, call, newer=newer), binding, call
+        )
 
     async def _described(
         self, model: str, version: str, bound: Bound, call: Call, *, newer: bool = False
@@ -398,12 +394,14 @@ class Gateway:
         declared = self.declared.get(model)
         if declared is not None:
             return declared if declared.name == model else replace(declared, name=model)
-        asked_for = ModelMetadataRequest(model, version)
-        theirs = to_backend(asked_for, bound.route)
-        told = await bound.backend.describe(theirs.model, theirs.version, call, newer=newer)
-        described = to_client(told, asked_for, bound.route)
-        assert isinstance(described, ModelMetadata)
-        return described
+        request = ModelMetadataRequest(model, version)
+        backend_request = to_backend(request, bound.route)
+        backend_metadata = await bound.backend.describe(
+            backend_request.model, backend_request.version, call, newer=newer
+        )
+        metadata = to_client(backend_metadata, request, bound.route)
+        assert isinstance(metadata, ModelMetadata)
+        return metadata
 
     async def _status(self, model: str, call: Call) -> ServerStatus:
         if model:
@@ -417,9 +415,8 @@ class Gateway:
         return ServerStatus(_NAME, version, await self.readiness.ready(), models, uptime)
 
     async def _only_server(self, model: str, call: Call) -> Answer | None:
-        """The status of the only server there is, if that has one: what it says of itself holds for
-        the gateway in front of it."""
-        backends = {id(bound.backend): bound.backend for bound in self.bound}
+        """Return the status of the only backend, if there is just one and it has a status."""
+        backends = {id(binding.backend): binding.backend for binding in self.bound}
         if len(backends) != 1:
             return None
         (backend,) = backends.values()
@@ -427,38 +424,39 @@ class Gateway:
         return await asked(backend, ServerStatusRequest(name), call)
 
     async def _is_ready(self, call: Call) -> bool:
-        """Whether the backends, taken together, can serve. One that only gets copies need not."""
-        answers = (
-            _is_ready(each, call) for each in self.backends if each.name not in self._unheard
+        """Return whether the backends can serve, without those that only get mirrored requests."""
+        checks = (
+            _is_ready(backend, call)
+            for backend in self.backends
+            if backend.name not in self._unheard
         )
-        return self._combine(await asyncio.gather(*answers))
+        return self._combine(await asyncio.gather(*checks))
 
 
 async def _is_ready(backend: Backend, call: Call) -> bool:
-    """Whether ``backend`` can serve: as its checks say, where it has any, else as it says."""
-    known = backend.ready if isinstance(backend, Watched) else None
-    return await asked(backend, ServerReadyRequest(), call) == READY if known is None else known
+    """Return the result of the backend's health checks, or query it if there are none."""
+    checked = backend.ready if isinstance(backend, Watched) else None
+    return await asked(backend, ServerReadyRequest(), call) == READY if checked is None else checked
 
 
 async def _carried(request: InferRequest, bound: Bound, call: Call) -> InferRequest:
-    """``request`` with datatypes that the backend's protocol carries. Raises UNSUPPORTED for what
-    it cannot carry."""
-    given, casts, protocol = request.inputs, bound.route.cast, bound.backend.protocol
-    fitting = await _threaded(
-        given, CAST_ON_LOOP, cast.carried, given, bound.lacks, casts, "input", protocol
+    """Return ``request`` in datatypes that the backend's protocol carries. Raises UNSUPPORTED."""
+    inputs, casts, protocol = request.inputs, bound.route.cast, bound.backend.protocol
+    cast_inputs = await _threaded(
+        inputs, CAST_ON_LOOP, cast.carried, inputs, bound.lacks, casts, "input", protocol
     )
-    if fitting is given:
+    if cast_inputs is inputs:
         return request
-    count_tensors(fitting, (each.data for each in given), call.memory)
-    return replace(request, inputs=fitting)
+    count_tensors(cast_inputs, (tensor.data for tensor in inputs), call.memory)
+    return replace(request, inputs=cast_inputs)
 
 
 async def _threaded(
     tensors: Sequence[Tensor], most: int, how: Callable[..., T], *arguments: Any
 ) -> T:
-    """``how(*arguments)``, numpy's work on ``tensors``, in a thread where they have over ``most``
-    bytes: numpy lets the event loop run meanwhile."""
-    if sum(len(each.data) for each in tensors) > most:
+    """Run ``function``, numpy's work on ``tensors``, in a thread if they have over ``max_bytes``
+    bytes: numpy releases the interpreter lock meanwhile."""
+    if sum(len(tensor.data) for tensor in tensors) > most:
         return await asyncio.to_thread(how, *arguments)
     return how(*arguments)
 
@@ -470,16 +468,16 @@ async def _fitted(
     bound: Bound,
     call: Call,
 ) -> InferResponse:
-    """``ours``, the answer to ``request``, in the datatypes that the client's protocol carries;
-    ``model`` as :meth:`Gateway._prepared` gave it."""
-    given, casts = ours.outputs, bound.route.cast
+    """Return ``response`` in datatypes that the client's protocol can carry, with the requested
+    classes if ``model`` is given (see ``_prepare_request``)."""
+    outputs, casts = ours.outputs, bound.route.cast
     if call.lacks:
-        fitting = await _threaded(
-            given, CAST_ON_LOOP, cast.carried, given, call.lacks, casts, "output", call.protocol
+        cast_outputs = await _threaded(
+            outputs, CAST_ON_LOOP, cast.carried, outputs, call.lacks, casts, "output", call.protocol
         )
-        if fitting is not ours.outputs:
-            count_tensors(fitting, (each.data for each in ours.outputs), call.memory)
-            ours = replace(ours, outputs=fitting)
+        if cast_outputs is not ours.outputs:
+            count_tensors(cast_outputs, (tensor.data for tensor in ours.outputs), call.memory)
+            ours = replace(ours, outputs=cast_outputs)
     if model is None:
         return ours
     labels = bound.route.labels
@@ -489,7 +487,7 @@ async def _fitted(
 
 
 def _told(model: ModelMetadata, bound: Bound, call: Call) -> ModelMetadata:
-    """``model`` as a client is told it."""
+    """Return ``model`` with the datatypes that the client sees."""
     if not (bound.route.cast and call.lacks):
         return model
     return cast.told(model, cast.concerning(call.lacks, bound.route.cast))

@@ -1,13 +1,13 @@
-"""A gateway each of whose callers sees, and changes, what he is allowed.
+"""A gateway in which each client can use and see only what its permit allows.
 
-*Strategy.* A frontend's gate refuses by what it peeks, before a message is read. Here the operation
-itself is looked at, once it was read: what a message says in two places, it cannot say in two ways.
+The authorizer checks a request's summary before the message is parsed. This module checks the
+parsed operation itself, so a message cannot say one thing in its summary and another in its body.
 
-*Rule 1.* A call without a permit may ask for health, and for nothing else.
-*Rule 2.* Lists leave out the models that are not the caller's to know of.
-*Rule 3.* An ensemble is unloaded with the models that it consists of, which nobody here can name,
-by who may unload all.
-*Rule 4.* Tensors in shared memory are for those who may use shared memory.
+1. A call without a permit may use health operations only.
+2. Lists omit models that the client may not know of.
+3. An ensemble is unloaded together with the models it consists of, whose names the gateway does not
+   know: that needs permission to unload every model.
+4. Tensors in shared memory need permission to use shared memory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _HEALTH: Final = frozenset({ServerLiveRequest, ServerReadyRequest})
 
 
 class GuardedGateway(Gateway):
-    """See the module."""
+    """A gateway that checks each operation against the client's permit."""
 
     async def perform(self, operation: Operation, call: Call) -> Answer:
         """Carry out ``operation``. Raises GatewayError."""
@@ -68,23 +68,23 @@ class GuardedGateway(Gateway):
         return _seen(await super().perform(operation, call), permit)
 
     def infer(self, request: InferRequest, bound: Bound, call: Call) -> Awaitable[InferResponse]:
-        """``request`` along ``bound``, its route, which is noted on ``call``."""
+        """Run ``request`` on ``binding``, its route, if the client may."""
         _check_inference(request, call)
         return super().infer(request, bound, call)
 
     async def stream(
         self, request: InferRequest, bound: Bound, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
-        """All answers to ``request``, as they are pulled."""
+        """Yield all responses to ``request`` as they are pulled, if the client may run it."""
         _check_inference(request, call)
-        async with aclosing(super().stream(request, bound, call)) as answers:
-            async for answer in answers:
-                yield answer
+        async with aclosing(super().stream(request, bound, call)) as responses:
+            async for response in responses:
+                yield response
 
 
 def _forbidden(operation: Operation) -> GatewayError:
-    named = OPERATIONS[type(operation)]
-    return GatewayError(Kind.FORBIDDEN, f"{named} is not allowed to this client")
+    name = OPERATIONS[type(operation)]
+    return GatewayError(Kind.FORBIDDEN, f"{name} is not allowed to this client")
 
 
 def _check(operation: Operation, permit: Permit) -> None:
@@ -93,11 +93,11 @@ def _check(operation: Operation, permit: Permit) -> None:
 
 
 def _check_all(operation: ModelUnloadRequest, permit: Permit, call: Call) -> None:
-    """Rule 3."""
+    """Enforce rule 3."""
     kind = type(operation)
     if not permit.allows(kind, ""):
-        told = "unloading a model with those that it depends on is not allowed to this client"
-        error = GatewayError(Kind.FORBIDDEN, told)
+        text = "unloading a model with those that it depends on is not allowed to this client"
+        error = GatewayError(Kind.FORBIDDEN, text)
         denied(kind, call, error)
         raise error
 
@@ -112,27 +112,28 @@ def _check_inference(request: InferRequest, call: Call) -> None:
 
 
 def _seen(answer: Answer, permit: Permit) -> Answer:
-    """Rule 2."""
+    """Apply rule 2 to ``response``."""
     match answer:
         case ModelIndex(models):
-            known = [each for each in models if permit.allows(ModelMetadataRequest, each.name)]
-            return ModelIndex(tuple(known))
+            visible = [model for model in models if permit.allows(ModelMetadataRequest, model.name)]
+            return ModelIndex(tuple(visible))
         case ModelStatistics(models):
             return ModelStatistics(
                 tuple(
-                    each
-                    for each in models
-                    if permit.allows(ModelStatisticsRequest, str(each.get("name", "")))
+                    model
+                    for model in models
+                    if permit.allows(ModelStatisticsRequest, str(model.get("name", "")))
                 )
             )
         case ServerStatus():
-            told = [_told(each, permit) for each in answer.models]
-            return replace(answer, models=tuple(each for each in told if each is not None))
+            statuses = [_told(model, permit) for model in answer.models]
+            return replace(answer, models=tuple(model for model in statuses if model is not None))
     return answer
 
 
 def _told(status: ModelStatus, permit: Permit) -> ModelStatus | None:
-    """``status``, with what was counted of the model if that is for the caller, too."""
+    """Return ``status`` without the statistics that the client may not see; None if it may not see
+    the model."""
     model = status.metadata.name
     if not permit.allows(ModelMetadataRequest, model):
         return None
@@ -145,8 +146,8 @@ Refuse = Callable[[GatewayError], RpcResponse]
 
 
 def guarded_services(own: OwnServices, gate: Gate, refuse: Refuse) -> OwnServices:
-    """``own`` services behind ``gate``: reflection as metadata, health as health. ``refuse`` tells
-    an error as gRPC does."""
+    """Put ``authorizer`` in front of ``own`` services: reflection counts as metadata, health as
+    health. ``build_error`` writes an error as a gRPC response."""
     return OwnServices(
         {method: _unary(serve, gate, refuse) for method, serve in own.unary.items()},
         {method: _stream(method, handler, gate) for method, handler in own.streams.items()},
@@ -169,12 +170,12 @@ def _unary(serve: Unary, gate: Gate, refuse: Refuse) -> Unary:
 
 
 def _stream(method: str, handler: StreamHandler, gate: Gate) -> StreamHandler:
-    asked = _HEALTH_ASKED if method.startswith(f"/{HEALTH}/") else _METADATA_ASKED
+    summary = _HEALTH_ASKED if method.startswith(f"/{HEALTH}/") else _METADATA_ASKED
 
     async def answer(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
-        await gate.admitted(asked, call)  # what it raises is told as gRPC does by the transport
-        async for each in handler(_looked_at(messages, gate, asked, call), call):
-            yield each
+        await gate.admitted(summary, call)  # the transport turns its error into a gRPC status
+        async for response in handler(_looked_at(messages, gate, summary, call), call):
+            yield response
 
     return answer
 
@@ -182,8 +183,8 @@ def _stream(method: str, handler: StreamHandler, gate: Gate) -> StreamHandler:
 async def _looked_at(
     messages: AsyncIterator[Buffer], gate: Gate, asked: Peek, call: Call
 ) -> AsyncIterator[Buffer]:
-    """``messages``, each of which is asked for like any other request; the first is what its stream
-    was let in for."""
+    """Yield ``messages``, each authorized like any other request. The first one was authorized when
+    the stream was opened."""
     is_first = True
     async for message in messages:
         if not is_first:

@@ -1,8 +1,8 @@
-"""grpc.health.v1.Health: is the server, or one of its services, able to serve?
+"""The gRPC health service, ``grpc.health.v1.Health``.
 
-https://github.com/grpc/grpc/blob/master/doc/health-checking.md: the empty service name asks for the
-server as a whole; Check answers NOT_FOUND for a service it does not know, Watch SERVICE_UNKNOWN.
-All services stand and fall together here: they share the same backends.
+https://github.com/grpc/grpc/blob/master/doc/health-checking.md: an empty service name means the
+whole server; Check answers NOT_FOUND for an unknown service, Watch SERVICE_UNKNOWN. All services
+have the same status here, because they share the same backends.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SERVICE_UNKNOWN: Final = 3
 _INVALID_ARGUMENT: Final = 3
 _NOT_FOUND: Final = 5
 _LONGEST: Final = 64 * KIB
-"""Bytes of a request, which holds one name: longer ones are not worth parsing."""
+"""Bytes of a request, which holds one name; a longer one is rejected unparsed."""
 
 
 class Health:
-    """Answers for ``services`` with one ``readiness``."""
+    """Reports the state of ``readiness`` for each of ``services``."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Health:
         self._readiness: Final = readiness
 
     async def check(self, wire: RpcRequest, call: Call) -> RpcResponse:
-        """The status now."""
+        """Return the current status."""
         del call
         try:
             service = self._service(joined(wire.message))
@@ -54,19 +54,23 @@ class Health:
         return self._told(await self._status())
 
     async def list(self, wire: RpcRequest, call: Call) -> RpcResponse:
-        """The statuses of all services; what the request holds does not matter."""
+        """Return the status of every service. The content of the request is ignored."""
         del wire, call
         status = await self._status()
-        answer = self._statuses()
+        response = self._statuses()
         for service in self._services:
-            answer.statuses[service].status = status
-        return RpcResponse((answer.SerializeToString(deterministic=True),))
+            response.statuses[service].status = status
+        return RpcResponse((response.SerializeToString(deterministic=True),))
 
     async def watch(
         self, messages: AsyncIterator[Buffer], call: Call
     ) -> AsyncIterator[RpcResponse]:
-        """The status now and at each change, until the client goes away or the gateway drains:
-        NOT_SERVING is the last that a watcher hears, and its stream does not hold the drain."""
+        """Send the current status and every change of it, until the client disconnects or the
+        gateway drains.
+
+        When the gateway drains, NOT_SERVING is the last message, and then the stream ends so that
+        it does not delay the drain.
+        """
         del call
         with self._readiness.watched():
             async for message in messages:
@@ -75,13 +79,13 @@ class Health:
                 except DecodeError:
                     yield _malformed()
                     return
-                known = service in self._services
-                told: int | None = None
+                is_known = service in self._services
+                last_sent: int | None = None
                 while True:
-                    status = await self._status() if known else SERVICE_UNKNOWN
-                    if status != told:
+                    status = await self._status() if is_known else SERVICE_UNKNOWN
+                    if status != last_sent:
                         yield self._told(status)
-                        told = status
+                        last_sent = status
                     if self._readiness.draining and status != SERVING:
                         return
                     await self._readiness.changed()

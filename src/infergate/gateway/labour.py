@@ -1,11 +1,13 @@
-"""A codec's work on one message: done here, or aside where it takes long.
+"""A codec's work on one message, done on the event loop or, where it takes long, in a helper
+process.
 
-*Why.* The libraries that read and write JSON hold the interpreter while they do, and so does each
-loop over the parts of a message: others would wait (docs/decisions/0008-long-json-aside.md).
-*How.* A codec estimates the text of a message, which is known beforehand (``Textual``). All else
-it finds out on the way: with ``LoopLimits`` it raises CostlyError instead of beginning what takes
-long, and is called again in a helper (docs/decisions/0037-costly-work.md).
-*Rule.* Where it is done changes nothing about what comes of it.
+The libraries that read and write JSON hold the interpreter lock, and so does each loop over the
+parts of a message, so other requests would wait (docs/decisions/0008-long-json-aside.md). A codec
+estimates the text of a message beforehand (``SupportsLongText``). Other costs show up only during
+the work: with ``LoopLimits`` the codec raises NeedsOffloadError before it starts a long step, and
+is called again in a helper (docs/decisions/0037-costly-work.md).
+
+Where the work is done does not change its result.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ T = TypeVar("T")
 
 
 class Labour(Generic[Req, Resp]):
-    """``codec``'s costly work. ``aside`` None: all of it is done here."""
+    """Runs the costly methods of ``codec``. ``offload`` None: all of them run in this process."""
 
     def __init__(self, codec: Codec[Req, Resp], limits: Limits, aside: Aside | None) -> None:
         self.codec: Final = codec
@@ -40,33 +42,35 @@ class Labour(Generic[Req, Resp]):
         self._text: Final = None if aside is None else self._textual
         self._short: Final = min(SMALL, limits.json_inline)
         self.parse_request: Final = partial(codec.parse_request, limits=self.limits)
-        """One object, which is known aside once it was there."""
+        """One object, so that the helpers can keep it after its first use."""
 
     def reads_here(self, wire: Req) -> bool:
-        """Whether ``wire`` is read here. Asked first, so that short messages await nothing."""
+        """Return whether ``wire`` is read on the event loop. Checked first, so that short messages
+        await nothing."""
         return self._text is None or self._text.text_in(wire) <= self.limits.json_inline
 
     def writes_here(self, answer: Answer, parsed: Parsed) -> bool:
-        """Whether ``answer`` to ``parsed`` is written here."""
+        """Return whether ``response`` to ``parsed`` is written on the event loop."""
         return self._text is None or self._text.text_out(answer, parsed) <= self.limits.json_inline
 
     def writes_short(self, answer: Answer, parsed: Parsed) -> bool:
-        """Whether ``answer`` has so little text that writing it needs no more thought."""
+        """Return whether ``response`` has so little text that it can be written without
+        accounting."""
         return self._textual is None or self._textual.text_out(answer, parsed) <= self._short
 
     async def written(
         self, call: Call, how: Callable[[Any, Parsed], Any], answer: Answer, parsed: Parsed
     ) -> tuple[Any, int]:
-        """``how(answer, parsed)``, the codec's way to write it, and how many bytes of that are
-        counted. Raises OVERLOADED, and TOO_LARGE for more than ``limits.body``."""
+        """Return ``build(response, parsed)`` and the number of its bytes that are counted as
+        memory. Raises OVERLOADED, and TOO_LARGE for more than ``limits.body``."""
         assert self._textual is not None
         if not isinstance(answer, InferResponse):
             if self.writes_here(answer, parsed):
                 return how(answer, parsed), 0
             return await self.answered_aside(call, how, answer, parsed), 0
-        least, most = self._textual.size_out(answer, parsed)
-        check_answer(least, self.limits)
-        writing = Writing(most, call.memory)
+        min_bytes, max_bytes = self._textual.size_out(answer, parsed)
+        check_answer(min_bytes, self.limits)
+        writing = Writing(max_bytes, call.memory)
         try:
             if self.writes_here(answer, parsed):
                 wire = how(answer, parsed)
@@ -80,12 +84,13 @@ class Labour(Generic[Req, Resp]):
         return wire, length
 
     async def answered_aside(self, call: Call, how: Callable[..., Resp], *arguments: Any) -> Resp:
-        """The same as ``aside``, of a method that makes an answer."""
+        """Run ``build``, a codec method that builds a response, in a helper."""
         wire = await self.aside(call, how, *arguments)
         return wire if self._numbering is None else self._numbering.numbered(wire)
 
     async def aside(self, call: Call, how: Callable[..., T], *arguments: Any) -> T:
-        """``how(*arguments)``, a method of the codec, done aside for the client of ``call``."""
+        """Run ``method(*arguments)``, a method of the codec, in a helper for the client of
+        ``call``."""
         assert self._aside is not None
         cost = self._cost(*arguments)
         return await self._aside.run(
@@ -99,40 +104,44 @@ class Labour(Generic[Req, Resp]):
         )
 
     def _cost(self, message: Any, *arguments: Any) -> int:
-        """Bytes that a method of the codec goes through to read or write ``message``, at most."""
+        """Return the most bytes that a method of the codec goes through to read or write
+        ``message``."""
         if isinstance(message, Unfinished):
             return message.text
-        text, most = self._text, self.limits.body
-        if text is None:
+        estimator, max_bytes = self._text, self.limits.body
+        if estimator is None:
             return size(parts(message))
         if isinstance(message, Answer):
-            return text.text_out(message, arguments[0])
+            return estimator.text_out(message, arguments[0])
         if isinstance(message, HttpResponse):
-            return min(text.text_forwarded(message, arguments[0]), most)
-        return min(max(text.text_in(message), size(parts(message))), most)
+            return min(estimator.text_forwarded(message, arguments[0]), max_bytes)
+        return min(max(estimator.text_in(message), size(parts(message))), max_bytes)
 
     def _allocated(self, message: Any, cost: int) -> int:
-        """Bytes that a helper allocates to go through ``cost`` bytes of ``message``, beside the
-        text of an answer (``Writing``)."""
+        """Return the bytes that a helper allocates to go through ``cost`` bytes of ``message``, not
+        counting the text of a response (see ``Writing``)."""
         if isinstance(message, Answer | HttpResponse):
             return cost
         if not isinstance(message, HttpRequest) or self._text is None:
             return reading(cost, 0)
-        json = self._text.json_in(message, self.limits.json)
-        if cost > (held := size(message.body)):  # compressed
-            return cost - held + JSON_TIMES * json
-        return reading(cost, json)
+        json_bytes = self._text.json_in(message, self.limits.json)
+        if cost > (body_bytes := size(message.body)):  # compressed
+            return cost - body_bytes + JSON_TIMES * json_bytes
+        return reading(cost, json_bytes)
 
     def forwards_here(self, answer: Resp, asked: Req) -> bool:
-        """Whether ``answer`` to ``asked``, which goes on as it came, is made ready here."""
-        text = self._text
-        return text is None or text.text_forwarded(answer, asked) <= self.limits.json_inline
+        """Return whether ``response`` to ``request``, which is passed through, is rewritten on the
+        event loop."""
+        estimator = self._text
+        return (
+            estimator is None or estimator.text_forwarded(answer, asked) <= self.limits.json_inline
+        )
 
     async def finish(
         self, unfinished: Unfinished[T], model: ModelMetadata, call: Call, *, here: bool
     ) -> T:
-        """``Unfinished.finish``; ``here``: the event loop made ``unfinished`` and tries to finish
-        it, or raises CostlyError."""
+        """Complete ``partial`` with ``model``. ``inline``: the event loop made ``partial`` and
+        tries to complete it, or raises NeedsOffloadError."""
         if self._aside is None or (here and unfinished.text <= self.limits.json_inline):
             return unfinished.finish(model)
         return await self.aside(call, _finished, unfinished, model)

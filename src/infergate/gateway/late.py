@@ -1,7 +1,7 @@
-"""Compressed gRPC messages that are inflated only once their request was admitted.
+"""Compressed gRPC messages that are inflated only after their request was admitted.
 
-*Rule.* The access check reads the model's name in the first ``BEGINNING`` bytes, as all protobuf
-libraries write it. A message whose names are elsewhere, or change later, is refused.
+The access check reads the model's name from the first ``PREFIX_BYTES`` bytes, where all protobuf
+libraries write it. A message that has its names elsewhere, or changes them later, is refused.
 """
 
 from __future__ import annotations
@@ -12,34 +12,35 @@ from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 
 BEGINNING: Final = 4 * KIB
-"""Bytes; no name is longer than 1 KiB."""
+"""Inflated bytes that the access check reads; a name has at most 1 KiB."""
 _LENGTHS: Final = {1: 8, 5: 4}
-"""Of fixed-size fields, by wire type."""
+"""Lengths of the fixed-size fields, by wire type."""
 
 
 def beginning(data: Buffer) -> bytes:
-    """The top-level fields of a protobuf message that lie wholly in the first bytes of ``data``."""
+    """Return the top-level fields of a protobuf message that lie wholly within the first
+    ``PREFIX_BYTES`` bytes of ``data``."""
     data = bytes(data[:BEGINNING])
-    place = end = 0
+    position = end = 0
     try:
-        while place <= len(data):
-            end = place
-            tag, place = _varint(data, place)
+        while position <= len(data):
+            end = position
+            tag, position = _varint(data, position)
             wire_type = tag & 7
             if wire_type == 0:
-                _, place = _varint(data, place)
+                _, position = _varint(data, position)
             elif wire_type == 2:
-                length, place = _varint(data, place)
-                place += length
+                length, position = _varint(data, position)
+                position += length
             else:
-                place += _LENGTHS[wire_type]
-    except (IndexError, KeyError):  # cut off, or for the codec to refuse
+                position += _LENGTHS[wire_type]
+    except (IndexError, KeyError):  # truncated here, or malformed: the codec refuses that
         pass
     return data[:end]
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """The number at ``place``, and where it ends. Raises IndexError."""
+    """Return the number at ``position`` and the position after it. Raises IndexError."""
     number = shift = 0
     while True:
         byte = data[place]

@@ -1,11 +1,11 @@
-"""Requests that are sent to another backend as well, whose answers nobody gets.
+"""Copies of requests to a second backend, whose responses are discarded.
 
-*Rule 1.* Whoever asked does not wait: a copy is sent when its own answer is there.
-*Rule 2.* There are so many copies at once and no more, nor do they hold more than ``MOST_BYTES``
-of tensors, nor more memory than ``limits.in_flight_bytes`` allows, which counts them and their
-answers though their clients may be gone: a further copy is dropped, and counted as dropped. As far
-as ``MOST_BYTES`` goes one copy may always be under way.
-*Rule 3.* All tasks are held here, and over when ``close`` is. So they may be started here.
+- A copy is sent once the original request is answered, so the client never waits for it.
+- The number of concurrent copies is limited. Together they hold at most ``MAX_BYTES`` of tensors
+  and no more memory than ``limits.in_flight_bytes`` allows, which counts copies and their responses
+  even after their clients are gone. A copy beyond a limit is dropped and counted as ``dropped``;
+  one copy may always exceed ``MAX_BYTES``.
+- All tasks are kept here and are finished when ``close`` returns.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ _log = logging.getLogger(__name__)
 
 
 class Mirroring:
-    """At most ``most`` copies at once."""
+    """Sends at most ``max_concurrent`` copies at once."""
 
     def __init__(self, most: int, tally: RouteTally) -> None:
         self._most: Final = most
         self._tally: Final = tally
         self._tasks: Final[dict[asyncio.Task[None], int]] = {}
-        """And the bytes of each."""
+        """The running copies and the bytes of tensors that each holds."""
 
     def admit(self, request: InferRequest, memory: MemoryShare) -> DetachedMemory | None:
-        """The account of one more copy, of a request whose own is ``memory``; None where there may
-        be none now: it is counted as dropped."""
-        held, size = self._tasks.values(), _size(request)
-        if len(held) < self._most and (not held or sum(held) + size <= MOST_BYTES):
+        """Reserve memory for one more copy of ``request`` and return its account. Return None, and
+        count the copy as dropped, if a limit is reached. ``memory`` is the account of the original
+        request."""
+        sizes, size = self._tasks.values(), _size(request)
+        if len(sizes) < self._most and (not sizes or sum(sizes) + size <= MOST_BYTES):
             with contextlib.suppress(GatewayError):
                 memory.grow(size)
                 return memory.detach(size)
@@ -50,7 +51,7 @@ class Mirroring:
     def send(
         self, request: InferRequest, asking: Awaitable[object], memory: DetachedMemory
     ) -> None:
-        """Let ``asking`` for ``request`` go on by itself."""
+        """Await ``exchange``, the copy of ``request``, in a task of its own."""
         task = asyncio.get_running_loop().create_task(self._sent(asking))
         self._tasks[task] = _size(request)
         task.add_done_callback(self._tasks.pop)
@@ -61,14 +62,14 @@ class Mirroring:
             await asking
         except GatewayError:
             self._tally.mirrored["failed"] += 1
-        except Exception:  # noqa: BLE001 - it is logged, and costs one copy
+        except Exception:  # noqa: BLE001 - logged; costs one copy only
             self._tally.mirrored["failed"] += 1
-            _log.exception("a bug while mirroring", extra=BUG)
+            _log.exception("internal error while mirroring a request", extra=BUG)
         else:
             self._tally.mirrored["ok"] += 1
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the copies in progress."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

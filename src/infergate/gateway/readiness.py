@@ -1,11 +1,11 @@
-"""Whether the gateway can serve: asked by many, found out by one at a time.
+"""Whether the gateway can serve.
 
-*Strategy.* Each probe (``/readyz``, health Check, each watcher) would cost every backend a
-question. So one is asked at a time, by whoever comes first, and its answer is remembered for a
-moment: a storm of probes costs two questions a second. There is no task of its own: who asks is a
-caller, and where that one goes away, the next asks.
+Each probe (``/readyz``, health Check, each watcher) would otherwise send a request to every
+backend. Instead the first caller checks the backends while later ones wait for the same result,
+which is reused for half a second: any number of probes costs at most two checks a second. No
+background task is needed; if the checking caller is cancelled, the next waiter checks.
 
-*Rule.* While draining nothing is asked: it is not ready.
+A draining gateway is not ready, and checks no backend.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any, Final
 from infergate.core.call import Call
 
 MEMORY: Final = 0.5
-"""Seconds an answer is good for."""
+"""Seconds for which a result is reused."""
 EVERY: Final = 5.0
-"""Seconds between two looks for watchers (the interval of active health checks elsewhere)."""
+"""Seconds between two checks for watchers, like the interval of active health checks elsewhere."""
 
 
 class Readiness:
-    """``ask`` asks the backends; ``clock`` tells seconds."""
+    """The cached result of ``check_backends``. ``clock`` returns seconds."""
 
     def __init__(
         self, ask: Callable[[Call], Awaitable[bool]], clock: Callable[[], float] = time.monotonic
@@ -38,21 +38,22 @@ class Readiness:
         self._turn: asyncio.Event | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.draining = False
-        """Not to be ready again."""
+        """Set when draining starts, and never reset."""
         self.watchers: Final[set[asyncio.Task[Any] | None]] = set()
-        """Calls that ask this, for hours, and no backend: no configuration has to stay for them."""
+        """Tasks of health watches. They may last for hours and use no backend, so an old
+        configuration need not be kept for them."""
 
     async def ready(self) -> bool:
-        """Whether the gateway can serve, at most ``MEMORY`` seconds ago."""
+        """Return whether the gateway could serve at most ``CACHE_SECONDS`` ago."""
         if self.draining or self._clock() < self._until:
             return self._told()
         async with self._asking:
-            # Whoever held the lock before may have learned it meanwhile.
+            # The previous holder of the lock may have refreshed the result.
             if not self.draining and self._clock() >= self._until:
-                ask = self._ask
-                answer = await ask(Call(peer="", started=self._clock()))
-                if ask is self._ask:
-                    self._answer, self._until = answer, self._clock() + MEMORY
+                check = self._ask
+                result = await check(Call(peer="", started=self._clock()))
+                if check is self._ask:
+                    self._answer, self._until = result, self._clock() + MEMORY
         return self._told()
 
     def _told(self) -> bool:
@@ -60,7 +61,7 @@ class Readiness:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While the call of this task is one of the ``watchers``."""
+        """Add the current task to ``watchers`` within the block."""
         task = asyncio.current_task()
         self.watchers.add(task)
         try:
@@ -69,8 +70,8 @@ class Readiness:
             self.watchers.discard(task)
 
     async def changed(self) -> None:
-        """Wait until ``ready`` may tell another thing: ``EVERY`` seconds, for all who wait
-        together, or less when draining begins."""
+        """Wait until ``is_ready`` may have a new result: for ``POLL_SECONDS``, shared by all
+        waiters, or until draining starts."""
         if self.draining:
             return
         if self._turn is None:
@@ -79,7 +80,7 @@ class Readiness:
         await self._turn.wait()
 
     def turn_to(self, ask: Callable[[Call], Awaitable[bool]]) -> None:
-        """Other backends serve from now on, who are asked by ``ask``; all who wait are woken."""
+        """Use ``check_backends`` of a new configuration from now on, and wake all waiters."""
         self._ask = ask
         self._until = self._clock()
         if self._timer is not None:
@@ -87,13 +88,13 @@ class Readiness:
         self._wake()
 
     def drain(self) -> None:
-        """From now on not ready; all who wait are woken."""
+        """Report not ready from now on, and wake all waiters."""
         self.draining = True
         if self._timer is not None:
             self._timer.cancel()
         self._wake()
 
     def _wake(self) -> None:
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            turn.set()
+        event, self._turn = self._turn, None
+        if event is not None:
+            event.set()

@@ -1,8 +1,9 @@
-"""gRPC server reflection, v1 and v1alpha: lets grpcurl and its like find services and messages.
+"""gRPC server reflection, v1 and v1alpha: lets grpcurl and similar tools list services and
+messages.
 
-https://github.com/grpc/grpc/blob/master/doc/server-reflection.md. Each request is answered by one
-response, in order; what cannot be answered is an error response and the stream goes on. proto3
-schemas have no extensions, so requests about those are answered UNIMPLEMENTED.
+https://github.com/grpc/grpc/blob/master/doc/server-reflection.md. Each request gets one response,
+in order; a request that cannot be answered gets an error response and the stream continues.
+Requests about extensions, which proto3 schemas do not have, get UNIMPLEMENTED.
 """
 
 from __future__ import annotations
@@ -21,27 +22,28 @@ _INVALID_ARGUMENT: Final = 3
 _NOT_FOUND: Final = 5
 _UNIMPLEMENTED: Final = 12
 _LONGEST: Final = 64 * KIB
-"""Bytes of a request, which holds one name and comes back in the answer."""
+"""Bytes of a request, which holds one name and is repeated in the response."""
 
 
 class Schema(Protocol):
-    """Protobuf message classes by full name, and the files that declare them, serialized."""
+    """Protobuf message classes by full name, and the serialized files that declare them."""
 
     def message(self, full_name: str) -> Any:
-        """The message class. Raises KeyError."""
+        """Return the message class. Raises KeyError."""
         ...
 
     def files_named(self, filename: str) -> tuple[bytes, ...]:
-        """A file and all that it imports. Raises KeyError."""
+        """Return a file and everything it imports. Raises KeyError."""
         ...
 
     def files_declaring(self, symbol: str) -> tuple[bytes, ...]:
-        """The file that declares ``symbol`` and all that it imports. Raises KeyError."""
+        """Return the file that declares ``symbol`` and everything it imports. Raises KeyError."""
         ...
 
 
 class Reflection:
-    """One version of the service: ``package`` is ``grpc.reflection.v1`` or ``….v1alpha``."""
+    """One version of the service: ``package`` is ``grpc.reflection.v1`` or
+    ``grpc.reflection.v1alpha``."""
 
     def __init__(self, schema: Schema, package: str, services: Sequence[str]) -> None:
         self._request: Final = schema.message(f"{package}.ServerReflectionRequest")
@@ -53,17 +55,17 @@ class Reflection:
         }
 
     async def info(self, messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
-        """ServerReflectionInfo."""
+        """Serve the method ServerReflectionInfo."""
         del call
         async for message in messages:
             try:
-                asked = self._read(message)
+                request = self._read(message)
             except DecodeError:
                 yield RpcResponse(
                     code=_INVALID_ARGUMENT, details="the ServerReflectionRequest cannot be read"
                 )
                 return
-            yield RpcResponse((self._answer(asked).SerializeToString(deterministic=True),))
+            yield RpcResponse((self._answer(request).SerializeToString(deterministic=True),))
 
     def _read(self, message: Buffer) -> Any:
         if len(message) > _LONGEST:
@@ -71,20 +73,22 @@ class Reflection:
         return self._request.FromString(message)
 
     def _answer(self, asked: Any) -> Any:
-        answer = self._response(valid_host=asked.host, original_request=asked)
+        response = self._response(valid_host=asked.host, original_request=asked)
         kind = asked.WhichOneof("message_request")
         if kind == "list_services":
             for name in self._services:
-                answer.list_services_response.service.add(name=name)
+                response.list_services_response.service.add(name=name)
         elif kind in self._find:
             name = getattr(asked, kind)
             try:
-                answer.file_descriptor_response.file_descriptor_proto.extend(self._find[kind](name))
+                response.file_descriptor_response.file_descriptor_proto.extend(
+                    self._find[kind](name)
+                )
             except KeyError:
-                _refuse(answer, _NOT_FOUND, f"{kind}: '{name}' is not known")
+                _refuse(response, _NOT_FOUND, f"{kind}: '{name}' is not known")
         else:
-            _refuse(answer, _UNIMPLEMENTED, f"{kind or 'an empty request'} is not supported")
-        return answer
+            _refuse(response, _UNIMPLEMENTED, f"{kind or 'an empty request'} is not supported")
+        return response
 
 
 def _refuse(answer: Any, code: int, text: str) -> None:

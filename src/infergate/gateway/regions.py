@@ -1,12 +1,12 @@
-"""Memory that clients of the same host share with the gateway: regions, read and written by copy.
+"""Memory that clients on the same host share with the gateway: regions, read and written by copy.
 
-*Strategy.* A region is a POSIX shared memory object, held open by its descriptor and never mapped:
-``pread`` and ``pwrite`` tell what a client did to it meanwhile, where a mapping that its file was
-cut off under ends the process (SIGBUS). See docs/decisions/0010-shared-memory-by-copy.md.
+A region is a POSIX shared memory object, held open by its file descriptor and never mapped:
+``pread`` and ``pwrite`` report that a client truncated the object meanwhile, while access to a
+mapping would end the process with SIGBUS. See docs/decisions/0010-shared-memory-by-copy.md.
 
-*Rule 1.* What is read is a copy, checked after it was made: nobody changes it any more.
-*Rule 2.* A region is compared with its file when it is registered and again at each use.
-*Rule 3.* A region stays open as long as a request uses it, whoever unregisters it meanwhile.
+- Data that is read is copied first and then checked, so a client cannot change it afterwards.
+- A region is compared with the size of its file when it is registered and again at each use.
+- A region stays open while a request uses it, even if it is unregistered meanwhile.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from infergate.core.messages import SharedMemoryRegion, SharedMemoryRegisterRequ
 from infergate.core.places import Place
 from infergate.core.tensor import Buffer
 
-_FOLDER: Final = "/dev/shm"  # noqa: S108 - where shm_open has them on Linux
+_FOLDER: Final = "/dev/shm"  # noqa: S108 - where shm_open keeps its objects on Linux
 _KEY: Final = re.compile(r"/?([^/\0]{1,255})")
 _FOREIGN: Final = ("sem.", "triton_python_backend_shm_region_")
-"""What is no client's: semaphores, and what Triton shares with its Python models."""
+"""Prefixes of names that clients may not use: semaphores, and the memory that Triton shares with
+its Python models."""
 LONGEST_NAME: Final = 256
 _LARGEST: Final = 2**64 - 1
 _LARGEST_DEVICE: Final = 2**31 - 1
 _SHOWN: Final = 200
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _AT_ONCE: Final = 1 << 30
-"""Bytes: the system moves up to 2 GiB in one call."""
+"""Bytes per system call, which moves at most 2 GiB."""
 
 
 @dataclass(slots=True)
 class Region:
-    """A registered region. It is closed when nobody refers to it any more (Rule 3)."""
+    """A registered region. Its file is closed when the last reference to it is gone."""
 
     told: SharedMemoryRegion
     _file: int = -1
@@ -48,7 +49,7 @@ class Region:
             self._file = -1
 
     def check(self, place: Place) -> None:
-        """As :meth:`check_bounds`; also raises UNSUPPORTED for memory on a GPU."""
+        """Check like ``check_bounds``; also raises UNSUPPORTED for memory on a GPU."""
         if self._file < 0:
             raise GatewayError(
                 Kind.UNSUPPORTED,
@@ -58,8 +59,7 @@ class Region:
         self.check_bounds(place)
 
     def check_bounds(self, place: Place) -> None:
-        """Raises BAD_REQUEST for a place that is not within the region, or no longer in its
-        file."""
+        """Raise BAD_REQUEST if ``ref`` is not within the region, or no longer within its file."""
         if place.offset + place.size > self.told.size:
             raise bad_request(
                 f"Invalid offset + byte size for shared memory region: '{place.region}': "
@@ -70,28 +70,28 @@ class Region:
             raise _cut(place)
 
     def span(self, place: Place) -> tuple[tuple[int, int], int, int]:
-        """What tells the file from others, and where in it ``place`` begins and ends: places of
-        regions with different names may be the same memory."""
-        found = os.fstat(self._file)
+        """Return the identity of the file and the range of ``ref`` in it: two regions with
+        different names may overlap in memory."""
+        status = os.fstat(self._file)
         begin = self.told.offset + place.offset
-        return (found.st_dev, found.st_ino), begin, begin + place.size
+        return (status.st_dev, status.st_ino), begin, begin + place.size
 
     def read(self, place: Place) -> Buffer:
-        """A copy of what ``place`` holds. Raises as :meth:`check`."""
+        """Return a copy of the bytes at ``ref``. Raises like ``check``."""
         self.check(place)
         begin = self.told.offset + place.offset
         parts: list[bytes] = []
-        missing = place.size
-        while missing:
-            part = os.pread(self._file, min(missing, _AT_ONCE), begin + place.size - missing)
+        remaining = place.size
+        while remaining:
+            part = os.pread(self._file, min(remaining, _AT_ONCE), begin + place.size - remaining)
             if not part:
                 raise _cut(place)
             parts.append(part)
-            missing -= len(part)
+            remaining -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def write(self, place: Place, data: Buffer) -> None:
-        """``data``, which ``place`` has room for, to the region. Raises as :meth:`check`."""
+        """Write ``data``, which fits into ``ref``, to the region. Raises like ``check``."""
         self.check(place)
         begin = self.told.offset + place.offset
         view = memoryview(data).cast("B")
@@ -101,40 +101,41 @@ class Region:
 
 
 def opened(asked: SharedMemoryRegisterRequest) -> Region:
-    """The region that ``asked`` tells of. Raises BAD_REQUEST in the servers' words."""
-    told = SharedMemoryRegion(asked.name, asked.key, asked.offset, asked.size, asked.device)
+    """Open the region that ``request`` describes. Raises BAD_REQUEST in the words of the real
+    servers."""
+    description = SharedMemoryRegion(asked.name, asked.key, asked.offset, asked.size, asked.device)
     if asked.device is not None:
-        return Region(told)
+        return Region(description)
     match = _KEY.fullmatch(asked.key)
     name = match[1] if match else ""
     if name in ("", ".", "..") or name.startswith(_FOREIGN):
         raise _unopened(asked.key)
     try:
-        region = Region(told, os.open(f"{_FOLDER}/{name}", _FLAGS))
+        region = Region(description, os.open(f"{_FOLDER}/{name}", _FLAGS))
     except (OSError, ValueError):  # ValueError: text that is not UTF-8
         raise _unopened(asked.key) from None
-    found = os.fstat(region._file)  # noqa: SLF001 - ours
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(region._file)  # noqa: SLF001 - same module
+    if not stat.S_ISREG(status.st_mode):
         raise _unopened(asked.key)
-    if asked.size < 1 or asked.offset + asked.size > found.st_size:
+    if asked.size < 1 or asked.offset + asked.size > status.st_size:
         raise bad_request(
             f"Invalid shared memory region: '{asked.key[:_SHOWN]}': {asked.size} bytes from "
-            f"{asked.offset}, it has {found.st_size}"
+            f"{asked.offset}, it has {status.st_size}"
         )
     return region
 
 
 def check_registration(asked: SharedMemoryRegisterRequest) -> None:
-    """Raises BAD_REQUEST for a name that no region can have, and for numbers that some protocol has
-    no room for."""
+    """Raise BAD_REQUEST for a name that no region can have, and for numbers that some protocol
+    cannot carry."""
     name = asked.name
-    for what, number, most in (
+    for field, number, maximum in (
         ("offset", asked.offset, _LARGEST),
         ("byte size", asked.size, _LARGEST),
         ("device", asked.device or 0, _LARGEST_DEVICE),
     ):
-        if not 0 <= number <= most:
-            raise bad_request(f"the {what} of a shared memory region must be from 0 to {most}")
+        if not 0 <= number <= maximum:
+            raise bad_request(f"the {field} of a shared memory region must be from 0 to {maximum}")
     if not name:
         raise bad_request("the name of a shared memory region is empty")
     if len(name) > LONGEST_NAME:

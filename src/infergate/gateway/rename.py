@@ -1,4 +1,4 @@
-"""Names on both sides of a route: what the client calls things, what the backend calls them."""
+"""Translation between the client's and the backend's names of models, versions and tensors."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Named = TypeVar("Named", Tensor, TensorMetadata, RequestedOutput)
 OfModel = TypeVar("OfModel", bound=ModelLoadRequest | ModelUnloadRequest | TraceSettingsRequest)
 
 _CONFIG: Final = "config"
-"""The parameter of a load that is a configuration as JSON text."""
+"""The parameter of a load request that holds a configuration as JSON text."""
 
 
 def to_backend(operation: ModelOperation, route: Route) -> ModelOperation:
-    """``operation`` in the backend's names."""
+    """Return ``operation`` in the backend's names."""
     if not route.rewrite.renames:
         return operation
     model = route.backend_model(operation.model)
@@ -54,18 +54,19 @@ def to_backend(operation: ModelOperation, route: Route) -> ModelOperation:
 
 
 def model_to_backend(operation: OfModel, route: Route) -> OfModel:
-    """``operation``, which names a model and no version, in the backend's names. So is the
-    configuration that a model is loaded with, as far as :func:`to_client` renames what it tells."""
-    theirs = replace(operation, model=route.backend_model(operation.model))
-    if isinstance(theirs, ModelLoadRequest) and _CONFIG in theirs.parameters:
-        config = _config_to_backend(theirs.parameters[_CONFIG], operation.model, route)
-        return replace(theirs, parameters={**theirs.parameters, _CONFIG: config})
-    return theirs
+    """Return ``operation``, which names a model and no version, in the backend's names. The
+    configuration in a load request is renamed too, as far as ``to_client`` renames a reported
+    one."""
+    renamed = replace(operation, model=route.backend_model(operation.model))
+    if isinstance(renamed, ModelLoadRequest) and _CONFIG in renamed.parameters:
+        config = _config_to_backend(renamed.parameters[_CONFIG], operation.model, route)
+        return replace(renamed, parameters={**renamed.parameters, _CONFIG: config})
+    return renamed
 
 
 def _config_to_backend(config: Any, model: str, route: Route) -> Any:
-    """JSON text with the backend's names in it; what is no JSON object, or has no name of the
-    client's, as it is."""
+    """Return the JSON text with the backend's names. Text that is not a JSON object, or that has
+    none of the client's names, is returned unchanged."""
     try:
         settings = orjson.loads(config)
     except orjson.JSONDecodeError:
@@ -84,7 +85,7 @@ def _config_to_backend(config: Any, model: str, route: Route) -> Any:
 def metadata_to_backend(
     declared: ModelMetadata, asked: ModelOperation, route: Route
 ) -> ModelMetadata:
-    """What is ``declared`` of the model of ``asked``, in the backend's names."""
+    """Return the ``declared`` metadata of the model of ``request`` in the backend's names."""
     if declared.name == asked.model and not route.rewrite.renames:
         return declared
     return replace(
@@ -96,8 +97,8 @@ def metadata_to_backend(
 
 
 def to_client(answer: Answer, asked: ModelOperation, route: Route) -> Answer:
-    """``answer`` to ``asked`` in the client's names. The client's own id is the one it gets back:
-    servers invent one where none was given, or lose it."""
+    """Return ``response`` to ``request`` in the client's names. The response gets the client's own
+    id: servers invent one if the request has none, or lose it."""
     if isinstance(answer, InferResponse):
         assert isinstance(asked, InferRequest)
         outputs, names = answer.outputs, route.rewrite.outputs
@@ -126,8 +127,14 @@ def to_client(answer: Answer, asked: ModelOperation, route: Route) -> Answer:
             settings[side] = _entries_renamed(settings.get(side), _inverse(names))
         return replace(answer, name=asked.model, settings={**settings, "name": asked.model})
     if isinstance(answer, ModelStatistics):
-        told = (each for each in answer.models if _is_usable(str(each.get("version", ""))))
-        return ModelStatistics(tuple(_statistics(each, asked, route) for each in told))
+        usable = (
+            statistics
+            for statistics in answer.models
+            if _is_usable(str(statistics.get("version", "")))
+        )
+        return ModelStatistics(
+            tuple(_statistics(statistics, asked, route) for statistics in usable)
+        )
     return answer
 
 
@@ -136,8 +143,8 @@ def _is_usable(version: str) -> bool:
 
 
 def _checked(told: ModelMetadata) -> ModelMetadata:
-    """``told`` by a backend, without versions that no client could name. Raises BACKEND_GARBAGE for
-    a tensor that no client could name."""
+    """Return a backend's metadata without versions that no client could name. Raises
+    BACKEND_GARBAGE for a tensor that no client could name."""
     for side, tensors in (("input", told.inputs), ("output", told.outputs)):
         for index, tensor in enumerate(tensors):
             if problem := tensor_name_problem(tensor.name):
@@ -148,13 +155,13 @@ def _checked(told: ModelMetadata) -> ModelMetadata:
 
 
 def _entries_renamed(entries: Any, names: Mapping[str, str]) -> list[Any]:
-    """A configuration's inputs or outputs, as far as they are objects with names."""
+    """Rename a configuration's inputs or outputs, as far as they are objects with names."""
     listed = entries if isinstance(entries, list) else []
     return [
-        {**each, "name": names[each["name"]]}
-        if isinstance(each, dict) and isinstance(each.get("name"), str) and each["name"] in names
-        else each
-        for each in listed
+        {**entry, "name": names[entry["name"]]}
+        if isinstance(entry, dict) and isinstance(entry.get("name"), str) and entry["name"] in names
+        else entry
+        for entry in listed
     ]
 
 
@@ -164,20 +171,21 @@ def _statistics(told: Parameters, asked: ModelOperation, route: Route) -> Parame
 
 
 def _client_versions(answer: ModelMetadata, asked: ModelOperation, route: Route) -> tuple[str, ...]:
-    """Under a rewritten version the client may ask for one version only: that of the route."""
+    """Return the versions for the client. If the route rewrites the version, there is only one: the
+    requested one or that of the route."""
     if not route.rewrite.version:
         return answer.versions
     return tuple(filter(None, (asked.version or route.version,)))
 
 
 def _inverse(names: Mapping[str, str]) -> dict[str, str]:
-    return {theirs: ours for ours, theirs in names.items()}
+    return {backend_name: client_name for client_name, backend_name in names.items()}
 
 
 def _renamed(tensors: tuple[Named, ...], names: Mapping[str, str], what: str) -> tuple[Named, ...]:
     if not names:
         return tensors
-    renamed = tuple(replace(t, name=names.get(t.name, t.name)) for t in tensors)
-    if len({t.name for t in renamed}) != len(renamed):
+    renamed = tuple(replace(tensor, name=names.get(tensor.name, tensor.name)) for tensor in tensors)
+    if len({tensor.name for tensor in renamed}) != len(renamed):
         raise bad_request(f"two {what} tensors have one name after the route's rewrite")
     return renamed

@@ -1,6 +1,6 @@
 """The gateway's own gRPC services: grpc.health.v1 and server reflection, which Triton lacks.
 
-They take a schema rather than import one: message classes belong to the codecs.
+The message classes are passed in as a schema, because they belong to the codecs.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class OwnServices:
 
 
 def own_services(schema: Schema, services: Sequence[str], readiness: Readiness) -> OwnServices:
-    """Health and reflection for a listener that serves ``services`` (full names)."""
-    every = (*services, HEALTH, *REFLECTIONS)
-    health = Health(schema.message, every, readiness)
+    """Build health and reflection for a listener that serves ``services`` (full names)."""
+    all_services = (*services, HEALTH, *REFLECTIONS)
+    health = Health(schema.message, all_services, readiness)
     streams: dict[str, StreamHandler] = {f"/{HEALTH}/Watch": health.watch}
     for name in REFLECTIONS:
         package = name.rpartition(".")[0]
-        streams[f"/{name}/ServerReflectionInfo"] = Reflection(schema, package, every).info
+        streams[f"/{name}/ServerReflectionInfo"] = Reflection(schema, package, all_services).info
     return OwnServices(
         unary={f"/{HEALTH}/Check": health.check, f"/{HEALTH}/List": health.list},
         streams=streams,

@@ -1,13 +1,13 @@
-"""Shared memory: what is registered, and inferences whose tensors lie there.
+"""Registered shared memory regions, and inferences whose tensors lie in them.
 
-*Strategy.* To a backend an inference looks as if all its tensors had been in the message: inputs
-are copied from their regions before it is asked, outputs to theirs after it answered. A backend
-that reads regions itself is told of each registration, and is asked by the regions' names.
+To most backends an inference looks as if all its tensors had been in the message: inputs are copied
+from their regions before it is sent, outputs to theirs after the response. A backend that reads
+regions itself is sent every registration, and its requests name the regions.
 
-*Rule 1.* What requests hold in copies is bounded: each by ``limits.body``, all of them by
-``limits.in_flight_bytes``, as if it had been in their messages.
-*Rule 2.* An output is written only after all outputs were found to fit, and none over another.
-*Rule 3.* Each registration, and the end of one, is told to the log ``infergate.audit``.
+- Copies are limited: those of one request by ``limits.body``, all together by
+  ``limits.in_flight_bytes``, as if they had been in the messages.
+- Outputs are written only after all of them were found to fit; they must not overlap.
+- Every registration and unregistration is logged to ``infergate.audit``.
 """
 
 from __future__ import annotations
@@ -61,20 +61,22 @@ MemoryOperation = (
     SharedMemoryStatusRequest | SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest
 )
 _PATIENCE: Final = 2.0
-"""Seconds that a backend of a new configuration has to take a region that is registered."""
+"""Seconds that a backend of a new configuration has to accept each region."""
 _SILENT: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
 _INLINE: Final = MIB
-"""Bytes that are copied while everything else waits: about 0.1 ms. More is done by a thread."""
+"""Bytes that are copied on the event loop, in about 0.1 ms; a thread copies more."""
 _INLINE_ELEMENTS: Final = 1024
-"""The same of BYTES elements, each of which is walked, however short: about 0.3 ms."""
+"""Elements of BYTES tensors that are copied on the event loop, in about 0.3 ms: each of them is
+visited, however short it is."""
 
 
 def in_shared_memory(request: InferRequest) -> bool:
-    """Whether a tensor of ``request`` lies, or is to be written, there."""
+    """Return whether an input of ``request`` lies in shared memory, or an output is to be written
+    there."""
     for tensor in request.inputs:
         if tensor.place is not None:
             return True
-    for output in request.outputs:  # noqa: SIM110 - asked of every request, and any() is dear
+    for output in request.outputs:  # noqa: SIM110 - on the path of every request; any() is slower
         if output.place is not None:
             return True
     return False
@@ -82,41 +84,44 @@ def in_shared_memory(request: InferRequest) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """An inference while it uses shared memory: the ``request`` for the backend, and where outputs
-    of its answer go."""
+    """An inference that uses shared memory: the ``request`` for the backend, and where the outputs
+    go."""
 
     request: InferRequest
     _places: Mapping[str, Place] = field(default_factory=dict)
     _regions: Mapping[str, Region] = field(default_factory=dict)
 
     async def delivered(self, answer: InferResponse) -> InferResponse:
-        """``answer``, once its outputs are written where they were asked for. Raises BAD_REQUEST
-        naming the output that does not fit."""
-        written: list[tuple[Tensor, Place]] = []
+        """Write the outputs to their regions and return ``response`` with references to them.
+        Raises BAD_REQUEST naming an output that does not fit."""
+        outputs_to_write: list[tuple[Tensor, Place]] = []
         for tensor in answer.outputs:
-            place = self._places.get(tensor.name)
-            if place is None:
+            ref = self._places.get(tensor.name)
+            if ref is None:
                 continue
             size = len(tensor.data)
-            if size > place.size:
+            if size > ref.size:
                 raise bad_request(
                     f"shared memory size specified with the request for output '{tensor.name}' "
-                    f"({place.size} bytes) should be at least {size} bytes to hold the results"
+                    f"({ref.size} bytes) should be at least {size} bytes to hold the results"
                 )
-            written.append((tensor, replace(place, size=size)))
-        size = sum(place.size for _, place in written)
-        await _moved(_write, written, self._regions, at_once=size <= _INLINE)
-        done = {tensor.name: place for tensor, place in written}
+            outputs_to_write.append((tensor, replace(ref, size=size)))
+        size = sum(ref.size for _, ref in outputs_to_write)
+        await _moved(_write, outputs_to_write, self._regions, at_once=size <= _INLINE)
+        ref_of = {tensor.name: ref for tensor, ref in outputs_to_write}
         outputs = tuple(
-            replace(tensor, data=b"", place=done[tensor.name]) if tensor.name in done else tensor
+            replace(tensor, data=b"", place=ref_of[tensor.name])
+            if tensor.name in ref_of
+            else tensor
             for tensor in answer.outputs
         )
         return replace(answer, outputs=outputs)
 
 
 class SharedMemory:
-    """The regions that are registered. ``on``: whether any can be; ``backends``: those that read
-    regions themselves; ``before``: of the configuration before this one, whose regions stay."""
+    """The registered regions. ``enabled``: whether any can be registered; ``backends``: those that
+    read regions themselves; ``predecessor``: that of the previous configuration, whose regions are
+    kept."""
 
     def __init__(
         self,
@@ -129,26 +134,26 @@ class SharedMemory:
         self._on: Final = on
         self._limits: Final = limits
         self._backends: Final = tuple(backends)
-        stays = before if before is not None and on and before._on else None  # noqa: SLF001
-        self._regions: Final[dict[str, Region]] = {} if stays is None else stays._regions  # noqa: SLF001
-        self._changing: Final[asyncio.Lock] = asyncio.Lock() if stays is None else stays._changing  # noqa: SLF001
+        kept = before if before is not None and on and before._on else None  # noqa: SLF001
+        self._regions: Final[dict[str, Region]] = {} if kept is None else kept._regions  # noqa: SLF001
+        self._changing: Final[asyncio.Lock] = asyncio.Lock() if kept is None else kept._changing  # noqa: SLF001
         self._held = 0
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """Those of V2 that are served."""
+        """The V2 extensions that are served."""
         if not self._on:
             return ()
         system = ("system_shared_memory",)
         return (*system, "cuda_shared_memory") if self._backends else system
 
     async def introduce(self, known: Collection[Backend]) -> None:
-        """Tell those backends of the regions that are not yet ``known``. One that does not take a
-        region is logged."""
+        """Register all regions with the backends that are not in ``known_backends``. A refusal is
+        logged."""
         async with self._changing:
-            told = [each.told for each in self._regions.values()]
-            new = [each for each in self._backends if each not in known]
-            await asyncio.gather(*(_tell_again(backend, told) for backend in new))
+            descriptions = [item.told for item in self._regions.values()]
+            new_backends = [item for item in self._backends if item not in known]
+            await asyncio.gather(*(_tell_again(backend, descriptions) for backend in new_backends))
 
     # ---- registering
 
@@ -164,7 +169,7 @@ class SharedMemory:
                     "is not supported",
                 )
         if self._on:
-            call.backend = ",".join(each.name for each in self._backends)
+            call.backend = ",".join(backend.name for backend in self._backends)
             await audited(operation, call, self._change(operation, call))
         return Done()
 
@@ -176,22 +181,22 @@ class SharedMemory:
                 await self._unregister(operation, call)
 
     def _status(self, asked: SharedMemoryStatusRequest) -> SharedMemoryStatus:
-        found = tuple(
+        regions = tuple(
             self._regions[name].told for name in sorted(self._chosen(asked.name, asked.cuda))
         )
-        if asked.name and self._on and not found:
-            of = {None: "", False: "system ", True: "cuda "}[asked.cuda]
+        if asked.name and self._on and not regions:
+            kind = {None: "", False: "system ", True: "cuda "}[asked.cuda]
             raise GatewayError(
-                Kind.NOT_FOUND, f"Unable to find {of}shared memory region: '{asked.name}'"
+                Kind.NOT_FOUND, f"Unable to find {kind}shared memory region: '{asked.name}'"
             )
-        return SharedMemoryStatus(found)
+        return SharedMemoryStatus(regions)
 
-    def _chosen(self, name: str, cuda: bool | None) -> list[str]:  # noqa: FBT001 - as it is asked
+    def _chosen(self, name: str, cuda: bool | None) -> list[str]:  # noqa: FBT001 - as in the request
         names = [name] if name in self._regions else [] if name else list(self._regions)
         return [
-            each
-            for each in names
-            if cuda is None or cuda == (self._regions[each].told.device is not None)
+            candidate
+            for candidate in names
+            if cuda is None or cuda == (self._regions[candidate].told.device is not None)
         ]
 
     async def _register(self, asked: SharedMemoryRegisterRequest, call: Call) -> None:
@@ -217,14 +222,17 @@ class SharedMemory:
         self._regions[asked.name] = region
 
     async def _tell(self, asked: SharedMemoryRegisterRequest, call: Call) -> None:
-        """Register with every backend or none."""
-        undo = SharedMemoryUnregisterRequest(asked.name, cuda=asked.device is not None)
+        """Register with every backend or with none."""
+        unregister = SharedMemoryUnregisterRequest(asked.name, cuda=asked.device is not None)
         for index, backend in enumerate(self._backends):
             try:
                 await backend.perform(asked, call)
             except GatewayError:
                 await asyncio.gather(
-                    *(each.perform(undo, call) for each in self._backends[:index]),
+                    *(
+                        registered.perform(unregister, call)
+                        for registered in self._backends[:index]
+                    ),
                     return_exceptions=True,
                 )
                 raise
@@ -232,15 +240,15 @@ class SharedMemory:
     async def _unregister(self, asked: SharedMemoryUnregisterRequest, call: Call) -> None:
         for name in self._chosen(asked.name, asked.cuda):
             del self._regions[name]
-        # those that are not known here may be known there: from before this process began
+        # a backend may have regions that are unknown here, registered before this process started
         kinds = (False, True) if asked.cuda is None else (asked.cuda,)
-        told = (
+        requests = (
             backend.perform(replace(asked, cuda=cuda), call)
             for backend in self._backends
             for cuda in kinds
         )
-        wrong = await asyncio.gather(*told, return_exceptions=True)
-        for error in wrong:
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        for error in results:
             if isinstance(error, BaseException):
                 raise error
 
@@ -250,55 +258,57 @@ class SharedMemory:
     async def lent(
         self, request: InferRequest, backend: Backend, *, by_name: bool = True
     ) -> AsyncIterator[Loan]:
-        """``request``, some of whose tensors are in shared memory, as ``backend`` is to be asked
-        it. ``by_name``: with the regions' names, if it reads them itself. Raises GatewayError."""
+        """Yield ``request``, which has tensors in shared memory, in the form for ``backend``.
+
+        ``by_name``: let a backend that reads regions itself do so. Raises GatewayError.
+        """
         regions = self._used(request)
         if by_name and backend in self._backends:
             _check_bounds(request, regions)
             yield Loan(request)
             return
-        places: dict[str, Place] = {}
+        refs: dict[str, Place] = {}
         for output in request.outputs:
             if output.place is not None:
                 regions[output.place.region].check(output.place)
-                places[output.name] = output.place
-        _check_apart(places, regions)
+                refs[output.name] = output.place
+        _check_apart(refs, regions)
         size = sum(tensor.place.size for tensor in request.inputs if tensor.place is not None)
         with self._holding(size):
-            walked = sum(
+            elements = sum(
                 math.prod(tensor.shape)
                 for tensor in request.inputs
                 if tensor.place is not None and tensor.datatype is Datatype.BYTES
             )
-            at_once = size <= _INLINE and walked <= _INLINE_ELEMENTS
+            at_once = size <= _INLINE and elements <= _INLINE_ELEMENTS
             inputs = await _moved(_read, request.inputs, regions, at_once=at_once)
             outputs = tuple(replace(output, place=None) for output in request.outputs)
-            yield Loan(replace(request, inputs=inputs, outputs=outputs), places, regions)
+            yield Loan(replace(request, inputs=inputs, outputs=outputs), refs, regions)
 
     def _used(self, request: InferRequest) -> dict[str, Region]:
-        """The regions of ``request``, by name. Raises UnknownRegion, BAD_REQUEST."""
-        found: dict[str, Region] = {}
+        """Return the regions of ``request`` by name. Raises UnknownRegion, BAD_REQUEST."""
+        regions: dict[str, Region] = {}
         tensors: list[Tensor | RequestedOutput] = [*request.inputs, *request.outputs]
-        for each in tensors:
-            if each.place is None:
+        for tensor in tensors:
+            if tensor.place is None:
                 continue
-            name = each.place.region
+            name = tensor.place.region
             if not self._on:
                 raise UnknownRegion(
-                    name, f"tensor '{each.name}': shared memory is not enabled", Kind.UNSUPPORTED
+                    name, f"tensor '{tensor.name}': shared memory is not enabled", Kind.UNSUPPORTED
                 )
             if name not in self._regions:
                 raise UnknownRegion(name, f"Unable to find shared memory region: '{name}'")
-            if isinstance(each, RequestedOutput) and PARAMETER in each.parameters:
+            if isinstance(tensor, RequestedOutput) and PARAMETER in tensor.parameters:
                 raise bad_request(
-                    f"output '{each.name}': classes cannot be written to shared memory"
+                    f"output '{tensor.name}': classes cannot be written to shared memory"
                 )
-            found[name] = self._regions[name]
-        return found
+            regions[name] = self._regions[name]
+        return regions
 
     @contextmanager
     def _holding(self, size: int) -> Iterator[None]:
-        """Rule 1. Raises TOO_LARGE, OVERLOADED."""
+        """Count ``size`` bytes of copies while the block runs. Raises TOO_LARGE, OVERLOADED."""
         if size > self._limits.body:
             raise GatewayError(
                 Kind.TOO_LARGE,
@@ -322,39 +332,40 @@ class SharedMemory:
 async def _registered_anew(
     backend: Backend, asked: SharedMemoryRegisterRequest, call: Call
 ) -> None:
-    """A region of that name that the server has already may be of another size, so it is replaced:
-    requests are compared with the size that is known here."""
+    """Register a region, and replace one of that name that the server already has: it may have
+    another size, and requests are checked against the size that is registered here."""
     try:
         await backend.perform(asked, call)
     except GatewayError as error:
         if error.kind is not Kind.ALREADY_EXISTS:
             raise
-        undo = SharedMemoryUnregisterRequest(asked.name, cuda=asked.device is not None)
-        await backend.perform(undo, call)
+        unregister = SharedMemoryUnregisterRequest(asked.name, cuda=asked.device is not None)
+        await backend.perform(unregister, call)
         await backend.perform(asked, call)
 
 
 async def _tell_again(backend: Backend, told: Iterable[SharedMemoryRegion]) -> None:
-    """One that does not answer is told of no more: the reload, and who registers, wait for this."""
+    """Register all regions with ``backend``. Stop at the first timeout or connection error, because
+    a reload and clients that register regions wait for this."""
     started = time.monotonic()
-    for each in told:
-        asked = SharedMemoryRegisterRequest(
-            each.name, each.key, each.offset, each.size, each.device
+    for region in told:
+        request = SharedMemoryRegisterRequest(
+            region.name, region.key, region.offset, region.size, region.device
         )
         call = Call(peer="", started=started, deadline=started + _PATIENCE)
         try:
-            await _registered_anew(backend, asked, call)
+            await _registered_anew(backend, request, call)
         except GatewayError as error:
             _log.warning(
-                "shared memory region %r: %s", each.name, error.public, extra=REGION_NOT_TOLD
+                "shared memory region %r: %s", region.name, error.public, extra=REGION_NOT_TOLD
             )
             if error.kind in _SILENT:
                 return
 
 
 def _check_bounds(request: InferRequest, regions: Mapping[str, Region]) -> None:
-    """Raises BAD_REQUEST naming the tensor that is not within its region, or whose place is too
-    small or too large for its shape: a server that reads it may crash."""
+    """Raise BAD_REQUEST naming a tensor whose range is not within its region, or does not have the
+    size of its shape: a server that reads it might crash."""
     for tensor in request.inputs:
         if tensor.place is not None:
             regions[tensor.place.region].check_bounds(tensor.place)
@@ -366,16 +377,16 @@ def _check_bounds(request: InferRequest, regions: Mapping[str, Region]) -> None:
 
 
 def _check_apart(places: Mapping[str, Place], regions: Mapping[str, Region]) -> None:
-    """Raises BAD_REQUEST naming two outputs whose ``places`` overlap."""
+    """Raise BAD_REQUEST naming two outputs whose ranges overlap."""
     if len(places) < 2:
         return
     spans = sorted(
-        (regions[place.region].span(place), name) for name, place in places.items() if place.size
+        (regions[ref.region].span(ref), name) for name, ref in places.items() if ref.size
     )
-    for ((file, _, end), one), ((next_file, begin, _), other) in itertools.pairwise(spans):
+    for ((file, _, end), first), ((next_file, begin, _), second) in itertools.pairwise(spans):
         if file == next_file and begin < end:
             raise bad_request(
-                f"outputs '{one}' and '{other}' are to be written to the same bytes of shared "
+                f"outputs '{first}' and '{second}' are to be written to the same bytes of shared "
                 "memory"
             )
 
@@ -395,8 +406,8 @@ def _checked(tensor: Tensor, region: Region) -> Tensor:
 
 
 def _write(written: Sequence[tuple[Tensor, Place]], regions: Mapping[str, Region]) -> None:
-    for tensor, place in written:
-        regions[place.region].write(place, tensor.data)
+    for tensor, ref in written:
+        regions[ref.region].write(ref, tensor.data)
 
 
 async def _moved(function: Callable[[*Ts], T], *arguments: *Ts, at_once: bool) -> T:

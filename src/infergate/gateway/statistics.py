@@ -1,11 +1,13 @@
-"""What has been counted and measured of models: by their servers, else by the gateway itself.
+"""Statistics of models: those of their servers, and those that the gateway counts itself.
 
-*Rule 1.* Clients choose names: no more than ``MOST`` models are counted, the least asked for is
-forgotten first, and one that no route names and nobody declared is counted from its first success.
-*Rule 2.* The gateway counts requests, whatever their batch, and all versions of a model together:
-its time is the client's, from the request's head to the answer's making (of a stream's answers, the
-last's); ``compute_infer`` is what of it was the backend's. Nothing is known of the backend's queue,
-input and output: they are counted with a time of 0, for perf_analyzer reads them of every server.
+- Clients choose names, so at most ``MAX_MODELS`` models are counted; the one least recently used is
+  dropped first, and a model that is neither routed by name nor declared is counted from its first
+  success.
+- The gateway counts requests, whatever their batch size, and all versions of a model together.
+  Times are the client's, from the request's headers until its response is built (of a stream, the
+  last response); ``compute_infer`` is the backend's part. Queue, input and output times of the
+  backend are unknown: they have the same count and a time of 0, because perf_analyzer requires
+  them.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _BATCHES: Final = "batch_stats"
 
 @dataclass(slots=True)
 class _Figures:
-    """Of one model. In seconds, ``last`` since the epoch."""
+    """The counters of one model. Times are in seconds, ``last_success_at`` since the epoch."""
 
     last: float = 0.0
     successes: int = 0
@@ -39,58 +41,59 @@ class _Figures:
 
 
 class Figures:
-    """The gateway's own. ``named`` are models that are counted from the start."""
+    """The statistics that the gateway counts itself. ``configured_models`` are counted from the
+    start."""
 
     def __init__(self, named: Iterable[str]) -> None:
         self._named = frozenset(named)
         self._of: Final[OrderedDict[str, _Figures]] = OrderedDict()
 
     def name(self, named: Iterable[str]) -> None:
-        """From now on these are counted from the start. What was counted stays."""
+        """Count these models from the start, from now on. Existing counters stay."""
         self._named = frozenset(named)
 
     def record(self, call: Call, seconds: float, now: float) -> None:
-        """Count a finished request, which took ``seconds``. ``now`` is the wall clock."""
+        """Count a finished request, which took ``seconds``. ``now`` is the wall-clock time."""
         if call.operation not in _INFERENCES or not call.route:
             return
-        figures = self._of.get(call.model)
-        if figures is None:
+        counters = self._of.get(call.model)
+        if counters is None:
             if call.outcome != _OK and call.model not in self._named:
                 return
-            figures = self._of[call.model] = _Figures()
+            counters = self._of[call.model] = _Figures()
             if len(self._of) > MOST:
                 self._of.popitem(last=False)
         else:
             self._of.move_to_end(call.model)
         if call.outcome == _OK:
-            figures.last = now
-            figures.successes += 1
-            figures.success_seconds += seconds
-            figures.backend_seconds += call.backend_seconds
+            counters.last = now
+            counters.successes += 1
+            counters.success_seconds += seconds
+            counters.backend_seconds += call.backend_seconds
         else:
-            figures.failures += 1
-            figures.failure_seconds += seconds
+            counters.failures += 1
+            counters.failure_seconds += seconds
 
     def of(self, model: str, version: str) -> ModelStatistics:
-        """What has been counted of ``model``, told as of ``version``, which is not empty."""
-        figures = self._of.get(model, _Figures())
+        """Return the statistics of ``model``, reported for ``version``, which is not empty."""
+        counters = self._of.get(model, _Figures())
         stats = {
-            "success": _stat(figures.successes, figures.success_seconds),
-            "fail": _stat(figures.failures, figures.failure_seconds),
-            "queue": _stat(figures.successes, 0.0),
-            "compute_input": _stat(figures.successes, 0.0),
-            "compute_infer": _stat(figures.successes, figures.backend_seconds),
-            "compute_output": _stat(figures.successes, 0.0),
+            "success": _stat(counters.successes, counters.success_seconds),
+            "fail": _stat(counters.failures, counters.failure_seconds),
+            "queue": _stat(counters.successes, 0.0),
+            "compute_input": _stat(counters.successes, 0.0),
+            "compute_infer": _stat(counters.successes, counters.backend_seconds),
+            "compute_output": _stat(counters.successes, 0.0),
         }
-        told = {
+        statistics = {
             "name": model,
             "version": version,
-            _LATEST: round(figures.last * 1000),
-            "inference_count": figures.successes,
-            "execution_count": figures.successes,
+            _LATEST: round(counters.last * 1000),
+            "inference_count": counters.successes,
+            "execution_count": counters.successes,
             "inference_stats": stats,
         }
-        return ModelStatistics((told,))
+        return ModelStatistics((statistics,))
 
 
 def _stat(count: int, seconds: float) -> Parameters:
@@ -98,18 +101,18 @@ def _stat(count: int, seconds: float) -> Parameters:
 
 
 def together(answers: Sequence[ModelStatistics]) -> ModelStatistics:
-    """What several servers alike have counted, as one: counts and times added up."""
-    found: dict[tuple[Any, Any], Parameters] = {}
-    for answer in answers:
-        for each in answer.models:
-            key = (str(each.get("name")), str(each.get("version")))
-            found[key] = _sum(found[key], each) if key in found else each
-    return ModelStatistics(tuple(found.values()))
+    """Merge the statistics of several servers of the same models: counts and times are added up."""
+    merged: dict[tuple[Any, Any], Parameters] = {}
+    for response in answers:
+        for model in response.models:
+            key = (str(model.get("name")), str(model.get("version")))
+            merged[key] = _sum(merged[key], model) if key in merged else model
+    return ModelStatistics(tuple(merged.values()))
 
 
 def _sum(one: Parameters, other: Parameters) -> Parameters:
-    both = {key: _both(key, one[key], other[key]) for key in one if key in other}
-    return {**other, **one, **both}
+    common = {key: _both(key, one[key], other[key]) for key in one if key in other}
+    return {**other, **one, **common}
 
 
 def _both(key: str, one: Any, other: Any) -> Any:
@@ -128,11 +131,13 @@ def _both(key: str, one: Any, other: Any) -> Any:
 
 
 def _batches(listed: list[Any]) -> list[Any]:
-    """Those of one size added up."""
-    found: dict[str, Any] = {}
-    for each in listed:
-        if isinstance(each, dict):
-            size = each.get("batch_size")
-            known = found.get(str(size))
-            found[str(size)] = each if known is None else {**_sum(known, each), "batch_size": size}
-    return list(found.values())
+    """Merge the entries that have the same batch size."""
+    by_size: dict[str, Any] = {}
+    for batch in listed:
+        if isinstance(batch, dict):
+            size = batch.get("batch_size")
+            previous = by_size.get(str(size))
+            by_size[str(size)] = (
+                batch if previous is None else {**_sum(previous, batch), "batch_size": size}
+            )
+    return list(by_size.values())

@@ -1,12 +1,11 @@
-"""Streams of inferences: any number of requests, each of which has any number of answers.
+"""Streams of inferences: any number of requests, each with any number of responses.
 
-*Rule 1.* Requests of one sequence are carried out one after the other, as they came.
-*Rule 2.* A request's only answer and its error wait for those of the requests before it, as
-Triton's do, so that a client can tell by the order which is which. Answers that others follow wait
-for none.
-*Rule 3.* Each request is measured and told like a unary one.
-*Rule 4.* A stream has one end, and its requests may have gone to several servers: of headers that
-go back there are those of the request that was over last.
+- Requests of one sequence run one after the other, in the order they arrived.
+- A request's only response, or its error, waits for those of earlier requests, as in Triton, so
+  that a client can match them by order. A response that others will follow does not wait.
+- Each request is measured and recorded like a unary one.
+- A stream has one set of trailers although its requests may go to several servers: it returns the
+  backend headers of the request that finished last.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Bound
 
 AT_ONCE: Final = 16
-"""Requests of a stream that are served at once."""
+"""Requests of a stream that run at once."""
 _log = logging.getLogger(__name__)
 
 Asked = tuple[InferRequest, Parsed, Bound]
@@ -42,41 +41,41 @@ RpcStreaming = Streaming[RpcRequest, RpcResponse]
 
 
 class InTurn:
-    """A codec whose streams have the messages of unary inferences."""
+    """A codec whose streams carry the messages of unary inferences."""
 
     def __init__(self, codec: Codec[RpcRequest, RpcResponse], stream: str) -> None:
         self._codec: Final = codec
         self.stream: str = stream
 
     def build_stream_response(self, answer: InferResponse, parsed: Parsed) -> RpcResponse:
-        """See Streaming."""
+        """Return ``response`` as a unary response."""
         return self._codec.build_response(answer, parsed)
 
-    def build_stream_end(self, parsed: Parsed) -> RpcResponse | None:  # noqa: ARG002 - none is told
-        """See Streaming."""
+    def build_stream_end(self, parsed: Parsed) -> RpcResponse | None:  # noqa: ARG002 - protocol
+        """Return None: these streams have no end message."""
         return None
 
     def build_stream_error(self, error: GatewayError, wire: RpcRequest) -> RpcResponse:
-        """See Streaming."""
+        """Return ``error`` as a unary response."""
         return self._codec.build_error(error, wire)
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """One request of a stream. ``asked`` is what it asks for, or what is wrong with it; ``before``
-    it comes another of its sequence."""
+    """One request of a stream. ``parsed`` is its inference or what is wrong with it, ``previous``
+    the request before it in the same sequence."""
 
     wire: RpcRequest
     call: Call
     asked: Asked | GatewayError
     before: _Request | None = None
     turn: asyncio.Event = field(default_factory=asyncio.Event)
-    """Its only answer, or its error, may be given."""
+    """Set when the request's only response, or its error, may be sent."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Stream:
-    """One stream. Implements :class:`infergate.transport.base.Conversation`."""
+    """One stream. Implements ``transport.base.Conversation``."""
 
     def __init__(
         self,
@@ -86,32 +85,33 @@ class Stream:
         record: Note,
         call: Call,
     ) -> None:
-        """``name`` gives a request its id, ``record`` is told of it when it is over; ``call`` is
-        what is known of the stream."""
+        """``assign_id`` gives each request its id, ``record`` is called when a request ends;
+        ``call`` describes the stream."""
         self._frontend: Final = frontend
         self._codec: Final = codec
         self._name: Final = name
         self._record: Final = record
         self._call: Final = call
         self._sequences: Final[dict[SequenceName, _Request]] = {}
-        """The latest request of each."""
+        """The latest request of each sequence."""
         self._waiting: Final[dict[_Request, None]] = {}
-        """Requests that may have an only answer to give, in the order that they came."""
+        """Requests that may still send an only response, in the order they arrived."""
 
     @property
     def at_once(self) -> int:
-        """See Conversation."""
+        """How many requests the transport may hand over at once."""
         return 1 if isinstance(self._codec, InTurn) else AT_ONCE
 
     async def begin(self) -> None:
-        """See Conversation."""
+        """Authenticate the client. Raises GatewayError."""
         self._call.operation = STREAMED
         await self._frontend.welcome(self._call)
 
     async def ask(
         self, message: Buffer, refused: GatewayError | None, memory: MemoryShare = UNLIMITED
     ) -> AsyncGenerator[RpcResponse, None]:
-        """See Conversation."""
+        """Start the request in ``message`` and return its responses. ``refused`` is the transport's
+        reason to refuse it."""
         call = dataclasses.replace(
             self._call,
             started=time.monotonic(),
@@ -139,13 +139,13 @@ class Stream:
             return await self._frontend.read_streamed(wire, call)
         except GatewayError as error:
             return error
-        except Exception:  # noqa: BLE001 - it is logged, and costs one request
+        except Exception:  # noqa: BLE001 - logged; costs one request only
             return _bug(call)
 
     async def _told(
         self, request: _Request, sequence: SequenceName | None
     ) -> AsyncGenerator[RpcResponse, None]:
-        """All answers to ``request``, counted and told."""
+        """Yield all responses to ``request``, count them and record the request."""
         call = request.call
         try:
             async with aclosing(self._answered(request)) as messages:
@@ -154,7 +154,7 @@ class Stream:
                     call.messages += 1
                     call.bytes_out += size(message.message)
                     yield message
-        except BaseException:  # the client went away, or all of the stream is cut
+        except BaseException:  # the client disconnected, or the gateway aborts the stream
             if self._call.cut is None:
                 call.outcome = Kind.CANCELLED.value
             else:
@@ -173,17 +173,17 @@ class Stream:
         call = request.call
         if request.before is not None:
             await request.before.over.wait()
-            request.before = None  # else each would keep all before it
+            request.before = None  # else each request would keep all earlier ones alive
         error = None
         try:
             async with aclosing(self._answers(request)) as messages:
                 async for message in messages:
                     yield message
         except GatewayError as raised:
-            # Its frames hold the message and, as this one does, the error: all would stay until
-            # cycles are collected.
+            # The traceback's frames refer to the message and the error, a reference cycle that
+            # would keep both until the garbage collector runs.
             error = raised.with_traceback(None)
-        except Exception:  # noqa: BLE001 - it is logged, and costs one request
+        except Exception:  # noqa: BLE001 - logged; costs one request only
             error = _bug(call)
         if error is None:
             return
@@ -196,33 +196,34 @@ class Stream:
             yield self._codec.build_stream_error(error, request.wire)
 
     async def _answers(self, request: _Request) -> AsyncGenerator[RpcResponse, None]:
-        """Raises what comes instead of the next answer."""
+        """Yield the responses to ``request``. Raises the error that comes instead of the next
+        one."""
         if isinstance(request.asked, GatewayError):
             raise request.asked
-        operation, parsed, bound = request.asked
+        operation, parsed, binding = request.asked
         call = request.call
         call.renew()
         ended = False
-        async with aclosing(self._frontend.gateway.stream(operation, bound, call)) as answers:
-            async for answer in answers:
-                ended = answer.last
+        async with aclosing(self._frontend.gateway.stream(operation, binding, call)) as responses:
+            async for result in responses:
+                ended = result.last
                 if ended and not call.messages:
                     await request.turn.wait()
                 else:
                     self._leave(request)
-                how, labour = self._codec.build_stream_response, self._frontend.labour
-                if labour.writes_short(answer, parsed):
-                    yield how(answer, parsed)
+                build, offload = self._codec.build_stream_response, self._frontend.labour
+                if offload.writes_short(result, parsed):
+                    yield build(result, parsed)
                 else:
-                    message, held = await labour.written(call, how, answer, parsed)
+                    message, counted_bytes = await offload.written(call, build, result, parsed)
                     yield message
-                    call.memory.shrink(held)
-        end = None if ended else self._codec.build_stream_end(parsed)
-        if end is not None:
-            yield end
+                    call.memory.shrink(counted_bytes)
+        end_message = None if ended else self._codec.build_stream_end(parsed)
+        if end_message is not None:
+            yield end_message
 
     def _leave(self, request: _Request) -> None:
-        """Nobody waits for ``request`` any more."""
+        """Let later requests send their responses without waiting for ``request``."""
         self._waiting.pop(request, None)
         self._call_next()
 
@@ -233,8 +234,8 @@ class Stream:
 
 
 def _ends_all(error: GatewayError, call: Call) -> bool:
-    """Whether what went wrong with one request would with all that follow: the stream has no time
-    left, or its credentials are not, or no more, good."""
+    """Return whether every later request of the stream would fail with ``error`` too: the stream's
+    deadline has passed, or its credentials are not valid, or no longer."""
     if isinstance(error, Unauthenticated):
         return True
     if error.kind is not Kind.TIMEOUT or call.whole is None:
@@ -243,12 +244,12 @@ def _ends_all(error: GatewayError, call: Call) -> bool:
 
 
 def _sequence(asked: Asked | GatewayError) -> SequenceName | None:
-    """What tells the sequence of a request from others; None where it has none."""
+    """Return the request's sequence; None if it has none."""
     if isinstance(asked, GatewayError):
         return None
     return sequence_of(asked[0])
 
 
 def _bug(call: Call) -> GatewayError:
-    _log.exception("a bug while serving a stream of %s", call.protocol, extra=BUG)
+    _log.exception("internal error while serving a stream of %s", call.protocol, extra=BUG)
     return GatewayError(Kind.INTERNAL, "internal error")

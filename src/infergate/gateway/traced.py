@@ -1,6 +1,6 @@
-"""The steps of a request that a trace tells: parse, route, render.
+"""Traced versions of the steps of a request: parse, route, render and the wait for a helper.
 
-Each class here stands for another one where tracing is on, does the same, and tells of it.
+Each class here replaces an untraced one where tracing is on, does the same and records spans.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ HELPER: Final = "helper"
 
 
 class TracedGateway(Gateway):
-    """Tells how long it takes to find a route, and of each answer of a stream."""
+    """Records a span for the route look-up and an event for each response of a stream."""
 
     def __init__(self, *arguments: Any, tracing: Tracing, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._tracing: Final = tracing
 
     def bind(self, model: str, version: str, call: Call) -> Bound:
-        """See Gateway."""
+        """Find the route within a span."""
         with self._tracing.step(ROUTE):
             return super().bind(model, version, call)
 
     async def stream(
         self, request: InferRequest, bound: Bound, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
-        """See Gateway."""
-        async with aclosing(super().stream(request, bound, call)) as answers:
-            async for answer in answers:
+        """Yield all responses and record an event for each."""
+        async with aclosing(super().stream(request, bound, call)) as responses:
+            async for result in responses:
                 self._tracing.answer(call)
-                yield answer
+                yield result
 
 
 class TracedGuardedGateway(TracedGateway, GuardedGateway):
-    """Of one that guards."""
+    """A gateway that traces and checks access."""
 
 
 class TracedTranslate(Translate[Req, Resp]):
-    """Tells how long reading a request and writing its answer take."""
+    """Records spans for parsing a request and building its response."""
 
     def __init__(self, labour: Labour[Req, Resp], gateway: Gateway, tracing: Tracing) -> None:
         super().__init__(labour, gateway)
         self._tracing: Final = tracing
 
     async def parse(self, wire: Req, call: Call) -> Parsed:
-        """See Translate."""
+        """Parse the request within a span."""
         with self._tracing.step(PARSE):
             return await super().parse(wire, call)
 
@@ -74,7 +74,7 @@ class TracedTranslate(Translate[Req, Resp]):
 
 
 class TracedForward(Forward[Req, Resp]):
-    """Tells how long checking a message and readdressing its answer take."""
+    """Records spans for checking a message and rewriting its response."""
 
     def __init__(
         self,
@@ -98,13 +98,13 @@ def _stepped(tracing: Tracing, name: str, doing: Callable[..., T]) -> Callable[.
 
 
 class TracedWays:
-    """Makes both ways of a route. Implements :class:`infergate.gateway.frontend.Ways`."""
+    """Makes the traced pipelines. Implements ``PipelineFactory``."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing: Final = tracing
 
     def translate(self, labour: Labour[Any, Any], gateway: Gateway) -> Translate[Any, Any]:
-        """See Ways."""
+        """Make a traced ``Translation``."""
         return TracedTranslate(labour, gateway, self._tracing)
 
     def forward(
@@ -114,12 +114,12 @@ class TracedWays:
         backend: Exchanging,
         otherwise: Translate[Any, Any],
     ) -> Forward[Any, Any]:
-        """See Ways."""
+        """Make a traced ``PassThrough``."""
         return TracedForward(codec, labour, backend, otherwise, self._tracing)
 
 
 class TracedAside:
-    """``aside`` that tells how long a helper took, with the wait for one."""
+    """Records a span for each use of a helper of ``offload``, including the wait for one."""
 
     def __init__(self, aside: Aside, tracing: Tracing) -> None:
         self._aside: Final = aside
@@ -128,6 +128,6 @@ class TracedAside:
     async def run(
         self, deadline: float | None, function: Callable[..., T], *arguments: Any, **claim: Any
     ) -> T:
-        """See Aside."""
+        """Run ``function`` in a helper within a span."""
         with self._tracing.step(HELPER):
             return await self._aside.run(deadline, function, *arguments, **claim)

@@ -1,12 +1,12 @@
-"""Which endpoint keeps a sequence, or is asked with a key: a pure decision, the same in every
-process.
+"""The endpoint that owns a sequence or a key: a pure decision, the same in every process.
 
-*Strategy.* Weighted rendezvous hashing: the name of each endpoint, hashed with the key, gives a
-number u between 0 and 1; the one with the greatest u^(1/weight) is taken. Nothing is remembered;
-docs/decisions/0013 says why.
-*Rule 1.* The order of the endpoints does not matter. Where one is added or taken away, only keys
-that come to it or were on it move. Of all keys each has the share that its weight is of all.
-*Rule 2.* Ids of one spelling are kept together, integers or text: protocols spell them differently.
+Weighted rendezvous hashing: each endpoint's name, hashed with the key, gives a number u between 0
+and 1; the endpoint with the greatest u^(1/weight) is the owner. Nothing is stored;
+docs/decisions/0013-sequences-by-hash.md says why.
+
+- The order of the endpoints does not matter. When one is added or removed, only the keys that it
+  gains or loses move. Each endpoint owns a share of all keys in proportion to its weight.
+- An id has one owner whether it is spelled as an integer or as text: protocols differ in that.
 
 References: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998;
 Schindler and Schomaker, "Weighted distributed hash tables", 2009.
@@ -26,16 +26,16 @@ _SPAN: Final = 1 << 8 * _DIGEST
 
 
 class Named(Protocol):
-    """What is chosen from: ``name`` as all gateways have it, ``weight`` above 0."""
+    """A candidate for ownership."""
 
     @property
     def name(self) -> bytes:
-        """Its own among all."""
+        """The candidate's unique name, the same in all gateways."""
         ...
 
     @property
     def weight(self) -> float:
-        """Its share, beside the others'."""
+        """Its weight relative to the other candidates; above 0."""
         ...
 
 
@@ -43,18 +43,20 @@ N = TypeVar("N", bound=Named)
 
 
 def sequence_key(sequence: SequenceName) -> str:
-    """What stands for ``sequence``."""
+    """Return the key of ``sequence``."""
     return f"{sequence.model}\0{sequence.id}"
 
 
 def keeper(key: str, among: Iterable[N]) -> N:
-    """The one of ``among`` that ``key`` belongs to. Linear in its length and in their number."""
+    """Return the owner of ``key`` among ``candidates``. Linear in the key's length and in their
+    number."""
     hashed = _hash(key.encode(errors="surrogatepass"))
-    return max(among, key=lambda each: _score(hashed, each))
+    return max(among, key=lambda candidate: _score(hashed, candidate))
 
 
 def _score(hashed: bytes, each: Named) -> tuple[float, bytes]:
-    """Its logarithm, which is as good. Digests decide between numbers too near to tell apart."""
+    """Return the logarithm of the score, which orders candidates equally. The digest breaks ties
+    between scores that rounding makes equal."""
     digest = _hash(hashed + each.name)
     return log((int.from_bytes(digest) + 1) / _SPAN) / each.weight, digest
 

@@ -1,7 +1,7 @@
-"""How long to wait before another try: pure arithmetic.
+"""How long to wait before a retry: pure arithmetic.
 
-*Rule.* Before the n-th try beyond the first: anything between nothing and (2ⁿ - 1) times the base,
-at most ten times the base. Requests that failed together do not come back together.
+The wait before the n-th retry is random, between 0 and (2ⁿ - 1) times the base, which is at most
+ten times the base. So requests that failed together are not retried together.
 
 Reference: Envoy's retry back-off ("fully jittered", base 25 ms, at most 250 ms).
 """
@@ -16,10 +16,10 @@ BASE: Final = 0.025
 """Seconds."""
 MOST: Final = 10 * BASE
 _GROWS: Final = 8
-"""Tries after which it has long been ``MOST``."""
+"""Attempts after which the wait has certainly reached its maximum."""
 
 
 def backoff(tries: int, chance: Callable[[], float] = random.random) -> float:
-    """Seconds to wait before another try, after ``tries`` (at least one). ``chance`` gives a number
-    from 0 to below 1."""
+    """Return the seconds to wait after ``attempts`` failed attempts (at least one). ``uniform``
+    returns a random number in [0, 1)."""
     return chance() * min(MOST, BASE * ((1 << min(tries, _GROWS)) - 1))

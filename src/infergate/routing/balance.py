@@ -1,11 +1,12 @@
-"""Which of the endpoints that may be asked is asked: pure decisions.
+"""Load balancing: which of the available endpoints gets a request. Pure decisions.
 
-*Strategy.* Least-request looks at two that are drawn at random and takes the one with fewer
-requests under way: nearly as good as looking at all, and gateways that do not know of each other
-do not all run to the same one (Mitzenmacher, "The power of two choices in randomized load
-balancing", 2001; Envoy's and linkerd's default).
-*Rule.* Where weights differ, each is drawn with the chance that its weight is of all, and requests
-under way count for its weight.
+Least-request compares two endpoints drawn at random and takes the one with fewer active requests:
+nearly as good as comparing all of them, and several gateways that do not know of each other do not
+all choose the same endpoint (Mitzenmacher, "The power of two choices in randomized load balancing",
+2001; the default of Envoy and linkerd).
+
+Where weights differ, an endpoint is drawn with a probability in proportion to its weight, and its
+active requests are divided by its weight.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from typing import Final, Generic, Protocol, TypeVar
 from infergate.routing.affinity import Named, keeper
 
 Random = Callable[[], float]
-"""A number from 0 up to, but not, 1."""
+"""Returns a random number in [0, 1)."""
 
 
 class Loaded(Named, Protocol):
-    """What is chosen from."""
+    """A candidate with its load."""
 
     @property
     def active(self) -> int:
-        """Requests under way."""
+        """Active requests."""
         ...
 
 
@@ -35,7 +36,8 @@ M = TypeVar("M", bound=Loaded)
 
 
 class Table(Generic[M]):
-    """What may be asked, at least one, each with a share above 0; None: all alike."""
+    """The candidates, at least one, each with a share above 0; ``shares`` None means equal
+    shares."""
 
     __slots__ = ("bounds", "members", "shares")
 
@@ -46,22 +48,22 @@ class Table(Generic[M]):
 
 
 class Policy(Protocol[M]):
-    """A way to choose."""
+    """A load-balancing policy."""
 
     def pick(self, table: Table[M], key: str) -> M:
-        """One of ``table``. ``key`` is what requests that belong together have in common; empty:
-        nothing."""
+        """Return a member of ``table``. ``key`` is common to requests that belong together; empty:
+        there is none."""
         ...
 
 
 class LeastRequest(Generic[M]):
-    """Of two the one with fewer requests under way."""
+    """Of two random members, the one with fewer active requests."""
 
     def __init__(self, random: Random) -> None:
         self._random: Final = random
 
-    def pick(self, table: Table[M], key: str = "") -> M:  # noqa: ARG002 - see Policy
-        """See Policy."""
+    def pick(self, table: Table[M], key: str = "") -> M:  # noqa: ARG002 - protocol
+        """Pick a member; ``key`` is ignored."""
         members = table.members
         count = len(members)
         if count == 1:
@@ -69,11 +71,11 @@ class LeastRequest(Generic[M]):
         random = self._random
         if table.bounds is not None:
             return self._weighted(table)
-        one = int(random() * count)
-        other = int(random() * (count - 1))
-        if other >= one:
-            other += 1
-        first, second = members[one], members[other]
+        first_index = int(random() * count)
+        second_index = int(random() * (count - 1))
+        if second_index >= first_index:
+            second_index += 1
+        first, second = members[first_index], members[second_index]
         return second if second.active < first.active else first
 
     def _weighted(self, table: Table[M]) -> M:
@@ -81,43 +83,50 @@ class LeastRequest(Generic[M]):
         assert shares is not None
         assert bounds is not None
         last = len(bounds) - 1
-        one = min(bisect(bounds, self._random() * bounds[-1]), last)
-        other = min(bisect(bounds, self._random() * bounds[-1]), last)
-        first, second = members[one], members[other]
-        return second if second.active * shares[one] < first.active * shares[other] else first
+        first_index = min(bisect(bounds, self._random() * bounds[-1]), last)
+        second_index = min(bisect(bounds, self._random() * bounds[-1]), last)
+        first, second = members[first_index], members[second_index]
+        return (
+            second
+            if second.active * shares[first_index] < first.active * shares[second_index]
+            else first
+        )
 
 
 class RoundRobin(Generic[M]):
-    """Each in turn, as often as its share says: earliest deadline first, as Envoy does it."""
+    """Each member in turn, as often as its share: earliest deadline first, like Envoy."""
 
     def __init__(self, random: Random) -> None:
-        """``random`` says where the first turn begins: else all gateways would begin alike."""
+        """``random`` chooses where the first round begins; otherwise all gateways would begin with
+        the same member."""
         self._random: Final = random
         self._table: Table[M] | None = None
         self._due: list[tuple[float, int]] = []
 
-    def pick(self, table: Table[M], key: str = "") -> M:  # noqa: ARG002 - see Policy
-        """See Policy."""
+    def pick(self, table: Table[M], key: str = "") -> M:  # noqa: ARG002 - protocol
+        """Pick a member; ``key`` is ignored."""
         shares = table.shares
         if table is not self._table:
             self._table = table
             count = len(table.members)
-            first = int(self._random() * count)
-            every = shares or (1.0,) * count
-            self._due = [(((i - first) % count + 1) / count / every[i], i) for i in range(count)]
+            offset = int(self._random() * count)
+            all_shares = shares or (1.0,) * count
+            self._due = [
+                (((i - offset) % count + 1) / count / all_shares[i], i) for i in range(count)
+            ]
             heapify(self._due)
-        due, index = self._due[0]
-        heapreplace(self._due, (due + (1.0 if shares is None else 1.0 / shares[index]), index))
+        deadline, index = self._due[0]
+        heapreplace(self._due, (deadline + (1.0 if shares is None else 1.0 / shares[index]), index))
         return table.members[index]
 
 
 class ConsistentHash(Generic[M]):
-    """Requests of one key go to one endpoint, while it may be asked; those of none as
-    ``otherwise`` has it. Shares that only grow for now are not looked at: keys would move twice."""
+    """All requests of one key go to one member while it is available; requests without a key are
+    picked by ``fallback``. Slow-start shares are ignored, because keys would move twice."""
 
     def __init__(self, otherwise: Policy[M]) -> None:
         self._otherwise: Final = otherwise
 
     def pick(self, table: Table[M], key: str) -> M:
-        """See Policy."""
+        """Pick the owner of ``key``."""
         return keeper(key, table.members) if key else self._otherwise.pick(table, key)

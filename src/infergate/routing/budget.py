@@ -1,9 +1,9 @@
-"""How many tries beyond the first a backend is sent at once: pure arithmetic.
+"""The retry budget of a backend: pure arithmetic.
 
-*Why.* Where a backend fails because it has too much to do, trying again gives it more. A share of
-what it has anyway cannot turn a bad minute into an outage.
+A backend that fails because it is overloaded gets more load from retries. Limiting them to a share
+of its active requests keeps a short overload from becoming an outage.
 
-Reference: Envoy's retry budget (20 %, at least 3), which counts what is in progress.
+Reference: Envoy's retry budget (20 %, at least 3), which counts active requests.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ LEAST: Final = 3
 
 
 class RetryBudget:
-    """``share`` (0 to 1) of the requests in progress may be tries beyond the first, and ``least``
-    in any case."""
+    """Allows ``share`` (0 to 1) of the active requests to be retries, and always
+    ``min_retries``."""
 
     __slots__ = ("_least", "_share", "requests", "retries")
 
@@ -24,17 +24,17 @@ class RetryBudget:
         self._share = share
         self._least = least
         self.requests = 0
-        """In progress: whoever has one counts it here, for as long as it is."""
+        """Active requests; the caller counts its own here while it is active."""
         self.retries = 0
-        """Tries beyond the first, in progress."""
+        """Active retries."""
 
     def take(self) -> bool:
-        """Whether there may be one more; if so it is counted, until it is given back."""
+        """Return whether one more retry is allowed; if so, count it until ``release``."""
         if self.retries >= max(self._least, self._share * self.requests):
             return False
         self.retries += 1
         return True
 
     def give_back(self) -> None:
-        """A try that was taken is over."""
+        """End a retry that was allowed."""
         self.retries -= 1

@@ -1,13 +1,14 @@
-"""The endpoints of one backend, and which of them may be asked: pure, time is an argument.
+"""The endpoints of one backend, and which of them are available: pure, time is an argument.
 
-*Rule 1.* One that is down (``health``) or ejected (``outliers``) is not asked, while others are.
-*Rule 2.* Panic: where none is left, or fewer than a share of all that the operator names, all are
-asked: whoever guesses that all are dead is more likely wrong himself (Envoy's panic threshold).
-*Rule 3.* At most a share of all is ejected at a time, but one always may be, and never the last
-that may be asked.
-*Rule 4.* Slow start: one that comes back or is new takes part with a share that grows, from a tenth
-to all of it, over a window.
-*Rule 5.* A lone endpoint is asked, whatever is known of it.
+1. An endpoint that is down (``health``) or ejected (``outliers``) gets no request while others are
+   available.
+2. Panic: if no endpoint is available, or fewer than the operator's share of all, all of them are
+   used, because it is more likely that the checks are wrong (Envoy's panic threshold).
+3. At most a share of all endpoints is ejected at a time, but always at least one may be, and never
+   the last available one.
+4. Slow start: the share of an endpoint that is new or has come back grows from a tenth to all of it
+   over a window.
+5. The only endpoint of a backend is used whatever its state.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from infergate.routing.outliers import DEFAULT_RULE, Outlier, OutlierRule
 
 _LEAST_SHARE: Final = 0.1  # Envoy's min_weight_percent
 _STEPS: Final = 20
-"""How often a share grows in a window."""
+"""How often a share grows within the window."""
 
 
 class Member:
-    """One endpoint. ``name`` as all gateways call it; ``weight`` its share beside the others'."""
+    """One endpoint. All gateways use the same ``name``; ``weight`` is relative to the other
+    endpoints."""
 
     __slots__ = ("active", "failed", "health", "name", "ok", "outlier", "since", "weight")
 
@@ -40,16 +42,16 @@ class Member:
         self.health: Final = health
         self.outlier: Final = Outlier()
         self.active = 0
-        """Requests under way."""
+        """Active requests."""
         self.ok = 0
-        """Requests that ended well, ever."""
+        """Requests that succeeded, in total."""
         self.failed = 0
-        """Requests in which it did not do its part, ever."""
+        """Requests in which the endpoint failed, in total."""
         self.since = -inf
-        """When it joined, or came back, as far as its share still grows."""
+        """When it was added or came back, if its share may still be growing."""
 
     def served(self) -> None:
-        """An attempt on it has ended well."""
+        """Record an attempt that succeeded."""
         self.active -= 1
         self.ok += 1
         self.outlier.row = 0
@@ -60,7 +62,8 @@ M = TypeVar("M", bound=Member)
 
 @dataclass(frozen=True, slots=True)
 class ClusterRule:
-    """``window`` of slow start in seconds, 0: none. ``panic``: from 0 to 1."""
+    """``slow_start_seconds``: the window of slow start, 0: none. ``panic_threshold``: from 0 to
+    1."""
 
     outliers: OutlierRule = field(default=DEFAULT_RULE)
     window: float = 0.0
@@ -68,7 +71,7 @@ class ClusterRule:
 
 
 class Cluster(Generic[M]):
-    """Chooses among ``members``, of whom there is at least one."""
+    """Chooses among ``members``, of which there is at least one."""
 
     def __init__(
         self, members: Sequence[M], policy: Policy[M], random: Random, rule: ClusterRule
@@ -79,24 +82,25 @@ class Cluster(Generic[M]):
         self._rule: Final = rule
         self._table = Table(members)
         self._until = -inf
-        """Until when ``_table`` is true."""
+        """The time until which ``_table`` is valid."""
 
-    # ---- who there is
+    # ---- members
 
     def replace(self, members: Sequence[M], now: float, *, slowly: bool = True) -> None:
-        """From now on there are ``members``, at least one. ``slowly``: the new ones start so."""
-        known = set(map(id, self.members))
-        for each in members if slowly else ():
-            if id(each) not in known:
-                each.since = now
+        """Replace the members by ``members``, at least one. ``slow_start`` applies to the new
+        ones."""
+        old_ids = set(map(id, self.members))
+        for member in members if slowly else ():
+            if id(member) not in old_ids:
+                member.since = now
         self.members = members
         self._until = -inf
 
     # ---- choosing
 
     def choose(self, now: float, tried: Collection[M] = (), key: str = "") -> M:
-        """For the next attempt, another than those that were ``tried`` where there is one. It has
-        one more request under way."""
+        """Return the member for the next attempt and count the attempt as active. A member that is
+        not in ``tried`` is preferred."""
         members = self.members
         if len(members) == 1:
             chosen = members[0]
@@ -107,42 +111,47 @@ class Cluster(Generic[M]):
         return chosen
 
     def _other(self, table: Table[M], tried: Collection[M], key: str) -> M:
-        """Rather one that may not be asked than the same again, which has just failed."""
-        for among in (table.members, self.members):
-            others = [each for each in among if each not in tried]
+        """Choose an untried member, even an unavailable one rather than one that has just
+        failed."""
+        for pool in (table.members, self.members):
+            others = [member for member in pool if member not in tried]
             if others:
                 return keeper(key, others) if key else self._least.pick(Table(others))
         return self._policy.pick(table, key)
 
     def keeper(self, sequence: SequenceName) -> M:
-        """The one that has ``sequence``, whatever is known of it (docs/decisions/0013). It has one
-        more request under way."""
-        kept = keeper(sequence_key(sequence), self.members)
-        kept.active += 1
-        return kept
+        """Return the owner of ``sequence``, whatever its state
+        (docs/decisions/0013-sequences-by-hash.md), and count the attempt as active."""
+        owner = keeper(sequence_key(sequence), self.members)
+        owner.active += 1
+        return owner
 
     def available(self, now: float) -> Sequence[M]:
-        """Those that are neither down nor ejected."""
-        return [each for each in self.members if each.health.up and each.outlier.until <= now]
+        """Return the members that are neither down nor ejected."""
+        return [
+            member for member in self.members if member.health.up and member.outlier.until <= now
+        ]
 
     def _look(self, now: float) -> Table[M]:
-        """Make the table anew, and find out how long it is good for."""
+        """Build the table of candidates, and find out how long it is valid."""
         rule, members = self._rule, self.members
-        asked = self.available(now)
-        if not asked or len(asked) < rule.panic * len(members):
-            asked = members
-        until = min((e.outlier.until for e in members if e.outlier.until > now), default=inf)
+        candidates = self.available(now)
+        if not candidates or len(candidates) < rule.panic * len(members):
+            candidates = members
+        valid_until = min(
+            (member.outlier.until for member in members if member.outlier.until > now), default=inf
+        )
         growing = False
         shares = []
-        for each in asked:
-            share = self._grown(each, now)
+        for candidate in candidates:
+            share = self._grown(candidate, now)
             growing |= share < 1.0
-            shares.append(share * each.weight)
+            shares.append(share * candidate.weight)
         if growing:
-            until = min(until, now + rule.window / _STEPS)
-        even = min(shares) == max(shares)
-        self._table = Table(asked, None if even else shares)
-        self._until = until
+            valid_until = min(valid_until, now + rule.window / _STEPS)
+        is_even = min(shares) == max(shares)
+        self._table = Table(candidates, None if is_even else shares)
+        self._until = valid_until
         return self._table
 
     def _grown(self, each: M, now: float) -> float:
@@ -151,10 +160,10 @@ class Cluster(Generic[M]):
             return 1.0
         return max(_LEAST_SHARE, (now - since) / window)
 
-    # ---- what was learnt
+    # ---- outcomes and checks
 
     def finished(self, member: M, outcome: Outcome, now: float) -> bool:
-        """An attempt on ``member`` has ended; whether it was ejected for that."""
+        """Record that an attempt on ``member`` ended; return whether the member was ejected."""
         if outcome is Outcome.OK:
             member.served()
             return False
@@ -167,12 +176,12 @@ class Cluster(Generic[M]):
         return outlier.is_sure(rule) and self._eject(member, now)
 
     def suspects(self, member: M, now: float) -> bool:
-        """Whether ``member`` would be ejected if a check failed, too."""
+        """Return whether ``member`` has failed so often that a failed check would eject it."""
         due = member.outlier.is_due(self._rule.outliers, now)
         return due and self._may_eject(member, now)
 
     def convicted(self, member: M, now: float) -> bool:
-        """A check of ``member``, which was suspected, has failed; whether it was ejected."""
+        """Eject ``member``, a suspect whose check has failed; return whether it was ejected."""
         return self._eject(member, now, by_check=True)
 
     def _eject(self, member: M, now: float, *, by_check: bool = False) -> bool:
@@ -184,14 +193,14 @@ class Cluster(Generic[M]):
 
     def _may_eject(self, member: M, now: float) -> bool:
         members = self.members
-        out = sum(1 for each in members if each.outlier.until > now)
-        left = self.available(now)
-        return out < max(1, int(self._rule.outliers.share * len(members))) and any(
-            each is not member for each in left
+        ejected = sum(1 for candidate in members if candidate.outlier.until > now)
+        available = self.available(now)
+        return ejected < max(1, int(self._rule.outliers.share * len(members))) and any(
+            candidate is not member for candidate in available
         )
 
     def checked(self, member: M, now: float, *, well: bool) -> bool:
-        """A check of ``member`` has ended; whether it is up or down, or back, by that."""
+        """Record a check of ``member``; return whether that changed its availability."""
         changed = member.health.checked(well=well)
         back = member.outlier.is_back(now, member.health.rise, well=well)
         if back or (changed and well):

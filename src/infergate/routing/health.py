@@ -1,9 +1,9 @@
-"""Whether an endpoint is well, by what it is asked now and then (active health checks).
+"""The state of an endpoint by its active health checks.
 
-*Rule 1.* It is taken for down after ``fall`` checks in a row that failed, and for up again after
-``rise`` that did not (HAProxy: 3 and 2).
-*Rule 2.* Before its first check it is taken for up, and the first decides by itself (HAProxy): else
-a gateway that has just started would turn clients away, or send them to what is not there.
+- An endpoint is down after ``fall`` consecutive failed checks, and up again after ``rise``
+  consecutive successful ones (HAProxy: 3 and 2).
+- It is up before its first check, and the first check alone decides (HAProxy): otherwise a gateway
+  that has just started would reject clients, or send them to endpoints that are not there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 
 class Health:
-    """Of one endpoint."""
+    """The health of one endpoint."""
 
     __slots__ = ("_fall", "_row", "rise", "told", "up")
 
@@ -22,16 +22,16 @@ class Health:
         self._row = 0
         self.up = True
         self.told = False
-        """Whether there was a check at all."""
+        """Whether a check has ended yet."""
 
     def checked(self, *, well: bool) -> bool:
-        """One more check has ended; whether that changed ``up``."""
-        first, self.told = not self.told, True
+        """Record one more check; return whether it changed ``is_up``."""
+        is_first, self.told = not self.told, True
         if well is self.up:
             self._row = 0
             return False
         self._row += 1
-        if not first and self._row < (self.rise if well else self._fall):
+        if not is_first and self._row < (self.rise if well else self._fall):
             return False
         self.up, self._row = well, 0
         return True

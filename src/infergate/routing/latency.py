@@ -1,12 +1,12 @@
-"""How long answers take, as a percentile of the last ones: pure, in bounded memory.
+"""A percentile of recent latencies: pure, in bounded memory.
 
-*Strategy.* Buckets whose bounds grow by a tenth, so that a percentile is told at most a tenth too
-high, of any time from a tenth of a millisecond to a quarter of an hour. Two generations of them:
-the older is forgotten when the younger has its number of answers, so that what is told is of the
-last ``GENERATION`` answers, at least, and twice as many at most.
+A histogram whose bucket limits grow by a tenth, so that a percentile is at most a tenth too high,
+for latencies from 0.1 ms to a quarter of an hour. There are two generations of it: the older is
+dropped when the younger has ``GENERATION_SIZE`` samples, so that a percentile covers at least the
+last ``GENERATION_SIZE`` samples and at most twice as many.
 
-Reference: hedging after a percentile is Dean and Barroso's, "The tail at scale", 2013; windows of a
-histogram are how Finagle's BackupRequestFilter knows it.
+Reference: hedging after a percentile is from Dean and Barroso, "The tail at scale", 2013; Finagle's
+BackupRequestFilter uses windowed histograms in the same way.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Final
 
 GENERATION: Final = 500
 ENOUGH: Final = 50
-"""Answers without which nothing is told."""
+"""Samples that are needed for a percentile."""
 EVERY: Final = 10
-"""Answers after which it is told anew: looking costs more than counting."""
+"""Samples after which the percentile is computed again: that costs more than counting."""
 _FIRST: Final = 1e-4
-"""Seconds: the first bucket's bound."""
+"""Seconds: the upper limit of the first bucket."""
 _GROWTH: Final = math.log(1.1)
 _BUCKETS: Final = 168
 
 
 class Latencies:
-    """Of one route, of which one ``share`` (0 to 1) is wanted."""
+    """The latencies of one route, and one ``quantile`` (0 to 1) of them."""
 
     __slots__ = ("_count", "_older", "_share", "_told", "_younger")
 
@@ -38,7 +38,7 @@ class Latencies:
         self._told: float | None = None
 
     def add(self, seconds: float) -> None:
-        """An answer took so long."""
+        """Add a sample."""
         if self._count >= GENERATION:
             self._older, self._younger, self._count = self._younger, [0] * _BUCKETS, 0
         self._count += 1
@@ -47,21 +47,21 @@ class Latencies:
             self._told = self._look()
 
     def percentile(self) -> float | None:
-        """Seconds within which the share of the answers came, as it was a few answers ago; None
-        where too few have."""
+        """Return the seconds within which the share ``quantile`` of the responses came, as of a few
+        samples ago; None with too few samples."""
         return self._told
 
     def _look(self) -> float | None:
         counts = [
             older + younger for older, younger in zip(self._older, self._younger, strict=True)
         ]
-        whole = sum(counts)
-        if whole < ENOUGH:
+        total = sum(counts)
+        if total < ENOUGH:
             return None
-        wanted, seen = self._share * whole, 0
+        rank, seen = self._share * total, 0
         for bucket, count in enumerate(counts):
             seen += count
-            if seen >= wanted:
+            if seen >= rank:
                 return _bound(bucket)
         return _bound(_BUCKETS - 1)
 

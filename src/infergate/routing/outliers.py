@@ -1,13 +1,14 @@
-"""Whether an endpoint is let alone for a while, by how the requests to it end (Envoy's outlier
-detection, passive health checks).
+"""Passive health checks: endpoints are ejected for a while after failed requests (Envoy's outlier
+detection).
 
-*Rule 1.* After so many failures in a row it is ejected, for a time that grows with the number of
-times that it was: 30 s, 60 s, up to 300 s.
-*Rule 2.* One that could not be reached and then answers as many checks as make one that is down be
-up again is back at once. One that failed otherwise is not: its checks may well be good all along.
-*Rule 3.* An endpoint that breaks off may do so because of one client's request. Unless so many
-failures in a row are surely its own, a check has to fail as well (docs/decisions/0041-blame.md).
-*Rule 4.* Each such time that it then spends without being ejected makes the next one shorter again.
+1. An endpoint is ejected after a number of consecutive failures, for a time that grows with the
+   number of ejections: 30 s, 60 s, up to 300 s.
+2. An ejected endpoint that was unreachable comes back as soon as it passes as many checks as bring
+   a down endpoint up. One that failed in another way does not: its checks may have been good all
+   along.
+3. An endpoint may close connections because of one client's request. Unless enough consecutive
+   failures are certainly its own, a check has to fail as well (docs/decisions/0041-blame.md).
+4. Each period of that length without an ejection makes the next ejection shorter again.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class OutlierRule:
-    """``consecutive``: failures in a row, 0: nothing is ejected. ``base`` and ``longest`` in
-    seconds; ``share``: how many of the endpoints may be out at a time, from 0 to 1, but one always
-    may."""
+    """``consecutive``: failures that eject an endpoint, 0: none is ejected. ``base_seconds`` and
+    ``max_seconds``: the first and the longest ejection. ``max_share``: the share of the endpoints,
+    from 0 to 1, that may be ejected at a time; one always may."""
 
     consecutive: int = 5
     base: float = 30.0
@@ -33,7 +34,7 @@ DEFAULT_RULE: Final = OutlierRule()
 
 
 class Outlier:
-    """What was seen of one endpoint."""
+    """The passive health of one endpoint."""
 
     __slots__ = (
         "_answered", "_times", "by_check", "doubtful", "ejections", "row", "unreached", "until"
@@ -41,23 +42,23 @@ class Outlier:
 
     def __init__(self) -> None:
         self.row = 0
-        """Failures in a row."""
+        """Consecutive failures."""
         self.doubtful = 0
-        """How many of those a request may have caused."""
+        """Those of them that a request may have caused."""
         self.until = -inf
-        """When it is back, or was."""
+        """When the current or last ejection ends."""
         self.ejections = 0
-        """How often it was ejected, ever."""
+        """Ejections in total."""
         self.unreached = False
-        """Its last failure was that there was no connection."""
+        """The last failure was that no connection could be made."""
         self.by_check = False
-        """A check that failed has ejected it, so checks that go well bring it back."""
+        """A failed check has ejected it, so successful checks bring it back."""
         self._answered = 0
-        """Checks that it has answered in a row since."""
+        """Consecutive successful checks since the last failure."""
         self._times = 0
 
     def failed(self, *, unreached: bool, doubtful: bool = False) -> None:
-        """One more failure in a row; ``doubtful``: the request may have caused it."""
+        """Record one more failure; ``is_ambiguous``: the request may have caused it."""
         if not self.row:
             self.doubtful = 0
         self.row += 1
@@ -66,25 +67,25 @@ class Outlier:
         self._answered = 0
 
     def is_back(self, now: float, rise: int, *, well: bool) -> bool:
-        """A check has ended; whether it is back by that, after ``rise`` good ones in a row."""
+        """Record a check; return whether ``rise`` consecutive successful ones end the ejection."""
         self._answered = self._answered + 1 if well else 0
         reachable_again = self.unreached or self.by_check
         return reachable_again and self.until > now and self._answered >= rise
 
     def is_due(self, rule: OutlierRule, now: float) -> bool:
-        """Whether it has failed so often that it is to be ejected."""
+        """Return whether it has failed so often that it should be ejected."""
         return bool(rule.consecutive) and self.row >= rule.consecutive and self.until <= now
 
     def is_sure(self, rule: OutlierRule) -> bool:
-        """Whether failures that are surely its own are enough to eject it."""
+        """Return whether the failures that are certainly its own are enough for an ejection."""
         return self.row - self.doubtful >= rule.consecutive
 
     def acquit(self) -> None:
-        """A check went well: the failures in a row were those of requests."""
+        """Reset the consecutive failures: a check succeeded, so requests caused them."""
         self.row = 0
 
     def eject(self, rule: OutlierRule, now: float, *, by_check: bool = False) -> None:
-        """Let it alone from ``now`` on."""
+        """Eject it from ``now`` on."""
         self.by_check = by_check
         if self._times:
             self._times = max(0, self._times - int((now - self.until) / rule.base))
@@ -94,6 +95,6 @@ class Outlier:
         self.acquit()
 
     def forgive(self, now: float) -> None:
-        """It was seen to be well: it is back."""
+        """End its ejection."""
         self.acquit()
         self.until = min(self.until, now)

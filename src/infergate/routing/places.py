@@ -1,9 +1,9 @@
-"""How many requests a backend is sent at once, and who waits for a place: pure decisions.
+"""The concurrency limit of a backend and the queue in front of it: pure decisions.
 
-*Rule 1.* First come, first served: who comes while others wait waits behind them.
-*Rule 2.* Who waits longer than its deadline leaves, and is given no place that became free after.
-*Rule 3.* Of those who wait there are at most so many; whoever comes then is refused at once, for a
-queue that only grows helps nobody.
+1. First come, first served: a new request goes behind those that are waiting.
+2. A request that has waited past its deadline leaves the queue and gets no slot.
+3. The queue has a maximum length. A request that finds it full is refused at once, because a queue
+   that only grows helps no one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 
 class Places(Generic[T]):
-    """``most`` requests at once, and ``most_waiting`` who wait. Deadlines and times are seconds on
-    one clock; each ``T`` is another."""
+    """``max_active`` requests at once, and ``max_waiting`` in the queue. Deadlines and times are
+    seconds on one clock; each ``T`` identifies one waiting request."""
 
     def __init__(self, most: int, most_waiting: int) -> None:
         self.most: Final = most
@@ -27,32 +27,32 @@ class Places(Generic[T]):
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Length of the queue."""
         return len(self._waiting)
 
     def take(self) -> bool:
-        """Whether there is a place for who comes now; if so it is taken."""
+        """Take a slot if one is free and no request is waiting; return whether it was taken."""
         if self.taken >= self.most or self._waiting:
             return False
         self.taken += 1
         return True
 
     def wait(self, who: T, deadline: float | None) -> bool:
-        """Whether ``who`` may wait, until ``deadline``; if so it does."""
+        """Add ``waiter`` to the queue, until ``deadline``; return False if the queue is full."""
         if len(self._waiting) >= self.most_waiting:
             return False
         self._waiting[who] = math.inf if deadline is None else deadline
         return True
 
     def give_up(self, who: T) -> None:
-        """``who`` waits no longer."""
+        """Remove ``waiter`` from the queue."""
         self._waiting.pop(who, None)
 
     def leave(self, now: float) -> T | None:
-        """A place is given up: who has it from now on, if anyone waits."""
+        """Give up a slot; return the waiting request that has it now, if any."""
         while self._waiting:
-            who, deadline = self._waiting.popitem(last=False)
+            waiter, deadline = self._waiting.popitem(last=False)
             if deadline > now:
-                return who
+                return waiter
         self.taken -= 1
         return None

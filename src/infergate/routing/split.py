@@ -1,9 +1,10 @@
-"""Which share of a route's requests goes where: a pure decision, the same in every process.
+"""The target of a request on a split route: a pure decision, the same in every process.
 
-*Strategy.* A key is hashed to a place between 0 and 100. From the top down each target has as much
-of it as its percentage, and the route's own backend has what is left.
-*Rule.* A key goes where it went before, for as long as the percentages are the same. Where that of
-the first target grows, keys come to it and none leaves it.
+A key is hashed to a position between 0 and 100. From the top down, each target covers as much as
+its percentage, and the route's own backend covers the rest.
+
+While percentages stay the same, a key keeps its target. If the percentage of the first target
+grows, keys move to it and none away from it.
 """
 
 from __future__ import annotations
@@ -17,17 +18,16 @@ _WHOLE: Final = 100.0
 
 
 def place(key: str) -> float:
-    """Where ``key`` lies, from 0 up to, but not, 100."""
+    """Return the position of ``key``, in [0, 100)."""
     digest = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=_DIGEST).digest()
     return int.from_bytes(digest, "big") / (1 << 8 * _DIGEST) * _WHOLE
 
 
 def pick(percentages: Sequence[float], key: str) -> int | None:
-    """Which of the targets with ``percentages`` a request with ``key`` goes to; None: to none of
-    them."""
-    bound, at = _WHOLE, place(key)
+    """Return the index of the target for ``key``; None: the route's own backend."""
+    lower_limit, position = _WHOLE, place(key)
     for index, percent in enumerate(percentages):
-        bound -= percent
-        if at >= bound:
+        lower_limit -= percent
+        if position >= lower_limit:
             return index
     return None

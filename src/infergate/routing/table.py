@@ -1,4 +1,4 @@
-"""Which route a model name takes: pure look-up, first match wins."""
+"""Which route a model name takes: a pure look-up, first match wins."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from infergate.core.wire import NO_HEADERS
 from infergate.routing.inverse import inverse
 
 _ALL: Final = "*"
-"""The pattern of every model."""
+"""The pattern that matches every model."""
 _REMEMBERED: Final = 4096
-"""Names matched by pattern that are remembered, so that a pattern costs once a name."""
+"""Cached names, so that patterns are matched once per name."""
 _LONGEST: Final = 256
-"""Characters of a name that is remembered. Clients choose names: the memory is bounded by both."""
+"""Characters of a cached name. Clients choose names, so both the number and the length are
+limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """What the backend calls things. Empty or missing: the same as the client."""
+    """The backend's names. An empty or missing one is the same as the client's."""
 
     model: str = ""
     version: str = ""
@@ -33,18 +34,18 @@ class Rewrite:
 
     @property
     def renames(self) -> bool:
-        """Whether anything is called otherwise."""
+        """Whether any name differs."""
         return bool(self.model or self.version or self.inputs or self.outputs)
 
     @property
     def renames_tensors(self) -> bool:
-        """Whether tensors must be decoded from their message to be renamed."""
+        """Whether tensor names differ, so that messages must be decoded."""
         return bool(self.inputs or self.outputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A backend that gets ``percent`` of a route's inferences, and what that calls things."""
+    """A backend that gets ``percent`` of a route's inferences, with its own names."""
 
     backend: str
     percent: float
@@ -53,8 +54,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """A backend that ``percent`` of a route's inferences are sent to as well, at most ``most`` at
-    once, whose answers nobody gets."""
+    """A backend that also gets ``percent`` of a route's inferences, at most ``max_concurrent`` at
+    once; its responses are discarded."""
 
     backend: str
     percent: float = 100.0
@@ -63,17 +64,18 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """``pattern`` as the config spells it: a name, a glob (``bert-*``) or ``/a regex/``.
+    """``pattern`` as in the configuration: a name, a glob (``bert-*``) or ``/a regex/``.
 
-    ``timeout`` in seconds; None takes the backend's. ``idle_timeout`` bounds the pauses of a stream
-    instead, if there is one. ``retry`` says what becomes of what fails. ``validate`` False lets a
-    trusted client's message through unread where both sides speak the same protocol. ``labels``
-    name the classes of an output, which the client calls so, where the gateway classifies.
-    ``cast`` says what stands for a datatype where a protocol cannot carry it.
+    ``timeout`` is in seconds; None takes the backend's. ``idle_timeout``, if set, limits the pauses
+    of a stream instead. ``retry`` says which failures are retried. ``validate`` False passes a
+    trusted client's messages through unchecked if client and backend speak the same protocol.
+    ``labels`` are the class names of outputs, by the client's output name, for classification by
+    the gateway. ``cast`` maps a datatype to the substitute for protocols that cannot carry it.
 
-    Only requests with all of ``headers``, names in lower case and globs of values, take it.
-    ``split`` are other backends that have a share of its inferences, by the value of the header
-    ``split_by``, if there is one; ``fallback`` is asked where its backend cannot be reached.
+    Only requests that match all of ``headers`` (names in lower case, values are globs) take the
+    route. ``split`` lists other backends that get a share of its inferences, chosen by the value of
+    the header ``split_by`` if the request has it; ``fallback`` is used when the route's backend
+    cannot be reached.
     """
 
     pattern: str
@@ -93,7 +95,8 @@ class Route:
     mirror: Mirror | None = None
 
     def admits(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request with ``headers``, names in lower case, may take it."""
+        """Return whether a request with ``headers``, names in lower case, matches the route's
+        headers."""
         return all(
             (value := headers.get(name)) is not None and fnmatch.fnmatchcase(value, pattern)
             for name, pattern in self.headers.items()
@@ -101,21 +104,22 @@ class Route:
 
     @property
     def label(self) -> str:
-        """How metrics and logs call this route."""
+        """The route's name in metrics and logs."""
         return f"{self.pattern}@{self.version}" if self.version else self.pattern
 
     @property
     def branches(self) -> bool:
-        """Whether an inference may go elsewhere than to its backend."""
+        """Whether an inference may go to other targets than the route's backend."""
         return bool(self.split or self.fallback or self.mirror)
 
     @property
     def is_exact(self) -> bool:
-        """Whether the pattern is one model's name."""
+        """Whether the pattern is the name of one model."""
         return not (is_regex(self.pattern) or is_glob(self.pattern))
 
     def backend_model(self, model: str) -> str:
-        """What the backend calls the client's ``model``. A regex route's groups may be used."""
+        """Return the backend's name of the client's ``model``. A regex route's groups may be
+        used."""
         if not self.rewrite.model:
             return model
         if is_regex(self.pattern) and (match := compiled(self.pattern).fullmatch(model)):
@@ -123,73 +127,79 @@ class Route:
         return self.rewrite.model
 
     def client_models(self) -> Callable[[str], str | None]:
-        """What tells how clients may call what the backend calls so: None where they cannot, or
-        where that cannot be told. It is so only if the name is found to take this route."""
+        """Return a function from the backend's name of a model to the client's; it returns None if
+        there is none or it cannot be derived. The result counts only if the route table finds this
+        route for it."""
         if self.is_exact:
-            theirs = self.backend_model(self.pattern)
-            return lambda told: self.pattern if told == theirs else None
+            backend_name = self.backend_model(self.pattern)
+            return lambda name: self.pattern if name == backend_name else None
         if not self.rewrite.model:
-            return lambda told: told
-        undo = inverse(self.pattern[1:-1], self.rewrite.model) if is_regex(self.pattern) else None
-        if undo is None:
+            return lambda name: name
+        invert = inverse(self.pattern[1:-1], self.rewrite.model) if is_regex(self.pattern) else None
+        if invert is None:
             return lambda _: None
-        return undo
+        return invert
 
     def backend_version(self, version: str) -> str:
-        """The version to ask the backend for."""
+        """Return the version to request from the backend."""
         return self.rewrite.version or version
 
     def client_version(self, asked: str, told: str) -> str:
-        """The version to tell the client, who asked for ``asked`` while the backend ``told``."""
+        """Return the version for the client, who requested ``requested`` while the backend
+        ``reported`` another."""
         return (asked or self.version or told) if self.rewrite.version else told
 
 
 def is_regex(pattern: str) -> bool:
-    """``/…/`` is a regular expression that must match the whole name."""
+    """Return whether ``pattern`` is a regular expression, ``/…/``, which must match the whole
+    name."""
     return len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/")
 
 
 def is_glob(pattern: str) -> bool:
-    """``*``, ``?`` and ``[…]`` make a glob."""
+    """Return whether ``pattern`` is a glob: it contains ``*``, ``?`` or ``[…]``."""
     return any(c in pattern for c in "*?[")
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """The regular expression of a glob or regex pattern. Raises ``re.error``."""
+    """Return the regular expression of a glob or regex pattern. Raises ``re.error``."""
     return re.compile(pattern[1:-1] if is_regex(pattern) else fnmatch.translate(pattern))
 
 
 def model_matcher(pattern: str) -> Callable[[str], object]:
-    """What tells whether a model's name matches ``pattern``. ``*`` alone matches every name; in a
-    longer glob, as in a shell, no wildcard matches ``/``. Raises ``re.error``."""
+    """Return a predicate for model names that match ``pattern``. ``*`` alone matches every name; in
+    a longer glob, as in a shell, no wildcard matches ``/``. Raises ``re.error``."""
     if pattern == _ALL:
         return lambda _: True
     if is_regex(pattern):
         return compiled(pattern).fullmatch
-    segments = [compiled(each).fullmatch for each in pattern.split("/")]
+    segments = [compiled(part).fullmatch for part in pattern.split("/")]
 
     def matches(name: str) -> bool:
-        given = name.split("/")
-        return len(given) == len(segments) and all(
-            segment(text) for segment, text in zip(segments, given, strict=True)
+        parts = name.split("/")
+        return len(parts) == len(segments) and all(
+            segment(text) for segment, text in zip(segments, parts, strict=True)
         )
 
     return matches
 
 
 def unheard(routes: Iterable[Route]) -> frozenset[str]:
-    """The backends that only get copies."""
-    heard: set[str] = set()
-    copied: set[str] = set()
+    """Return the backends that get only mirrored requests."""
+    answering: set[str] = set()
+    mirrored: set[str] = set()
     for route in routes:
-        heard.update((route.backend, route.fallback, *(each.backend for each in route.split)))
+        answering.update(
+            (route.backend, route.fallback, *(target.backend for target in route.split))
+        )
         if route.mirror is not None:
-            copied.add(route.mirror.backend)
-    return frozenset(copied - heard)
+            mirrored.add(route.mirror.backend)
+    return frozenset(mirrored - answering)
 
 
 class RouteTable:
-    """All routes in the config's order. Cost of a look-up does not grow with exact routes."""
+    """All routes in the order of the configuration. The cost of a look-up does not grow with exact
+    routes."""
 
     def __init__(self, routes: Iterable[Route], names: NameRule = STRICT) -> None:
         self.names: Final = names
@@ -204,22 +214,25 @@ class RouteTable:
         self._matched: dict[str, tuple[Route, ...]] = {}
 
     def candidates(self, model: str) -> tuple[Route, ...]:
-        """The routes whose pattern matches ``model``, in order."""
-        known = self._matched.get(model)
-        if known is not None:
-            return known
-        hits = self._exact.get(model, []) + [i for i, matches in self._patterns if matches(model)]
-        found = tuple(self.routes[i] for i in sorted(hits))
-        if found and len(model) <= _LONGEST:  # nor are unknown names worth remembering
+        """Return the routes whose pattern matches ``model``, in order."""
+        cached = self._matched.get(model)
+        if cached is not None:
+            return cached
+        indexes = self._exact.get(model, []) + [
+            i for i, matches in self._patterns if matches(model)
+        ]
+        routes = tuple(self.routes[i] for i in sorted(indexes))
+        if routes and len(model) <= _LONGEST:  # unknown names are not cached
             if len(self._matched) >= _REMEMBERED:
                 self._matched.clear()
-            self._matched[model] = found
-        return found
+            self._matched[model] = routes
+        return routes
 
     def find(
         self, model: str, version: str, headers: Mapping[str, str] = NO_HEADERS
     ) -> Route | None:
-        """The first route for ``model``, ``version`` ("" = any) and a request's ``headers``."""
+        """Return the first route for ``model``, ``version`` ("" = any) and a request's
+        ``headers``."""
         for route in self.candidates(model):
             if (not route.version or route.version == version) and (
                 not route.headers or route.admits(headers)

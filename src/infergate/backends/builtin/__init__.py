@@ -1,4 +1,8 @@
-"""Models that run inside this process: numpy only, no server needed."""
+"""Example models that run inside this process, in numpy, without a server.
+
+``BuiltinBackend`` (``backend``) serves them; ``model`` is the contract of a model and the checks
+that all models share. Each other module is one model or a family of them.
+"""
 
 from infergate.backends.builtin.backend import BuiltinBackend, embedded_models
 from infergate.backends.builtin.model import Model

@@ -1,8 +1,8 @@
-"""``accumulate``: a stateful model, which sums over a sequence of requests.
+"""``accumulate``: a stateful model that sums over a sequence of requests.
 
-*Strategy.* Sequences lie in the order of their last use. Before one is begun, those idle for too
-long are dropped from the old end; so clients that never end theirs can fill neither memory nor,
-for longer than IDLE_SECONDS, the model.
+Sequences are kept in the order of their last use. Before a new one starts, those that have been
+idle for too long are dropped, so clients that never end their sequences can neither fill the memory
+nor block the model for longer than IDLE_SECONDS.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, 
 from infergate.core.tensor import Parameters, tensor_of
 
 MOST_SEQUENCES: Final = 1024
-"""Sequences alive at once (Triton: max_candidate_sequences, set by each model)."""
+"""Active sequences (Triton: max_candidate_sequences, set by each model)."""
 IDLE_SECONDS: Final = 60.0
-"""How long a sequence without requests is kept (Triton: max_sequence_idle_microseconds, 1 s)."""
+"""Seconds for which a sequence without requests is kept (Triton: max_sequence_idle_microseconds, 1
+s)."""
 LONGEST_ID: Final = 128
 """Characters of a sequence id that is a string (Triton: 128 bytes)."""
 
@@ -43,7 +44,8 @@ class Accumulate(UnaryModel):
     """INPUT INT32 [1] → OUTPUT INT32 [1], the sum of the sequence so far, wrapping.
 
     Request parameters: ``sequence_id`` (an integer from 1 to 2^64-1 or a string),
-    ``sequence_start`` and ``sequence_end``. A start begins anew, also where the sequence is alive.
+    ``sequence_start`` and ``sequence_end``. A start begins a new sum, even if the sequence is
+    active.
     """
 
     signature: Final = Signature(
@@ -62,22 +64,22 @@ class Accumulate(UnaryModel):
 
     @property
     def metadata(self) -> ModelMetadata:
-        """See :class:`Model`."""
+        """The model's metadata."""
         return self.signature.metadata
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """See :class:`Model`. Raises OVERLOADED where no further sequence can be begun."""
-        given = self.signature.accept(request)
+        """Add the input to its sequence. Raises OVERLOADED if no further sequence can start."""
+        inputs = self.signature.accept(request)
         sequence_id = _sequence_id(request.parameters)
-        starts = _flag(request.parameters, "sequence_start")
-        ends = _flag(request.parameters, "sequence_end")
+        is_start = _flag(request.parameters, "sequence_start")
+        is_end = _flag(request.parameters, "sequence_end")
         now = self._clock()
         self._expire(now)
-        sequence = self._begin(sequence_id) if starts else self._running(sequence_id)
-        sequence.total = sequence.total + given["INPUT"].numpy()
+        sequence = self._begin(sequence_id) if is_start else self._running(sequence_id)
+        sequence.total = sequence.total + inputs["INPUT"].numpy()
         sequence.used = now
         self._sequences.move_to_end(sequence_id)
-        if ends:
+        if is_end:
             del self._sequences[sequence_id]
         return self.signature.answer(
             request, (tensor_of("OUTPUT", Datatype.INT32, sequence.total),)
@@ -98,9 +100,9 @@ class Accumulate(UnaryModel):
                 origin=Origin.BACKEND,
                 retry_after=1.0,
             )
-        begun = _Sequence(np.zeros(1, dtype=np.int32), 0.0)
-        self._sequences[sequence_id] = begun
-        return begun
+        sequence = _Sequence(np.zeros(1, dtype=np.int32), 0.0)
+        self._sequences[sequence_id] = sequence
+        return sequence
 
     def _running(self, sequence_id: SequenceId) -> _Sequence:
         sequence = self._sequences.get(sequence_id)
@@ -125,7 +127,7 @@ def _sequence_id(parameters: Parameters) -> SequenceId:
         raise invalid(f"parameter 'sequence_id' is longer than {LONGEST_ID} characters")
     if isinstance(value, int) and not 0 < value < 2**64:
         raise invalid("parameter 'sequence_id' must be from 1 to 2^64-1")
-    return value  # type: ignore[no-any-return]  # one of the two: checked above
+    return value  # type: ignore[no-any-return]  # int or str, checked above
 
 
 def _flag(parameters: Parameters, name: str) -> bool:

@@ -33,13 +33,13 @@ class Simple(UnaryModel):
 
     @property
     def metadata(self) -> ModelMetadata:
-        """See :class:`Model`."""
+        """The model's metadata."""
         return self.signature.metadata
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """See :class:`Model`."""
-        given = self.signature.accept(request)
-        left, right = given["INPUT0"].numpy(), given["INPUT1"].numpy()
+        """Return the sum and the difference."""
+        inputs = self.signature.accept(request)
+        left, right = inputs["INPUT0"].numpy(), inputs["INPUT1"].numpy()
         return self.signature.answer(
             request,
             (
@@ -56,13 +56,14 @@ class SimpleString(UnaryModel):
 
     @property
     def metadata(self) -> ModelMetadata:
-        """See :class:`Model`."""
+        """The model's metadata."""
         return self.signature.metadata
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """See :class:`Model`. Raises BAD_REQUEST naming the element that is no INT32."""
-        given = self.signature.accept(request)
-        left, right = _integers(given["INPUT0"]), _integers(given["INPUT1"])
+        """Return the sum and the difference. Raises BAD_REQUEST naming the element that is not an
+        INT32."""
+        inputs = self.signature.accept(request)
+        left, right = _integers(inputs["INPUT0"]), _integers(inputs["INPUT1"])
         return self.signature.answer(
             request, (_decimals("OUTPUT0", left + right), _decimals("OUTPUT1", left - right))
         )
@@ -77,7 +78,7 @@ def _integers(tensor: Tensor) -> npt.NDArray[Any]:
 
 
 def _integer(name: str, position: int, element: bytes) -> int:
-    # int() alone would take "1_000", blanks and other scripts' digits.
+    # int() alone would accept "1_000", spaces and the digits of other scripts.
     digits = _DECIMAL.fullmatch(element)
     number = int(b"".join(digits.groups())) if digits else None
     if number is None or not _INT32.min <= number <= _INT32.max:

@@ -1,4 +1,4 @@
-"""The backend that answers from models inside this process."""
+"""The backend that serves the models inside this process."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ from infergate.core.messages import (
 )
 
 _RANKED_HERE: Final = 64 * KIB
-"""Bytes of tensors among whose values classes are found on the event loop, in 15 ms."""
+"""Bytes of tensors that are classified on the event loop, within 15 ms."""
 _PROFILE: Final = Profile("builtin", classifies=True)
 EXTENSIONS: Final = ("classification", "sequence")
 
 
 def embedded_models() -> tuple[Model, ...]:
-    """All models that ship with infergate, each with a state of its own."""
+    """Return all models that ship with infergate, each with its own state."""
     return (Simple(), SimpleString(), Identity(), Repeat(), Accumulate(), Digits())
 
 
 class BuiltinBackend:
-    """Implements :class:`infergate.backends.base.Backend` with ``models``, by default all.
+    """Implements ``Backend`` with ``models``, by default all.
 
-    ``timeout``: seconds for each answer of an inference, where its route says nothing else.
+    ``timeout``: seconds for each response to an inference, unless its route sets another timeout.
     """
 
     protocol = "builtin"
@@ -73,7 +73,8 @@ class BuiltinBackend:
         self._models: Final = {model.metadata.name: model for model in served}
 
     async def perform(self, operation: Operation, call: Call) -> Answer:
-        """See Backend. Raises NOT_FOUND, BAD_REQUEST, UNSUPPORTED, OVERLOADED, TIMEOUT."""
+        """Carry out ``operation``. Raises NOT_FOUND, BAD_REQUEST, UNSUPPORTED, OVERLOADED,
+        TIMEOUT."""
         match operation:
             case ServerLiveRequest() | ServerReadyRequest():
                 return Health(ok=True)
@@ -90,39 +91,40 @@ class BuiltinBackend:
                 return self._find(model, version).metadata
             case InferRequest():
                 if _ranks_much(operation):
-                    answer = await asyncio.to_thread(self._infer, operation, call)
+                    response = await asyncio.to_thread(self._infer, operation, call)
                 else:
-                    answer = self._infer(operation, call)
-                if are_long(answer.outputs):
-                    given = (each.data for each in operation.inputs)
-                    count_tensors(answer.outputs, given, call.memory)
-                return answer
+                    response = self._infer(operation, call)
+                if are_long(response.outputs):
+                    input_data = (tensor.data for tensor in operation.inputs)
+                    count_tensors(response.outputs, input_data, call.memory)
+                return response
             case ModelLoadRequest(model) | ModelUnloadRequest(model):
                 raise GatewayError(
                     Kind.UNSUPPORTED,
-                    f"model '{model}' is inside infergate, where none is loaded or unloaded",
+                    f"model '{model}' is inside infergate and cannot be loaded or unloaded",
                     origin=Origin.BACKEND,
                 )
             case _:
                 raise GatewayError(
                     Kind.UNSUPPORTED,
-                    f"embedded models know nothing of {OPERATIONS[type(operation)]}",
+                    f"embedded models do not support {OPERATIONS[type(operation)]}",
                     origin=Origin.BACKEND,
                 )
 
     def _infer(self, request: InferRequest, call: Call) -> InferResponse:
-        """The one answer to ``request``. Nothing interrupts a model, but a late answer is none."""
+        """Return the one response to ``request``. A model cannot be interrupted, but a late
+        response is an error."""
         deadline = self._deadline(call)
-        answer = self._find(request.model, request.version).infer(request)
+        response = self._find(request.model, request.version).infer(request)
         if time.monotonic() >= deadline:
             raise _late(request)
-        return answer
+        return response
 
     def _deadline(self, call: Call) -> float:
-        """When an answer is late that is asked for now."""
+        """Return the time by which a response requested now must be there."""
         allowed = self._timeout if call.timeout is None else call.timeout
-        end = time.monotonic() + allowed
-        return end if call.deadline is None else min(end, call.deadline)
+        latest = time.monotonic() + allowed
+        return latest if call.deadline is None else min(latest, call.deadline)
 
     async def describe(
         self,
@@ -132,33 +134,34 @@ class BuiltinBackend:
         *,
         newer: bool = False,  # noqa: ARG002 - nothing changes
     ) -> ModelMetadata:
-        """See Backend. Raises NOT_FOUND."""
+        """Return the metadata of a model. Raises NOT_FOUND."""
         return self._find(model, version).metadata
 
     async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
-        """See Backend. There is one place."""
+        """Carry out ``operation`` once: this backend has no endpoints."""
         return (await self.perform(operation, call),)
 
     async def kind(self, call: Call) -> Profile:  # noqa: ARG002 - instant
-        """See Backend."""
+        """Return the profile of the embedded models."""
         return _PROFILE
 
     async def classifies(self, call: Call) -> bool:  # noqa: ARG002 - instant
-        """Every model does."""
+        """Return True: every model can classify."""
         return True
 
     async def stream(
         self, operation: InferRequest, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
-        """All responses to ``operation``, each made when it is pulled, in its time.
+        """Yield all responses to ``operation``, each computed when it is pulled, within its own
+        timeout.
 
-        A model with one answer gives that. Raises like ``perform``, and TIMEOUT.
+        A model with a single response yields that one. Raises like ``perform``, and TIMEOUT.
         """
         responses = self._find(operation.model, operation.version).stream(operation)
         async with aclosing(responses) as pulled:
             while True:
-                # Around each pull and not around the loop: between two pulls the caller's own
-                # code runs, and a timeout would cancel that.
+                # The timeout is around each pull, not around the loop: between two pulls the
+                # caller's own code runs, which a timeout must not cancel.
                 try:
                     async with asyncio.timeout(self._deadline(call) - time.monotonic()):
                         response = await anext(pulled, None)
@@ -169,7 +172,7 @@ class BuiltinBackend:
                 yield response
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
     def _find(self, name: str, version: str) -> Model:
         model = self._models.get(name)
@@ -193,6 +196,6 @@ def _late(request: InferRequest) -> GatewayError:
 
 
 def _ranks_much(request: InferRequest) -> bool:
-    """Whether finding the classes that ``request`` asks for takes long."""
-    size = sum(len(each.data) for each in request.inputs)
-    return size > _RANKED_HERE and any(CLASSES in each.parameters for each in request.outputs)
+    """Return whether finding the classes that ``request`` wants takes long."""
+    size = sum(len(tensor.data) for tensor in request.inputs)
+    return size > _RANKED_HERE and any(CLASSES in tensor.parameters for tensor in request.outputs)

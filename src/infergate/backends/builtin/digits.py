@@ -1,9 +1,9 @@
-"""``digits``: a small classifier of handwritten digits, trained, with its weights.
+"""``digits``: a small trained classifier of handwritten digits, shipped with its weights.
 
 An image is 8 by 8 pixels from 0 (paper) to 16 (ink), row by row, as in the Optical Recognition of
 Handwritten Digits data set (E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, CC BY 4.0;
-the copy that scikit-learn bundles). The model scales them itself. Ask for
-``classification: 1`` on SCORES and this image reads as ``…:7:seven``::
+the copy that scikit-learn bundles). The model scales them itself. Request ``classification: 1`` of
+SCORES, and this image is read as ``…:7:seven``::
 
      0  0  5 13 16 16  6  0
      0  0 12  6  4 13  9  0
@@ -14,8 +14,8 @@ the copy that scikit-learn bundles). The model scales them itself. Ask for
      0  0  0 15  1  0  0  0
      0  0  6 11  0  0  0  0
 
-The network is one hidden layer of 48 rectified units and a softmax. ``train_digits.py`` made
-``digits.npz``; of the fifth of the data set that training never saw it reads 98 % rightly.
+The network has one hidden layer of 48 rectified units and a softmax. ``train_digits.py`` produced
+``digits.npz``; on the fifth of the data set that was held out, 98 % of the predictions are right.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Digits(UnaryModel):
 
     @property
     def metadata(self) -> ModelMetadata:
-        """See :class:`Model`."""
+        """The model's metadata."""
         return self.signature.metadata
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """See :class:`Model`. Pixels that are not finite give scores that may be NaN."""
+        """Return the probabilities. Pixels that are not finite give scores that may be NaN."""
         images = self.signature.accept(request)["IMAGE"].numpy()
         scores = scores_of(images.reshape(len(images), 64), weights())
         return self.signature.answer(request, (tensor_of("SCORES", Datatype.FP32, scores),))
@@ -75,15 +75,15 @@ class Digits(UnaryModel):
 
 @cache
 def weights() -> Mapping[str, Floats]:
-    """The trained arrays, read at the first request."""
+    """Return the trained arrays, which are loaded at the first request."""
     path = resources.files(__package__).joinpath("digits.npz")
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 
 def scores_of(pixels: npt.NDArray[Any], trained: Mapping[str, Floats]) -> Floats:
-    """The network's probabilities [n,10] for ``pixels`` [n,64] from 0 to INK."""
-    with np.errstate(all="ignore"):  # a client's NaN or Infinity is its own affair
+    """Return the network's probabilities [n,10] for ``pixels`` [n,64] from 0 to MAX_PIXEL."""
+    with np.errstate(all="ignore"):  # clients may send NaN or Infinity
         hidden = pixels / np.float32(INK) @ trained["hidden"] + trained["hidden_bias"]
         logits = np.maximum(hidden, 0) @ trained["output"] + trained["output_bias"]
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))

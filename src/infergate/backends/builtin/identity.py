@@ -1,4 +1,4 @@
-"""``identity``: every input comes back as it went in."""
+"""``identity``: returns every input unchanged."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _INPUT: Final = re.compile(r"INPUT(0|[1-9][0-9]{0,3})")
 class Identity(UnaryModel):
     """INPUT0, INPUT1 … of any datatype and shape → OUTPUT0, OUTPUT1 …, on the same memory.
 
-    Metadata can name neither an open number of inputs nor a free datatype: it declares one FP32
-    pair of one free dimension and tells the rest as a property.
+    Metadata can express neither an open number of inputs nor a free datatype: it declares one FP32
+    pair with one free dimension and describes the rest in a property.
     """
 
     signature: Final = Signature(
@@ -37,26 +37,26 @@ class Identity(UnaryModel):
 
     @property
     def metadata(self) -> ModelMetadata:
-        """See :class:`Model`."""
+        """The model's metadata."""
         return self.signature.metadata
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """See :class:`Model`."""
-        given = by_name(request.inputs)
-        if not given:
+        """Return the inputs as outputs. Raises BAD_REQUEST for other names."""
+        inputs = by_name(request.inputs)
+        if not inputs:
             raise invalid(
                 f"expected at least 1 input but got 0 inputs for model '{self.signature.model}'. "
                 "Please provide 'INPUT0'."
             )
-        returned = [self._returned(tensor) for tensor in given.values()]
+        returned = [self._returned(tensor) for tensor in inputs.values()]
         check_outputs(self.signature.model, request.outputs, (t.name for t in returned))
         return self.signature.answer(request, returned)
 
     def _returned(self, tensor: Tensor) -> Tensor:
-        number = _INPUT.fullmatch(tensor.name)
-        if number is None:
+        match = _INPUT.fullmatch(tensor.name)
+        if match is None:
             raise invalid(
                 f"unexpected inference input '{tensor.name}' for model '{self.signature.model}', "
                 "allowed inputs are: INPUT0, INPUT1 ..."
             )
-        return Tensor(f"OUTPUT{number[1]}", tensor.datatype, tensor.shape, tensor.data)
+        return Tensor(f"OUTPUT{match[1]}", tensor.datatype, tensor.shape, tensor.data)

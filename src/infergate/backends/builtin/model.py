@@ -1,9 +1,9 @@
-"""What an embedded model is, and how it checks a request and words an answer.
+"""The contract of an embedded model, its checks of requests and the form of its responses.
 
-*Rule 1.* ``Signature.accept`` comes first: a model that refuses a request has computed and
-remembered nothing of it.
-*Rule 2.* Refusals read like Triton's (``src/infer_request.cc`` of its core), so that people find
-them in a search engine.
+- ``Signature.checked_inputs`` comes first: a model that refuses a request has neither computed nor
+  stored anything for it.
+- Error texts follow Triton's (``src/infer_request.cc`` of its core), so that a search engine finds
+  them.
 """
 
 from __future__ import annotations
@@ -37,35 +37,36 @@ class Model(Protocol):
         ...
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """The one answer to ``request``. Raises BAD_REQUEST; UNSUPPORTED if it gives several."""
+        """Return the one response to ``request``. Raises BAD_REQUEST; UNSUPPORTED if the model
+        sends several."""
         ...
 
     def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
-        """All answers to ``request``, each made when it is pulled. Raises BAD_REQUEST.
+        """Yield all responses to ``request``, each computed when it is pulled. Raises BAD_REQUEST.
 
-        Closing it gives up the rest.
+        Closing the generator cancels the rest.
         """
         ...
 
 
 class UnaryModel(abc.ABC):
-    """A model with one answer a request: as a stream, that one."""
+    """A model with one response per request, which is also its whole stream."""
 
     @abc.abstractmethod
     def infer(self, request: InferRequest) -> InferResponse:
-        """See :meth:`Model.infer`."""
+        """Return the one response to ``request``."""
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
-        """See :meth:`Model.stream`."""
+        """Yield the one response to ``request``."""
         yield replace(self.infer(request), last=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a model takes and gives.
+    """The inputs and outputs of a model.
 
-    Where ``max_batch_size`` is not 0 the first dimension of every shape is the batch.
-    ``labels`` name the classes of an output. The last two as in :class:`ModelMetadata`.
+    If ``max_batch_size`` is not 0, the first dimension of every shape is the batch. ``labels`` are
+    the class names of outputs. ``decoupled`` and ``sequence_batching`` are as in ``ModelMetadata``.
     """
 
     model: str
@@ -79,7 +80,7 @@ class Signature:
 
     @property
     def metadata(self) -> ModelMetadata:
-        """As told to clients; ``max_batch_size`` is a property."""
+        """The metadata for clients, with ``max_batch_size`` as a property."""
         return ModelMetadata(
             name=self.model,
             versions=(VERSION,),
@@ -93,24 +94,25 @@ class Signature:
         )
 
     def accept(self, request: InferRequest) -> dict[str, Tensor]:
-        """The inputs of ``request`` by name, all there and as declared. Raises BAD_REQUEST."""
+        """Return the inputs of ``request`` by name, complete and as declared. Raises
+        BAD_REQUEST."""
         check_outputs(self.model, request.outputs, {output.name for output in self.outputs})
-        given = by_name(request.inputs)
-        wanted = {declared.name: declared for declared in self.inputs}
-        for name in given:
-            if name not in wanted:
+        inputs = by_name(request.inputs)
+        declarations = {declared.name: declared for declared in self.inputs}
+        for name in inputs:
+            if name not in declarations:
                 raise invalid(f"unexpected inference input '{name}' for model '{self.model}'")
-        if missing := [name for name in wanted if name not in given]:
+        if missing_names := [name for name in declarations if name not in inputs]:
             raise invalid(
-                f"expected {len(wanted)} inputs but got {len(given)} inputs for model "
-                f"'{self.model}'. Got input(s) {list(given)}, but missing required input(s) "
-                f"{missing}. Please provide all required input(s)."
+                f"expected {len(declarations)} inputs but got {len(inputs)} inputs for model "
+                f"'{self.model}'. Got input(s) {list(inputs)}, but missing required input(s) "
+                f"{missing_names}. Please provide all required input(s)."
             )
-        for name, declared in wanted.items():
-            self._check_form(given[name], declared)
+        for name, declared in declarations.items():
+            self._check_form(inputs[name], declared)
         if self.max_batch_size:
-            self._check_batch(list(given.values()))
-        return given
+            self._check_batch(list(inputs.values()))
+        return inputs
 
     def _check_form(self, tensor: Tensor, declared: TensorMetadata) -> None:
         if tensor.datatype.value != declared.datatype:
@@ -119,8 +121,8 @@ class Signature:
                 f"model '{self.model}' expects '{declared.datatype}'"
             )
         if len(tensor.shape) != len(declared.shape) or any(
-            wanted not in (-1, found)
-            for found, wanted in zip(tensor.shape, declared.shape, strict=True)
+            expected not in (-1, actual)
+            for actual, expected in zip(tensor.shape, declared.shape, strict=True)
         ):
             raise invalid(
                 f"unexpected shape for input '{tensor.name}' for model '{self.model}'. "
@@ -142,7 +144,8 @@ class Signature:
                 )
 
     def answer(self, request: InferRequest, outputs: Iterable[Tensor]) -> InferResponse:
-        """``outputs`` (all of the model's) as ``request``, once accepted, wants them."""
+        """Return the response to ``request``, which was checked, with those of ``outputs`` that it
+        wants."""
         batch_rank = 1 if self.max_batch_size else 0
         return InferResponse(
             model=self.model,
@@ -158,7 +161,8 @@ def select(
     batch_rank: int,
     labels: Mapping[str, Sequence[str]],
 ) -> tuple[Tensor, ...]:
-    """The outputs that are ``wanted``, in that order and classified where asked; all if none."""
+    """Return the ``wanted`` outputs in that order, classified where requested; all if none are
+    named."""
     if not wanted:
         return tuple(outputs.values())
     chosen = []
@@ -172,7 +176,8 @@ def select(
 
 
 def check_outputs(model: str, wanted: Sequence[RequestedOutput], known: Iterable[str]) -> None:
-    """Raises BAD_REQUEST where an output is unknown, asked for twice or asked for wrongly."""
+    """Raise BAD_REQUEST for an output that is unknown, requested twice or requested with wrong
+    parameters."""
     known = frozenset(known)
     seen = set()
     for output in wanted:
@@ -185,17 +190,17 @@ def check_outputs(model: str, wanted: Sequence[RequestedOutput], known: Iterable
 
 
 def by_name(tensors: Iterable[Tensor]) -> dict[str, Tensor]:
-    """``tensors`` by name. Raises BAD_REQUEST where one comes twice."""
-    found: dict[str, Tensor] = {}
+    """Return ``tensors`` by name. Raises BAD_REQUEST for a name that occurs twice."""
+    result: dict[str, Tensor] = {}
     for tensor in tensors:
-        if tensor.name in found:
+        if tensor.name in result:
             raise invalid(f"input '{tensor.name}' already exists in request")
-        found[tensor.name] = tensor
-    return found
+        result[tensor.name] = tensor
+    return result
 
 
 def invalid(public: str) -> GatewayError:
-    """The client's mistake, as a model tells it."""
+    """Return the error for a client's mistake, as coming from a model."""
     return GatewayError(Kind.BAD_REQUEST, public, origin=Origin.BACKEND)
 
 

@@ -1,4 +1,4 @@
-"""``repeat``: a decoupled model, which gives several responses a request."""
+"""``repeat``: a decoupled model, which sends several responses per request."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, 
 from infergate.core.tensor import tensor_of
 
 Sleep = Callable[[float], Awaitable[object]]
-"""Waits so many seconds."""
+"""Sleeps for the given number of seconds."""
 
 
 class Repeat:
-    """IN INT32 [-1], DELAY UINT32 [-1] (ms) → one response an element, each after its delay.
+    """IN INT32 [-1], DELAY UINT32 [-1] (ms) → one response per element, each after its delay.
 
     A response holds OUT INT32 [1], the element, and IDX UINT32 [1], its index.
     """
@@ -36,11 +36,11 @@ class Repeat:
 
     @property
     def metadata(self) -> ModelMetadata:
-        """See :class:`Model`."""
+        """The model's metadata."""
         return self.signature.metadata
 
-    def infer(self, request: InferRequest) -> InferResponse:  # noqa: ARG002 - the contract's name
-        """Raises UNSUPPORTED: one answer cannot hold several responses."""
+    def infer(self, request: InferRequest) -> InferResponse:  # noqa: ARG002 - protocol
+        """Raise UNSUPPORTED: one response cannot hold several."""
         raise GatewayError(
             Kind.UNSUPPORTED,
             "model 'repeat' sends several responses a request: use a stream",
@@ -48,9 +48,9 @@ class Repeat:
         )
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
-        """See :class:`Model`. Raises BAD_REQUEST where IN and DELAY differ in length."""
-        given = self.signature.accept(request)
-        values, delays = given["IN"].numpy(), given["DELAY"].numpy()
+        """Yield one response per element. Raises BAD_REQUEST if IN and DELAY differ in length."""
+        inputs = self.signature.accept(request)
+        values, delays = inputs["IN"].numpy(), inputs["DELAY"].numpy()
         if len(values) != len(delays):
             raise invalid(
                 f"input 'DELAY' must have as many elements as input 'IN' for model 'repeat': "

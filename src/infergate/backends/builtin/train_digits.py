@@ -1,4 +1,4 @@
-"""Trains ``digits`` and writes its weights and the held-out images of its test.
+"""Train ``digits`` and write its weights and the held-out images of its test.
 
 Not imported by infergate. Needs scikit-learn for its bundled copy of the data set::
 
@@ -24,64 +24,64 @@ BATCH: Final = 32
 RATE: Final = 2e-3
 DECAY: Final = 1e-4
 SHIPPED: Final = 40
-"""Held-out images that go into the test."""
+"""Held-out images that are written for the test."""
 
 
 def train(pixels: Floats, labels: npt.NDArray[Any]) -> dict[str, Floats]:
-    """Weights fitted by Adam to the cross-entropy of ``pixels`` [n,64] and ``labels`` [n]."""
-    dice = np.random.default_rng(SEED)
+    """Fit weights with Adam to the cross-entropy of ``pixels`` [n,64] and ``labels`` [n]."""
+    rng = np.random.default_rng(SEED)
     fitted = {
-        "hidden": dice.normal(0, (2 / 64) ** 0.5, (64, HIDDEN)).astype(np.float32),
+        "hidden": rng.normal(0, (2 / 64) ** 0.5, (64, HIDDEN)).astype(np.float32),
         "hidden_bias": np.zeros(HIDDEN, np.float32),
-        "output": dice.normal(0, (2 / HIDDEN) ** 0.5, (HIDDEN, 10)).astype(np.float32),
+        "output": rng.normal(0, (2 / HIDDEN) ** 0.5, (HIDDEN, 10)).astype(np.float32),
         "output_bias": np.zeros(10, np.float32),
     }
-    first = {name: np.zeros_like(value) for name, value in fitted.items()}
-    second = {name: np.zeros_like(value) for name, value in fitted.items()}
+    first_moment = {name: np.zeros_like(value) for name, value in fitted.items()}
+    second_moment = {name: np.zeros_like(value) for name, value in fitted.items()}
     step = 0
     for _ in range(EPOCHS):
-        order = dice.permutation(len(pixels))
+        order = rng.permutation(len(pixels))
         for start in range(0, len(order), BATCH):
-            chosen = order[start : start + BATCH]
+            batch = order[start : start + BATCH]
             step += 1
-            for name, slope in slopes(pixels[chosen], labels[chosen], fitted).items():
-                first[name] += 0.1 * (slope - first[name])
-                second[name] += 0.001 * (slope**2 - second[name])
-                mean = first[name] / (1 - 0.9**step)
-                spread = np.sqrt(second[name] / (1 - 0.999**step)) + 1e-8
-                fitted[name] -= RATE * (mean / spread + DECAY * fitted[name])
+            for name, gradient in slopes(pixels[batch], labels[batch], fitted).items():
+                first_moment[name] += 0.1 * (gradient - first_moment[name])
+                second_moment[name] += 0.001 * (gradient**2 - second_moment[name])
+                mean = first_moment[name] / (1 - 0.9**step)
+                deviation = np.sqrt(second_moment[name] / (1 - 0.999**step)) + 1e-8
+                fitted[name] -= RATE * (mean / deviation + DECAY * fitted[name])
     return fitted
 
 
 def slopes(
     pixels: Floats, labels: npt.NDArray[Any], fitted: dict[str, Floats]
 ) -> dict[str, Floats]:
-    """The gradient of the mean cross-entropy."""
+    """Return the gradient of the mean cross-entropy."""
     active = np.maximum(pixels / np.float32(INK) @ fitted["hidden"] + fitted["hidden_bias"], 0)
     error = scores_of(pixels, fitted)
     error[np.arange(len(labels)), labels] -= 1
     error /= len(labels)
-    below = (error @ fitted["output"].T) * (active > 0)
+    hidden_error = (error @ fitted["output"].T) * (active > 0)
     return {
-        "hidden": (pixels / np.float32(INK)).T @ below,
-        "hidden_bias": below.sum(axis=0),
+        "hidden": (pixels / np.float32(INK)).T @ hidden_error,
+        "hidden_bias": hidden_error.sum(axis=0),
         "output": active.T @ error,
         "output_bias": error.sum(axis=0),
     }
 
 
 def main(weights_path: Path, held_out_path: Path) -> None:
-    """Split, train, tell the accuracy on the held-out fifth, write both files."""
-    # By name, for it is no dependency of the project.
+    """Split the data, train, print the accuracy on the held-out fifth, write both files."""
+    # Imported by name because it is not a dependency of the project.
     data = importlib.import_module("sklearn.datasets").load_digits()
     pixels, labels = data.data.astype(np.float32), data.target
     order = np.random.default_rng(SEED).permutation(len(labels))
-    held, learnt = order[: len(order) // 5], order[len(order) // 5 :]
-    fitted = train(pixels[learnt], labels[learnt])
-    right = scores_of(pixels[held], fitted).argmax(axis=1) == labels[held]
-    print(f"held out: {right.mean():.2%} of {len(held)} right")  # noqa: T201
+    held_out, training = order[: len(order) // 5], order[len(order) // 5 :]
+    fitted = train(pixels[training], labels[training])
+    is_correct = scores_of(pixels[held_out], fitted).argmax(axis=1) == labels[held_out]
+    print(f"held out: {is_correct.mean():.2%} of {len(held_out)} correct")  # noqa: T201
     np.savez_compressed(weights_path, allow_pickle=False, **fitted)
-    shipped = held[:SHIPPED]
+    shipped = held_out[:SHIPPED]
     images = pixels[shipped].astype(np.uint8).reshape(-1, 8, 8)
     np.savez_compressed(
         held_out_path, allow_pickle=False, images=images, labels=labels[shipped].astype(np.uint8)
