@@ -164,5 +164,5 @@ async def a_second_signal_ends_all(site: Site) -> None:
     log = running.log.read_text()
     assert "second signal: stopping at once" in log
     assert "stopped" in log
-    assert "has ended" not in log
+    assert " ended: " not in log
     assert "Traceback" not in log

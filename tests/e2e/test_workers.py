@@ -238,7 +238,7 @@ async def all_drain(running: Infergate) -> None:
     assert not (running.log.parent / "gp.sock").exists()
     log = running.log.read_text()
     assert "SIGTERM: draining" in log
-    assert "has ended" not in log
+    assert " ended: " not in log
     assert "Traceback" not in log
 
 

@@ -61,7 +61,7 @@ def test_a_helper_that_dies_takes_its_one_request_along() -> None:
             assert status == b"500"
             until(lambda: post(gateway.http, PATH, DEAR).status == 200, "another helper serves")
         assert 1 <= counted(gateway, outcome="internal") <= 3
-        assert "a process beside ended with -9" in gateway.log.read_text()
+        assert "a helper process ended with exit code -9" in gateway.log.read_text()
 
 
 def _helper_killed(gateway: Infergate) -> bytes:

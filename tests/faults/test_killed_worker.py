@@ -161,7 +161,7 @@ async def crash_again_and_again(running: Infergate, crashing: Path) -> None:
     kill(killed)
 
     def waits() -> list[float]:
-        found = re.findall(r"exit code 7; another one starts in (\S+) s", running.log.read_text())
+        found = re.findall(r"exit code 7; restarting it in (\S+) s", running.log.read_text())
         return [float(each) for each in found]
 
     await asyncio.to_thread(until, lambda: len(waits()) >= 4, "it is tried again")
@@ -202,5 +202,5 @@ def test_the_first_that_cannot_begin_ends_the_whole(crashing: Path, tmp_path: Pa
         capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
     assert done.returncode == 7
-    assert re.search(r"worker \d has ended: exit code 7", done.stderr)
+    assert re.search(r"worker \d ended: exit code 7", done.stderr)
     assert "Traceback" not in done.stderr

@@ -1,17 +1,17 @@
-"""The queue of jobs that wait for a helper process, shared fairly between clients.
+"""A queue of jobs for helper processes that is fair between clients.
 
-*Strategy.* Weighted fair queueing on two levels: a helper goes to the client (an identity, else an
-address) whose first job would end first if all clients were served at once, and within it to the
-connection for which that holds. Time is measured in the estimated costs of jobs, so small jobs of
-one client pass large ones of another.
+*Strategy.* Weighted fair queueing on two levels. A free helper goes to the client (an identity,
+else an address) whose first job would finish first if all clients were served at once, and within
+that client to the connection for which the same holds. Time is measured in estimated job costs, so
+small jobs of one client pass large jobs of another.
 
-*Rule 1.* The jobs of one connection keep their order.
-*Rule 2.* A client may occupy at most as much of the queue as is free, so one that fills the queue
-leaves half of it to the others. The same holds for the connections of one client, which may be
-several clients behind one address: a job without room replaces the last jobs of the client's
-connection that has most waiting, unless its own would then have as much.
-*Rule 3.* No job waits for ever: the clock rises with each job that is taken, by its cost over the
-number of those who share, and later jobs of others start at the clock.
+*Rule 1.* Jobs of one connection keep their order.
+*Rule 2.* A client may occupy no more of the queue than is free, so a client that fills the queue
+leaves half of it to others. The same applies to the connections of a client, because they may be
+several clients behind one address. A job that does not fit replaces the last jobs of the client's
+heaviest connection, unless its own connection would then be as heavy.
+*Rule 3.* No job waits forever: the virtual clock advances with each job taken, by its cost divided
+by the number of sharing flows, and jobs of new flows start at the clock.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 MAX_WAITING: Final = 1024
 MAX_COST: Final = 1024 * MIB
-"""Jobs that wait at once, and the bytes that they go through. One client alone has half of both,
-one connection alone a third."""
+"""The maximum number of waiting jobs, and the maximum bytes that they process. A single client gets
+half of both, a single connection a third."""
 
 
 @dataclass(slots=True)
 class _Flow(Generic[T]):
-    """The waiting jobs of one connection, or of all connections of a client (``flows``). ``start``
-    is the virtual time at which the first of them begins."""
+    """The waiting jobs of one connection, or the connections of a client (``flows``). ``start`` is
+    the virtual time at which the first job begins."""
 
     start: float
     jobs: deque[tuple[int, T]] = field(default_factory=deque)
@@ -45,8 +45,8 @@ class _Flow(Generic[T]):
     cost: int = 0
 
     def next(self, max_cost: float) -> tuple[float, str, int]:
-        """The flow that comes next among those whose first job costs at most ``max_cost``: when
-        that job ends in virtual time, its name, and the cost. Infinity where there is none."""
+        """Return the flow that is next among those whose first job costs at most ``max_cost``: the
+        job's virtual finish time (infinity if there is none), the flow's name, and the cost."""
         best = (math.inf, "", 0)
         for name, flow in self.flows.items():
             cost = flow.jobs[0][0] if flow.jobs else flow.next(max_cost)[2]
@@ -56,14 +56,14 @@ class _Flow(Generic[T]):
         return best
 
     def add(self, name: str) -> _Flow[T]:
-        """The flow ``name``, which starts now where it has nothing waiting."""
+        """Return the flow ``name``; a new flow starts at the clock."""
         flow = self.flows.get(name)
         if flow is None:
             flow = self.flows[name] = _Flow(self.clock)
         return flow
 
     def advance(self, name: str, end: float, cost: int) -> None:
-        """A job of the flow ``name`` was taken, which ends at ``end``."""
+        """Record that a job of the flow ``name`` was taken, which finishes at ``end``."""
         flow = self.flows[name]
         flow.start = end
         self.clock += cost / len(self.flows)
@@ -71,19 +71,19 @@ class _Flow(Generic[T]):
             del self.flows[name]
 
     def grow(self, cost: int) -> None:
-        """One job more (of a positive ``cost``)."""
+        """Count one more job, of a positive ``cost``."""
         self.count += 1
         self.cost += cost
 
     def shrink(self, cost: int) -> None:
-        """One job less."""
+        """Count one job less."""
         self.count -= 1
         self.cost -= cost
 
 
 class FairQueue(Generic[T]):
-    """At most ``max_waiting`` jobs that cost at most ``max_cost`` together. Pure decisions; each
-    job is another object."""
+    """Holds at most ``max_waiting`` jobs with a total cost of at most ``max_cost``. It makes
+    decisions only, without I/O; jobs are distinct objects."""
 
     def __init__(self, max_waiting: int, max_cost: int) -> None:
         self._max_waiting: Final = max_waiting
@@ -94,35 +94,35 @@ class FairQueue(Generic[T]):
         return self._root.count
 
     def put(self, client: str, connection: str, cost: int, job: T) -> Sequence[T]:
-        """Add ``job``, where it has room. Returns the jobs that are refused and do not wait: none;
-        ``job``; or the last ones of another connection of this client, which waited until now."""
+        """Add ``job`` if it fits. Return the rejected jobs: none, ``job`` itself, or the last jobs
+        of another connection of the client, which are removed from the queue."""
         cost = max(cost, 1)
-        root, refused = self._root, list[T]()
+        root, rejected = self._root, list[T]()
         group = root.flows.get(client) or _Flow[T](0.0)
         flow = group.flows.get(connection) or _Flow[T](0.0)
-        # What the client may have is what is free, and a connection what is left of that.
-        costly = group.cost + flow.cost + cost > self._max_cost - root.cost
-        if costly or group.count + flow.count >= self._max_waiting - root.count:
-            refused = self._replace(group, flow, cost, costly=costly)
-            if not refused:
+        # The client may use as much as is free, and its connection what remains of that.
+        exceeds_cost = group.cost + flow.cost + cost > self._max_cost - root.cost
+        if exceeds_cost or group.count + flow.count >= self._max_waiting - root.count:
+            rejected = self._replace(group, flow, cost, costly=exceeds_cost)
+            if not rejected:
                 return (job,)
         group = root.add(client)
         flow = group.add(connection)
         flow.jobs.append((cost, job))
-        for each in (root, group, flow):
-            each.grow(cost)
-        return refused
+        for level in (root, group, flow):
+            level.grow(cost)
+        return rejected
 
     def _replace(self, group: _Flow[T], flow: _Flow[T], cost: int, *, costly: bool) -> list[T]:
-        """Remove the last jobs of the heaviest flow of ``group``, so many that a job of ``cost``
-        replaces them; none where ``flow`` would be as heavy with it. Weight is what lacks room:
-        the cost, if ``costly``, else the number of jobs."""
+        """Remove the last jobs of the heaviest flow of ``group`` to make room for a job of
+        ``cost``; remove none if ``flow`` would be as heavy with it. Weight is the exceeded
+        quantity: the cost if ``costly``, else the number of jobs."""
 
         def weight(cost: int, count: int) -> tuple[int, int]:
             return (cost, count) if costly else (count, cost)
 
         flows, removed = group.flows, list[T]()
-        name = max(flows, key=lambda each: weight(flows[each].cost, flows[each].count), default="")
+        name = max(flows, key=lambda item: weight(flows[item].cost, flows[item].count), default="")
         heaviest = flows.get(name, flow)
         if weight(heaviest.cost, heaviest.count) <= weight(flow.cost + cost, flow.count + 1):
             return removed
@@ -131,15 +131,15 @@ class FairQueue(Generic[T]):
             freed, last = heaviest.jobs.pop()
             removed.append(last)
             lacking -= freed
-            for each in (self._root, group, heaviest):
-                each.shrink(freed)
+            for item in (self._root, group, heaviest):
+                item.shrink(freed)
         if not heaviest.count:
             del flows[name]
         return removed
 
     def take(self, max_cost: float = math.inf) -> T | None:
-        """Remove and return the job whose turn it is, among those that are their connection's first
-        and cost at most ``max_cost``; None where there is none."""
+        """Remove and return the next job, among those that are first in their connection and cost
+        at most ``max_cost``; None if there is none."""
         root = self._root
         end, client, cost = root.next(max_cost)
         if not cost:
@@ -148,21 +148,21 @@ class FairQueue(Generic[T]):
         end_here, connection, _ = group.next(max_cost)
         flow = group.flows[connection]
         _, job = flow.jobs.popleft()
-        for each in (root, group, flow):
-            each.shrink(cost)
+        for level in (root, group, flow):
+            level.shrink(cost)
         group.advance(connection, end_here, cost)
         root.advance(client, end, cost)
         return job
 
     def discard(self, client: str, connection: str, job: T) -> None:
-        """``job`` waits no longer, if it did."""
+        """Remove ``job`` if it is still waiting."""
         group = self._root.flows.get(client)
         flow = None if group is None else group.flows.get(connection)
         if group is None or flow is None:
             return
-        for place, (cost, each) in enumerate(flow.jobs):
-            if each is job:
-                del flow.jobs[place]
+        for position, (cost, waiting) in enumerate(flow.jobs):
+            if waiting is job:
+                del flow.jobs[position]
                 for level in (self._root, group, flow):
                     level.shrink(cost)
                 if not flow.count:

@@ -1,9 +1,8 @@
-"""The file that the processes share, as one of them sees it.
+"""The file shared by the serving process and its helpers, as mapped into one process.
 
-*Rule 1.* It stays mapped at one place as long as the process lives: so the place of a buffer in the
-file is told by its address.
-*Rule 2.* Pages are had from the system before they are used: where there is none, that is an
-OSError, and not a SIGBUS.
+*Rule 1.* The mapping never moves, so a buffer's address gives its offset in the file.
+*Rule 2.* Pages are allocated before they are used, so that a lack of memory is an OSError, not a
+SIGBUS.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from infergate.core.tensor import Buffer
 _Byte = ctypes.c_char
 Memory = npt.NDArray[np.uint8]
 SPACE: Final = 8192 * MIB
-"""Its length. It takes memory where it was written to."""
+"""Length of the file. Only pages that were allocated use memory."""
 LONG: Final = 64 * KIB
-"""Buffers from this size on go through it."""
+"""Buffers of at least this size are passed through the file."""
 
 
 class Mapped:
-    """The file ``fd`` as one of the processes sees it."""
+    """The file ``fd``, mapped into this process."""
 
     def __init__(self, fd: int) -> None:
         self.fd: Final = fd
@@ -37,32 +36,33 @@ class Mapped:
         self._begin: Final = _address(self.bytes)
 
     def view(self, place: int, size: int) -> memoryview:
-        """``size`` bytes from ``place``."""
+        """Return ``size`` bytes at the offset."""
         return self.bytes[place : place + size].data
 
     def place(self, buffer: Buffer | Memory) -> int | None:
-        """Where ``buffer`` lies; None: elsewhere."""
+        """Return the offset of ``buffer`` in the file; None if it lies elsewhere."""
         try:
-            place = _address(buffer) - self._begin
-        except TypeError:  # it is read only, so it is none of these
+            offset = _address(buffer) - self._begin
+        except TypeError:  # read-only buffers never lie in the file
             return None
-        return place if 0 <= place < SPACE else None
+        return offset if 0 <= offset < SPACE else None
 
     def have(self, begin: int, end: int) -> None:
-        """Rule 2. Raises OSError."""
+        """Allocate the pages of a range of the file (Rule 2). Raises OSError."""
         if begin < end:
             os.posix_fallocate(self.fd, begin, end - begin)
 
     def give_back(self, place: int, size: int) -> None:
-        """The memory of whole pages; the file stays as long."""
+        """Release the memory of whole pages. The file keeps its length."""
         self._map.madvise(mmap.MADV_REMOVE, place, size)
 
 
 def _address(buffer: Buffer | Memory) -> int:
-    """Of one that is not empty. numpy takes five times as long to tell."""
+    """Return the address of a buffer that is not empty. numpy's own way takes five times as
+    long."""
     return ctypes.addressof(_Byte.from_buffer(buffer))  # type: ignore[arg-type]  # an array is one
 
 
 def whole_pages(size: int) -> int:
-    """The bytes of all pages that ``size`` bytes need."""
+    """Round ``size`` up to whole pages."""
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

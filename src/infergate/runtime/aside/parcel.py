@@ -1,7 +1,7 @@
-"""Arguments and results on their way between processes.
+"""Serializes arguments and results for transfer between processes.
 
-*Strategy.* Objects are pickled; their long buffers lie in memory that both processes have mapped
-(``shared``), and the pickle only says where.
+*Strategy.* Objects are pickled, but long buffers lie in memory that both processes have mapped
+(``shared_buffer``), and the pickle refers to them by offset.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from infergate.core.tensor import Buffer
 from infergate.runtime.aside.mapped import LONG
 
 HEAD: Final = struct.Struct("<QQQQQ")
-"""Before each pickle on a pipe: its length, how much of it is the function's, and of the block for
-the answer its place, its size, and how many bytes of it have memory."""
+"""The header before each pickle on a pipe: its length; the length of the pickled function in it;
+and the response block's offset, size, and number of allocated bytes."""
 
 Lay = Callable[[Buffer], "int | None"]
-"""Where a long buffer lies from now on; None: it has no room there, and is pickled."""
+"""Places a long buffer in shared memory and returns its offset; None: no room, so it is pickled."""
 
 
 def pack(value: Any, lay: Lay) -> bytes:
-    """The pickle of ``value``."""
+    """Pickle ``value``."""
     file = io.BytesIO()
     _Packer(file, lay).dump(value)
     return file.getvalue()
 
 
 def unpack(pickled: bytes | bytearray, take: Callable[[int, int], Any]) -> Any:
-    """What was packed. Long buffers are what ``take`` makes of their place and size."""
+    """Unpickle a value. ``get_buffer`` returns a long buffer by offset and size."""
     return _Unpacker(io.BytesIO(pickled), take).load()
 
 
@@ -44,7 +44,8 @@ class _Packer(pickle.Pickler):
         self._lay = lay
 
     def reducer_override(self, value: Any) -> Any:
-        """Errors: pickle would call ``type(value)`` with ``args``, which are not all it takes."""
+        """Pickle errors by their attributes, because by default pickle would call ``type(value)``
+        with ``args`` only."""
         if isinstance(value, GatewayError):
             return _error, (type(value), value.args, vars(value))
         return NotImplemented
@@ -52,8 +53,8 @@ class _Packer(pickle.Pickler):
     def persistent_id(self, value: Any) -> tuple[int, int] | None:
         if type(value) not in _BUFFERS or len(value) < LONG:
             return None
-        place = self._lay(value)
-        return None if place is None else (place, len(value))
+        offset = self._lay(value)
+        return None if offset is None else (offset, len(value))
 
 
 class _Unpacker(pickle.Unpickler):
@@ -90,4 +91,4 @@ _REDUCERS: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
     MappingProxyType: _reduce_mapping,
     memoryview: _reduce_view,
 }
-"""How that is pickled which pickle knows nothing of, or not enough."""
+"""Reducers for types that pickle does not support, or not for this purpose."""

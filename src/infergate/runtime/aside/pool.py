@@ -1,15 +1,15 @@
-"""The processes beside, and who may use which.
+"""The pool of helper processes and the assignment of jobs to them.
 
-*Strategy.* Each place in the pool starts its process when it is first used, and again where that
-has died. A process does one job at a time; jobs that find none free wait in a bounded queue that is
-fair between clients (``fairness``). Answers come in by callbacks of the pipe, so no task waits for
-them. A process starts whether or not its first caller waits for that: its caller may be in a hurry.
-*Rule 1.* What a caller asked is never done twice: a process that dies takes its job with it.
-*Rule 2.* What a process reads or writes in shared memory stays until it has answered, whatever
-became of its caller.
-*Rule 3.* A job whose caller goes away leaves the queue at once. One that runs may end, for a new
-process costs more than most jobs; a long one is killed.
-*Rule 4.* Large jobs leave one process free for the others, where there are several.
+*Strategy.* Each slot of the pool starts its process on first use, and again if it has died. A
+process runs one job at a time; further jobs wait in a bounded queue that is fair between clients
+(``fairness``). Responses arrive through pipe callbacks, so no task waits for them. A process that
+is starting continues to start if its first caller gives up.
+*Rule 1.* No job runs twice: if a process dies, its job fails.
+*Rule 2.* Shared memory that a process reads or writes stays allocated until the process has
+responded, even if the caller is gone.
+*Rule 3.* A cancelled job leaves the queue at once. A running one may finish, because a new process
+costs more than most jobs; after a grace period it is killed.
+*Rule 4.* Large jobs leave one process free for others, if there are several.
 """
 
 from __future__ import annotations
@@ -36,42 +36,44 @@ from infergate.runtime.aside.shared import Shared, shared
 T = TypeVar("T")
 _LEAST: Final = 1 * MIB
 _TIMES: Final = 4
-"""Room for an answer, by what it is made of: a number of 8 bytes takes up to 25 as text, and one of
-2 bytes of text takes 8. Only what is used of it takes memory; what does not fit is pickled."""
+"""The capacity for a response, as a multiple of its input: a number of 8 bytes takes up to 25 as
+text, and a number written in 2 bytes of text takes 8. Only the used part takes memory; whatever
+does not fit is pickled."""
 _LONGEST: Final = 300.0
-"""Seconds that a job may take: a hundred times what the worst document of the default size does. A
-process that takes longer hangs, and would keep its place for ever."""
+"""Seconds that a job may take: a hundred times what the worst document of the default size takes. A
+process that takes longer is stuck and would block its slot."""
 _ABANDONED: Final = 2.0
-"""Seconds that a job may go on without its caller: several times what a new process costs."""
+"""Seconds that a job may continue after its caller is gone: several times the cost of a new
+process."""
 _SLICE: Final = 4 * MIB
-"""Bytes that are copied at once: they take the event loop 4 ms."""
+"""Bytes copied at a time, which block the event loop for 4 ms."""
 LARGE: Final = 4 * MIB
-"""Jobs that cost more never occupy the last free process."""
+"""Jobs of a higher cost never take the last free process."""
 PATIENCE: Final = 30.0
-"""Seconds for waiting and work where the caller has set no deadline: the default timeout of
-backends, which begins when a request is sent."""
+"""Seconds to wait and work if the caller has set no deadline: the default timeout of backends,
+which starts when a request is sent."""
 _RETRY_AFTER: Final = 1.0
 _PROGRAM: Final = (
     "import sys; sys.path[:] = sys.argv[2:]; "
     "from infergate.runtime.aside.process import main; main(int(sys.argv[1]))"
 )
-"""Modules are found where this process finds them: ``-m`` would look in the working directory
-first, and knows nothing of what this process has added to its path."""
+"""The helper uses this process's module path: ``-m`` would search the working directory first and
+ignore entries added at run time."""
 _log = logging.getLogger(__name__)
 
 
 class Pool:
-    """``most`` processes (over 0); implements :class:`infergate.core.aside.Aside`. Waiting,
-    refusals and waiting times are counted in ``tally``."""
+    """A pool of up to ``max_processes`` (at least 1); implements
+    :class:`infergate.core.offload.Offload`. ``counters`` receives queue statistics."""
 
     def __init__(self, most: int, tally: Tally | None = None) -> None:
-        room = _Room()
-        self._places: Final = [_Place(self._freed, room) for _ in range(most)]
+        job_memory = _Room()
+        self._places: Final = [_Place(self._freed, job_memory) for _ in range(most)]
         self._free: Final = list(self._places)
         self._queue: Final = FairQueue[asyncio.Future[_Place]](MAX_WAITING, MAX_COST)
         self._tally: Final = tally or Tally()
 
-    async def run(  # noqa: PLR0913 - see Aside
+    async def run(  # noqa: PLR0913 - the signature of Offload
         self,
         deadline: float | None,
         function: Callable[..., T],
@@ -81,24 +83,25 @@ class Pool:
         memory: MemoryShare = UNLIMITED,
         size: int = 0,
     ) -> T:
-        """``function(*arguments)`` by another process; all of it is pickled. ``client`` is who
-        shares the queue fairly with others: an identity or address, and a connection; ``cost`` is
-        an estimate of the bytes that the job goes through. From its beginning to its end, whatever
-        becomes of its caller, ``size`` bytes are counted in ``memory`` for what it allocates.
+        """Return ``function(*arguments)``, run by a helper process; all of it is pickled.
+        ``client`` (identity or address, and connection) identifies the caller to the fair queue;
+        ``cost`` estimates the bytes that the job processes. While the job runs, ``size`` bytes are
+        charged to ``memory``, even if the caller is gone.
 
-        Raises what it raises (GatewayError, else RuntimeError), TIMEOUT at ``deadline`` (of
-        ``time.monotonic``, which is the loop's clock; None: after ``PATIENCE``), INTERNAL where the
-        process died, OVERLOADED where the queue is full or the system has no room for one.
+        Raises the function's own GatewayError (any other error becomes a RuntimeError), TIMEOUT at
+        ``deadline`` (on the clock of ``time.monotonic`` and the event loop; None: after
+        ``DEFAULT_TIMEOUT_SECONDS``), INTERNAL if the process died, and OVERLOADED if the queue is
+        full or the system lacks memory.
         """
-        place: _Place | None = None
+        slot: _Place | None = None
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + PATIENCE
         try:
             async with asyncio.timeout_at(deadline):
-                place = self._take_now(cost) or await self._wait(client, cost)
-                value = await place.do((function, arguments), cost, memory, size)
+                slot = self._take_now(cost) or await self._wait(client, cost)
+                value = await slot.do((function, arguments), cost, memory, size)
         except TimeoutError:
-            if place is None:
+            if slot is None:
                 self._tally.expired += 1
             raise GatewayError(
                 Kind.TIMEOUT, "the deadline passed before the message was read or written"
@@ -106,7 +109,7 @@ class Pool:
         except OSError as error:
             raise GatewayError(
                 Kind.OVERLOADED,
-                "there is no room to read or write so long a message",
+                "the system lacks the resources to read or write a message of this length",
                 detail=str(error),
                 retry_after=_RETRY_AFTER,
             ) from error
@@ -118,59 +121,58 @@ class Pool:
         return None
 
     def _max_cost(self) -> float:
-        """Rule 4, where a process is free."""
+        """Return the highest cost that a free process may be given now (Rule 4)."""
         return LARGE if len(self._free) == 1 < len(self._places) else math.inf
 
     async def _wait(self, client: tuple[str, str], cost: int) -> _Place:
-        """Wait for a process. Raises OVERLOADED."""
+        """Wait for a slot. Raises OVERLOADED."""
         tally, loop = self._tally, asyncio.get_running_loop()
         waiter: asyncio.Future[_Place] = loop.create_future()
-        for refused in self._queue.put(*client, cost, waiter):
-            if not refused.done():  # else its caller has just gone away
+        for rejected in self._queue.put(*client, cost, waiter):
+            if not rejected.done():  # done: its caller was just cancelled
                 tally.refused += 1
-                refused.set_exception(_full())
+                rejected.set_exception(_full())
         tally.waiting += 1
-        began = loop.time()
-        self._assign()  # a small job may have the process that large ones leave free
+        started = loop.time()
+        self._assign()  # a small job may take the process that large jobs leave free
         try:
-            place = await waiter
+            slot = await waiter
         except asyncio.CancelledError:  # also at the deadline
             if waiter.cancelled():
                 self._queue.discard(*client, waiter)
-            elif waiter.exception() is None:  # it was called at the same moment
+            elif waiter.exception() is None:  # the slot was assigned at the same moment
                 self._freed(waiter.result())
             raise
         finally:
             tally.waiting -= 1
-        tally.waited.add(loop.time() - began)
-        return place
+        tally.waited.add(loop.time() - started)
+        return slot
 
     def _freed(self, place: _Place) -> None:
         self._free.append(place)
         self._assign()
 
     def _assign(self) -> None:
-        """Give free processes to those who wait."""
+        """Assign free slots to waiting jobs."""
         while self._free and (waiter := self._queue.take(self._max_cost())) is not None:
-            if not waiter.done():  # else its caller has just gone away
+            if not waiter.done():  # done: its caller was just cancelled
                 waiter.set_result(self._free.pop())
 
     async def close(self) -> None:
-        """End all processes, whatever they are at."""
-        await asyncio.gather(*(place.end() for place in self._places))
+        """Stop all processes at once."""
+        await asyncio.gather(*(slot.end() for slot in self._places))
 
 
 class _Room:
-    """Memory for ``jobs``, those that are being done. What they take is an upper bound and given
-    back soon, so a job that finds too little left waits for them, and is refused only where there
-    are none."""
+    """The memory accounts of running jobs. Their sizes are upper bounds and released soon, so a job
+    that exceeds the budget waits for running jobs, and is rejected only if there are none."""
 
     def __init__(self) -> None:
         self.jobs = 0
         self._waiting: list[asyncio.Future[None]] = []
 
     async def grow(self, memory: MemoryShare, size: int) -> None:
-        """``memory.grow(size)``. Raises OVERLOADED."""
+        """Charge ``size`` bytes to ``memory``, waiting if needed. Raises OVERLOADED."""
         while True:
             try:
                 return memory.grow(size)
@@ -182,15 +184,15 @@ class _Room:
             await waiter
 
     def changed(self) -> None:
-        """A job is over: let those who wait try again."""
+        """Let waiting jobs try again after a job has ended."""
         waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            if not each.done():
-                each.set_result(None)
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 class _Place:
-    """Room for one process. ``freed`` is called after each ``do``, whatever became of it."""
+    """A slot for one process. ``on_free`` is called after each ``run``, whatever its result."""
 
     def __init__(self, freed: Callable[[_Place], None], room: _Room) -> None:
         self._freed: Final = freed
@@ -198,13 +200,13 @@ class _Place:
         self._started: asyncio.Task[_Process] | None = None
 
     async def do(self, job: Any, cost: int, memory: MemoryShare, size: int) -> Any:
-        """``job``, for which ``size`` bytes are counted."""
+        """Run ``job``, charging ``size`` bytes for it."""
         account: DetachedMemory = UNLIMITED
-        counted = False
+        is_counted = False
 
-        def over() -> None:
+        def release() -> None:
             account.close()
-            self._room.jobs -= counted
+            self._room.jobs -= is_counted
             self._room.changed()
             self._freed(self)
 
@@ -213,21 +215,21 @@ class _Place:
             await self._room.grow(memory, size)
             account = memory.detach(size)
             self._room.jobs += 1
-            counted = True
-            answer = await process.send(job, cost, over)
+            is_counted = True
+            response = await process.send(job, cost, release)
         except BaseException:
-            over()
+            release()
             raise
         try:
-            return await answer
+            return await response
         finally:
-            del answer  # it knows its error, which knows this frame, and the job
+            del response  # its error refers to this frame, and thereby to the job
 
     async def _living(self) -> _Process:
-        started = self._started
-        if started is None or (started.done() and _is_lost(started)):
-            started = self._started = asyncio.create_task(_start())
-        return await asyncio.shield(started)
+        starting = self._started
+        if starting is None or (starting.done() and _is_lost(starting)):
+            starting = self._started = asyncio.create_task(_start())
+        return await asyncio.shield(starting)
 
     async def end(self) -> None:
         if self._started is None:
@@ -242,23 +244,24 @@ class _Place:
 def _full() -> GatewayError:
     return GatewayError(
         Kind.OVERLOADED,
-        "too many long messages of this client wait for a helper process",
+        "too many long messages of this client are waiting for a helper process",
         retry_after=_RETRY_AFTER,
         limit="runtime.aside.fairness.MAX_COST",
     )
 
 
 def _is_lost(started: asyncio.Task[_Process]) -> bool:
-    """Whether what was started is no more, or never was."""
+    """Return whether the process has ended or failed to start."""
     if started.cancelled() or started.exception() is not None:
         return True
     return started.result().lost.done()
 
 
 def _flags() -> list[str]:
-    """Of this interpreter, such as ``-I`` and ``-W``; multiprocessing passes the same."""
-    found: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
-    return found
+    """Return the options of this interpreter, such as ``-I`` and ``-W``, as multiprocessing
+    does."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+    return flags
 
 
 async def _start() -> _Process:
@@ -273,19 +276,19 @@ async def _start() -> _Process:
         str(fd),
         *sys.path,
         pass_fds=(fd,),
-        stderr=None,  # this process's own
+        stderr=None,  # inherited
     )
     return process
 
 
 @functools.lru_cache
 def _known(function: Callable[..., Any]) -> bytes:
-    """Its pickle. Each is asked for over and over, and holds nothing of one request."""
+    """Return the pickled function. The same few functions recur, and hold nothing of a request."""
     return pack(function, lambda _: None)
 
 
 class _Laid:
-    """A job's long buffers, each where the other process finds it: where it is, or to be copied."""
+    """The long buffers of a job: already in shared memory, or to be copied there."""
 
     def __init__(self, memory: Shared) -> None:
         self._memory: Final = memory
@@ -294,65 +297,67 @@ class _Laid:
         self.size = 0
 
     def lay(self, buffer: Buffer) -> int | None:
-        """See ``parcel.Lay``. Raises OSError."""
+        """Return the buffer's offset in shared memory, as ``PlaceBuffer``. Raises OSError."""
         self.size += len(buffer)
-        place = self._memory.mapped.place(buffer)
-        if place is None:
+        offset = self._memory.mapped.place(buffer)
+        if offset is None:
             copy = self._memory.filled(len(buffer))
-            place = self._memory.mapped.place(copy)
-            if place is not None:
+            offset = self._memory.mapped.place(copy)
+            if offset is not None:
                 self.held.append(copy)
                 self._sources.append(buffer)
-        return place
+        return offset
 
     async def copy(self) -> None:
-        """Fill what was laid, a slice in each turn of the event loop."""
-        first = True
+        """Copy the buffers, one slice per turn of the event loop."""
+        is_first = True
         for copy, buffer in zip(self.held, self._sources, strict=True):
             source = memoryview(buffer)
             for start in range(0, len(copy), _SLICE):
-                if not first:
+                if not is_first:
                     await asyncio.sleep(0)
-                first = False
+                is_first = False
                 copy[start : start + _SLICE] = source[start : start + _SLICE]
         self._sources.clear()
 
 
 class _Process(asyncio.SubprocessProtocol):
-    """A process beside, as this one sees it. ``lost`` is done when it is no more."""
+    """A helper process, seen from the serving process. ``ended`` is done when it has ended."""
 
     def __init__(self, memory: Shared) -> None:
         self._memory: Final = memory
         self._received: Final = bytearray()
         self._answer: asyncio.Future[Any] | None = None
-        self._held: tuple[Any, ...] = ()  # what lies in shared memory, for as long as it works
-        self._room = memoryview(b"")  # for its answer
+        self._held: tuple[Any, ...] = ()  # keeps shared memory allocated during a job
+        self._room = memoryview(b"")  # for the response
         self.lost: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is none by name
+        # uvloop's transport is not a subclass
         self._transport = cast("asyncio.SubprocessTransport", transport)
 
     async def send(self, job: Any, cost: int, taken: Callable[[], None]) -> asyncio.Future[Any]:
-        """The answer to ``job``, which goes through ``cost`` bytes at most. ``taken`` is called
-        when the answer is here, or will never be. Raises OSError, and INTERNAL where the process
-        ends before it has the job."""
+        """Send ``job``, which processes at most ``cost`` bytes, and return a future of its result.
+        ``on_finished`` is called when the result has arrived or will never arrive. Raises OSError,
+        and INTERNAL if the process ends before it has received the job."""
         function, arguments = job
-        laid = _Laid(self._memory)
-        known = _known(function)
-        pickled = known + pack(arguments, laid.lay)
-        await laid.copy()
+        buffers = _Laid(self._memory)
+        pickled_function = _known(function)
+        pickled = pickled_function + pack(arguments, buffers.lay)
+        await buffers.copy()
         if self.lost.done():
             raise self._ended()
-        room = self._memory.room(max(_LEAST, _TIMES * laid.size, cost))
-        place = self._memory.mapped.place(room)
-        if place is None:
-            head = HEAD.pack(len(pickled), len(known), 0, 0, 0)
+        block = self._memory.room(max(_LEAST, _TIMES * buffers.size, cost))
+        offset = self._memory.mapped.place(block)
+        if offset is None:
+            header = HEAD.pack(len(pickled), len(pickled_function), 0, 0, 0)
         else:
-            head = HEAD.pack(len(pickled), len(known), place, len(room), self._memory.had(place))
-        self._held, self._room = (job, laid.held), room
+            header = HEAD.pack(
+                len(pickled), len(pickled_function), offset, len(block), self._memory.had(offset)
+            )
+        self._held, self._room = (job, buffers.held), block
         jobs = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
-        jobs.write(head + pickled)
+        jobs.write(header + pickled)
         loop = asyncio.get_running_loop()
         self._answer = loop.create_future()
         self._watch = loop.call_later(_LONGEST, self.kill)
@@ -361,31 +366,32 @@ class _Process(asyncio.SubprocessProtocol):
         return self._answer
 
     def _abandon(self, answer: asyncio.Future[Any]) -> None:
-        """Rule 3."""
+        """Start the grace period of a job whose caller is gone (Rule 3)."""
         if answer.cancelled() and answer is self._answer:
             self._watch.cancel()
             self._watch = asyncio.get_running_loop().call_later(_ABANDONED, self.kill)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        del fd  # the only one
+        del fd  # there is only one pipe for output
         received = self._received
         received += data
         if len(received) < HEAD.size:
             return
-        length, _, place, size, had = HEAD.unpack_from(received)
+        length, _, block_offset, size, allocated = HEAD.unpack_from(received)
         if len(received) < HEAD.size + length:
             return
         try:
             if size:
-                self._memory.has(place, had)
-            room = self._room
+                self._memory.has(block_offset, allocated)
+            block = self._room
             value, error = unpack(
-                received[HEAD.size :], lambda at, size: room[at - place : at - place + size]
+                received[HEAD.size :],
+                lambda offset, size: block[offset - block_offset : offset - block_offset + size],
             )
             received.clear()
-        except Exception:  # noqa: BLE001 - the process has to go, whatever it was
-            _log.exception("an answer of a process beside cannot be read", extra=BUG)
-            self.kill()  # whoever waits is told when it is no more
+        except Exception:  # noqa: BLE001 - after any failure the process must be replaced
+            _log.exception("cannot read the response of a helper process", extra=BUG)
+            self.kill()  # the caller receives an error when the process has ended
             return
         self._settle(value, error)
 
@@ -402,21 +408,21 @@ class _Process(asyncio.SubprocessProtocol):
         return GatewayError(
             Kind.INTERNAL,
             "internal error",
-            detail=f"a process beside ended with {self._transport.get_returncode()}",
+            detail=f"a helper process ended with exit code {self._transport.get_returncode()}",
         )
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
-        answer, self._answer = self._answer, None
-        assert answer is not None
+        result, self._answer = self._answer, None
+        assert result is not None
         self._watch.cancel()
         self._held, self._room = (), memoryview(b"")
-        if not answer.done():  # the caller may have gone away
+        if not result.done():  # done: the caller was cancelled
             if error is None:
-                answer.set_result(value)
+                result.set_result(value)
             else:
-                answer.set_exception(error)
+                result.set_exception(error)
         self._taken()
 
     def kill(self) -> None:
-        """End it at once: it keeps nothing."""
+        """End the process at once."""
         self._transport.close()

@@ -1,7 +1,7 @@
-"""The process beside: does one job after another until its input ends.
+"""The helper process: runs one job after another until its input ends.
 
-A job is a function of a module of this package and its arguments; the answer tells whether it
-returned or raised, and what. On both pipes a ``HEAD`` goes before each pickle.
+A job is a function of this package and its arguments; the response is the returned value or the
+error. On both pipes a header precedes each pickle.
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ from infergate.runtime.aside.parcel import HEAD, pack, unpack
 from infergate.runtime.memory import keep_freed_memory, release_freed_memory
 
 _NICE: Final = 5
-"""Whoever asks for little is not to wait for long text: the process that serves goes first."""
+"""Small requests must not wait for long text, so the serving process has priority."""
 IDLE: Final = 2.0
-"""Seconds without a job after which a process gives back memory: starting another costs more than
-keeping it, but the documents that it read may have left hundreds of MiB."""
+"""Seconds without a job after which a helper releases memory: starting another process would cost
+more than keeping this one, but past documents may have left hundreds of MiB."""
 _ALIGNED: Final = 64
-"""Where each buffer begins, so that numpy reads numbers where they are."""
+"""Alignment of buffers, which lets numpy use them in place."""
 
 
 def main(fd: int) -> None:
-    """Serve the process that has started this one and shares the file ``fd`` with it."""
-    # A signal to the whole group is for the process that serves, which ends this one.
+    """Serve the process that started this one and shares the file ``fd``."""
+    # A signal to the process group is meant for the serving process, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.nice(_NICE)
     keep_freed_memory()
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever is printed must not be taken for an answer
+    os.dup2(2, 1)  # printed text must not be mistaken for a response
     _serve(Mapped(fd), sys.stdin.buffer, answers)
 
 
 def _serve(mapped: Mapped, jobs: BinaryIO, answers: BinaryIO) -> None:
-    """Until ``jobs`` ends: then the process that asks is gone."""
-    while head := _next_head(jobs):
-        length, known, place, size, had = HEAD.unpack(head)
-        block = _Block(mapped, place, size, had)
-        function = _function(jobs.read(known))
-        pickled = pack(_outcome(function, jobs.read(length - known), mapped), block.lay)
-        answers.write(HEAD.pack(len(pickled), 0, place, size, block.had) + pickled)
+    """Run jobs until the pipe ends, which means that the serving process is gone."""
+    while header := _next_head(jobs):
+        length, function_length, offset, size, allocated = HEAD.unpack(header)
+        block = _Block(mapped, offset, size, allocated)
+        function = _function(jobs.read(function_length))
+        pickled = pack(_outcome(function, jobs.read(length - function_length), mapped), block.lay)
+        answers.write(HEAD.pack(len(pickled), 0, offset, size, block.had) + pickled)
         answers.flush()
 
 
 def _next_head(jobs: BinaryIO) -> bytes:
-    """The head of the next job; empty at the end. Where none comes for a while, freed memory goes
-    back to the kernel."""
-    # A job is written whole and only after the answer to the one before: nothing is buffered.
+    """Return the header of the next job, empty at the end. Freed memory is returned to the kernel
+    after a while without jobs."""
+    # A job is sent whole and only after the previous response, so the reader buffers nothing.
     if not select.select([jobs], [], [], IDLE)[0]:
         release_freed_memory()
     return jobs.read(HEAD.size)
 
 
 class _Block:
-    """Where the answer's long buffers go: ``size`` bytes from ``place``, of which ``had`` have
-    memory."""
+    """The block of shared memory for a response: ``size`` bytes at ``offset``, of which the first
+    ``allocated`` are allocated."""
 
     def __init__(self, mapped: Mapped, place: int, size: int, had: int) -> None:
         self._mapped = mapped
@@ -75,15 +75,15 @@ class _Block:
         self.had = had
 
     def lay(self, buffer: Buffer) -> int | None:
-        """See ``parcel.Lay``."""
+        """Copy ``buffer`` into the block, as ``PlaceBuffer``."""
         begin = -(-self._filled // _ALIGNED) * _ALIGNED
         end = begin + len(buffer)
         if end > self._size:
             return None
         if end > self.had:
-            had = whole_pages(end)
-            self._mapped.have(self._place + self.had, self._place + had)
-            self.had = had
+            allocated = whole_pages(end)
+            self._mapped.have(self._place + self.had, self._place + allocated)
+            self.had = allocated
         self._filled = end
         self._mapped.view(self._place + begin, len(buffer))[:] = buffer
         return self._place + begin
@@ -91,8 +91,8 @@ class _Block:
 
 @functools.lru_cache
 def _function(pickled: bytes) -> Callable[..., Any]:
-    found: Callable[..., Any] = pickle.loads(pickled)  # noqa: S301 - from the process that serves
-    return found
+    function: Callable[..., Any] = pickle.loads(pickled)  # noqa: S301 - from the serving process
+    return function
 
 
 def _outcome(
@@ -103,5 +103,5 @@ def _outcome(
         return function(*arguments), None
     except GatewayError as error:
         return None, error.with_traceback(None)
-    except Exception:  # noqa: BLE001 - told to the process that asked, which logs it
+    except Exception:  # noqa: BLE001 - the serving process logs it
         return None, RuntimeError(traceback.format_exc())

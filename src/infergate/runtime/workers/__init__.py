@@ -1,6 +1,10 @@
-"""Several processes that serve as one: who starts them, what they tell each other.
+"""Several worker processes that serve as one gateway, and their supervisor.
 
-*Strategy.* The supervisor binds every address and hands the sockets to the workers, fresh
-interpreters that accept from them together; whatever becomes of one, the sockets stay and the
-others go on. It has no listener but the admin's. See docs/decisions/0025-workers.md.
+The supervisor binds every address and passes the sockets to the workers, fresh interpreters that
+accept from them together. If a worker dies, the sockets stay open and the other workers go on. The
+supervisor itself listens only on the admin address. See docs/decisions/0025-workers.md.
+
+Entry point: ``supervisor.Supervisor``. Reading order: ``supervisor``, ``spawn`` (a worker process,
+seen from the supervisor), ``process`` (the worker's side), ``messages`` over a ``channel``,
+``sockets``, and the shared files (``files``, ``log_lock``).
 """

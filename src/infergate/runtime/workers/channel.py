@@ -1,7 +1,7 @@
-"""Questions and answers between two processes, both ways, over a pair of sockets.
+"""Requests and responses between two processes, in both directions, over a socket pair.
 
-*Strategy.* Each message is a pickle after its length: both ends are the same program, and nobody
-else has the sockets. Answers come in any order.
+*Strategy.* Each message is a pickle with its length in front: both ends are the same program, and
+no other process has the sockets. Responses may arrive in any order.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from infergate.core.vocabulary import BUG
 
 _log = logging.getLogger(__name__)
 _HEAD: Final = struct.Struct("<QQB")
-"""The length of what follows, the number of the question, and which of these it is:"""
+"""The length of the pickle, the request number, and the type of the message:"""
 _QUESTION, _ANSWER, _FAILURE = range(3)
 _AT_ONCE: Final = 200
-"""Descriptors in one message; the system takes 253."""
+"""Descriptors sent in one message; Linux allows 253."""
 
 
-class Failed(Exception):  # noqa: N818 - of a question
-    """The other end could not do it; the text says why."""
+class Failed(Exception):  # noqa: N818
+    """The other process could not fulfill the request; the text says why."""
 
 
-class Lost(Exception):  # noqa: N818 - of a process
-    """The other end is no more."""
+class Lost(Exception):  # noqa: N818
+    """The other process has ended."""
 
 
 class Channel(asyncio.Protocol):
-    """One end. ``answer`` is what the other is answered; what it raises is told as a failure.
-    ``lost`` is done when the other end is closed."""
+    """One end of the connection. ``handle`` returns the response to a request; its errors are
+    reported to the other end. ``closed`` is done when the connection is closed."""
 
     def __init__(self, answer: Callable[[Any], Awaitable[Any]]) -> None:
         self._answer: Final = answer
@@ -47,53 +47,54 @@ class Channel(asyncio.Protocol):
         self.lost: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
 
     async def ask(self, question: object) -> Any:
-        """The answer. Raises Failed, Lost."""
+        """Send a request and return the response. Raises RequestFailedError and
+        ChannelClosedError."""
         if self.lost.done():
             raise Lost("the other process has ended")
-        number = next(self._numbers)
-        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+        request_id = next(self._numbers)
+        response = self._asked[request_id] = asyncio.get_running_loop().create_future()
         try:
-            self._send(number, _QUESTION, question)
-            return await answered
+            self._send(request_id, _QUESTION, question)
+            return await response
         finally:
-            del self._asked[number]
+            del self._asked[request_id]
 
     def close(self) -> None:
-        """Ask and answer nothing more."""
+        """Close the connection."""
         self._transport.close()
 
     def _send(self, number: int, kind: int, value: object) -> None:
         pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         self._transport.writelines((_HEAD.pack(len(pickled), number, kind), pickled))
 
-    # ---- what asyncio tells
+    # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's is none by name
+        """Keep the transport."""
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
-        """Some of a message, or several."""
+        """Handle the messages that are complete."""
         received = self._received
         received += data
         while len(received) >= _HEAD.size:
-            length, number, kind = _HEAD.unpack_from(received)
+            length, request_id, kind = _HEAD.unpack_from(received)
             end = _HEAD.size + length
             if len(received) < end:
                 return
-            value = pickle.loads(received[_HEAD.size : end])  # noqa: S301 - our own program's
+            value = pickle.loads(received[_HEAD.size : end])  # noqa: S301 - sent by our own process
             del received[:end]
-            self._take(number, kind, value)
+            self._take(request_id, kind, value)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The other process has ended, or this end was closed."""
+        """Fail all pending requests."""
         del exc
         self.lost.set_result(None)
         for task in self._answering:
             task.cancel()
-        for asked in self._asked.values():
-            if not asked.done():
-                asked.set_exception(Lost("the other process has ended"))
+        for response in self._asked.values():
+            if not response.done():
+                response.set_exception(Lost("the other process has ended"))
 
     def _take(self, number: int, kind: int, value: Any) -> None:
         if kind == _QUESTION:
@@ -101,40 +102,40 @@ class Channel(asyncio.Protocol):
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
             return
-        asked = self._asked.get(number)
-        if asked is None or asked.done():
-            return  # who asked has gone away
+        response = self._asked.get(number)
+        if response is None or response.done():
+            return  # the caller was cancelled
         if kind == _ANSWER:
-            asked.set_result(value)
+            response.set_result(value)
         else:
-            asked.set_exception(Failed(value))
+            response.set_exception(Failed(value))
 
     async def _respond(self, number: int, question: Any) -> None:
         try:
             value = await self._answer(question)
         except Failed as error:
             self._send(number, _FAILURE, str(error))
-        except Exception:  # noqa: BLE001 - told to both: this log, and who asked
-            _log.exception("a bug while answering another process", extra=BUG)
+        except Exception:  # noqa: BLE001 - logged here and reported to the caller
+            _log.exception("bug while handling a request of another process", extra=BUG)
             self._send(number, _FAILURE, "internal error, see the log")
         else:
             self._send(number, _ANSWER, value)
 
 
 def send_descriptors(pipe: socket.socket, descriptors: Sequence[int]) -> None:
-    """Hand them over. Raises OSError where the other end does not take them."""
+    """Send open file descriptors to the other process. Raises OSError."""
     for begin in range(0, len(descriptors), _AT_ONCE):
         socket.send_fds(pipe, [b"x"], list(descriptors[begin : begin + _AT_ONCE]))
 
 
 def receive_descriptors(pipe: socket.socket, count: int) -> list[int]:
-    """``count`` that were sent before. Raises OSError."""
-    found: list[int] = []
-    while len(found) < count:
+    """Receive ``count`` descriptors that were sent before. Raises OSError."""
+    received: list[int] = []
+    while len(received) < count:
         _, descriptors, _, _ = socket.recv_fds(pipe, 1, _AT_ONCE)
         if not descriptors:
-            raise ConnectionError("the descriptors of sockets did not come")
-        for each in descriptors:
-            os.set_inheritable(each, False)  # noqa: FBT003 - its name says it
-        found += descriptors
-    return found
+            raise ConnectionError("no socket descriptors were received")
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)  # noqa: FBT003 - the function's name explains it
+        received += descriptors
+    return received

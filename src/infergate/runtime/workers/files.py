@@ -1,4 +1,4 @@
-"""The files in memory that all workers have open."""
+"""The in-memory files that all workers have open."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from infergate.runtime.workers.lines import Turn
 
 
 class Files(NamedTuple):
-    """Their descriptors. They are made by the supervisor, and outlast every worker."""
+    """Their descriptors, created by the supervisor. They outlast every worker."""
 
     lines: int
-    """Of the turn to write lines."""
+    """The lock for writing log lines."""
     rates: int
-    """Of what rates have counted."""
+    """The shared rate-limit counters."""
 
     @classmethod
     def made(cls) -> Files:
-        """New ones."""
+        """Create the files."""
         return cls(Turn.file(), SharedBuckets.file())
 
     def close(self) -> None:
-        """Nobody is handed them any more."""
-        for each in self:
-            os.close(each)
+        """Close the descriptors; workers keep theirs."""
+        for descriptor in self:
+            os.close(descriptor)

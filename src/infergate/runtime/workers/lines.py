@@ -1,4 +1,4 @@
-"""Who writes to the output that several processes have, one at a time."""
+"""A lock for the log output that several processes share."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from types import TracebackType
 
 
 class Turn:
-    """Held by one process at a time, and let go when that ends, however. A pipe would mix long
-    lines of several: what the system writes at once is 4096 bytes. ``fd`` is a file that all have
-    open."""
+    """Held by one process at a time, and released if that process ends. A pipe could mix long lines
+    of several processes, because only writes up to 4096 bytes are atomic. ``fd`` is a file that all
+    processes have open."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     @staticmethod
     def file() -> int:
-        """The descriptor of a new one."""
+        """Create the file and return its descriptor."""
         return os.memfd_create("infergate-lines")
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""What supervisor and workers ask each other. Each is answered; with what, it says here."""
+"""The requests between supervisor and workers, with the type of each response."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from infergate.core.errors import Kind
 from infergate.transport.base import Address
 
 Given = tuple[tuple[Address, int], ...]
-"""For each address how many descriptors of it come over the other pipe, in this order: of the
-memory with the loads, then of its sockets."""
+"""For each address, the number of its descriptors that are sent over the other socket pair, in this
+order: the memory with the workers' loads, then its sockets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """To a new worker: serve ``config``. None, when it accepts."""
+    """To a new worker: serve ``config``. Response: None, once it accepts connections."""
 
     config: Config
     given: Given
@@ -24,7 +24,8 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """To a worker: do all that may fail of serving ``config`` next. None, when that is done."""
+    """To a worker: do every step of activating ``config`` that can fail. Response: None, when that
+    is done."""
 
     config: Config
     given: Given
@@ -32,30 +33,32 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """To a worker: serve what was prepared. None."""
+    """To a worker: activate the prepared configuration. Response: None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """To a worker: go on as before, whether something was prepared or not. None."""
+    """To a worker: discard the prepared configuration, if there is one. Response: None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """To a worker: its metrics, a piece of them at a time, the first where it is to ``begin`` and
-    else the next. A list of families; an empty one: there are no more."""
+    """To a worker: return the next batch of its metrics, or the first with ``restart``. Response: a
+    list of metric families; empty after the last batch."""
 
     begin: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """To a worker: what the console tells besides metrics. Recalled."""
+    """To a worker: return the recent requests and counters that the console shows. Response:
+    RecentSnapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class CarryOut:
-    """To a worker: ``asked``, which is ``what``, of the console's. JSON, or Refused."""
+    """To a worker: perform the console's action ``action`` with ``arguments``. Response: JSON data,
+    or ErrorResponse."""
 
     what: str
     asked: dict[str, Any]
@@ -63,7 +66,7 @@ class CarryOut:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An answer: a GatewayError, which cannot be pickled."""
+    """A response that carries a GatewayError, which cannot be pickled."""
 
     kind: Kind
     public: str
@@ -71,26 +74,26 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class IsReady:
-    """To a worker: whether it can serve. A bool."""
+    """To a worker: check whether it can serve. Response: bool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """To a worker: fail readiness. None."""
+    """To a worker: fail readiness. Response: None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """To a worker: stop accepting, let requests finish for ``grace`` seconds, end. It may be told
-    once more, to be quicker. None, at once."""
+    """To a worker: stop accepting, let requests finish for ``grace`` seconds, then end. It may be
+    repeated to shorten the grace period. Response: None, at once."""
 
     grace: float
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the gateway has counted of ``model``, told as of ``version``. To a worker: by it; to
-    the supervisor: by all. ModelStatistics."""
+    """Return the statistics of ``model``, reported for ``version``. To a worker: its own; to the
+    supervisor: those of all workers. Response: ModelStatistics."""
 
     model: str
     version: str

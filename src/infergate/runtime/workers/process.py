@@ -1,7 +1,9 @@
-"""A worker's process: serves what the supervisor tells it, on the sockets it is given.
+"""A worker process: serves the configurations that the supervisor sends, on the supervisor's
+sockets.
 
-*Rule 1.* A signal to the whole group is for the supervisor, which tells the workers.
-*Rule 2.* A worker does not outlive its supervisor: another one could not bind the port.
+*Rule 1.* A signal to the process group is meant for the supervisor, which controls the workers.
+*Rule 2.* A worker does not outlive its supervisor, because its sockets would block a new
+supervisor.
 """
 
 from __future__ import annotations
@@ -60,11 +62,11 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main(number: int, engine_name: str, control: int, descriptors: int, *shared: int) -> None:
-    """Be worker ``number``, from 0 on. ``control`` and ``descriptors`` are those of the channel and
-    of the pipe for descriptors, ``shared`` are those of Files."""
-    for each in _SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    if sys.platform == "linux":  # elsewhere it ends when the channel does
+    """Run worker ``number``, counted from 0. ``control`` and ``descriptors`` are the sockets of the
+    channel and for passing descriptors; ``shared`` are the descriptors of the shared files."""
+    for signal_number in _SIGNALS:
+        signal.signal(signal_number, signal.SIG_IGN)
+    if sys.platform == "linux":  # elsewhere the worker ends when the channel closes
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     keep_freed_memory()
     with asyncio.Runner(loop_factory=engine(engine_name).new_loop) as runner:
@@ -73,7 +75,7 @@ def main(number: int, engine_name: str, control: int, descriptors: int, *shared:
 
 
 class _Worker:
-    """See the module."""
+    """The state of the process, and the handlers of the supervisor's requests."""
 
     def __init__(self, number: int, descriptors: socket.socket, files: Files) -> None:
         self._number: Final = number
@@ -93,7 +95,7 @@ class _Worker:
         self._telling: Iterator[list[Metric]] = iter(())
 
     async def work(self, control: int) -> None:
-        """Until told to stop, or the supervisor is no more."""
+        """Serve until told to stop, or until the supervisor ends."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(Complaints())
         _, self._channel = await loop.create_unix_connection(
@@ -103,12 +105,14 @@ class _Worker:
         await self._stopped.wait()
         if self._channel.lost.done():
             _log.error(
-                "the supervisor has ended: so does worker %d", self._number, extra=SUPERVISOR_LOST
+                "worker %d stops because the supervisor has ended",
+                self._number,
+                extra=SUPERVISOR_LOST,
             )
             os._exit(1)
         self._channel.close()
 
-    async def _answer(self, question: Any) -> Any:  # noqa: C901 - a line for each question
+    async def _answer(self, question: Any) -> Any:  # noqa: C901 - one case per message
         match question:
             case Serve(config, given):
                 await self._serve(config, given)
@@ -118,15 +122,15 @@ class _Worker:
                 self._take()
             case Drop():
                 await self._drop()
-            case Tell(begin):
-                if begin:
+            case Tell(restart):
+                if restart:
                     self._telling = in_pieces(self._company.metrics.registry.collect())
                 return next(self._telling, [])
             case Recall():
                 company = self._company
                 return recalled(company.recent, company.metrics, self._number)
-            case CarryOut(what, asked):
-                return await self._carry_out(what, asked)
+            case CarryOut(action, arguments):
+                return await self._carry_out(action, arguments)
             case IsReady():
                 return await self._running.gateway.readiness.ready()
             case Counted(model, version):
@@ -139,7 +143,7 @@ class _Worker:
         return None
 
     async def _carry_out(self, what: str, asked: dict[str, Any]) -> object:
-        from infergate.runtime.console.trying import carried_out  # noqa: PLC0415 - few ask for it
+        from infergate.runtime.console.trying import carried_out  # noqa: PLC0415 - rarely needed
 
         running = self._running
         try:
@@ -147,7 +151,7 @@ class _Worker:
         except GatewayError as error:
             return Refused(error.kind, error.public)
 
-    # ---- what serves
+    # ---- configurations
 
     async def _serve(self, config: Config, given: Given) -> None:
         self._handler = begin(config.log.format)
@@ -192,7 +196,7 @@ class _Worker:
         await self._running.stop(grace)
         self._stopped.set()
 
-    # ---- its sockets
+    # ---- sockets
 
     def _take_sockets(self, given: Given) -> None:
         descriptors = receive_descriptors(self._descriptors, sum(count for _, count in given))
@@ -202,28 +206,28 @@ class _Worker:
             self._given[str(address)] = Bound(
                 tuple(map(_made_of, sockets)), loads=Loads(loads, self._number)
             )
-            os.close(loads)  # it is mapped
+            os.close(loads)  # the mapping stays
 
     async def _bind(self, address: Address) -> Bound:
-        """A Bind."""
+        """Return the received sockets of ``address``; a ``Bind`` function."""
         return self._given.pop(str(address))
 
     def _leave_sockets(self) -> None:
-        """Those that nothing listens on, since something else failed before."""
+        """Close received sockets that no listener uses because an earlier step failed."""
         while self._given:
             self._given.popitem()[1].close()
 
-    # ---- what is asked of all
+    # ---- statistics of all workers
 
     async def _counted(self, model: str, version: str) -> ModelStatistics:
         try:
-            told: ModelStatistics = await self._channel.ask(Counted(model, version))
+            statistics: ModelStatistics = await self._channel.ask(Counted(model, version))
         except (Failed, Lost):
             return self._running.gateway.figures.of(model, version)
-        return told
+        return statistics
 
 
 def _made_of(descriptor: int) -> socket.socket:
-    made = socket.socket(fileno=descriptor)
-    made.setblocking(False)  # noqa: FBT003 - its name says it
-    return made
+    sock = socket.socket(fileno=descriptor)
+    sock.setblocking(False)  # noqa: FBT003 - the method's name explains it
+    return sock

@@ -1,8 +1,8 @@
-"""The sockets of all workers, which the supervisor binds and keeps, and whose what of a
-configuration is.
+"""The listening sockets shared by all workers, and the part of the configuration that each process
+serves.
 
-*Rule.* Workers are told real ports: where any will do, one is found here, and it stays as long as
-that listener says so.
+*Rule.* Workers receive actual ports. If the configuration allows any free port, the supervisor
+finds one, which stays the same as long as the listener is configured so.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from infergate.transport.loads import Loads
 
 _GRAPHPIPE: Final = "graphpipe"
 _NOBODY: Final = 0
-"""Whose place in the loads the supervisor's view of them is: it never tells any."""
+"""The slot in the load table through which the supervisor reads it; it never reports a load
+there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A listener's sockets; ``address`` with the port that it has."""
+    """The sockets of one listener. ``address`` has the actual port."""
 
     address: Address
     bound: Bound
@@ -34,11 +35,11 @@ class Held:
 
     @property
     def descriptors(self) -> list[int]:
-        """What a worker is given of it."""
-        return [self._memory, *(each.fileno() for each in self.bound.sockets)]
+        """The descriptors passed to a worker."""
+        return [self._memory, *(sock.fileno() for sock in self.bound.sockets)]
 
     def close(self) -> None:
-        """Workers that listen there go on."""
+        """Close this process's copies; workers keep listening."""
         self.bound.close()
         os.close(self._memory)
 
@@ -46,53 +47,59 @@ class Held:
 async def held(
     name: str, address: Address, bind: Callable[[Address], Awaitable[Bound]], workers: int
 ) -> Held:
-    """Sockets for the listener ``name``, for so many workers. Raises OSError naming the
-    address."""
+    """Bind the listener ``name`` for a number of workers. Raises OSError naming the address."""
     try:
-        bound = await bind(address)
+        bound_sockets = await bind(address)
     except OSError as error:
         raise OSError(f"listeners.{name}: cannot listen on {address}: {error}") from error
     memory = Loads.file(workers)
-    real = address if address.unix else Address(address.host, bound.port)
-    return Held(real, bound, Loads(memory, _NOBODY), memory)
+    actual = address if address.unix else Address(address.host, bound_sockets.port)
+    return Held(actual, bound_sockets, Loads(memory, _NOBODY), memory)
 
 
 def given(all_held: Iterable[Held]) -> tuple[Given, list[int]]:
-    """What a worker is told of those, and the descriptors that go with it."""
-    listed = [(each.address, each.descriptors) for each in all_held]
-    told = tuple((address, len(descriptors)) for address, descriptors in listed)
-    return told, [each for _, descriptors in listed for each in descriptors]
+    """Return the layout of the sockets for a worker's message, and the descriptors to send with
+    it."""
+    entries = [(item.address, item.descriptors) for item in all_held]
+    layout = tuple((address, len(descriptors)) for address, descriptors in entries)
+    return layout, [item for _, descriptors in entries for item in descriptors]
 
 
-# ---- whose what is
+# ---- dividing the configuration
 
 
 def wanted(config: Config) -> dict[str, Address]:
-    """Where workers listen, by the config's names."""
-    shared = {k: v for k, v in compiled.addresses(config).items() if k != "admin"}
-    return shared | {k: v.address for k, v in compiled.bound_listeners(config).items()}
+    """Return the addresses that workers listen on, by configuration name."""
+    addresses = {
+        name: value for name, value in compiled.addresses(config).items() if name != "admin"
+    }
+    return addresses | {
+        name: value.address for name, value in compiled.bound_listeners(config).items()
+    }
 
 
 def of_worker(config: Config, addresses: Mapping[str, Address]) -> Config:
-    """All of ``config`` but the admin listener; its listeners at ``addresses``."""
-    on = config.listeners
+    """Return the worker's part of ``config``: everything but the admin listener, with listeners at
+    ``addresses``."""
+    listeners = config.listeners
     changes: dict[str, Any] = {"admin": None}
     for name in ("http", "grpc"):
         if name in addresses:
-            changes[name] = _moved(getattr(on, name), addresses[name])
+            changes[name] = _moved(getattr(listeners, name), addresses[name])
     changes[_GRAPHPIPE] = tuple(
-        _moved(each, addresses[f"{_GRAPHPIPE}[{index}]"]) for index, each in enumerate(on.graphpipe)
+        _moved(listener, addresses[f"{_GRAPHPIPE}[{index}]"])
+        for index, listener in enumerate(listeners.graphpipe)
     )
     return _with_listeners(config, changes)
 
 
 def of_supervisor(config: Config) -> Config:
-    """The admin listener alone, and what concerns it."""
-    nothing: dict[str, Any] = {"backends": {}, "routes": (), "models": {}, "helpers": 0}
-    nothing["access"] = None  # the admin listener's keys are its own
+    """Return the supervisor's part of ``config``: the admin listener and its dependencies."""
+    cleared: dict[str, Any] = {"backends": {}, "routes": (), "models": {}, "helpers": 0}
+    cleared["access"] = None  # the admin listener has its own keys
     log = config.log.model_copy(update={"access": False})
     tracing = config.tracing.model_copy(update={"enabled": False})
-    rest = config.model_copy(update={**nothing, "log": log, "tracing": tracing})
+    rest = config.model_copy(update={**cleared, "log": log, "tracing": tracing})
     return _with_listeners(rest, {"http": None, "grpc": None, _GRAPHPIPE: ()})
 
 

@@ -1,4 +1,4 @@
-"""A worker, as its supervisor sees it: a fresh interpreter with two pipes."""
+"""A worker process, seen from the supervisor: a fresh interpreter with two socket pairs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _PROGRAM: Final = (
     "from infergate.runtime.workers.process import main; "
     "main(int(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:7]))"
 )
-"""Modules are found where this process finds them: ``-m`` would look in the working directory
-first, and knows nothing of what this process has added to its path."""
+"""The worker uses this process's module path: ``-m`` would search the working directory first and
+ignore entries added at run time."""
 
 
 class Worker(asyncio.SubprocessProtocol):
-    """A running one. ``ended`` is done, with the exit code (negative: the signal's number), when it
-    is no more; ``channel`` is there once it was begun."""
+    """A running worker. ``exited`` is done, with the exit code (negative: a signal's number), when
+    the process has ended; ``channel`` exists once it was started."""
 
     def __init__(self) -> None:
         self.ended: Final[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
@@ -42,15 +42,15 @@ class Worker(asyncio.SubprocessProtocol):
         files: Files,
         answer: Callable[[Any], Awaitable[Any]],
     ) -> None:
-        """Start the process of worker ``number``; ``answer`` is what its questions are answered.
-        Raises OSError where the system has no room for one."""
+        """Start the process of worker ``number``; ``handle`` responds to its requests. Raises
+        OSError if the system cannot start a process."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         self._descriptors, descriptors = socket.socketpair()
         with theirs, descriptors:
             try:
-                handed = (theirs.fileno(), descriptors.fileno(), *files)
-                arguments = (str(number), engine, *map(str, handed), *sys.path)
+                passed_fds = (theirs.fileno(), descriptors.fileno(), *files)
+                arguments = (str(number), engine, *map(str, passed_fds), *sys.path)
                 await loop.subprocess_exec(
                     lambda: self,
                     sys.executable,
@@ -58,9 +58,9 @@ class Worker(asyncio.SubprocessProtocol):
                     "-c",
                     _PROGRAM,
                     *arguments,
-                    pass_fds=handed,
+                    pass_fds=passed_fds,
                     stdin=subprocess.DEVNULL,
-                    stdout=None,  # this process's own
+                    stdout=None,  # inherited
                     stderr=None,
                 )
             except BaseException:
@@ -74,27 +74,27 @@ class Worker(asyncio.SubprocessProtocol):
         _, self.channel = await loop.create_unix_connection(lambda: Channel(answer), sock=ours)
 
     def hand_over(self, descriptors: Sequence[int]) -> None:
-        """Those that the next question tells of. Raises OSError."""
-        self._descriptors.setblocking(False)  # noqa: FBT003 - its name says it
+        """Send the descriptors that the next request describes. Raises OSError."""
+        self._descriptors.setblocking(False)  # noqa: FBT003 - the method's name explains it
         send_descriptors(self._descriptors, descriptors)
 
     @property
     def is_there(self) -> bool:
-        """Whether its process was begun, and has not ended."""
+        """Whether the process was started and has not ended."""
         return self._process is not None and not self.ended.done()
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the process at once."""
         if self._process is not None and not self.ended.done():
             self._process.kill()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See SubprocessProtocol."""
-        # uvloop's is none by name
+        """Keep the transport."""
+        # uvloop's transport is not a subclass
         self._process = cast("asyncio.SubprocessTransport", transport)
 
     def process_exited(self) -> None:
-        """See SubprocessProtocol."""
+        """Report the exit code."""
         assert self._process is not None
         code = self._process.get_returncode()
         self._process.close()
@@ -103,16 +103,17 @@ class Worker(asyncio.SubprocessProtocol):
 
 
 def told(code: int) -> str:
-    """How a process ended that has this exit code."""
+    """Describe an exit code for a log line."""
     if code >= 0:
         return f"exit code {code}"
     try:
         return signal.Signals(-code).name
-    except ValueError:  # most of those for real time have no name
+    except ValueError:  # most real-time signals have no name
         return f"signal {-code}"
 
 
 def _flags() -> list[str]:
-    """Of this interpreter, such as ``-I`` and ``-W``; multiprocessing passes the same."""
-    found: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
-    return found
+    """Return the options of this interpreter, such as ``-I`` and ``-W``, as multiprocessing
+    does."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+    return flags

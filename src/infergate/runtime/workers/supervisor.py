@@ -1,14 +1,13 @@
-"""Starts the workers, starts them again, and speaks for all of them.
+"""Starts the workers, restarts them, and represents all of them as one gateway.
 
-*Strategy.* To whoever runs it, a supervisor is what one process that serves is: it starts, takes
-configurations, drains and stops (:class:`infergate.runtime.running.Running`). Its own part is one
-of those, with the admin listener alone.
+*Strategy.* A supervisor has the interface of :class:`infergate.runtime.running.RunningGateway`: it
+starts, reloads, drains and stops. It contains a RunningGateway with just the admin listener.
 
-*Rule 1.* Where a worker cannot be started at first, nothing is: its error is the whole's. Later
-ones are started again and again, ever more slowly.
-*Rule 2.* All workers take a configuration, or none. One that ends meanwhile is started with
-whichever serves then.
-*Rule 3.* A worker that does not answer is not waited for: it is told of what it last told.
+*Rule 1.* If a worker cannot start at first, the gateway fails with its error. A worker that ends
+later is restarted again and again, with growing delays.
+*Rule 2.* All workers accept a configuration, or none. A worker that ends meanwhile is restarted
+with the configuration that is active then.
+*Rule 3.* Nothing waits for a worker that does not respond: its last reported metrics are used.
 """
 
 from __future__ import annotations
@@ -77,27 +76,27 @@ from infergate.transport.binding import bound
 
 _log = logging.getLogger("infergate")
 _START: Final = 60.0
-"""Seconds that a worker has from its process to its first request."""
+"""Seconds from a worker's process start until it accepts connections."""
 _CHANGE: Final = 30.0
-"""Seconds that it has to prepare a configuration."""
+"""Seconds for preparing a configuration."""
 _ANSWER: Final = 1.0
-"""Seconds that it has to say how it is."""
+"""Seconds for a status request."""
 _HEARING: Final = 5.0
-"""Seconds that a scrape waits for what workers tell, piece after piece: half of what Prometheus
-waits for all of it."""
+"""Seconds that a scrape waits for the workers' metrics, all batches together: half of Prometheus'
+default timeout."""
 _READY: Final = ANSWER_TIME + _ANSWER
-"""Seconds that it has to say whether it can serve, for which it may ask its backends."""
+"""Seconds for a readiness check, which may contact backends."""
 _TRY: Final = 75.0
-"""Seconds that it has to carry out what the console asks for, which ends in less by itself."""
+"""Seconds for an action of the console, which has a shorter limit of its own."""
 _LAST: Final = 5.0
-"""Seconds that it has to end, besides those that requests may take."""
+"""Seconds that a worker has to end, besides the grace period of requests."""
 _STOPPING: Final = "the gateway is stopping"
 _COMBINE: Final = {"strict": all, "lenient": any}
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where one worker after another serves. ``told`` are the last metrics of the one that does."""
+    """A slot for one worker at a time. ``last_metrics`` are those of its current worker."""
 
     number: int
     worker: Worker | None = None
@@ -107,8 +106,8 @@ class _Place:
 
 
 class Supervisor:
-    """Of ``config.workers`` workers; see the module. ``history`` is what the admin listener tells
-    of configurations."""
+    """Runs ``config.workers`` workers. ``history`` is the configuration history that the admin
+    listener reports."""
 
     def __init__(self, config: Config, history: History) -> None:
         metrics = self._metrics = Metrics()
@@ -121,7 +120,7 @@ class Supervisor:
         self._files: Files | None = Files.made()
         self._past: Final = Summed()
         self._hearing: asyncio.Task[None] | None = None
-        self._named: Config | None = None  # whose names all have of what is past
+        self._named: Config | None = None  # the configuration whose names past metrics were cut to
         self._changing: Final = asyncio.Lock()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._keeping: list[asyncio.Task[None]] = []
@@ -138,113 +137,117 @@ class Supervisor:
 
     @property
     def config(self) -> Config:
-        """The configuration that serves what is asked now."""
+        """The active configuration."""
         return self._config
 
     @property
     def workers(self) -> Workers:
-        """See View."""
+        """The number of workers, and how many of them serve."""
         return Workers(len(self._places), len(self._serving()))
 
     @property
     def addresses(self) -> Mapping[str, Address]:
-        """See View."""
-        return {name: each.address for name, each in self.listeners.items()}
+        """The addresses of all listeners, by configuration name."""
+        return {name: listener.address for name, listener in self.listeners.items()}
 
     async def carry_out(self, what: str, asked: dict[str, Any]) -> dict[str, Any]:
-        """See View: by whichever worker is the first. No other is asked after it: what was sent is
-        not sent again, and what has ended one process would end the next."""
+        """Let the first serving worker perform an action of the console. It is not repeated by
+        another worker: requests are not sent twice, and an action that has ended one process would
+        end the next."""
         serving = self._serving()
         if not serving:
-            raise GatewayError(Kind.OVERLOADED, "no worker serves")
-        told = await self._ask(serving[0][1], CarryOut(what, asked), _TRY)
-        if isinstance(told, Refused):
-            raise GatewayError(told.kind, told.public)
-        if told is None:
-            raise GatewayError(Kind.OVERLOADED, "the worker has not answered; its log may tell why")
-        found: dict[str, Any] = told
-        return found
+            raise GatewayError(Kind.OVERLOADED, "no worker is serving")
+        response = await self._ask(serving[0][1], CarryOut(what, asked), _TRY)
+        if isinstance(response, Refused):
+            raise GatewayError(response.kind, response.public)
+        if response is None:
+            raise GatewayError(Kind.OVERLOADED, "the worker did not respond; its log may tell why")
+        data: dict[str, Any] = response
+        return data
 
     async def recent(self) -> Sequence[Recalled]:
-        """See View."""
-        told: list[Recalled] = await self._ask_all(Recall())
+        """Return the recent requests and counters of all workers, and the supervisor's own
+        metrics."""
+        snapshots: list[Recalled] = await self._ask_all(Recall())
         self._forget()
         families = [*self._metrics.at_a_glance(), *self._past.collect()]
-        return [*told, Recalled(None, {}, (), (), families)]
+        return [*snapshots, Recalled(None, {}, (), (), families)]
 
     @property
     def listeners(self) -> Mapping[str, Addressed]:
-        """By the configuration's names."""
-        found: dict[str, Addressed] = {
+        """The sockets of all listeners, by configuration name."""
+        listeners: dict[str, Addressed] = {
             name: self._held[_key(name, address)] for name, address in wanted(self._config).items()
         }
-        return found | dict(self._own.listeners)
+        return listeners | dict(self._own.listeners)
 
     def _serving(self) -> list[tuple[_Place, Worker]]:
-        return [(each, each.worker) for each in self._places if each.serves and each.worker]
+        return [(slot, slot.worker) for slot in self._places if slot.serves and slot.worker]
 
-    # ---- the beginning
+    # ---- startup
 
     async def start(self) -> None:
-        """Bind every address, start every worker; or nothing. Raises OSError naming the address
-        that is taken, Ended where a worker cannot serve."""
+        """Bind every address and start every worker; if either fails, stop everything. Raises
+        OSError naming an address that cannot be bound, ProcessEndedError if a worker cannot
+        serve."""
         try:
             self._held = await self._bound(self._config, {})
             await self._own.start()
             try:
-                async with asyncio.TaskGroup() as starting:
-                    for each in self._places:
-                        starting.create_task(self._begin(each))
+                async with asyncio.TaskGroup() as tasks:
+                    for slot in self._places:
+                        tasks.create_task(self._begin(slot))
             except ExceptionGroup as group:
                 raise group.exceptions[0] from None
         except BaseException:
             await self.stop(0)
             raise
-        self._keeping = [asyncio.create_task(self._keep(each)) for each in self._places]
+        self._keeping = [asyncio.create_task(self._keep(slot)) for slot in self._places]
 
     async def _bound(self, config: Config, there: Mapping[str, Held]) -> dict[str, Held]:
-        """The sockets of ``config``: those that are ``there``, and new ones. Raises OSError."""
-        found: dict[str, Held] = {}
-        shares = engine(config.engine).bind_grpc
-        addresses = {_key(*each): each for each in wanted(config).items()}
-        left = [each.bound.sockets for key, each in there.items() if key not in addresses]
-        beside = partial(bound, beside=[*chain.from_iterable(left)])
+        """Return the sockets of ``config``: those in ``existing``, and newly bound ones. Raises
+        OSError."""
+        sockets: dict[str, Held] = {}
+        bind_grpc = engine(config.engine).bind_grpc
+        addresses = {_key(*item): item for item in wanted(config).items()}
+        released = [item.bound.sockets for key, item in there.items() if key not in addresses]
+        beside = partial(bound, beside=[*chain.from_iterable(released)])
         try:
             for key, (name, address) in addresses.items():
-                bind = shares if name == "grpc" and shares is not bound else beside
-                known = there.get(key)
-                found[key] = known or await held(name, address, bind, len(self._places))
+                bind = bind_grpc if name == "grpc" and bind_grpc is not bound else beside
+                current = there.get(key)
+                sockets[key] = current or await held(name, address, bind, len(self._places))
         except BaseException:
-            self._close(found, there)
+            self._close(sockets, there)
             raise
-        return found
+        return sockets
 
     @staticmethod
     def _close(these: Mapping[str, Held], kept: Mapping[str, Held]) -> None:
-        """``these``, but for those that are also ``kept``."""
-        for key, each in these.items():
+        """Close the sockets in ``these`` that are not in ``kept``."""
+        for key, sockets in these.items():
             if key not in kept:
-                each.close()
+                sockets.close()
 
     async def _begin(self, place: _Place) -> None:
-        """Have a worker serve there. Raises Ended, OSError."""
+        """Start a worker in ``slot``. Raises ProcessEndedError, OSError."""
         assert self._files is not None
         worker = place.worker = Worker()
         await worker.begin(place.number, self._config.engine, self._files, self._answer)
-        told_of, descriptors = given(self._held.values())
+        layout, descriptors = given(self._held.values())
         try:
             worker.hand_over(descriptors)
             async with asyncio.timeout(_START):
-                await worker.channel.ask(Serve(self._of_worker(self._config, self._held), told_of))
+                await worker.channel.ask(Serve(self._of_worker(self._config, self._held), layout))
         except Lost:
             code = await asyncio.shield(worker.ended)
-            raise Ended(f"worker {place.number} has ended: {told(code)}", code) from None
+            raise Ended(f"worker {place.number} ended: {told(code)}", code) from None
         except Failed as error:
             worker.kill()
             raise OSError(str(error)) from None
         except TimeoutError:
             worker.kill()
-            raise Ended(f"worker {place.number} did not begin in {_START:g} s", 1) from None
+            raise Ended(f"worker {place.number} did not start within {_START:g} s", 1) from None
         except BaseException:
             worker.kill()
             raise
@@ -257,10 +260,10 @@ class Supervisor:
         }
         return of_worker(config, addresses)
 
-    # ---- while it runs
+    # ---- running
 
     async def _keep(self, place: _Place) -> None:
-        """Start another whenever one has ended."""
+        """Restart the slot's worker whenever it ends."""
         while True:
             worker = place.worker
             assert worker is not None
@@ -268,7 +271,7 @@ class Supervisor:
             self._bury(place)
             wait = place.backoff.after(time.monotonic() - worker.began)
             _log.error(
-                "worker %d (pid %d) has ended: %s; another one starts in %.1f s",
+                "worker %d (pid %d) ended: %s; restarting it in %.1f s",
                 place.number, worker.pid, told(code), wait, extra=WORKER_ENDED)  # fmt: skip
             await asyncio.sleep(wait)
             self._restarts.inc()
@@ -277,38 +280,38 @@ class Supervisor:
                     await self._begin(place)
                 except (Ended, OSError) as error:
                     _log.error("worker %d: %s", place.number, error, extra=WORKER_FAILED)
-                except Exception:  # noqa: BLE001 - a bug costs one start
-                    _log.exception("a bug while starting worker %d", place.number, extra=BUG)
+                except Exception:  # noqa: BLE001 - a bug must not end the restarts
+                    _log.exception("bug while starting worker %d", place.number, extra=BUG)
                 else:
                     assert place.worker is not None
                     _log.info(
-                        "worker %d serves, pid %d",
+                        "worker %d is serving, pid %d",
                         place.number,
                         place.worker.pid,
                         extra=WORKER_SERVES,
                     )
 
     def _bury(self, place: _Place) -> None:
-        """What the worker there has counted still counts; it has no connections."""
+        """Add the ended worker's metrics to the totals, and clear its load."""
         place.serves = False
         self._past.add(place.told, past=True)
         self._named = None
         place.told = []
-        for each in self._held.values():
-            each.loads.leave(place.number)
+        for sockets in self._held.values():
+            sockets.loads.leave(place.number)
 
     async def _answer(self, question: Any) -> Any:
-        """What workers ask."""
+        """Handle a worker's request."""
         match question:
             case Counted():
                 answers: list[ModelStatistics] = await self._ask_all(question)
                 return together(answers)
-        raise Failed(f"nobody knows what {question!r} is")
+        raise Failed(f"unknown request {question!r}")
 
     async def _ask_all(self, question: object, seconds: float = _ANSWER) -> list[Any]:
-        """The answers of those workers that give one in time."""
-        asked = (self._ask(worker, question, seconds) for _, worker in self._serving())
-        return [each for each in await asyncio.gather(*asked) if each is not None]
+        """Return the responses of all workers that respond in time."""
+        requests = (self._ask(worker, question, seconds) for _, worker in self._serving())
+        return [response for response in await asyncio.gather(*requests) if response is not None]
 
     @staticmethod
     async def _ask(worker: Worker, question: object, seconds: float) -> Any:
@@ -319,37 +322,37 @@ class Supervisor:
             return None
 
     async def _scrape(self, accept: str) -> Exposition:
-        """See Company. Who asks while others do is told what they are; what comes too late for
-        them, the next is told."""
-        hearing = self._hearing
-        if hearing is None:
-            hearing = self._hearing = asyncio.create_task(self._hear())
-            hearing.add_done_callback(self._heard)
-        heard, _ = await asyncio.wait({hearing}, timeout=_HEARING)
-        for each in heard:
-            each.result()
+        """Return the metrics of all workers. Concurrent scrapes share one collection; batches that
+        arrive after its time limit are used by the next scrape."""
+        collection = self._hearing
+        if collection is None:
+            collection = self._hearing = asyncio.create_task(self._hear())
+            collection.add_done_callback(self._heard)
+        finished, _ = await asyncio.wait({collection}, timeout=_HEARING)
+        for task in finished:
+            task.result()
         return exposition(await self._summed(), accept)
 
     async def _hear(self) -> None:
-        """Have all workers tell their metrics. What one has told before holds until it has told all
-        of them, so if it does not."""
+        """Collect the metrics of all workers. A worker's previous snapshot is kept until a complete
+        one has arrived."""
 
-        async def ask(place: _Place, worker: Worker) -> None:
-            told: list[Metric] = []
-            piece = await self._ask(worker, Tell(begin=True), _ANSWER)
-            while piece:
-                told += piece
-                piece = await self._ask(worker, Tell(begin=False), _ANSWER)
-            if piece is not None and place.worker is worker and place.serves:
-                place.told = told
+        async def collect(place: _Place, worker: Worker) -> None:
+            metrics: list[Metric] = []
+            batch = await self._ask(worker, Tell(begin=True), _ANSWER)
+            while batch:
+                metrics += batch
+                batch = await self._ask(worker, Tell(begin=False), _ANSWER)
+            if batch is not None and place.worker is worker and place.serves:
+                place.told = metrics
 
-        await asyncio.gather(*(ask(place, worker) for place, worker in self._serving()))
+        await asyncio.gather(*(collect(place, worker) for place, worker in self._serving()))
 
     def _heard(self, _: asyncio.Task[None]) -> None:
         self._hearing = None
 
     async def _summed(self) -> Summed:
-        """The metrics of all processes, those that are no more too."""
+        """Return the sum of all processes' metrics, including ended workers."""
         self._forget()
         families = chain(
             self._metrics.registry.collect(),
@@ -357,13 +360,13 @@ class Supervisor:
             *(place.told for place in self._places),
         )
         summed = Summed()
-        for piece in in_pieces(families):
-            summed.add(piece)
-            await asyncio.sleep(0)  # whoever else waits has a turn
+        for batch in in_pieces(families):
+            summed.add(batch)
+            await asyncio.sleep(0)  # let other tasks run
         return summed
 
     def _forget(self) -> None:
-        """What was told of routes and backends that there are no more."""
+        """Drop past metrics of routes and backends that are no longer configured."""
         config = self._config
         if self._named is not config:
             routes = (route.label for route in compiled.routing_table(config).routes)
@@ -373,96 +376,96 @@ class Supervisor:
     async def _ready(self) -> bool:
         if self._own.gateway.readiness.draining:
             return False
-        said = await self._ask_all(IsReady(), _READY)
-        missing = [False] * (len(self._places) - len(said))
-        return _COMBINE[self._config.readiness]([*said, *missing])
+        responses = await self._ask_all(IsReady(), _READY)
+        missing = [False] * (len(self._places) - len(responses))
+        return _COMBINE[self._config.readiness]([*responses, *missing])
 
-    # ---- another configuration
+    # ---- reload
 
     async def reload(self, config: Config) -> None:
-        """Have ``config`` served from now on. Raises NotTaken, and nothing has changed."""
+        """Make ``config`` active. Raises ConfigRejectedError, in which case nothing has changed."""
         async with self._changing:
             if self._is_stopping:
                 raise NotTaken(_STOPPING)
-            before = self._held  # the end may come at any moment, and closes them
-            own = await self._own.prepare(of_supervisor(config))
+            old_sockets = self._held  # kept, because a concurrent stop clears the attribute
+            own_change = await self._own.prepare(of_supervisor(config))
             try:
                 try:
-                    sockets = await self._bound(config, before)
+                    sockets = await self._bound(config, old_sockets)
                 except OSError as error:
                     raise NotTaken(str(error)) from error
                 try:
-                    await self._prepare(config, sockets, before)
+                    await self._prepare(config, sockets, old_sockets)
                 except BaseException:
-                    self._close(sockets, before)
+                    self._close(sockets, old_sockets)
                     raise
             except BaseException:
-                await own.drop()
+                await own_change.drop()
                 raise
             self._held = sockets
             self._config = config
-            own.take()
+            own_change.take()
             await self._ask_all(Take())
-            self._close(before, sockets)
+            self._close(old_sockets, sockets)
 
     async def _prepare(
         self, config: Config, sockets: Mapping[str, Held], before: Mapping[str, Held]
     ) -> None:
-        """Have every worker prepare ``config``, or none. Raises NotTaken."""
-        told_of, descriptors = given(each for k, each in sockets.items() if k not in before)
-        question = Prepare(self._of_worker(config, sockets), told_of)
+        """Let every worker prepare ``config``, or none. Raises ConfigRejectedError."""
+        layout, descriptors = given(each for k, each in sockets.items() if k not in before)
+        question = Prepare(self._of_worker(config, sockets), layout)
 
-        async def prepare(place: _Place, worker: Worker) -> str:
-            """What is wrong; empty: nothing."""
+        async def prepare(slot: _Place, worker: Worker) -> str:
+            """Return the problem, or an empty string."""
             try:
                 worker.hand_over(descriptors)
                 async with asyncio.timeout(_CHANGE):
                     await worker.channel.ask(question)
             except Lost:
-                return ""  # its successor is started with what serves then
+                return ""  # its successor starts with the configuration active then
             except TimeoutError:
                 worker.kill()
-                return f"worker {place.number} took longer than {_CHANGE:g} s, and was ended"
+                return f"worker {slot.number} took longer than {_CHANGE:g} s and was killed"
             except (Failed, OSError) as error:
                 return str(error)
             return ""
 
-        said = await asyncio.gather(*(prepare(*each) for each in self._serving()))
-        wrong = next(filter(None, said), "")
-        if wrong or self._is_stopping:
+        problems = await asyncio.gather(*(prepare(*each) for each in self._serving()))
+        problem = next(filter(None, problems), "")
+        if problem or self._is_stopping:
             await self._ask_all(Drop())
-            raise NotTaken(wrong or _STOPPING)
+            raise NotTaken(problem or _STOPPING)
 
-    # ---- the end
+    # ---- shutdown
 
     def drain(self) -> None:
-        """Fail readiness, for every protocol; whoever watches it is told at once."""
+        """Fail readiness for every protocol; watching clients are notified at once."""
         self._own.drain()
         self._tell(Drain())
 
     def _tell(self, order: object) -> None:
-        """Have it carried out by every worker; nobody waits for that."""
+        """Send ``order`` to every worker without waiting for the responses."""
         for _, worker in self._serving():
             task = asyncio.create_task(self._ask(worker, order, _ANSWER))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for ``grace`` seconds, end everything."""
+        """Stop accepting, let requests finish for ``grace`` seconds, then end everything."""
         self._is_stopping = True
         self._own.drain()
         await self._cancel(self._keeping)
         self._close(self._held, {})
         self._held = {}
         self._tell(Stop(grace))
-        there = [each for each in self._places if each.worker and each.worker.is_there]
-        for each in there:
-            if not each.serves:
-                self._kill(each)
-        await self._wait(there, grace + _LAST)
-        for each in there:
-            self._kill(each)
-        await self._wait(there, None)
+        running = [slot for slot in self._places if slot.worker and slot.worker.is_there]
+        for slot in running:
+            if not slot.serves:
+                self._kill(slot)
+        await self._wait(running, grace + _LAST)
+        for slot in running:
+            self._kill(slot)
+        await self._wait(running, None)
         await self._own.stop(0)
         await self._cancel(self._tasks if self._hearing is None else {*self._tasks, self._hearing})
         files, self._files = self._files, None
@@ -476,8 +479,8 @@ class Supervisor:
 
     @staticmethod
     async def _wait(places: Sequence[_Place], seconds: float | None) -> None:
-        """Until there is no worker, for so many seconds at most."""
-        ended = [each.worker.ended for each in places if each.worker is not None]
+        """Wait until the slots' workers have ended, for ``seconds`` at most."""
+        ended = [slot.worker.ended for slot in places if slot.worker is not None]
         if ended:
             await asyncio.wait(ended, timeout=seconds)
 
@@ -489,5 +492,6 @@ class Supervisor:
 
 
 def _key(name: str, address: Address) -> str:
-    """What tells sockets apart: those of any free port belong to their listener."""
+    """Return the key that identifies a listener's sockets. An address with any free port belongs to
+    its listener."""
     return str(address) if address.port or address.unix else f"{name} {address}"
