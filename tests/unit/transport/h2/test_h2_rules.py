@@ -422,8 +422,8 @@ FLOODS = {
     "window updates": lambda i: window_update(0, 1),
     "frames of unknown kinds": lambda i: frame(77, 0, 0),
     "streams that break rules": lambda i: headers(2 * i + 1, OK),
-    "goodbyes": lambda i: frame(7, 0, 0, bytes(8)),
-    "answers to PING": lambda i: frame(6, 1, 0, bytes(8)),
+    "GOAWAY frames": lambda i: frame(7, 0, 0, bytes(8)),
+    "PING acknowledgements": lambda i: frame(6, 1, 0, bytes(8)),
 }
 
 
