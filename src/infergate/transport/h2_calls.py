@@ -1,10 +1,11 @@
-"""gRPC calls on streams of a client's HTTP/2 connection, as the server sees them.
+"""The two kinds of gRPC calls on a client's HTTP/2 connection: unary calls and streams.
 
-*Rule 1.* A unary call's message is admitted when it is announced; only then its window grows to
-hold it.
-*Rule 2.* Of a stream, the next message is let in when the application asks for it, and is admitted
-then; before that, not more than the stream's first window comes.
-*Rule 3.* An answer before the end of the request ends that too, a moment later (RFC 9113, 8.1).
+- A unary call's message is admitted when its length is announced; only then is its window raised to
+  hold it.
+- In a stream, the next message is admitted, and its window raised, when the application asks for
+  it. Before that, at most the stream's initial window arrives.
+- A response that ends before the request does also ends the request, a moment later (RFC 9113,
+  8.1).
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from infergate.transport.h2_served import CallConnection, Served
 from infergate.transport.inflating import Late
 from infergate.transport.timer import body_due
 
-_CUT: Final = "the call ended before its message did"
+_CUT: Final = "the call ended in the middle of a message"
 
 
 class UnaryCall(Served):
-    """One message, one answer."""
+    """A call with one request message and one response."""
 
     __slots__ = (
         "_admitted",
@@ -56,7 +57,7 @@ class UnaryCall(Served):
         self._counted = 0
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
-        """Some of the message."""
+        """Take part of the message."""
         if self._task is not None or self._has_ended:
             return
         reader = self._reader
@@ -74,16 +75,17 @@ class UnaryCall(Served):
             else:
                 self._received += size
                 now = self._last = self._link.loop.time()
-                held = self._counted
-                self._await_message(held, max(0, held + PREFIX.size - self._received), now)
+                counted = self._counted
+                self._await_message(counted, max(0, counted + PREFIX.size - self._received), now)
 
     def end(self, fields: Fields) -> None:  # noqa: ARG002
-        """The message has come."""
+        """Handle the end of the message."""
         if self._task is None and not self._has_ended:
             self._start()
 
     def _admit(self, length: int, here: int) -> None:
-        """Rule 1. ``here``: bytes of the body that came just now."""
+        """Admit the message when its length is announced. `here`: bytes of the body that have just
+        arrived."""
         message = self._reader.message
         if not self._admitted:
             self._share.take(length)
@@ -123,10 +125,10 @@ class UnaryCall(Served):
             response = self.refused(error)
         except Exception:  # noqa: BLE001 - a bug costs one call
             response = self._bug()
-        late = self._reader.message
-        if isinstance(late, Late) and isinstance(late.error, TooLong | NoMessage):
-            response = self.described(late.error)  # the application has recorded it
-        del wire, late
+        message = self._reader.message
+        if isinstance(message, Late) and isinstance(message.error, TooLong | NoMessage):
+            response = self.described(message.error)  # already recorded by the application
+        del wire, message
         self._reader.message = None
         self._share.release()
         self.finish(response)
@@ -136,7 +138,7 @@ class UnaryCall(Served):
             self._hold()
 
     def sent(self) -> None:
-        """Nothing of the answer waits any more."""
+        """Close the call: all of the response was sent."""
         self._close()
 
     def _close(self) -> None:
@@ -144,14 +146,15 @@ class UnaryCall(Served):
         super()._close()
 
     def overdue(self, now: float, limits: Limits) -> bool:
-        """While the message comes, and while the answer goes: by pauses, and on the whole."""
+        """Check the time limits of the message while it arrives, and of the response while it is
+        sent: on pauses and on the total time."""
         if self._stream.remote_open and self._task is None:
             return self._is_late(now >= body_due(limits, self._since, self._received, self._last))
         return self._is_unread(now, limits)
 
 
 class StreamCall(Served):
-    """Any number of messages, any number of answers."""
+    """A call with any number of request messages and responses."""
 
     __slots__ = (
         "_body",
@@ -173,8 +176,8 @@ class StreamCall(Served):
         super().__init__(link, stream, asked)
         self._body = Messages(self._most, asked.encoding)
         self._share: Final = Share(link.host.admission)
-        self._count = 0  # messages that have come
-        self._seen = -1  # as many had, when the last look found one that is not whole
+        self._count = 0  # messages taken so far
+        self._seen = -1  # `_count` when an incomplete message was last checked
         self._since = self._last = 0.0
         self._held = 0
         self._ended = not stream.remote_open
@@ -183,11 +186,11 @@ class StreamCall(Served):
         self._room: asyncio.Future[None] | None = None
 
     def start(self, handler: StreamHandler) -> None:
-        """Serve it."""
+        """Start the task that serves the stream."""
         self._task = self._link.loop.create_task(self._serve(handler))
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
-        """Some of the messages."""
+        """Take part of the messages."""
         if self._is_deaf:
             self._body.add_last(parts)
         else:
@@ -197,14 +200,14 @@ class StreamCall(Served):
         self._wake()
 
     def end(self, fields: Fields) -> None:  # noqa: ARG002
-        """No more messages come."""
+        """Handle the end of the messages."""
         self._ended = True
         self._wake()
 
     def wind_up(self) -> None:
-        """The server stops: what has come in a moment from now on is served. Then to the
-        application it looks as if the client had said all it wanted, so that the stream ends in
-        good order and does not hold the drain."""
+        """Accept messages for a moment longer, because the server stops. Afterwards the application
+        sees the end of the messages, so that the stream ends normally and does not delay the
+        drain."""
         self._link.loop.call_later(QUIET, self._go_deaf)
 
     def _go_deaf(self) -> None:
@@ -214,14 +217,15 @@ class StreamCall(Served):
             self._wake()
 
     def sent(self) -> None:
-        """There is room for more answers."""
+        """Wake the writer: the client's windows have room for more responses."""
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
     def overdue(self, now: float, limits: Limits) -> bool:
-        """A stream may be silent for hours, but not inside a message that is waited for. That is
-        looked at as a unary call's is, from the first look on that finds it. Nor may its client
-        leave an answer on its way, however well it answers PINGs."""
+        """Check the time limits of the stream. A stream may be idle for hours, but not in the
+        middle of a message that the application waits for; that message is limited like a unary
+        call's, from the first check that finds it incomplete. A response must not stay unread
+        either, even if the client answers PINGs."""
         if self._is_unread(now, limits):
             return True
         if self._waiter is None or self._waiter.done() or self._body.is_empty:
@@ -242,27 +246,27 @@ class StreamCall(Served):
         link = self._link
         while True:
             try:
-                taken = self._body.take()
-                if taken is None and self._ended and not self._body.is_empty:
+                item = self._body.take()
+                if item is None and self._ended and not self._body.is_empty:
                     raise NoMessage(_CUT)  # noqa: TRY301
             except (TooLong, NoMessage) as error:
-                wrong = self.wrong(error)
-                self._fail(wrong.code, wrong.details)
-                taken = None
-            if taken is not None:
-                message, length = taken
+                status = self.wrong(error)
+                self._fail(status.code, status.details)
+                item = None
+            if item is not None:
+                message, length = item
                 self._count += 1
                 self._end_message()
                 if isinstance(message, Late):
-                    whole = await self._inflated(message)
-                    if whole is None:
+                    inflated = await self._inflated(message)
+                    if inflated is None:
                         return
-                    message = whole
-                self._share.release()  # who takes it has it admitted itself
+                    message = inflated
+                self._share.release()  # the consumer admits the message on its own account
                 link.core.release(self._stream, length)
                 link.flush_soon()
                 yield message
-                del message, taken  # the next may be hours away
+                del message, item  # the next message may be hours away
                 continue
             if self._ended or (self._is_deaf and self._body.is_empty):
                 return
@@ -282,8 +286,8 @@ class StreamCall(Served):
                 self._share.take(len(message))
             return await message.whole(self._share)
         except (TooLong, NoMessage) as error:
-            wrong = self.wrong(error)
-            self._fail(wrong.code, wrong.details)
+            status = self.wrong(error)
+            self._fail(status.code, status.details)
         except GatewayError as error:
             self._refuse_message(error)
         return None
@@ -293,7 +297,8 @@ class StreamCall(Served):
         self._fail(refusal.code or calls.code_of(error), refusal.details or error.public)
 
     def _admit(self, lacking: int) -> bool:
-        """Rule 2, for a message of which so much is to come."""
+        """Admit a message of which `lacking` bytes are still to come; return False if it is
+        refused."""
         try:
             if not self._share.is_taken:
                 self._share.take(self._body.held + lacking)
@@ -342,7 +347,7 @@ class StreamCall(Served):
             self._close()
 
     def _refuse(self, refusal: RpcResponse) -> None:
-        if not refusal.code:  # a protocol that tells errors in its messages
+        if not refusal.code:  # the protocol sends errors as messages
             core, stream, message = self._link.core, self._stream, refusal.message
             if not self._has_headers:
                 self._has_headers = True
@@ -352,7 +357,7 @@ class StreamCall(Served):
         self.finish(refusal)
 
     async def _write(self, response: RpcResponse) -> None:
-        """Send one answer; wait until there is room for another."""
+        """Send one response, and wait until another may be sent."""
         core, stream, link = self._link.core, self._stream, self._link
         if not self._has_headers:
             self._has_headers = True

@@ -1,7 +1,7 @@
-"""What server and client share of an HTTP/2 connection on an asyncio transport.
+"""An HTTP/2 connection on an asyncio transport, as far as server and client share it.
 
-*Strategy.* Bytes go into the core, its events to the methods of those derived from this; what the
-core wants sent is written once a turn of the loop, all of it together.
+Received bytes go into the engine, whose events call the methods of the subclass. The engine's
+output is written once per event loop iteration.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from infergate.transport.h2.events import (
 )
 
 _MOST_UNWRITTEN: Final = 1 * MIB
-"""Bytes in the transport's buffer beyond which the peer does not keep up."""
+"""Bytes in the transport's write buffer beyond which the peer counts as not keeping up."""
 _JOINED: Final = 64 * KIB
-"""Up to so many bytes a copy costs less than telling the system of their parts."""
+"""Up to this many bytes, one copy is cheaper than a vectored write."""
 
 
 class Link(asyncio.Protocol):
-    """See the module."""
+    """The asyncio protocol of an HTTP/2 connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, core: Connection) -> None:
         self.loop: Final = loop
@@ -40,30 +40,30 @@ class Link(asyncio.Protocol):
         self.paused = False
         self._resumed: list[asyncio.Future[None]] = []
 
-    # ---- what those derived from it say
+    # ---- to be implemented by subclasses
 
     def _on_headers(self, event: Headers) -> None:
         raise NotImplementedError
 
     def _on_ready(self) -> None:
-        """The peer's settings have come."""
+        """Handle the peer's SETTINGS."""
 
     def _on_goaway(self, event: Goaway) -> None:
-        """The peer takes no more streams."""
+        """Handle that the peer accepts no more streams."""
 
     def _on_failed(self, event: Failed) -> None:
         raise NotImplementedError
 
-    # ---- what asyncio tells
+    # ---- asyncio callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by name
+        """Start writing to the new transport."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
         self._transport.set_write_buffer_limits(_MOST_UNWRITTEN)
         self.flush()
 
     def data_received(self, data: bytes) -> None:
-        """Let the core look at it, and act."""
+        """Pass the bytes to the engine and handle its events."""
         for event in self._core.receive(data, self.loop.time()):
             kind = type(event)
             if kind is Data:
@@ -92,22 +92,22 @@ class Link(asyncio.Protocol):
                 self._on_failed(event)
 
     def pause_writing(self) -> None:
-        """The peer does not keep up."""
+        """Note that the write buffer is full."""
         self.paused = True
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Wake the writers: the write buffer has drained."""
         self.paused = False
         self._wake()
 
     def _wake(self) -> None:
         waiting, self._resumed = self._resumed, []
-        for each in waiting:
-            if not each.done():
-                each.set_result(None)
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def writable(self) -> None:
-        """Wait until the peer keeps up, or is gone."""
+        """Wait until the write buffer has drained, or the connection is closing."""
         if self.paused and not self._transport.is_closing():
             waiter: asyncio.Future[None] = self.loop.create_future()
             self._resumed.append(waiter)
@@ -116,8 +116,8 @@ class Link(asyncio.Protocol):
     # ---- sending
 
     def flush_soon(self) -> None:
-        """What is to be sent is written at the end of this turn: the calls of a turn share one
-        write, which costs more than the turn does."""
+        """Write pending output at the end of this event loop iteration. Calls of one iteration
+        share one write, which costs more than the iteration itself."""
         if not self._will_flush:
             self._will_flush = True
             self.loop.call_soon(self._flush)
@@ -127,7 +127,7 @@ class Link(asyncio.Protocol):
         self.flush()
 
     def flush(self) -> None:
-        """Write what is to be sent."""
+        """Write pending output."""
         parts: list[Any] = self._core.take()
         if not parts or self._transport.is_closing():
             return
@@ -140,10 +140,10 @@ class Link(asyncio.Protocol):
 
 
 class _Nobody:
-    """Owns streams whose calls are over, or were refused."""
+    """The owner of streams whose calls have ended or were refused; it ignores every event."""
 
     def add(self, *_: object) -> None:
-        """Throw it away."""
+        """Ignore the event."""
 
     headers = end = sent = gone = add
 

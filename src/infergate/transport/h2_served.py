@@ -1,6 +1,5 @@
-"""A gRPC call on a stream of a client's HTTP/2 connection: how it is answered, refused, given up,
-whatever it asks. See ``h2_calls``.
-"""
+"""One gRPC call on a stream of a client's HTTP/2 connection: what unary calls and streams share.
+Both kinds are in `server_call_kinds`."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ from infergate.transport.timer import A_TURN
 log = logging.getLogger(__name__)
 
 _LATE: Final = 0.1
-"""Seconds after a client's deadline in which the application may still say so itself."""
+"""Seconds after a client's deadline in which the application may still report it itself."""
 _LATE_WORDS: Final = "Deadline Exceeded"
 LATE: Final = "the message did not come in time"
 
@@ -103,7 +102,8 @@ class CallConnection(Protocol):
 
 
 class Served:
-    """A call. ``add``, ``end``, ``sent`` and ``gone`` are told what happens on its stream."""
+    """A call. The connection calls `add`, `end`, `sent` and `gone` for events on the call's
+    stream."""
 
     __slots__ = (
         "_alarm",
@@ -126,8 +126,8 @@ class Served:
         self._stream: Final = stream
         self._asked: Final = asked
         self._most: Final = link.host.limits.body + OVERHEAD
-        self._has_headers = False  # told the client
-        self._has_ended = False  # told it how it ends
+        self._has_headers = False  # response headers were sent
+        self._has_ended = False  # the status was sent
         self._task: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._unsent: Unsent | None = None
@@ -143,27 +143,27 @@ class Served:
             self._alarm = link.loop.call_later(timeout + _LATE, self._expire)
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
-        """Some of the body, of ``size`` bytes."""
+        """Take `size` bytes of the body."""
         raise NotImplementedError
 
     def end(self, fields: Fields) -> None:
-        """The body ended with trailers, in which gRPC says nothing."""
+        """Handle the end of the body by trailers, which have no meaning in gRPC requests."""
         raise NotImplementedError
 
     def sent(self) -> None:
-        """Nothing of the answer waits for the client's windows any more."""
+        """Handle that no part of the response waits for the client's windows any more."""
 
     def gone(self, event: Reset) -> None:  # noqa: ARG002
-        """The client gave the call up."""
+        """Handle that the client reset the stream."""
         self.cancel()
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """What serves it, while that is under way."""
+        """The task that serves the call, while it runs."""
         return self._task
 
     def cancel(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Cancel the call: nobody waits for its response."""
         task = self._task
         if task is None or task.done():
             self._close()
@@ -172,18 +172,18 @@ class Served:
             task.cancel()
 
     def overdue(self, now: float, limits: Limits) -> bool:
-        """Whether the client has let us wait too long."""
+        """Return whether the client has exceeded a time limit."""
         raise NotImplementedError
 
     def _is_late(self, late: bool) -> bool:  # noqa: FBT001
-        """``late``, of a message: which is recorded."""
+        """Report a message that exceeded a time limit to the application; return `late`."""
         if late:
             self.refused(GatewayError(Kind.TIMEOUT, LATE, limit="idle_body_time"))
         return late
 
     def _await_message(self, size: int, missing: int, now: float) -> None:
-        """A message that holds ``size`` bytes of memory is on its way, and ``missing`` of them are
-        to come."""
+        """Account for an incoming message: it holds `size` bytes of memory, of which `missing` are
+        still to come."""
         if size > SMALL:
             if self._unreceived is None:
                 self._unreceived = Unreceived(self._link.host.admission)
@@ -194,7 +194,7 @@ class Served:
             self._unreceived.end()
 
     def cut_off_sender(self) -> None:
-        """See ``guard.Sender``. What waits in the socket is read first."""
+        """Give up on a slow sender, after reading what already waits in the socket."""
         self._link.loop.call_later(A_TURN, self._give_up_sender)
 
     def _give_up_sender(self) -> None:
@@ -204,11 +204,11 @@ class Served:
             self._refuse_message(too_slow())
 
     def _refuse_message(self, error: GatewayError) -> None:
-        """End the call, whose message is on its way, with ``error``."""
+        """End the call with `error` while its message is still arriving."""
         raise NotImplementedError
 
     def _hold(self) -> None:
-        """Of an answer that the stream does not take, count what waits."""
+        """Count the part of the response that waits for the client's windows."""
         queue = self._stream.queue
         if queue is not None:
             if self._unsent is None:
@@ -216,7 +216,8 @@ class Served:
             self._unsent.begin(size(queue), self._link.loop.time(), self)
 
     def _is_unread(self, now: float, limits: Limits) -> bool:
-        """Whether the client has not taken for too long what waits for its windows."""
+        """Return whether the client has left the response waiting for too long; the call is then
+        refused."""
         queue, unsent = self._stream.queue, self._unsent
         if queue is None or unsent is None:
             return False
@@ -227,17 +228,17 @@ class Served:
         return True
 
     def _refuse_reader(self) -> None:
-        told = "it does not read an answer: that is given up"
-        self._link.host.door.refuse(Refusal.SLOW_READER, self._link.peer, told)
+        reason = "the client does not read a response, which is abandoned"
+        self._link.host.door.refuse(Refusal.SLOW_READER, self._link.peer, reason)
         self._link.core.reset(self._stream, Code.CANCEL)
 
     def awaited(self) -> int:
-        """See ``guard.Client``."""
+        """Return the bytes of the response that the client has not taken."""
         queue = self._stream.queue
         return 0 if queue is None else size(queue)
 
     def cut_off(self) -> None:
-        """See ``guard.Client``."""
+        """Give up on the client in the next event loop iteration."""
         self._link.loop.call_soon(self._give_up_reader)
 
     def _give_up_reader(self) -> None:
@@ -246,8 +247,8 @@ class Served:
             self.give_up(LATE)
 
     def _close(self) -> None:
-        """Its answer is known, or not wanted. What it, its stream and its task hold of each other
-        would keep them, and a message, until the collector of cycles runs."""
+        """Release everything the call holds. References between the call, its stream and its task
+        would otherwise form a cycle that keeps a message alive until the garbage collector runs."""
         if self._unsent is not None:
             self._unsent.end()
         self._end_message()
@@ -263,7 +264,7 @@ class Served:
         self.give_up(_LATE_WORDS)
 
     def cut(self, error: GatewayError) -> None:
-        """End it with ``error``, whatever it is at."""
+        """End the call with `error`, whatever its state."""
         link, stream = self._link, self._stream
         if not self._has_ended:
             self.call.cut = error
@@ -276,35 +277,35 @@ class Served:
         self.finish(refusal)
 
     def give_up(self, why: str) -> None:
-        """End it without the application, or without the client where that does not take the
-        answer."""
+        """End the call with DEADLINE_EXCEEDED without asking the application, or reset the stream
+        if the status was already sent."""
         if self._has_ended:
             self._link.core.reset(self._stream, Code.CANCEL)
             self._link.flush_soon()
         else:
             self.finish(RpcResponse(code=calls.DEADLINE_EXCEEDED, details=why))
             if self._stream.queue is not None:
-                self._link.cut_off_soon(self._stream)  # it might never be taken
+                self._link.cut_off_soon(self._stream)  # the client might never read it
         self.cancel()
 
     def refused(self, error: GatewayError) -> RpcResponse:
-        """How the application tells ``error``."""
+        """Return the application's response to `error`."""
         return self._link.host.refused(error, self._asked, self.call)
 
     def wrong(self, error: TooLong | NoMessage) -> RpcResponse:
-        """How gRPC itself tells what is wrong with a message, whatever is spoken in it; the
-        application records it."""
+        """Return gRPC's own status for an invalid message, independent of the protocol spoken in
+        the messages. The application records the error."""
         self.refused(error)
         return self.described(error)
 
     @staticmethod
     def described(error: TooLong | NoMessage) -> RpcResponse:
-        """The same, of what the application has recorded."""
+        """Return the same status for an error that the application has already recorded."""
         code = calls.RESOURCE_EXHAUSTED if isinstance(error, TooLong) else calls.INTERNAL
         return RpcResponse(code=code, details=error.public)
 
     def finish(self, response: RpcResponse) -> None:
-        """Send the end of the answer: all of it, where it is unary."""
+        """Send the end of the response, which for a unary call is all of it."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -332,6 +333,6 @@ class Served:
     _is_stream: bool = False
 
     def _bug(self) -> RpcResponse:
-        """To be called where one was caught."""
+        """Return the response to an unexpected exception; to be called in its handler."""
         log.exception("answering %s failed", self._asked.method, extra=BUG)  # noqa: LOG004
         return self.refused(GatewayError(Kind.INTERNAL, "internal error"))

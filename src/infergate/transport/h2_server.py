@@ -1,13 +1,13 @@
-"""A gRPC listener on an HTTP/2 engine of our own: every method's messages pass as bytes.
+"""A gRPC server on the gateway's own HTTP/2 engine; messages of all methods pass as bytes.
 
-*Strategy.* Calls to methods in ``app.streams`` and ``app.conversations`` are streams both ways
-(which on the wire serves unary-stream too), all others unary: ``h2_calls``. Each has one task,
-which starts when there is something for the application to do.
+Methods in `app.streams` and `app.conversations` are served as bidirectional streams, which on the
+wire includes server streaming; all others are unary (`server_call_kinds`). Each call has one task,
+started when the application has something to do.
 
-*Rule 1.* Every limit in time is looked at a few times in its length: a connection has one alarm.
-*Rule 2.* While a client does not read what we write, we do not read what it writes: whatever it
-asks for would only make that more. (Clients always read: two ends that both did this might wait for
-each other.)
+- Each connection has a single timer, which checks every time limit several times within its length.
+- While a client does not read what the server writes, the server does not read from it, because
+  more requests would only add to the unread output. (Two peers that both did this could deadlock;
+  gRPC clients always read.)
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ from infergate.transport.timer import A_TURN, HELD_UP
 log = logging.getLogger(__name__)
 
 _LOOKS: Final = 4
-"""How many times in the length of a limit it is looked at."""
+"""How many times a time limit is checked within its length."""
 _GOODBYE: Final = 1.0
-"""Seconds that a client has to tell that it has heard that we stop, or to end what is answered."""
+"""Seconds that a client has to acknowledge a shutdown, or to end a request that was answered
+early."""
 
 
 class H2Server(Sockets):
@@ -64,24 +65,24 @@ class H2Server(Sockets):
         self.period = _period(limits)
 
     def serve(self, app: RpcApp, limits: Limits) -> None:
-        """See Server."""
+        """Serve `app` within `limits` from now on."""
         self.app = app
         self.period = _period(limits)
         self.keep(limits)
 
     def stream_handler(self, method: str) -> StreamHandler | None:
-        """What serves a streaming method; None: it is none."""
+        """Return the handler of a streaming method, or None if the method is unary or unknown."""
         begin = self.app.conversations.get(method)
         if begin is None:
             return self.app.streams.get(method)
 
-        def answer(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
+        def respond(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
             return held(begin(call), messages, self.admission)
 
-        return answer
+        return respond
 
     def refused(self, error: GatewayError, asked: Asked, call: Call) -> RpcResponse:
-        """How the application tells ``error``, which it records."""
+        """Return the application's response to `error`, which the application records."""
         try:
             return self.app.refuse(error, RpcRequest(asked.method, metadata=asked.headers), call)
         except Exception:
@@ -94,7 +95,7 @@ def _period(limits: Limits) -> float:
 
 
 class ServerLink(Link):
-    """One client's connection."""
+    """A client's connection."""
 
     def __init__(self, host: H2Server) -> None:
         limits = host.limits
@@ -103,26 +104,26 @@ class ServerLink(Link):
         self.core: Final = core
         self.host: Final = host
         self.peer = ""
-        self.identity: tuple[str, ...] = ()  # see Call.peer_identity
+        self.identity: tuple[str, ...] = ()  # `Call.peer_identity`
         self._calls: set[Served] = set()
         self._most: Final = limits.streams
-        self._early = 0  # bytes of headers that are counted of calls beyond that
+        self._early = 0  # counted header bytes of the calls beyond `_most`
         self._is_lost = False
         self._is_greeted = False
         self._busy_until = 0.0
-        self._is_asked = False  # whether it is still there
+        self._is_asked = False  # a PING is unanswered
         self._advances = 0
         self._headers_since = 0.0
-        self._unsent: Final = Unsent(host.admission)  # while the client does not keep up
+        self._unsent: Final = Unsent(host.admission)  # while writing is paused
         self._unwritten = 0
         self._unwritten_since = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._is_spared = False
 
-    # ---- what asyncio tells
+    # ---- asyncio callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accepted."""
+        """Register the connection with the listener, or abort it if it is refused."""
         super().connection_made(transport)
         self.peer = peer_of(transport)
         self.identity = transport.get_extra_info("peer_identity", ())
@@ -133,78 +134,80 @@ class ServerLink(Link):
         self._alarm = self.loop.call_later(self.host.period, self._look)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the client."""
+        """Process bytes of the client."""
         super().data_received(data)
         self._busy_until = self.core.heard_at
         self._is_asked = False
 
     def pause_writing(self) -> None:
-        """Rule 2."""
+        """Stop reading from a client that does not read."""
         super().pause_writing()
         self._unsent.begin(self._transport.get_write_buffer_size(), self.loop.time(), self)
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Read from the client again: it has read the output."""
         self._unsent.end()
         super().resume_writing()
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
-        """The client went away, or we closed."""
+        """Cancel the calls: the connection is closed."""
         self._is_lost = True
         self._unsent.end()
         self._release_early()
         if self._alarm is not None:
             self._alarm.cancel()
         self._wake()
-        for each in tuple(self._calls):
-            each.cancel()
+        for call in tuple(self._calls):
+            call.cancel()
         self._check_over()
 
     def _check_over(self) -> None:
         if self._is_lost and not self._calls:
             self.host.closed(self)
 
-    # ---- what the core tells
+    # ---- engine events
 
     def _on_ready(self) -> None:
         self._is_greeted = True
 
     def _on_headers(self, event: Headers) -> None:
         stream, fields = event.stream, event.fields
-        asked: Asked | None = fields.meaning
-        if asked is None:
-            asked = fields.meaning = Asked(fields, self.host.limits)
-        if asked.refusal is not None:
-            code, details = asked.refusal
-            kind = Kind.TOO_LARGE if asked.limit else Kind.BAD_REQUEST
-            self._turn_away(stream, asked, code, GatewayError(kind, details, limit=asked.limit))
+        request: Asked | None = fields.meaning
+        if request is None:
+            request = fields.meaning = Asked(fields, self.host.limits)
+        if request.refusal is not None:
+            code, details = request.refusal
+            kind = Kind.TOO_LARGE if request.limit else Kind.BAD_REQUEST
+            self._turn_away(stream, request, code, GatewayError(kind, details, limit=request.limit))
             return
-        if len(self._calls) >= self._most:  # the client may not know yet (bounds.EARLY_STREAMS)
+        if (
+            len(self._calls) >= self._most
+        ):  # the client may not know the limit yet (`limits.EARLY_STREAMS`)
             try:
                 self.host.admission.grow(fields.size)
             except GatewayError as error:
-                self._turn_away(stream, asked, calls.code_of(error), error)
+                self._turn_away(stream, request, calls.code_of(error), error)
                 return
             self._early += fields.size
-        handler = self.host.stream_handler(asked.method)
+        handler = self.host.stream_handler(request.method)
         if handler is not None:
-            streaming = StreamCall(self, stream, asked)
-            stream.owner = streaming
-            self._calls.add(streaming)
-            streaming.start(handler)
+            stream_call = StreamCall(self, stream, request)
+            stream.owner = stream_call
+            self._calls.add(stream_call)
+            stream_call.start(handler)
             return
-        unary = UnaryCall(self, stream, asked)
-        stream.owner = unary
-        self._calls.add(unary)
+        unary_call = UnaryCall(self, stream, request)
+        stream.owner = unary_call
+        self._calls.add(unary_call)
         if event.end:
-            unary.end(fields)
+            unary_call.end(fields)
 
     def _turn_away(self, stream: Stream, asked: Asked, code: int, error: GatewayError) -> None:
-        """There can be no such call: it is answered here, and recorded as any other."""
+        """Refuse a call that cannot be started; the application records it like any other."""
         call = Call(self.peer, time.monotonic(), headers=asked.headers, peer_identity=self.identity)
         self.host.refused(error, asked, call)
         block = calls.refusing(asked.status, code, error.public, {})
@@ -219,23 +222,22 @@ class ServerLink(Link):
         else:
             is_flood = event.code == Code.ENHANCE_YOUR_CALM
             door.refuse(Refusal.FLOOD if is_flood else Refusal.PROTOCOL, self.peer, event.reason)
-        for each in tuple(self._calls):
-            each.cancel()
+        for call in tuple(self._calls):
+            call.cancel()
         self.flush()
-        # Closing at once would reset the connection and might destroy what tells the client why.
+        # Closing at once could reset the connection and lose the GOAWAY with the reason.
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self.loop.call_later(_GOODBYE, self.abort)
 
     def let_end(self, stream: Stream) -> None:
-        """``stream`` is answered. A client that is still sending may end it for a moment: some take
-        a reset for a failure that comes before they have sent all (curl; RFC 9113, 8.1 says not
-        to)."""
+        """Give a client that is still sending on an answered stream a moment to end it, then reset
+        it. Some clients (curl) take an immediate reset for a failure, against RFC 9113, 8.1."""
         if stream.remote_open:
             self.cut_off_soon(stream)
 
     def cut_off_soon(self, stream: Stream) -> None:
-        """``stream`` is over in a moment, whatever the client makes of it."""
+        """Reset `stream` in a moment if it is still open then."""
         self.loop.call_later(_GOODBYE, self._cut_off, stream)
 
     def _cut_off(self, stream: Stream) -> None:
@@ -243,7 +245,7 @@ class ServerLink(Link):
         self.flush()
 
     def closed(self, call: Served) -> None:
-        """``call`` needs nothing more of the connection."""
+        """Remove `call`, which has ended."""
         self._calls.discard(call)
         if self._early and len(self._calls) <= self._most:
             self._release_early()
@@ -257,22 +259,22 @@ class ServerLink(Link):
         self._early = 0
 
     def flush(self) -> None:
-        """Write what is to be sent; close where that was the last."""
+        """Write pending output; close the connection if that was the last of a drain."""
         if self.paused and not self._transport.is_closing():
-            before = self._transport.get_write_buffer_size()
+            buffered = self._transport.get_write_buffer_size()
             super().flush()
-            self._unsent.grow(self._transport.get_write_buffer_size() - before)
+            self._unsent.grow(self._transport.get_write_buffer_size() - buffered)
         else:
             super().flush()
         if not self._calls and self.core.is_drained:
             self._transport.close()
 
-    # ---- time, and the end of the server
+    # ---- time limits and shutdown
 
     def _look(self) -> None:
         now, limits = self.loop.time(), self.host.limits
         assert self._alarm is not None
-        if now >= self._alarm.when() + HELD_UP and not self._is_spared:  # see timer
+        if now >= self._alarm.when() + HELD_UP and not self._is_spared:  # see `timer`
             self._is_spared = True
             self._alarm = self.loop.call_later(A_TURN, self._look)
             return
@@ -284,16 +286,17 @@ class ServerLink(Link):
         if self._is_unread(now, limits):
             self._give_up_reader()
             return
-        for each in tuple(self._calls):
-            if each.overdue(now, limits):
-                each.give_up(LATE)
-        if self.paused:  # it is not heard because it is not listened to
+        for call in tuple(self._calls):
+            if call.overdue(now, limits):
+                call.give_up(LATE)
+        if self.paused:  # silent only because we do not read
             self._busy_until = now
         self._look_at_silent(now, limits)
 
     def _look_at_silent(self, now: float, limits: Limits) -> None:
-        """A client may stay as long as it answers, with or without calls: gRPC's do not expect to
-        be sent away. One that is gone without a word would hold its streams for ever."""
+        """Ping a silent client, and close if it does not answer. An idle client that answers may
+        stay, because gRPC clients do not expect to be disconnected; one that vanished would hold
+        its streams forever."""
         silent = now - self._busy_until
         if silent >= limits.keepalive_time and not self._is_asked:
             self._is_asked = True
@@ -304,7 +307,8 @@ class ServerLink(Link):
             self.abort()
 
     def _is_stuck(self, now: float, limits: Limits) -> bool:
-        """Whether nothing is heard inside what must not pause."""
+        """Return whether a handshake, header block or small frame has been incomplete for too
+        long."""
         core = self.core
         if core.is_over:
             return False
@@ -316,7 +320,8 @@ class ServerLink(Link):
         return False
 
     def _is_unread(self, now: float, limits: Limits) -> bool:
-        """Whether nothing was taken of what was written, or too little of much."""
+        """Return whether the client has read none of the output, or too little of much, for too
+        long."""
         if self.core.is_over:
             return False
         unwritten = self._transport.get_write_buffer_size()
@@ -329,21 +334,24 @@ class ServerLink(Link):
         return now >= self._unwritten_since + limits.idle_body_time
 
     def _give_up_reader(self) -> None:
-        if not self._transport.get_write_buffer_size():  # it has read all meanwhile
+        if not self._transport.get_write_buffer_size():  # the client has caught up
             return
-        self.host.door.refuse(Refusal.SLOW_READER, self.peer, "it does not read its answers")
+        self.host.door.refuse(
+            Refusal.SLOW_READER, self.peer, "the client does not read its responses"
+        )
         self._transport.abort()
 
     def awaited(self) -> int:
-        """See ``guard.Client``."""
+        """Return the bytes that the client has not taken."""
         return self._transport.get_write_buffer_size()
 
     def cut_off(self) -> None:
-        """See ``guard.Client``."""
+        """Give up on the client in the next event loop iteration."""
         self.loop.call_soon(self._give_up_reader)
 
     def _say_goodbye(self) -> None:
-        """Close when all calls are done, with those that are on their way."""
+        """Announce the shutdown. Close when all calls are done, including those already on their
+        way."""
         if not self.core.is_draining:
             self.core.drain()
             self.flush()
@@ -351,9 +359,9 @@ class ServerLink(Link):
 
     def finish(self) -> None:
         """Close when all calls are done."""
-        for each in tuple(self._calls):
-            if isinstance(each, StreamCall):
-                each.wind_up()
+        for call in tuple(self._calls):
+            if isinstance(call, StreamCall):
+                call.wind_up()
         self._say_goodbye()
 
     def _last_words(self) -> None:
@@ -362,18 +370,18 @@ class ServerLink(Link):
             self.flush()
 
     def give_up(self, error: GatewayError) -> None:
-        """Answer all that is under way with ``error``, and close."""
-        for each in tuple(self._calls):
-            each.cut(error)
+        """Answer all calls with `error`, and close."""
+        for call in tuple(self._calls):
+            call.cut(error)
         self.core.refuse_more()
         self.flush()
 
     def calls(self) -> Iterator[asyncio.Task[None]]:
-        """What serves its calls now."""
-        for each in self._calls:
-            if each.task is not None:
-                yield each.task
+        """Yield the tasks that serve the calls."""
+        for call in self._calls:
+            if call.task is not None:
+                yield call.task
 
     def abort(self) -> None:
-        """Close now, cancelling what is under way."""
+        """Close now and cancel the calls."""
         self._transport.abort()
