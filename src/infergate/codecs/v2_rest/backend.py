@@ -1,4 +1,5 @@
-"""How servers are asked, and how their answers other than to inferences are read: tables."""
+"""Requests to servers, and the responses to everything except inferences, as tables by
+operation."""
 
 from __future__ import annotations
 
@@ -39,11 +40,11 @@ from infergate.core.messages import (
 )
 from infergate.core.wire import HttpRequest, HttpResponse
 
-# ---- asked ------------------------------------------------------------------------------------
+# ---- requests -----------------------------------------------------------------------------------
 
 
 def build_request(operation: Operation, profile: Profile) -> HttpRequest:
-    """Raises UNSUPPORTED for what there is no request for, or what the server cannot take."""
+    """Raises UNSUPPORTED for an operation that V2 REST or the server does not have."""
     build = _BUILD.get(type(operation))
     if build is None:
         raise GatewayError(
@@ -65,7 +66,8 @@ def _model(rest: str) -> Callable[[ModelOperation, Profile], HttpRequest]:
 
 
 def _index(operation: ModelIndexRequest, profile: Profile) -> HttpRequest:
-    """The repository extension's index (Triton, MLServer, infergate), or KServe's list."""
+    """Request the repository extension's index (Triton, MLServer, infergate), or KServe's model
+    list."""
     if profile.lists_models:
         return HttpRequest("GET", NAMES)
     body = b'{"ready":true}' if operation.ready_only else b"{}"  # MLServer: 422 without a body
@@ -97,15 +99,17 @@ _BUILD: Final[Mapping[type[Operation], Callable[[Any, Profile], HttpRequest]]] =
 }
 
 MAX_BYTES: Final = 8 * MIB
-"""An answer other than to an inference: what it tells of a model takes 1 to 4 KiB."""
+"""Maximum size of a response other than to an inference. The description of a model takes 1 to 4
+KiB."""
 MAX_VALUES: Final = 1 << 19
-"""Values in such an answer."""
+"""Maximum number of values in such a response."""
 
-# ---- read -------------------------------------------------------------------------------------
+# ---- responses ----------------------------------------------------------------------------------
 
 
 def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> Answer:
-    """The answer to anything but an inference. Raises the backend's error, or BACKEND_GARBAGE."""
+    """Parse the response to any operation except an inference. Raises the backend's error, or
+    BACKEND_GARBAGE."""
     if _says_no(wire.status, operation):
         return Health(ok=False)
     body = bytes(answer_body(wire, limits))
@@ -113,7 +117,7 @@ def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> 
         if isinstance(operation, _HEALTH):
             return metadata.read_ready(body)
         _check_size(body, limits)
-        if isinstance(operation, _CHANGES):  # some servers say more, in words of their own
+        if isinstance(operation, _CHANGES):  # some servers return a body of their own
             return Done()
         return _READ[type(operation)](read_tolerantly(body, limits), operation)
     except GatewayError as error:
@@ -121,18 +125,20 @@ def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> 
 
 
 def _check_size(body: bytes, limits: Limits) -> None:
-    """Raises TOO_LARGE, and CostlyError on the event loop: each value becomes a Python object."""
+    """Raises TOO_LARGE, and NeedsOffloadError on the event loop, because each value becomes a
+    Python object."""
     check_json_size(len(body), limits)
     if len(body) > MAX_BYTES or body.count(b",") > MAX_VALUES:
         raise GatewayError(
-            Kind.TOO_LARGE, f"it has over {MAX_BYTES} bytes or {MAX_VALUES} values, the limits"
+            Kind.TOO_LARGE, f"it exceeds the limit of {MAX_BYTES} bytes or {MAX_VALUES} values"
         )
     check_loop(limits, len(body), SLOW_ON_LOOP)
 
 
 def _says_no(status: int, operation: Operation) -> bool:
-    """Whether ``status`` answers a health question with no. A model that is not there is an
-    error (404) with MLServer and KServe; Triton says only that it is not ready (400)."""
+    """Whether ``status`` is the negative answer to a health request. For a model that does not
+    exist, MLServer and KServe return an error (404); Triton reports only that it is not ready
+    (400)."""
     match operation:
         case ServerLiveRequest() | ServerReadyRequest():
             return 400 <= status < 500 or status == 503

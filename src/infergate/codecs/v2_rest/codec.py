@@ -1,8 +1,9 @@
-"""The V2 REST codec: HttpRequest and HttpResponse ⇄ canonical operations and answers.
+"""The V2 REST codec: HttpRequest and HttpResponse ⇄ canonical operations and responses.
 
-*Strategy.* The path tells the operation (``paths``); a table here tells how each is read and
-written. JSON is read lazily (``document``), tensor data goes between numpy and JSON in one go
-(``elements``), binary tensors are slices of the body on the way in and body parts on the way out.
+The path determines the operation (``paths``); tables in this module determine how each operation is
+read and written. JSON is parsed lazily (``json_document``), tensor data is converted between numpy
+and JSON as a whole (``json_data``), and binary tensors are slices of a request's body and parts of
+a response's body.
 
 Sources: the V2 seed specification, its binary tensor data extension, and how servers deviate
 (docs/fidelity-v2.md).
@@ -83,12 +84,16 @@ from infergate.core.wire import HttpRequest, HttpResponse, size
 _DEFAULT_COMPRESS_MIN: Final = 256
 _JSON: Final = {"content-type": JSON_TYPE}
 _LONG_NUMBER: Final = 19
-"""Digits of what is no length."""
+"""Maximum number of digits of a length header that is converted to a number."""
 
 
 class V2Rest:
-    """The codec. Options: ``non_finite`` (``literal``, ``string``, ``null``), how clients are told
-    floats that JSON has no number for; ``compress_min``, in bytes."""
+    """The V2 REST codec.
+
+    Options: ``non_finite`` (``literal``, ``string``, ``null``): how NaN and infinity, which JSON
+    lacks, are written to clients; ``compress_min``: the minimum size in bytes of a response that is
+    compressed.
+    """
 
     name: str = "v2-rest"
     caps: Capabilities = Capabilities(datatypes=frozenset(Datatype), streaming=True)
@@ -104,86 +109,89 @@ class V2Rest:
             raise ValueError(f"non_finite is {non_finite!r}, not one of {sorted(NON_FINITE)}")
         self._spelling: Final = NON_FINITE[non_finite]
         self._compress_min: Final = compress_min
-        # a forwarded answer spells NaN as the backend does
+        # a response that is passed through spells NaN as the backend does
         self.forwards: bool = non_finite == "literal"
 
     # ---- towards clients
 
     def peek(self, wire: HttpRequest) -> Peek:
-        """The path tells all."""
-        place = find(wire.method, wire.path)
-        return Peek(place.operation, place.model, place.version, place.verb not in streams.OURS)
+        """Read operation, model and version from the path."""
+        match = find(wire.method, wire.path)
+        return Peek(match.operation, match.model, match.version, match.verb not in streams.OURS)
 
     def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished[Parsed]:
-        """Raises NOT_FOUND for a path, METHOD_NOT_ALLOWED, and what is wrong with the body."""
-        place = find(wire.method, wire.path)
-        operation = place.operation
+        """Raises NOT_FOUND for an unknown path, METHOD_NOT_ALLOWED, and errors in the body."""
+        match = find(wire.method, wire.path)
+        operation = match.operation
         if operation is InferRequest:
-            if place.verb in streams.OURS:
-                return streams.read_request(wire, place, limits)
-            return read_request(wire, place.model, place.version, limits)
-        if (of_a_model := _OF_A_MODEL.get(operation)) is not None:
-            return Parsed(of_a_model(place.model, place.version))
+            if match.verb in streams.OURS:
+                return streams.read_request(wire, match, limits)
+            return read_request(wire, match.model, match.version, limits)
+        if (operation_class := _OF_A_MODEL.get(operation)) is not None:
+            return Parsed(operation_class(match.model, match.version))
         if operation is ModelIndexRequest and wire.path == NAMES:
             return Parsed(ModelIndexRequest(), _write_names)
         if operation is SharedMemoryStatusRequest:
-            return Parsed(SharedMemoryStatusRequest(place.region, cuda=place.cuda))
-        if place.method == "POST":
-            posted = wire.method == "POST"
-            body = bytes(decoded(wire.headers, wire.body, limits)) if posted else b""
-            return Parsed(_READ[operation](place, body, limits))
-        return Parsed(operation())  # type: ignore[call-arg]  # the rest have no fields
+            return Parsed(SharedMemoryStatusRequest(match.region, cuda=match.cuda))
+        if match.method == "POST":
+            is_post = wire.method == "POST"
+            body = bytes(decoded(wire.headers, wire.body, limits)) if is_post else b""
+            return Parsed(_READ[operation](match, body, limits))
+        return Parsed(operation())  # type: ignore[call-arg]  # all other operations have no fields
 
     def build_response(self, answer: Answer, parsed: Parsed) -> HttpResponse:
-        """The answer in the form that the request noted."""
+        """Write the response in the format that the request asked for."""
         if isinstance(answer, InferResponse):
             if isinstance(parsed.reply, Flat):
                 return HttpResponse(200, _JSON, [write_generated(answer, self._spelling)])
             return write_response(answer, parsed, self._spelling, self._compress_min)
         write = parsed.reply or _WRITE.get(type(answer))
         if write is None:
-            raise GatewayError(Kind.UNSUPPORTED, f"V2 REST cannot tell {type(answer).__name__}")
-        response: HttpResponse = write(answer, parsed.operation)
-        return response
+            raise GatewayError(Kind.UNSUPPORTED, f"V2 REST cannot express {type(answer).__name__}")
+        http_response: HttpResponse = write(answer, parsed.operation)
+        return http_response
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """``{"error": …}`` under the status of the error's kind."""
+        """Write ``{"error": …}`` under the status of the error's kind."""
         return errors.build_error(error, wire)
 
     def text_in(self, wire: HttpRequest) -> int:
-        """Of a compressed body, what all of it may inflate to; one that inflates to little is left
-        in ``wire`` as it then is."""
-        most = inflated_size(wire)
+        """For a compressed body: the maximum inflated size. A body that inflates to little is
+        replaced in ``wire`` by its inflated form."""
+        max_bytes = inflated_size(wire)
         if not is_plain(wire.headers):
-            return most
-        return _json_of(wire, most)
+            return max_bytes
+        return _json_of(wire, max_bytes)
 
     def json_in(self, wire: HttpRequest | HttpResponse, most: int) -> int:
-        """See Textual."""
-        found = _json_of(wire, most)
-        return found if found < most else min(body_most(wire.headers, wire.body), most)
+        """Return the length of the JSON from the length header; without one, that of the whole
+        body."""
+        json_bytes = _json_of(wire, most)
+        return json_bytes if json_bytes < most else min(body_most(wire.headers, wire.body), most)
 
     def text_forwarded(self, wire: HttpResponse, asked: HttpRequest) -> int:
-        """See Textual."""
+        """Count a compressed response as inflated, and a plain one if the client accepts
+        compression."""
         if not is_plain(wire.headers):
             return size(wire.body) * RATIO
         accept = asked.headers.get("accept-encoding", "")
         return size(wire.body) if accept and accepted(accept) else 0
 
     def text_out(self, answer: Answer, parsed: Parsed) -> int:
-        """The outputs that are not asked for in binary, or all where they are compressed."""
+        """Count the outputs not requested in binary, or all outputs if they are compressed."""
         return text_size(answer, parsed) if isinstance(answer, InferResponse) else 0
 
     def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
-        """See Textual."""
+        """Return the bounds of the JSON text; binary outputs are not copied unless they are
+        compressed."""
         return written_size(answer, parsed)
 
     def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
-        """See Textual."""
+        """Return the maximum length of the JSON for a server that accepts no binary data."""
         return 0 if profile.binary else json_size(operation.inputs)[1]
 
     def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
-        """The inputs of a server that takes no binary data."""
+        """Count the inputs for a server that accepts no binary data."""
         return 0 if profile.binary else sum(len(tensor.data) for tensor in operation.inputs)
 
     # ---- towards backends
@@ -191,7 +199,7 @@ class V2Rest:
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
-        """Raises UNSUPPORTED for what JSON, or the server, cannot take."""
+        """Raises UNSUPPORTED for an operation that JSON or the server cannot take."""
         del model
         return backend.build_request(operation, profile)
 
@@ -211,25 +219,25 @@ class V2Rest:
     # ---- streams
 
     def build_stream_response(self, answer: InferResponse, parsed: Parsed) -> HttpResponse:
-        """One event."""
+        """Write one event."""
         return streams.event(self.build_response(answer, streams.plainly(parsed)).body)
 
-    def build_stream_end(self, parsed: Parsed) -> HttpResponse:  # noqa: ARG002 - it ends alike
-        """A stream without events."""
+    def build_stream_end(self, parsed: Parsed) -> HttpResponse:  # noqa: ARG002
+        """Return a response without events."""
         return streams.event(())
 
     def build_stream_error(self, error: GatewayError, wire: HttpRequest) -> HttpResponse:
-        """One event; the status has gone."""
+        """Write one event; the status was already sent."""
         return streams.event(errors.build_error(error, wire).body)
 
     def describes_streams(self, profile: Profile) -> bool:
-        """Triton's configuration tells whether a model is decoupled."""
+        """Triton's configuration says whether a model is decoupled."""
         return profile.generates
 
     def build_stream_request(
         self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest | None:
-        """``generate_stream`` or ``infer_stream``."""
+        """Build a request for ``generate_stream`` or ``infer_stream``."""
         return streams.build_request(operation, profile, model)
 
     def parse_stream_response(
@@ -239,44 +247,44 @@ class V2Rest:
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> InferResponse:
-        """Of the server that was asked with ``model``, or without."""
+        """Parse an event of the stream that was requested with the same ``model``."""
         return streams.read_response(wire, operation, limits, model)
 
     # ---- V2 REST on both sides
 
     def shield(self, wire: HttpRequest, limits: Limits) -> HttpRequest:
-        """Raises what ``parse_request`` raises: it is the same function."""
+        """Raises what ``parse_request`` raises, because it runs the same function."""
         if find(wire.method, wire.path).operation is InferRequest:
             return forwarding.shield_inference(wire, limits)
         self.parse_request(wire, limits)
         return wire
 
     def sequence(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
-        """As ``shield`` found it; of a request that was not checked, after looking for it."""
+        """Return the sequence found by ``validate``; reads a request that was not validated."""
         return forwarding.sequence(wire, limits)
 
     def readdress(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """None where the server does not take the request in its form."""
+        """Returns None if the server does not accept the request in its present form."""
         return forwarding.readdress(wire, model, version, profile)
 
     def relabel(
         self, wire: HttpResponse, asked: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
-        """Names and id are replaced in place; compressed as ``asked`` accepts."""
+        """Replace names and id in place; compress the response as ``request`` accepts."""
         names = {"model": model, "version": version}
         return forwarding.Relabel(asked, names, limits, self._compress_min).answer(wire)
 
 
 def _json_of(wire: HttpRequest | HttpResponse, most: int) -> int:
-    """Bytes of JSON as the headers tell, and ``most`` at most."""
-    told = wire.headers.get(HEADER, "")
-    return min(int(told), most) if told.isdecimal() and len(told) < _LONG_NUMBER else most
+    """Return the length of the JSON from the headers, at most ``max_bytes``."""
+    header = wire.headers.get(HEADER, "")
+    return min(int(header), most) if header.isdecimal() and len(header) < _LONG_NUMBER else most
 
 
 def _read_index(place: Place, body: bytes, limits: Limits) -> Operation:
-    if place.repository:  # as Triton answers: this names no repository that we know
+    if place.repository:  # Triton rejects unknown repositories; here none is known
         raise GatewayError(Kind.UNSUPPORTED, "an index of one repository is not supported")
     return metadata.read_index_request(body, limits)
 
@@ -290,14 +298,14 @@ _READ: Final[Mapping[type[Operation], Callable[[Place, bytes, Limits], Operation
     SharedMemoryRegisterRequest: shared_memory.read_register,
     SharedMemoryUnregisterRequest: shared_memory.read_unregister,
 }
-"""What is POSTed, besides inferences."""
+"""Readers of POSTed operations other than inferences."""
 _OF_A_MODEL: Final[Mapping[type[Operation], Callable[[str, str], Operation]]] = {
     ModelReadyRequest: ModelReadyRequest,
     ModelMetadataRequest: ModelMetadataRequest,
     ModelConfigRequest: ModelConfigRequest,
     ModelStatisticsRequest: ModelStatisticsRequest,
 }
-"""What a model's name and version are all of."""
+"""Operations that consist of a model's name and version."""
 
 
 def _write_names(answer: ModelIndex, _: Operation) -> HttpResponse:
@@ -315,7 +323,7 @@ _WRITE: Final[Mapping[type[Answer], Callable[[Any, Operation], HttpResponse]]] =
     SharedMemoryStatus: lambda answer, _: shared_memory.write_status(answer),
     Done: lambda _, __: HttpResponse(200),
 }
-"""How each answer is told, but for inferences and where the request noted another form."""
+"""Writers of responses, except for inferences and for requests that asked for another format."""
 
 
 def _make(options: Mapping[str, Any]) -> V2Rest:

@@ -1,4 +1,4 @@
-"""Content encodings: gzip and deflate, undone under a cap, and applied on request."""
+"""Content encodings: gzip and deflate, inflated under a limit and applied on request."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from infergate.core.wire import HttpRequest, joined, size
 
 _TRIED: Final = 64 * KIB
 _LITTLE: Final = Limits(body=256 * KIB)
-"""Half a millisecond's inflating."""
+"""Inflating this much takes half a millisecond."""
 _LEVEL: Final = 1
-"""Tensors hardly shrink further at higher levels, which cost many times more."""
+"""Higher levels hardly shrink tensors further and are many times slower."""
 
 
 def decoded(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) -> Buffer:
-    """The whole body, its encoding undone.
+    """Return the whole body with its content encoding undone.
 
-    Raises UNSUPPORTED_ENCODING, TOO_LARGE over ``limits.body``, BAD_REQUEST for a corrupt one.
+    Raises UNSUPPORTED_ENCODING, TOO_LARGE over ``limits.body``, BAD_REQUEST for a corrupt body.
     """
     data = joined(body)
     if is_plain(headers):
@@ -46,37 +46,39 @@ def decoded(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) 
             Kind.UNSUPPORTED_ENCODING,
             f"content-encoding '{encoding[:40]}' is not supported (gzip, deflate, identity)",
         )
-    told = inflated_most(data, window)  # what it was counted by
+    max_bytes = inflated_most(data, window)  # the memory accounting used the same number
     try:
-        return b"".join(pieces(data, window, min(told, limits.body), MAX_MEMBERS))
+        return b"".join(pieces(data, window, min(max_bytes, limits.body), MAX_MEMBERS))
     except Corrupt as error:
         raise bad_request(f"the {encoding} body {error}") from None
     except Oversized:
-        if told < limits.body:
+        if max_bytes < limits.body:
             raise bad_request(f"the {encoding} body is longer than its own length field") from None
         raise _too_large(limits) from None
 
 
 def _undo_little(wire: HttpRequest) -> None:
-    """Undo the encoding of a body that inflates to little, in ``wire`` itself: it is weighed and
-    then read, and need not be inflated for each. Others stay, wrong ones too. Never raises."""
+    """Replace the body in ``wire`` by its inflated form if that is small, so that it is not
+    inflated both for its size and for reading. Leaves all other bodies, also invalid ones. Never
+    raises."""
     if size(wire.body) > _TRIED:
         return
-    with contextlib.suppress(GatewayError):  # longer, or wrong
+    with contextlib.suppress(GatewayError):  # too long or invalid
         wire.body = (decoded(wire.headers, wire.body, _LITTLE),)
         wire.headers = {k: v for k, v in wire.headers.items() if k != "content-encoding"}
 
 
 def inflated_size(wire: HttpRequest) -> int:
-    """How long the body is, or how long it is at most when its encoding is undone. One that
-    inflates to little is left in ``wire`` as it then is. Never raises."""
+    """Return the length of the body or, if it is compressed, its maximum inflated length. A body
+    that inflates to little is replaced in ``wire`` by its inflated form. Never raises."""
     if not is_plain(wire.headers):
         _undo_little(wire)
     return body_most(wire.headers, wire.body)
 
 
 def body_most(headers: Mapping[str, str], body: Sequence[Buffer]) -> int:
-    """How long ``body`` is at most when its encoding is undone, as it tells itself."""
+    """Return the maximum length of ``body`` with its encoding undone, according to the body
+    itself."""
     if is_plain(headers):
         return size(body)
     data = joined(body)
@@ -84,7 +86,7 @@ def body_most(headers: Mapping[str, str], body: Sequence[Buffer]) -> int:
 
 
 def is_plain(headers: Mapping[str, str]) -> bool:
-    """Whether the body has no encoding."""
+    """Whether the body has no content encoding."""
     encoding = headers.get("content-encoding")
     return encoding is None or encoding.strip().lower() in {"identity", ""}
 
@@ -96,22 +98,22 @@ def _too_large(limits: Limits) -> GatewayError:
 
 
 def accepted(header: str) -> str:
-    """The encoding an ``Accept-Encoding`` header prefers: gzip, deflate, or ``""`` for none."""
+    """Return the encoding that an ``Accept-Encoding`` header prefers: gzip, deflate, or ``""``."""
     weights: dict[str, float] = {}
     for item in header.lower().split(","):
-        name, _, rest = item.partition(";")
-        weights[name.strip()] = _weight(rest)
-    anything = weights.get("*", 0.0)
-    gzip = weights.get("gzip", weights.get("x-gzip", anything))
-    deflate = weights.get("deflate", anything)
-    best = max(gzip, deflate)
-    if best <= 0 or best < weights.get("identity", 0.0):
+        name, _, parameters = item.partition(";")
+        weights[name.strip()] = _weight(parameters)
+    wildcard = weights.get("*", 0.0)
+    gzip = weights.get("gzip", weights.get("x-gzip", wildcard))
+    deflate = weights.get("deflate", wildcard)
+    preferred = max(gzip, deflate)
+    if preferred <= 0 or preferred < weights.get("identity", 0.0):
         return ""
     return "gzip" if gzip >= deflate else "deflate"
 
 
 def _weight(parameters: str) -> float:
-    """The ``q`` of one item; 1 where none is given, 0 where it is no number from 0 to 1."""
+    """Return the ``q`` value of one item: 1 if missing, 0 if it is not a number from 0 to 1."""
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip() == "q":
@@ -124,6 +126,6 @@ def _weight(parameters: str) -> float:
 
 
 def encoded(body: Sequence[Buffer], encoding: str) -> list[Buffer]:
-    """``body`` in gzip or deflate."""
+    """Compress ``body`` with gzip or deflate."""
     deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, GZIP if encoding == "gzip" else ZLIB)
     return [b"".join([*map(deflater.compress, body), deflater.flush()])]

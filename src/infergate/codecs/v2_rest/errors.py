@@ -1,4 +1,5 @@
-"""Errors both ways: the status of each kind, and what a backend's error answer says."""
+"""Errors towards clients (the status of each kind) and from backends (the meaning of an error
+response)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from infergate.core.wire import HttpRequest, HttpResponse
 
 JSON_TYPE: Final = "application/json"
 LONGEST: Final = 2000
-"""Characters of a message that a client is told."""
+"""Maximum number of characters of a message sent to a client."""
 
 STATUS: Final[Mapping[Kind, int]] = {
     Kind.BAD_REQUEST: 400,
@@ -40,17 +41,17 @@ STATUS: Final[Mapping[Kind, int]] = {
     Kind.CANCELLED: 499,
     Kind.INTERNAL: 500,
 }
-"""The status that tells each kind."""
+"""The HTTP status of each error kind."""
 
 
 def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
-    """``{"error": …}``, for any error in answer to any request. Never raises."""
+    """Write ``{"error": …}``, for any error and any request. Never raises."""
     headers = {"content-type": JSON_TYPE, **refusal_headers(error)}
     if error.kind is Kind.METHOD_NOT_ALLOWED and wire is not None:
-        # suppressed: the transport's own refusal of a path that is no place of ours
+        # the path may be unknown if the transport rejected the request
         with contextlib.suppress(GatewayError):
             headers["allow"] = locate(wire.path).allow
-    # a name in it may be as long as a body; a path may hold what UTF-8 cannot
+    # names in the message may be as long as a body, and paths may hold what UTF-8 cannot encode
     public = error.public[:LONGEST].encode("utf-8", "replace").decode()
     return HttpResponse(STATUS[error.kind], headers, [orjson.dumps({"error": public})])
 
@@ -61,7 +62,7 @@ KIND: Final[Mapping[int, Kind]] = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
     404: Kind.NOT_FOUND,
-    405: Kind.BACKEND_GARBAGE,  # every method we use is the specification's
+    405: Kind.BACKEND_GARBAGE,  # the gateway uses the methods of the specification
     408: Kind.TIMEOUT,
     413: Kind.TOO_LARGE,
     429: Kind.RATE_LIMITED,
@@ -69,25 +70,27 @@ KIND: Final[Mapping[int, Kind]] = {
     503: Kind.NO_BACKEND,
     504: Kind.TIMEOUT,
 }
-"""What a status other than 200 means. Others: 4xx BAD_REQUEST (Triton 400, FastAPI 422, KServe
-409), 5xx BACKEND_ERROR, the rest is no answer to anything we ask."""
+"""The error kind of a backend's status other than 200. All other 4xx are BAD_REQUEST (Triton 400,
+FastAPI 422, KServe 409), other 5xx BACKEND_ERROR, and the rest BACKEND_GARBAGE."""
 
 _NOT_IN_JSON: Final = re.compile("[sS]ending (?:FP16|BF16) data via JSON is not supported")
-"""How Triton and KServe refuse, once the model has run, to write an output in JSON."""
+"""The error of Triton and KServe, after the model has run, for an output that they cannot write as
+JSON."""
 _TOO_LATE: Final = "RuntimeError: Caught handled exception, but response already started."
 _CAUSE: Final = "The above exception was the direct cause of the following exception:"
-"""How Starlette wraps what goes wrong once a stream was promised (MLServer's ``infer_stream``)."""
+"""The text around an error that occurs after Starlette started a stream (MLServer's
+``infer_stream``)."""
 _EVENT: Final = "data:"
-"""Of a stream of events (SSE), where a server answers so."""
+"""The prefix of an error in a stream of events (SSE)."""
 _MOST_DETAIL: Final = 20_000
 _HEAD: Final = 4096
-"""Characters of an HTML page in which its title is looked for: a title that begins and does not end
-is looked for to the end from each beginning."""
+"""Maximum number of characters of an HTML page that are searched for a title. Without a limit, a
+title that is opened repeatedly and never closed makes the search quadratic."""
 _TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
 def kind_of(status: int) -> Kind:
-    """The kind that a backend's ``status`` other than 200 tells."""
+    """Return the kind of a backend's ``status`` other than 200."""
     known = KIND.get(status)
     if known is not None:
         return known
@@ -97,7 +100,7 @@ def kind_of(status: int) -> Kind:
 
 
 def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
-    """The error that a backend's answer tells, judged by its body, not by its Content-Type."""
+    """Return the error in a backend's response, judged by its body instead of its Content-Type."""
     text = body[: 4 * _MOST_DETAIL].decode("utf-8", "replace").strip()
     message = _message(text) or f"the backend answered HTTP {status}"
     error = OutputsNeedTranslation if _NOT_IN_JSON.match(message) else GatewayError
@@ -111,15 +114,15 @@ def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> Gatew
 
 
 def _message(text: str) -> str:
-    """The meaningful line of an error body in any of the shapes that servers use."""
+    """Return the meaningful line of an error body in any of the formats that servers use."""
     text = text.removeprefix(_EVENT).lstrip()
     if text.startswith("{"):
         try:
-            told = told_error(json.loads(text))
+            message = told_error(json.loads(text))
         except (ValueError, RecursionError):
-            told = ""
-        if told:
-            return told
+            message = ""
+        if message:
+            return message
     if text.startswith("<"):
         title = _TITLE.search(text[:_HEAD])
         return " ".join(title.group(1).split()) if title else ""
@@ -134,25 +137,26 @@ def _message(text: str) -> str:
 
 
 def told_error(document: dict[str, Any]) -> str:
-    """The message of an error object: ``error`` (V2), ``detail`` (FastAPI: MLServer, KServe),
-    ``message`` (rest-proxy). Of an object (proxies, OpenAI's form) its ``message``."""
+    """Return the message of an error object: ``error`` (V2), ``detail`` (FastAPI: MLServer, KServe)
+    or ``message`` (rest-proxy). If that is an object (proxies, OpenAI's format), return its
+    ``message``."""
     for key in ("error", "detail", "message"):
-        said = document.get(key)
-        if isinstance(said, str) and said:
-            return said
-        if isinstance(said, list) and said:
-            return "; ".join(map(_complaint, said))
-        if isinstance(said, dict) and isinstance(said.get("message"), str):
-            return str(said["message"])
-        if said:
-            return json.dumps(said)
+        value = document.get(key)
+        if isinstance(value, str) and value:
+            return value
+        if isinstance(value, list) and value:
+            return "; ".join(map(_complaint, value))
+        if isinstance(value, dict) and isinstance(value.get("message"), str):
+            return str(value["message"])
+        if value:
+            return json.dumps(value)
     return ""
 
 
 def _complaint(item: Any) -> str:
-    """One entry of FastAPI's ``detail`` list."""
+    """Format one entry of FastAPI's ``detail`` list."""
     if isinstance(item, dict) and isinstance(item.get("msg"), str):
-        place = item.get("loc")
-        where = ".".join(map(str, place)) if isinstance(place, list) else ""
-        return f"{where}: {item['msg']}" if where else item["msg"]
+        location = item.get("loc")
+        path = ".".join(map(str, location)) if isinstance(location, list) else ""
+        return f"{path}: {item['msg']}" if path else item["msg"]
     return item if isinstance(item, str) else json.dumps(item)

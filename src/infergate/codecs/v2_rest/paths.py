@@ -1,4 +1,4 @@
-"""Which operation a path asks for, and the path that asks for an operation."""
+"""Paths of V2 REST: the operation that a path names, and the path of an operation."""
 
 from __future__ import annotations
 
@@ -39,9 +39,12 @@ TRACE: Final = "/v2/trace/setting"
 
 @record
 class Place:
-    """What a path names. ``method`` is the one that it answers to; ``or_get``: GET as well.
-    ``verb`` tells the ways to ask for an inference apart. ``repository`` is that of the path, where
-    it has one; ``region`` of shared memory, which is on GPUs where ``cuda``, likewise."""
+    """The operation and the names in a path.
+
+    ``method`` is the method of the path; ``allows_get`` adds GET. ``action`` distinguishes the
+    kinds of inference requests. ``repository`` is a model repository; ``region`` is a shared memory
+    region, on a GPU if ``cuda``. Names that the path does not have are empty.
+    """
 
     method: str
     operation: type[Operation]
@@ -55,13 +58,13 @@ class Place:
 
     @property
     def allow(self) -> str:
-        """The methods, as the header Allow tells them."""
+        """The allowed methods, as the value of an Allow header."""
         return f"GET, {self.method}" if self.or_get else self.method
 
 
 SERVER_PLACES: Final = {
     "/v2": Place("GET", ServerMetadataRequest),
-    "/v2/": Place("GET", ServerMetadataRequest),  # as the Open Inference Protocol spells it
+    "/v2/": Place("GET", ServerMetadataRequest),  # the Open Inference Protocol's spelling
     "/v2/health/live": Place("GET", ServerLiveRequest),
     "/v2/health/ready": Place("GET", ServerReadyRequest),
     NAMES: Place("GET", ModelIndexRequest),
@@ -105,60 +108,62 @@ _SHOWN: Final = 200
 
 
 def locate(path: str) -> Place:
-    """The place ``path`` names. Raises NOT_FOUND, or BAD_REQUEST for a wrong percent-escape."""
+    """Match ``path``. Raises NOT_FOUND, or BAD_REQUEST for an invalid percent-escape."""
     return _remembered(path) if len(path) <= _SHOWN else _located(path)
 
 
 def _located(path: str) -> Place:
-    known = SERVER_PLACES.get(path)
-    if known is not None:
-        return known
+    server_match = SERVER_PLACES.get(path)
+    if server_match is not None:
+        return server_match
     match = _MODEL.fullmatch(path)
     if match is None and (match := _REPOSITORY.fullmatch(path)) is not None:
-        repository, index, model, control = match.groups()
+        repository, index, model, action = match.groups()
         return Place(
             "POST",
-            _CONTROLS[index or control],
+            _CONTROLS[index or action],
             decoded(model or "", "model name"),
             repository=decoded(repository or "", "repository's name"),
         )
     if match is None and (match := _MEMORY.fullmatch(path)) is not None:
-        whose, region, verb = match.groups()
-        name = decoded(region or "", "region's name")
-        return Place(*_MEMORY_PLACES[verb], region=name, cuda=whose == "cuda")
+        memory_kind, region, verb = match.groups()
+        region_name = decoded(region or "", "region's name")
+        return Place(*_MEMORY_PLACES[verb], region=region_name, cuda=memory_kind == "cuda")
     if match is None:
         shown = path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
         raise GatewayError(Kind.NOT_FOUND, f"no such path: {shown}")
-    model, version, rest = match.groups()
-    method, operation = _MODEL_PLACES[rest]
+    model, version, suffix = match.groups()
+    method, operation = _MODEL_PLACES[suffix]
     return Place(
         method,
         operation,
         decoded(model, "model name"),
         decoded(version or "", "model version"),
         or_get=operation is TraceSettingsRequest,
-        verb=rest[1:],
+        verb=suffix[1:],
     )
 
 
 _remembered: Final = lru_cache(maxsize=1024)(_located)
-"""A request's path is looked at several times, and clients ask for few. What is remembered is under
-1 MB, whatever they ask for."""
+"""A cache, because a request's path is matched several times and clients use few paths. Its entries
+take under 1 MB, whatever paths clients request."""
 
 
 def find(method: str, path: str) -> Place:
-    """:func:`locate`, and METHOD_NOT_ALLOWED where ``method`` is not the place's."""
-    place = _remembered(path) if len(path) <= _SHOWN else _located(path)
-    if method != place.method and not (place.or_get and method == "GET"):
+    """Match ``path`` like :func:`match_path`. Raises METHOD_NOT_ALLOWED if the path does not allow
+    ``method``."""
+    match = _remembered(path) if len(path) <= _SHOWN else _located(path)
+    if method != match.method and not (match.or_get and method == "GET"):
         raise GatewayError(
             Kind.METHOD_NOT_ALLOWED,
-            f"method {method[:20]} is not allowed here, only {place.allow}",
+            f"method {method[:20]} is not allowed here, only {match.allow}",
         )
-    return place
+    return match
 
 
 def model_path(model: str, version: str, rest: str) -> str:
-    """The path of ``rest`` ("", "/ready", "/infer" …) of a model. BAD_REQUEST for no name."""
+    """Return the path of a model with a suffix ("", "/ready", "/infer", …). Raises BAD_REQUEST for
+    an empty name."""
     if not model:
         raise bad_request("the model name is empty")
     path = f"/v2/models/{_encoded(model)}"
@@ -168,16 +173,16 @@ def model_path(model: str, version: str, rest: str) -> str:
 
 
 def repository_path(repository: str, model: str, control: str) -> str:
-    """The path of ``control`` ("load", "unload"). Raises BAD_REQUEST for no name."""
+    """Return the path of an action ("load", "unload"). Raises BAD_REQUEST for an empty name."""
     if not model:
         raise bad_request("the model name is empty")
-    named = f"/{_encoded(repository)}" if repository else ""
-    return f"/v2/repository{named}/models/{_encoded(model)}/{control}"
+    repository_segment = f"/{_encoded(repository)}" if repository else ""
+    return f"/v2/repository{repository_segment}/models/{_encoded(model)}/{control}"
 
 
 def memory_path(region: str, verb: str, *, cuda: bool) -> str:
-    """The path of ``verb`` ("status", "register", "unregister") of a region, or of all where its
-    name is empty."""
+    """Return the path of an action ("status", "register", "unregister") on a region, or on all
+    regions if the name is empty."""
     path = "/v2/cudasharedmemory" if cuda else "/v2/systemsharedmemory"
     if region:
         path += f"/region/{_encoded(region)}"

@@ -1,10 +1,11 @@
-"""The raw binary request: bare tensor data, which a model's metadata makes an inference.
+"""Raw binary requests: bare tensor data, which the model's metadata turns into an inference.
 
-*Rule 1.* The model has exactly one input; the data is all of it.
-*Rule 2.* Metadata does not tell a batch dimension from a free one. A free first dimension beside
-another is taken for the batch, and is 1; the one free dimension left follows from the size.
-*Rule 3.* BYTES data is one element without its length, so a free first dimension is 1 and the rest
-must be.
+*Rule 1.* The model has exactly one input, and the body is all of its data.
+*Rule 2.* Metadata does not distinguish a batch dimension from any other variable dimension. If the
+first of several variable dimensions is variable, it is taken as the batch dimension and set to 1;
+the remaining one is computed from the size.
+*Rule 3.* BYTES data is one element without its length prefix, so a variable first dimension is 1
+and all others must be 1.
 
 Source: the V2 binary tensor data extension.
 """
@@ -20,25 +21,25 @@ from infergate.core.tensor import Buffer, Tensor, pack_bytes
 
 
 def only_input(data: Buffer, metadata: ModelMetadata) -> Tensor:
-    """The one input of the model that ``metadata`` describes, made of ``data``.
+    """Return the only input of the model that ``metadata`` describes, with ``data``.
 
-    Raises BAD_REQUEST naming the input, UNSUPPORTED for a datatype the gateway does not know.
+    Raises BAD_REQUEST naming the input, UNSUPPORTED for an unknown datatype.
     """
     if len(metadata.inputs) != 1:
         raise bad_request(
-            f"a raw binary request is for models with one input, '{metadata.name}' has "
+            f"a raw binary request requires a model with one input; model '{metadata.name}' has "
             f"{len(metadata.inputs)}"
         )
-    (described,) = metadata.inputs
-    datatype = BY_NAME.get(described.datatype)
+    (input_metadata,) = metadata.inputs
+    datatype = BY_NAME.get(input_metadata.datatype)
     if datatype is None:
         raise GatewayError(
             Kind.UNSUPPORTED,
-            f"input '{described.name}': datatype '{described.datatype}' is not known",
+            f"input '{input_metadata.name}': unknown datatype '{input_metadata.datatype}'",
         )
     if datatype is Datatype.BYTES:
-        return _one_string(data, described)
-    return _numbers(data, described, datatype)
+        return _one_string(data, input_metadata)
+    return _numbers(data, input_metadata, datatype)
 
 
 def _one_string(data: Buffer, described: TensorMetadata) -> Tensor:
@@ -56,22 +57,22 @@ def _one_string(data: Buffer, described: TensorMetadata) -> Tensor:
 
 def _numbers(data: Buffer, described: TensorMetadata, datatype: Datatype) -> Tensor:
     shape = list(described.shape)
-    free = [index for index, dimension in enumerate(shape) if dimension < 0]
-    if len(free) > 1 and free[0] == 0:
+    variable = [index for index, dimension in enumerate(shape) if dimension < 0]
+    if len(variable) > 1 and variable[0] == 0:
         shape[0] = 1
-        del free[0]
-    if len(free) > 1:
+        del variable[0]
+    if len(variable) > 1:
         raise bad_request(
-            f"input '{described.name}': a raw binary request leaves one dimension open, "
-            f"the shape {list(described.shape)} more"
+            f"input '{described.name}': a raw binary request allows one variable dimension, "
+            f"but the shape is {list(described.shape)}"
         )
     size = len(data)
-    step = math.prod(dimension for dimension in shape if dimension >= 0) * datatype.itemsize
-    if free:
-        shape[free[0]] = size // step if step else 0
+    item_size = math.prod(dimension for dimension in shape if dimension >= 0) * datatype.itemsize
+    if variable:
+        shape[variable[0]] = size // item_size if item_size else 0
     if math.prod(shape) * datatype.itemsize != size:
         raise bad_request(
-            f"input '{described.name}': the {size} bytes of the raw binary request are no "
+            f"input '{described.name}': the {size} bytes of the raw binary request do not fit a "
             f"{datatype.value} tensor of shape {list(described.shape)}"
         )
     return Tensor(described.name, datatype, tuple(shape), data)

@@ -1,6 +1,6 @@
-"""Loading and unloading models (the model repository extension): bodies of requests.
+"""Loading and unloading models (the model repository extension): request bodies.
 
-*Rule.* A file travels in base64, as the value of a parameter whose name begins with ``file:``.
+*Rule.* A file is sent in base64, as the value of a parameter whose name begins with ``file:``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CONTROLS: Final = {ModelLoadRequest: "load", ModelUnloadRequest: "unload"}
 def read_request(
     place: Place, body: bytes, limits: Limits
 ) -> ModelLoadRequest | ModelUnloadRequest:
-    """What the request to ``place`` asks for. Raises BAD_REQUEST, TOO_LARGE."""
+    """Parse a load or unload request. Raises BAD_REQUEST, TOO_LARGE."""
     kind = ModelLoadRequest if place.operation is ModelLoadRequest else ModelUnloadRequest
     return kind(place.model, place.repository, _read_parameters(body, limits))
 
@@ -40,11 +40,11 @@ def _read_parameters(body: bytes, limits: Limits) -> Parameters:
     if not body:
         return NO_PARAMETERS
     check_json_size(len(body), limits)
-    told = members(read(body), "the body", ("parameters",)).get("parameters")
-    if told is None:
+    parameters = members(read(body), "the body", ("parameters",)).get("parameters")
+    if parameters is None:
         return NO_PARAMETERS
-    found = present(plain(told, "parameters"))
-    return {key: _read_value(key, value) for key, value in found.items()}
+    values = present(plain(parameters, "parameters"))
+    return {key: _read_value(key, value) for key, value in values.items()}
 
 
 def _read_value(key: str, value: Any) -> Any:
@@ -55,22 +55,22 @@ def _read_value(key: str, value: Any) -> Any:
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError, TypeError):
-        raise bad_request(f"parameter '{shown(key)}' is not a file's bytes in base64") from None
+        raise bad_request(f"parameter '{shown(key)}' is not a base64-encoded file") from None
 
 
 def write_request(
     operation: ModelLoadRequest | ModelUnloadRequest, profile: Profile
 ) -> HttpRequest:
-    """The inverse, as a server of ``profile`` takes it. Raises UNSUPPORTED."""
+    """Write the request in the form that a server of ``profile`` accepts. Raises UNSUPPORTED."""
     if profile.loads_by_name:
         operation = name_alone(operation)
     path = repository_path(operation.repository, operation.model, _CONTROLS[type(operation)])
-    told = {
+    parameters = {
         key: base64.b64encode(value).decode() if isinstance(value, bytes | memoryview) else value
         for key, value in operation.parameters.items()
     }
     try:
-        body = orjson.dumps({"parameters": told} if told else {})
+        body = orjson.dumps({"parameters": parameters} if parameters else {})
     except TypeError:
-        raise GatewayError(Kind.UNSUPPORTED, "a parameter cannot be told as JSON") from None
+        raise GatewayError(Kind.UNSUPPORTED, "a parameter cannot be expressed in JSON") from None
     return HttpRequest("POST", path, "", {"content-type": JSON_TYPE}, [body])

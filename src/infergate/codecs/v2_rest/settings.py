@@ -1,7 +1,7 @@
 """Trace and log settings (the trace and logging extensions).
 
-*Rule.* A trace setting is a string, or a list of them; null takes it back to that of all models.
-Here each is a list, empty for null.
+*Rule.* On the wire a trace setting is a string or a list of strings; null resets a model's setting
+to the global one. The canonical form is always a list, empty for null.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ALWAYS_LISTS: Final = frozenset({"trace_level"})
 
 
 def read_request(place: Place, body: bytes, limits: Limits) -> SettingsOperation:
-    """What a request with ``body`` (none for a GET) asks of ``place``."""
+    """Parse a settings request with ``body``, which is empty for a GET."""
     settings: Parameters = {}
     if body:
         check_json_size(len(body), limits)
@@ -40,13 +40,13 @@ def read_request(place: Place, body: bytes, limits: Limits) -> SettingsOperation
     for name, value in settings.items():
         if not isinstance(value, bool | int | str):
             raise bad_request(
-                f"log setting '{shown(name)}' is {kind(value)}, not a boolean, a number or text"
+                f"log setting '{shown(name)}' is {kind(value)}, not a boolean, number or text"
             )
     return LogSettingsRequest(settings)
 
 
 def read_answer(document: Node, operation: Operation) -> Settings:
-    """A server's settings. Raises BAD_REQUEST."""
+    """Parse a server's settings. Raises BAD_REQUEST."""
     settings = parameters(document, "the body")
     return Settings(_lists(settings) if isinstance(operation, TraceSettingsRequest) else settings)
 
@@ -61,28 +61,28 @@ def _list(name: str, value: Any) -> list[str]:
             return []
         case str():
             return [value]
-        case list() if all(isinstance(each, str) for each in value):
+        case list() if all(isinstance(item, str) for item in value):
             return value
-    raise bad_request(f"trace setting '{shown(name)}' is no text, list of texts or null")
+    raise bad_request(f"trace setting '{shown(name)}' must be a string, a list of strings or null")
 
 
 def write_request(operation: SettingsOperation) -> HttpRequest:
-    """The request for settings, a GET where none is to be changed. Raises UNSUPPORTED."""
+    """Write a request for settings, as a GET if none is changed. Raises UNSUPPORTED."""
     if isinstance(operation, LogSettingsRequest):
-        path, told = LOGGING, dict(operation.settings)
+        path, settings = LOGGING, dict(operation.settings)
     else:
         path = model_path(operation.model, "", "/trace/setting") if operation.model else TRACE
-        told = _unlisted(operation.settings)
-    if not told:
+        settings = _unlisted(operation.settings)
+    if not settings:
         return HttpRequest("GET", path)
-    return HttpRequest("POST", path, "", {"content-type": JSON_TYPE}, [_json(told)])
+    return HttpRequest("POST", path, "", {"content-type": JSON_TYPE}, [_json(settings)])
 
 
 def write_answer(answer: Settings, operation: Operation) -> HttpResponse:
-    """All settings. Raises UNSUPPORTED."""
+    """Write all settings. Raises UNSUPPORTED."""
     values = answer.values
-    told = _unlisted(values) if isinstance(operation, TraceSettingsRequest) else dict(values)
-    return HttpResponse(200, {"content-type": JSON_TYPE}, [_json(told)])
+    settings = _unlisted(values) if isinstance(operation, TraceSettingsRequest) else dict(values)
+    return HttpResponse(200, {"content-type": JSON_TYPE}, [_json(settings)])
 
 
 def _unlisted(settings: Parameters) -> dict[str, Any]:
@@ -99,4 +99,4 @@ def _json(told: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(told)
     except TypeError:
-        raise GatewayError(Kind.UNSUPPORTED, "a setting cannot be told as JSON") from None
+        raise GatewayError(Kind.UNSUPPORTED, "a setting cannot be expressed in JSON") from None

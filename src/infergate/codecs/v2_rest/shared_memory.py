@@ -1,4 +1,4 @@
-"""The shared memory extensions: of the system's memory, and of memory on GPUs."""
+"""The system and CUDA shared memory extensions."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ from infergate.core.wire import HttpRequest, HttpResponse
 
 
 def read_unregister(place: Place, body: bytes, limits: Limits) -> Operation:
-    """Unregister what ``place`` names; a body is not looked at."""
+    """Parse a request to unregister a region, whose body is ignored."""
     del body, limits
     return SharedMemoryUnregisterRequest(place.region, cuda=place.cuda)
 
 
 def read_register(place: Place, body: bytes, limits: Limits) -> Operation:
-    """Register what ``body`` tells under the name in ``place``. Raises BAD_REQUEST."""
+    """Parse a request to register a region under the name in the path. Raises BAD_REQUEST."""
     check_json_size(len(body), limits)
     if not body:
         raise bad_request("the body is empty")
     if not place.cuda:
-        told = members(read(body), "the body", ("key", "offset", "byte_size"))
+        fields = members(read(body), "the body", ("key", "offset", "byte_size"))
         return SharedMemoryRegisterRequest(
             place.region,
-            _text(told, "key"),
-            _number(told, "offset", 0),
-            _number(told, "byte_size"),
+            _text(fields, "key"),
+            _number(fields, "offset", 0),
+            _number(fields, "byte_size"),
         )
-    told = members(read(body), "the body", ("raw_handle", "device_id", "byte_size"))
+    fields = members(read(body), "the body", ("raw_handle", "device_id", "byte_size"))
     return SharedMemoryRegisterRequest(
         place.region,
-        size=_number(told, "byte_size"),
-        device=_number(told, "device_id"),
-        handle=_handle(told),
+        size=_number(fields, "byte_size"),
+        device=_number(fields, "device_id"),
+        handle=_handle(fields),
     )
 
 
 def write_status(answer: SharedMemoryStatus) -> HttpResponse:
-    """A list of regions."""
-    told = [_region(each) for each in answer.regions]
-    return HttpResponse(200, {"content-type": JSON_TYPE}, [dump(told)])
+    """Write a list of regions."""
+    regions = [_region(region) for region in answer.regions]
+    return HttpResponse(200, {"content-type": JSON_TYPE}, [dump(regions)])
 
 
 def _region(region: SharedMemoryRegion) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def _number(told: dict[str, Node], key: str, default: int | None = None) -> int:
     if value is None:
         raise bad_request(f"{key} is missing")
     if type(value) is not int or not 0 <= value < 2**64:
-        said = value if type(value) is int else kind(value)
-        raise bad_request(f"{key} must be an integer from 0 to 2^64-1, not {said}")
+        found = value if type(value) is int else kind(value)
+        raise bad_request(f"{key} must be an integer from 0 to 2^64-1, not {found}")
     return value
 
 
@@ -107,21 +107,21 @@ def _handle(told: dict[str, Node]) -> bytes:
 def write_request(
     operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest,
 ) -> HttpRequest:
-    """Raises UNSUPPORTED for a name that no path can hold."""
+    """Raises UNSUPPORTED for a name that cannot be part of a path."""
     match operation:
         case SharedMemoryUnregisterRequest(name, cuda):
             return HttpRequest("POST", memory_path(name, "unregister", cuda=bool(cuda)))
         case SharedMemoryRegisterRequest(name, device=None):
-            told: dict[str, Any] = {
+            fields: dict[str, Any] = {
                 "key": operation.key,
                 "offset": operation.offset,
                 "byte_size": operation.size,
             }
         case SharedMemoryRegisterRequest(name):
-            told = {
+            fields = {
                 "raw_handle": {"b64": base64.b64encode(operation.handle).decode()},
                 "device_id": operation.device,
                 "byte_size": operation.size,
             }
     path = memory_path(name, "register", cuda=operation.device is not None)
-    return HttpRequest("POST", path, "", {"content-type": JSON_TYPE}, [dump(told)])
+    return HttpRequest("POST", path, "", {"content-type": JSON_TYPE}, [dump(fields)])

@@ -1,11 +1,12 @@
-"""Inferences with any number of answers: a stream of events, each the JSON of one answer.
+"""Inferences with any number of responses: a stream of events, each with one response as JSON.
 
-Clients ask for one by ``generate_stream``, by MLServer's ``infer_stream``, whose request is that of
-``infer``, or by ``stream: true`` among the parameters of ``infer``.
+Clients request a stream with ``generate_stream``, with MLServer's ``infer_stream``, whose body is
+that of ``infer``, or with ``stream: true`` in the parameters of ``infer``.
 
-*Rule 1.* An event is JSON: there is no place for binary data, nor for an encoding of its own.
-*Rule 2.* Of servers, Triton is asked by ``generate_stream``, and only for a model that it says is
-decoupled: of any other ``infer`` tells more. MLServer is asked by ``infer_stream``.
+*Rule 1.* An event is JSON: it has neither binary data nor its own content encoding.
+*Rule 2.* Towards backends, Triton's ``generate_stream`` is used only for a model that Triton
+declares decoupled, because for any other model ``infer`` carries more information. MLServer's
+``infer_stream`` is used for all models.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, joined
 
 OURS: Final = frozenset({"generate", "generate_stream", "infer_stream"})
-"""Ways to ask for an inference that few servers know: read here, whoever is behind."""
+"""Kinds of inference requests that few servers understand; the gateway always translates them."""
 _HEADERS: Final = {"content-type": f"{events.TYPE}; charset=utf-8"}
 _ABSENT: Final = frozenset({404, 405})
-"""How a server answers that has no such path. It may also be the model that is not there: the
-question that follows then tells."""
+"""Statuses of a server without such a path. They may also mean that the model does not exist; the
+unary request that follows reports that."""
 
 # ---- towards clients --------------------------------------------------------------------------
 
 
 def read_request(wire: HttpRequest, place: Place, limits: Limits) -> Parsed | Unfinished[Parsed]:
-    """The inference that is asked for at ``place``. Raises what the client did wrong."""
+    """Parse the inference at the path of ``match``. Raises the client's errors."""
     if place.verb == "infer_stream":
-        found = infer_request.read_request(wire, place.model, place.version, limits)
-        if isinstance(found, Parsed):
-            return replace(found, streamed=True)
-        return replace(found, finish=partial(_finish_streamed, found))
-    streamed = place.verb == "generate_stream"
-    return read_generate(wire, place.model, place.version, limits, streamed=streamed)
+        parsed = infer_request.read_request(wire, place.model, place.version, limits)
+        if isinstance(parsed, Parsed):
+            return replace(parsed, streamed=True)
+        return replace(parsed, finish=partial(_finish_streamed, parsed))
+    wants_stream = place.verb == "generate_stream"
+    return read_generate(wire, place.model, place.version, limits, streamed=wants_stream)
 
 
 def _finish_streamed(unfinished: Unfinished[Parsed], metadata: ModelMetadata) -> Parsed:
@@ -54,12 +55,12 @@ def _finish_streamed(unfinished: Unfinished[Parsed], metadata: ModelMetadata) ->
 
 
 def plainly(parsed: Parsed) -> Parsed:
-    """Rule 1."""
+    """Return ``parsed`` with its outputs requested as JSON (Rule 1)."""
     return parsed if isinstance(parsed.reply, Flat) else replace(parsed, reply=None)
 
 
 def event(text: Sequence[Buffer]) -> HttpResponse:
-    """An answer that begins with the event of ``text``, or with none."""
+    """Return a response whose body begins with one event of ``text``, or without an event."""
     return HttpResponse(200, _HEADERS, events.written(joined(text)) if text else ())
 
 
@@ -69,7 +70,8 @@ def event(text: Sequence[Buffer]) -> HttpResponse:
 def build_request(
     operation: InferRequest, profile: Profile, model: ModelMetadata | None
 ) -> HttpRequest | None:
-    """Rule 2. None: ``infer`` is to be asked. Raises UNSUPPORTED for what cannot be told."""
+    """Build a streaming request (Rule 2), or return None if ``infer`` must be used. Raises
+    UNSUPPORTED for an inference that a stream cannot express."""
     if profile.generates:
         return write_generate(operation, model) if model and model.decoupled else None
     if not profile.streams_infer:
@@ -83,14 +85,15 @@ def build_request(
 def read_response(
     wire: HttpResponse, operation: InferRequest, limits: Limits, model: ModelMetadata | None
 ) -> InferResponse:
-    """The answer in one event, or in an answer that is none. ``model`` where ``generate_stream``
-    was asked. Raises the backend's error, BACKEND_GARBAGE, UNSUPPORTED."""
+    """Parse one event, or a response that is not a stream. ``model`` is given if
+    ``generate_stream`` was requested. Raises the backend's error, BACKEND_GARBAGE or
+    UNSUPPORTED."""
     if wire.status in _ABSENT:
         raise GatewayError(
             Kind.UNSUPPORTED, "the backend has no streams over REST", origin=Origin.BACKEND
         )
-    kind = wire.headers.get("content-type", "")
-    if model is None or not (wire.status == 200 or kind.startswith(events.TYPE)):
+    content_type = wire.headers.get("content-type", "")
+    if model is None or not (wire.status == 200 or content_type.startswith(events.TYPE)):
         if wire.status != 200:
             raise backend_error(wire.status, wire.headers, bytes(joined(wire.body)))
         return infer_response.read_response(wire, operation, limits)
