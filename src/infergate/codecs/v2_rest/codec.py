@@ -84,7 +84,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, size
 _DEFAULT_COMPRESS_MIN: Final = 256
 _JSON: Final = {"content-type": JSON_TYPE}
 _LONG_NUMBER: Final = 19
-"""Maximum number of digits of a length header that is converted to a number."""
+"""A length header of this many digits or more is ignored."""
 
 
 class V2Rest:

@@ -1,17 +1,18 @@
-"""JSON documents read by name: objects, arrays and scalars, lazily.
+"""JSON documents whose objects, arrays and scalars are read lazily.
 
-*Strategy.* simdjson parses the bytes and gives proxies: nothing becomes a Python object before it
-is asked for, and an array of numbers never does. What simdjson refuses although servers and
-clients say it (NaN, integers over 64 bits) is read again by the standard library; so is
-everything wrong, for its error message. Both kinds of node are read by the same functions here.
+simdjson parses the bytes and returns proxies: a value becomes a Python object only when it is read,
+and an array of numbers never does. If simdjson rejects a document, the standard library parses it
+again: some servers and clients send NaN and integers over 64 bits, and for invalid documents the
+standard library has the better error message. The functions in this module read the nodes of both
+parsers.
 
-*Rule 1.* One parser a document, dropped with it: simdjson refuses to use a parser again while
+*Rule 1.* Each document has its own parser, dropped with it: simdjson does not reuse a parser while
 proxies of it live, and an exception's traceback may hold one.
-*Rule 2.* A name twice in an object that is read is an error: Triton takes the first, Python
-servers the last, so one request could mean two things.
-*Rule 3.* Nesting is counted before parsing, at most :data:`DEEPEST` levels, and so are arrays and
-objects, at most :data:`MOST_NESTED`: all that costs much more than its bytes are these.
-*Rule 4.* null stands for absent.
+*Rule 2.* A duplicate name in an object is an error: Triton uses the first, Python servers the last,
+so one request could have two meanings.
+*Rule 3.* Before parsing, nesting is limited to :data:`MAX_DEPTH` levels and arrays and objects to
+:data:`MAX_CONTAINERS`, because only they cost much more than their bytes.
+*Rule 4.* null is treated as absent.
 """
 
 from __future__ import annotations
@@ -32,40 +33,41 @@ Node = Any
 """A scalar, or an object or array of either parser."""
 
 NESTED_ON_LOOP: Final = 16384
-"""Arrays and objects in a document that the event loop reads: each may take it 1 µs."""
+"""Maximum number of arrays and objects in a document read on the event loop. Each may take 1 µs."""
 DEEPEST: Final = 100
-"""Levels of nesting (Triton: 100)."""
+"""Maximum nesting depth (Triton: 100)."""
 MOST_NESTED: Final = 1 << 18
-"""Arrays and objects in one document. Each that becomes a Python object costs up to 1 µs, though
-its text may have 3 bytes. Triton has no such bound."""
+"""Maximum number of arrays and objects in a document. Each that becomes a Python object costs up to
+1 µs, although its text may have 3 bytes. Triton has no such limit."""
 MAX_NAMES: Final = 1 << 16
-"""Members of any one object that is read: their names become Python strings."""
+"""Maximum number of members of an object: their names become Python strings."""
 MAX_VALUES: Final = 1 << 16
-"""Values of one object that becomes a Python object as a whole."""
+"""Maximum number of values of an object that is converted to Python values as a whole."""
 SLOW_ON_LOOP: Final = 32 * KIB
-"""Text that the standard library reads on the event loop, over 0.1 ms a KiB."""
+"""Maximum bytes that the standard library parses on the event loop; 1 KiB takes over 0.1 ms."""
 MOST_MEMBERS: Final = 1024
-"""Of an object whose members are all looked up: each look-up walks the object."""
+"""Maximum number of members of an object that are all looked up: each look-up walks the object."""
 MOST_TEXT: Final = 4 * MIB
-"""Characters of a message's id, and of all texts in its parameters; V2 gRPC lets names, shapes and
-parameters have as many. A helper gives them back pickled, and the event loop reads that."""
+"""Maximum number of characters of a message's id, and of all texts in its parameters. V2 gRPC has
+the same limit for names, shapes and parameters. A helper process returns them pickled, and the
+event loop unpickles them."""
 _BRACKETS: Final = b"[]{}"
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
 _NOT_COMMAS: Final = bytes(set(range(256)) - set(b',"'))
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
-"""A string, or what is left of the text where one does not end. It matches at every quote: one
-that failed would be tried again at the next, each time to the end of the text."""
+"""A string, or the rest of the text if a string is not terminated. The pattern matches at every
+quote: if it failed at one, it would be tried at the next, each time to the end of the text."""
 _SURROGATE: Final = re.compile(r"\\u[dD]")
 _BLOCK: Final = 64 * 1024
-"""Brackets looked at together: numpy needs some 20 bytes for each."""
+"""Brackets that are examined together: numpy needs about 20 bytes for each."""
 
 
 class Members(list[tuple[str, Any]]):
-    """An object's members as the standard library met them, repeated names included."""
+    """An object's members as the standard library parsed them, including duplicates."""
 
 
 class Literal(str):
-    """NaN, Infinity or -Infinity as a bare word. Distinct from the float that an overlong number
+    """NaN, Infinity or -Infinity as a bare word. Differs from the float that an overlong number
     becomes, and from the string."""
 
     __slots__ = ()
@@ -75,8 +77,8 @@ _LITERALS: Final = {word: Literal(word) for word in ("NaN", "Infinity", "-Infini
 
 
 def read(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
-    """The document in ``text``. Raises BAD_REQUEST with the place of the mistake, and CostlyError
-    on the event loop."""
+    """Parse a client's document. Raises BAD_REQUEST with the position of the error, and
+    NeedsOffloadError on the event loop."""
     check_nesting(text, limits)
     try:
         return simdjson.Parser().parse(text)
@@ -100,9 +102,11 @@ def _read_again(text: bytes) -> Node:
 
 
 def read_tolerantly(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
-    """The document in a server's answer. Triton writes BYTES that are not UTF-8 as they are into
-    JSON strings: such bytes become lone surrogates (PEP 383), which ``elements`` turns back.
-    Raises CostlyError on the event loop."""
+    """Parse a server's document. Raises BAD_REQUEST, and NeedsOffloadError on the event loop.
+
+    Triton writes BYTES that are not UTF-8 unchanged into JSON strings. Such bytes become lone
+    surrogates (PEP 383), which ``json_data`` converts back.
+    """
     check_loop(limits, len(text), limits.json_inline)
     check_nesting(text, limits)
     try:
@@ -113,35 +117,37 @@ def read_tolerantly(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
 
 
 def load(text: str | bytes) -> Node:
-    """The document in ``text`` by the standard library. Raises BAD_REQUEST."""
+    """Parse a document with the standard library. Raises BAD_REQUEST."""
     try:
         return json.loads(text, object_pairs_hook=Members, parse_constant=_LITERALS.__getitem__)
     except json.JSONDecodeError as error:
-        raise bad_request(f"the JSON is wrong at character {error.pos}: {error.msg}") from None
+        raise bad_request(f"invalid JSON at character {error.pos}: {error.msg}") from None
     except ValueError as error:  # an integer of thousands of digits
-        raise bad_request(f"the JSON is wrong: {error}") from None
+        raise bad_request(f"invalid JSON: {error}") from None
 
 
 def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Rule 3. Raises BAD_REQUEST, TOO_LARGE, and CostlyError on the event loop. Documents
-    with few brackets in all pay two quick scans."""
+    """Apply Rule 3. Raises BAD_REQUEST, TOO_LARGE, and NeedsOffloadError on the event loop.
+
+    Two quick scans suffice for documents with few brackets.
+    """
     if _has_few(text, b"[") and _has_few(text, b"{"):
         return
     if b"\\" in text:
         text = _STRING.sub(b"", text)
-    # two quotes side by side, of one string or of two, change nothing about what lies outside
+    # two adjacent quotes, of one string or of two, do not change which brackets lie outside strings
     structure = text.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
     outside = b"".join(structure.split(b'"')[::2])
     if len(outside) > 2 * MOST_NESTED:
         raise GatewayError(
             Kind.TOO_LARGE,
-            f"the JSON holds over {MOST_NESTED} arrays and objects; data may be sent flat",
+            f"the JSON holds over {MOST_NESTED} arrays and objects; send data as flat arrays",
         )
     check_loop(limits, len(outside), 2 * NESTED_ON_LOOP)
     level = 0
     for start in range(0, len(outside), _BLOCK):
         block = np.frombuffer(outside, np.uint8, min(_BLOCK, len(outside) - start), start)
-        # opening brackets, and no closing ones, have bit 0x02
+        # opening brackets have bit 0x02 and closing ones do not
         levels = ((block & 2).astype(np.int64) - 1).cumsum() + level
         if int(levels.max()) > DEEPEST:
             raise bad_request(f"the JSON is nested over {DEEPEST} levels deep")
@@ -149,47 +155,48 @@ def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
 
 
 def _has_few(text: bytes, bracket: bytes) -> bool:
-    """Whether ``bracket`` alone cannot take half of the levels that are allowed. ``find`` runs at
-    the speed of memory, ``count`` does not."""
-    place = -1
+    """Whether ``bracket`` occurs at most as often as half the maximum depth. ``find`` runs at the
+    speed of memory, ``count`` does not."""
+    position = -1
     for _ in range(DEEPEST // 2 + 1):
-        place = text.find(bracket, place + 1)
-        if place < 0:
+        position = text.find(bracket, position + 1)
+        if position < 0:
             return True
     return False
 
 
 def members(node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
-    """Those members of the object ``node`` that are ``known`` and not null (Rule 4)."""
+    """Return the members of the object ``node`` that are in ``names`` and not null. Raises like
+    :func:`read_nullable_members`."""
     return present(named(node, path, known))
 
 
 def present(told: Mapping[str, Node]) -> dict[str, Node]:
-    """Rule 4."""
+    """Return ``members`` without those that are null (Rule 4)."""
     return {name: value for name, value in told.items() if value is not None}
 
 
 def named(node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
-    """Those members of the object ``node`` that are ``known``, null included.
+    """Return the members of the object ``node`` that are in ``wanted``, including null.
 
-    ``path`` names the node in errors. Raises BAD_REQUEST where it is no object, or where a name
-    comes twice, known or not.
+    ``path`` names the node in errors. Raises BAD_REQUEST if the node is not an object or has a
+    duplicate name, wanted or not.
     """
     if isinstance(node, simdjson.Object):
         _check_size(len(node), path, MAX_NAMES, "members")
         names = _checked_names(list(node.keys()), path)
-        # only known names are looked up: a look-up walks the object
+        # only wanted names are looked up, because a look-up walks the object
         return {name: node[name] for name in known if name in names}
     if isinstance(node, Members):
         _checked_names([name for name, _ in node], path)
-        found = dict(node)
-        return {name: found[name] for name in known if name in found}
+        member_by_name = dict(node)
+        return {name: member_by_name[name] for name in known if name in member_by_name}
     raise bad_request(f"{path} must be an object, not {kind(node)}")
 
 
 def every(node: Node, path: str) -> dict[str, Node]:
-    """All members of the object ``node``, at most :data:`MOST_MEMBERS`, null left out (Rule 4).
-    Raises like :func:`named`, and TOO_LARGE."""
+    """Return all members of the object ``node`` that are not null, at most
+    :data:`MAX_MEMBERS_LOOKED_UP`. Raises like :func:`read_nullable_members`, and TOO_LARGE."""
     if not isinstance(node, simdjson.Object | Members):
         raise bad_request(f"{path} must be an object, not {kind(node)}")
     _check_size(len(node), path, MOST_MEMBERS, "members")
@@ -200,22 +207,23 @@ def every(node: Node, path: str) -> dict[str, Node]:
 
 def _check_size(size: int, path: str, most: int, what: str) -> None:
     if size > most:
-        raise GatewayError(Kind.TOO_LARGE, f"{path} has over {most} {what}, the limit")
+        raise GatewayError(Kind.TOO_LARGE, f"{path} exceeds the limit of {most} {what}")
 
 
 def _checked_names(names: list[str], path: str) -> set[str]:
-    once = set(names)
-    if len(once) != len(names):
+    unique = set(names)
+    if len(unique) != len(names):
         seen: set[str] = set()
         for name in names:
             if name in seen:
                 raise bad_request(f"{path} has '{shown(name)}' twice")
             seen.add(name)
-    return once
+    return unique
 
 
 def items(node: Node, path: str, most: int, limit: str = "tensors") -> list[Node]:
-    """The items of the array ``node``, at most ``most``, as ``limit`` says. Raises BAD_REQUEST."""
+    """Return the items of the array ``node``. Raises BAD_REQUEST, also for more than ``max_items``,
+    the value of the limit ``limit_name``."""
     if not is_array(node):
         raise bad_request(f"{path} must be an array, not {kind(node)}")
     if len(node) > most:
@@ -224,7 +232,7 @@ def items(node: Node, path: str, most: int, limit: str = "tensors") -> list[Node
 
 
 def string(node: Node, path: str) -> str:
-    """The string ``node``. Raises BAD_REQUEST."""
+    """Return the string ``node``. Raises BAD_REQUEST."""
     if type(node) is not str:
         raise bad_request(f"{path} must be a string, not {kind(node)}")
     if not node.isascii():
@@ -233,7 +241,8 @@ def string(node: Node, path: str) -> str:
 
 
 def check_length(characters: int, path: str) -> None:
-    """Raise TOO_LARGE where texts that are no tensor data have more than ``MOST_TEXT``."""
+    """Raise TOO_LARGE if texts other than tensor data have more characters than
+    ``MAX_TEXT_CHARACTERS``."""
     _check_size(characters, path, MOST_TEXT, "characters of text")
 
 
@@ -245,8 +254,8 @@ def _check_text(text: str, path: str) -> None:
 
 
 def parameters(node: Node, path: str) -> dict[str, Any]:
-    """The object ``node`` as plain Python values. Raises BAD_REQUEST, and TOO_LARGE before over
-    ``MAX_VALUES`` of them are made."""
+    """Return the object ``node`` as plain Python values. Raises BAD_REQUEST, and TOO_LARGE before
+    more than ``MAX_VALUES`` of them are created."""
     if isinstance(node, simdjson.Object):
         text: bytes = node.mini  # type: ignore[assignment]  # the stubs say str
         if text.count(b",") >= MAX_VALUES:
@@ -255,20 +264,20 @@ def parameters(node: Node, path: str) -> dict[str, Any]:
             _checked_names(list(node.keys()), path)
             return node.as_dict()
         try:
-            held: dict[str, Any] = json.loads(text, object_pairs_hook=_without_twins)
+            values: dict[str, Any] = json.loads(text, object_pairs_hook=_without_twins)
         except _TwinsError:
-            return _plain_members(load(text), path)  # raises, naming the object
-        return held
+            return _plain_members(load(text), path)  # raises BAD_REQUEST naming the object
+        return values
     if isinstance(node, Members):
-        found = _plain_members(node, path)
-        _check_text(json.dumps(found, ensure_ascii=False), path)
-        return found
+        plain = _plain_members(node, path)
+        _check_text(json.dumps(plain, ensure_ascii=False), path)
+        return plain
     raise bad_request(f"{path} must be an object, not {kind(node)}")
 
 
 def _commas(text: bytes) -> int:
-    """How many commas of the valid JSON ``text`` are in no string. Takes a few times its memory:
-    a regular expression would make an object for each string."""
+    """Count the commas outside strings in the valid JSON ``text``. Takes a few times the memory of
+    the text; a regular expression would create an object for each string."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = np.frombuffer(text.translate(None, _NOT_COMMAS), np.uint8)
@@ -277,18 +286,18 @@ def _commas(text: bytes) -> int:
 
 
 class _TwinsError(Exception):
-    """Somewhere inside, an object has a name twice."""
+    """An object has a duplicate name."""
 
 
 def _without_twins(told: list[tuple[str, Any]]) -> dict[str, Any]:
-    held = dict(told)
-    if len(held) < len(told):
+    members = dict(told)
+    if len(members) < len(told):
         raise _TwinsError
-    return held
+    return members
 
 
 _SURE: Final = frozenset({str, int, bool, type(None)})
-"""Types of values that need no second look: a float may be infinite."""
+"""Types whose values need no further check; a float may be infinite."""
 
 
 def _plain_members(node: Members, path: str) -> dict[str, Any]:
@@ -305,7 +314,7 @@ def _plain(node: Node, path: str) -> Any:
     if isinstance(node, list):
         return [item if type(item) in _SURE else _plain(item, path) for item in node]
     if isinstance(node, Literal) or (isinstance(node, float) and math.isinf(node)):
-        raise bad_request(f"{path} is no number that JSON has")
+        raise bad_request(f"{path} must be a finite number")
     return node
 
 
@@ -315,7 +324,7 @@ def is_array(node: Node) -> bool:
 
 
 def kind(node: Node) -> str:
-    """What ``node`` is, in JSON's words, for errors."""
+    """Return the JSON type of ``node``, for error messages."""
     match node:
         case None:
             return "null"
@@ -332,6 +341,6 @@ def kind(node: Node) -> str:
 
 
 def shown(value: object) -> str:
-    """``value`` short enough for an error message."""
+    """Return ``value`` as text that is short enough for an error message."""
     text = str(value)
     return text if len(text) <= 40 else text[:40] + "…"

@@ -1,18 +1,17 @@
 """Tensor data in JSON: arrays of numbers, booleans and strings ⇄ the canonical layout.
 
-*Strategy.* Reading, simdjson copies a number array out in one go (nested arrays flattened) and
-numpy converts it. Only where that fails is the array walked in Python, which either names the
-element at fault or finds what simdjson cannot carry: NaN and Infinity, as literals or strings.
-Writing, orjson prints numpy arrays itself.
+To read, simdjson copies a number array at once (nested arrays flattened) and numpy converts it.
+Only if that fails is the array walked in Python, which either names the invalid element or finds
+values that simdjson cannot copy: NaN and Infinity, as literals or strings. To write, orjson prints
+numpy arrays itself.
 
 *Rule 1.* Numbers are never coerced: an integer type takes integers in its range, BOOL takes
-booleans, BYTES takes strings. Float types take any number: read as FP64, as every JSON reader
-does, and rounded from there to the nearest, ties to even; a finite number that rounds to infinity
-is an error.
-*Rule 2.* Data may be nested or flat; the count must be what the shape announces. How it is nested
-is not compared with the shape (nor does Triton).
-*Rule 3.* What is walked in Python is walked no further than one element beyond what the shape
-announces.
+booleans, BYTES takes strings. Float types take any number: it is read as FP64, as every JSON reader
+does, and rounded to the nearest value, ties to even; a finite number that rounds to infinity is an
+error.
+*Rule 2.* Data may be nested or flat; the number of elements must match the shape. The nesting is
+not compared with the shape (nor does Triton).
+*Rule 3.* A walk in Python stops at the first element beyond the shape.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ from infergate.core.tensor import (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one side may say. ``errors``: how strings become bytes; ``packed``: UINT8 data may be
-    one base64 string."""
+    """The rules for data of requests or responses. ``unicode_errors`` is the error handler that
+    encodes strings; if ``allows_packed_uint8``, UINT8 data may be one base64 string."""
 
     errors: str
     packed: bool
@@ -60,19 +59,19 @@ _SPECIALS: Final[dict[str | None, float]] = {
     "-Infinity": -math.inf,
     None: math.nan,  # MLServer, KServe
 }
-"""What stands for a float that JSON has no number for."""
+"""Strings, literals and null that stand for a float that JSON cannot express."""
 REQUEST: Final = Reading(errors="strict", packed=False)
-# rest-proxy packs UINT8; for ``surrogateescape`` see document.read_tolerantly.
+# rest-proxy packs UINT8; json_document.parse_backend_json explains ``surrogateescape``.
 ANSWER: Final = Reading(errors="surrogateescape", packed=True)
 
 
 def read_elements(
     name: str, datatype: Datatype, shape: tuple[int, ...], node: Node, reading: Reading
 ) -> Buffer:
-    """The canonical data of tensor ``name`` from its JSON. Raises BAD_REQUEST naming it."""
+    """Return the canonical data of tensor ``name`` from its JSON. Raises BAD_REQUEST naming it."""
     if not is_array(node):
-        is_only_text = type(node) is str and datatype is Datatype.BYTES and shape == (1,)
-        if shape != () and not is_only_text:
+        is_single_string = type(node) is str and datatype is Datatype.BYTES and shape == (1,)
+        if shape != () and not is_single_string:
             raise bad_request(f"tensor '{name}': data must be an array, not {kind(node)}")
         node = [node]
     if isinstance(node, simdjson.Array):
@@ -80,30 +79,30 @@ def read_elements(
         if values is not None:
             _check_count(name, shape, values.size)
             return values.view(np.uint8).data
-    flat = _flattened(node, math.prod(shape))
-    _check_count(name, shape, len(flat))
+    elements = _flattened(node, math.prod(shape))
+    _check_count(name, shape, len(elements))
     if datatype is Datatype.BYTES:
-        return pack_bytes(_encoded(name, flat, reading))
+        return pack_bytes(_encoded(name, elements, reading))
     if datatype is Datatype.BOOL:
-        values = _booleans(name, flat)
+        values = _booleans(name, elements)
     elif datatype in INTEGERS:
-        values = _integers(name, datatype, flat)
+        values = _integers(name, datatype, elements)
     else:
-        values = _floats(name, datatype, flat)
+        values = _floats(name, datatype, elements)
     return values.view(np.uint8).data
 
 
 def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
-    announced = math.prod(shape)
-    if count != announced:
+    expected = math.prod(shape)
+    if count != expected:
         raise bad_request(
-            f"tensor '{name}': shape {list(shape)} announces {announced} elements, "
-            f"the data holds {'more' if count > announced else count}"
+            f"tensor '{name}': shape {list(shape)} requires {expected} elements, "
+            f"the data holds {'more' if count > expected else count}"
         )
 
 
 def _copied_out(datatype: Datatype, node: simdjson.Array) -> Array | None:
-    """The array's numbers in ``datatype``; None where not all of them are, or fit."""
+    """Return the array's numbers as ``datatype``; None if not all of them are numbers that fit."""
     if datatype in (Datatype.BOOL, Datatype.BYTES):
         return None
     of_type: OneOf["d", "u", "i"] = "d"
@@ -133,23 +132,23 @@ _WIDE: Final = {"d": "<f8", "u": "<u8", "i": "<i8"}
 
 
 def _flattened(node: Node, most: int) -> list[Node]:
-    """The elements of the array ``node`` at whatever depth; some beyond ``most``, and no further,
-    where there are more."""
+    """Return the elements of the array ``node`` at all depths. If there are more than
+    ``max_elements``, the result has more than that, but not all of them."""
     flat: list[Node] = []
     pending = [iter((node,))]
     while pending:
         for item in pending[-1]:
             if type(item) not in _ARRAYS:
                 flat.append(item)
-            elif len(item) > most - len(flat):  # too many, unless they are empty arrays
+            elif len(item) > most - len(flat):  # too many, unless some are empty arrays
                 pending.append(iter(item))
                 break
             else:
-                listed = list(item)
-                if not _ARRAYS.isdisjoint(map(type, listed)):
-                    pending.append(iter(listed))
+                children = list(item)
+                if not _ARRAYS.isdisjoint(map(type, children)):
+                    pending.append(iter(children))
                     break
-                flat += listed
+                flat += children
             if len(flat) > most:
                 return flat
         else:
@@ -161,9 +160,9 @@ _ARRAYS: Final = frozenset({simdjson.Array, list})
 
 
 def _wrong(name: str, index: int, value: Node, wanted: str) -> GatewayError:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    said = shown(value) if number else kind(value)
-    return bad_request(f"tensor '{name}': element {index} is {said}, {wanted}")
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    found = shown(value) if is_number else kind(value)
+    return bad_request(f"tensor '{name}': element {index} is {found}, {wanted}")
 
 
 def _encoded(name: str, flat: list[Node], reading: Reading) -> list[bytes]:
@@ -197,22 +196,24 @@ def _integers(name: str, datatype: Datatype, flat: list[Node]) -> Array:
 
 
 def _floats(name: str, datatype: Datatype, flat: list[Node]) -> Array:
-    """Numbers, and words for what is no number."""
-    wanted = f"{datatype.value} takes numbers"
-    words = [value for value in flat if type(value) not in _NUMBERS]
-    told = flat
-    if words:
-        _check_types(name, flat, _NUMBERS | _WORDS, wanted)
-        unknown = set(words).difference(_SPECIALS)
+    """Convert numbers, and the words for NaN and infinity."""
+    expectation = f"{datatype.value} takes numbers"
+    non_numbers = [value for value in flat if type(value) not in _NUMBERS]
+    numbers = flat
+    if non_numbers:
+        _check_types(name, flat, _NUMBERS | _WORDS, expectation)
+        unknown = set(non_numbers).difference(_SPECIALS)
         if unknown:
             index = next(i for i, value in enumerate(flat) if value in unknown)
-            raise _wrong(name, index, flat[index], wanted)
-        told = [value if type(value) in _NUMBERS else _SPECIALS[value] for value in flat]
+            raise _wrong(name, index, flat[index], expectation)
+        numbers = [value if type(value) in _NUMBERS else _SPECIALS[value] for value in flat]
     try:
-        values = ROUND[datatype](np.array(told, "<f8"))
+        values = ROUND[datatype](np.array(numbers, "<f8"))
     except OverflowError:
-        index = next(i for i, v in enumerate(told) if type(v) is int and abs(v) > _GREATEST)
-        raise _wrong(name, index, told[index], f"beyond {datatype.value}") from None
+        index = next(
+            i for i, number in enumerate(numbers) if type(number) is int and abs(number) > _GREATEST
+        )
+        raise _wrong(name, index, numbers[index], f"beyond {datatype.value}") from None
     for index in overflown(datatype, values).tolist():
         if type(flat[index]) in _NUMBERS:
             raise _wrong(name, index, flat[index], f"beyond {datatype.value}")
@@ -230,17 +231,17 @@ NON_FINITE: Final[Mapping[str, tuple[bytes, bytes, bytes]]] = {
     "string": (b'"NaN"', b'"Infinity"', b'"-Infinity"'),
     "null": (b"null", b"null", b"null"),
 }
-"""How each option spells NaN, Infinity and -Infinity. ``literal`` is Triton's: not JSON by the
-book, and the only one that every V2 client known reads back."""
+"""The spelling of NaN, Infinity and -Infinity for each value of the option. ``literal`` is
+Triton's: not valid JSON, but the only spelling that every known V2 client reads."""
 
 
 def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
-    """The elements of a tensor other than BYTES as a flat list, in a form that orjson writes.
+    """Return the elements of a tensor other than BYTES as a flat list that orjson can write.
 
-    Floats are printed in the fewest digits that read back the same.
+    Floats are printed in the fewest digits that read back as the same value.
     """
-    if len(tensor.data) <= MOST_WRITTEN and (few := write_few(tensor)) is not None:
-        return few
+    if len(tensor.data) <= MOST_WRITTEN and (small_data := write_few(tensor)) is not None:
+        return small_data
     if tensor.datatype is Datatype.BOOL:
         return np.frombuffer(tensor.data, np.uint8) != 0
     values = np.frombuffer(tensor.data, NUMPY[tensor.datatype])
@@ -250,23 +251,28 @@ def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
         return values
     if tensor.datatype is Datatype.BF16:
         values = float32_from_bf16(values)
-    odd = ~np.isfinite(values)
-    if not odd.any():
+    non_finite = ~np.isfinite(values)
+    if not non_finite.any():
         return values
     nan, positive, negative = spelling
-    # orjson writes null for each of them, and for nothing else
-    pieces = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
-    words = [nan if v != v else positive if v > 0 else negative for v in values[odd].tolist()]  # noqa: PLR0124 - only NaN differs from itself
-    mixed = [pieces[0]]
-    for word, piece in zip(words, pieces[1:], strict=True):
-        mixed += (word, piece)
+    # orjson writes null for exactly these values
+    texts = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
+    words = [
+        nan if v != v else positive if v > 0 else negative  # noqa: PLR0124 - only NaN is unlike itself
+        for v in values[non_finite].tolist()
+    ]
+    mixed = [texts[0]]
+    for word, text in zip(words, texts[1:], strict=True):
+        mixed += (word, text)
     return orjson.Fragment(b"".join(mixed))
 
 
 def write_strings(tensor: Tensor) -> list[str] | None:
-    """The elements of a BYTES tensor; None where they must be written in base64: where one is not
-    UTF-8, or the tensor's parameters promise base64 and one is none. (MLServer marks elements that
-    hold base64 over gRPC too.)"""
+    """Return the elements of a BYTES tensor as strings, or None if they must be written as base64.
+
+    They must if one is not UTF-8, or if the tensor's parameters declare base64 and one element is
+    not base64. (MLServer also marks elements that hold base64 over gRPC.)
+    """
     if (
         tensor.parameters
         and is_base64(tensor.parameters)
@@ -280,7 +286,8 @@ def write_strings(tensor: Tensor) -> list[str] | None:
 
 
 def write_base64(tensor: Tensor) -> list[str]:
-    """The elements of a BYTES tensor in base64, of which :data:`BASE64` tells."""
+    """Return the elements of a BYTES tensor as base64, to be marked with
+    :data:`BASE64_PARAMETERS`."""
     return [base64.b64encode(element).decode() for element in unpack_bytes(tensor.data)]
 
 
@@ -288,30 +295,30 @@ def write_base64(tensor: Tensor) -> list[str]:
 
 CONTENT_TYPE: Final = "content_type"
 BASE64: Final = {CONTENT_TYPE: "base64"}
-"""The parameter that marks BYTES in base64 (rest-proxy, MLServer)."""
+"""The parameter that marks BYTES as base64 (rest-proxy, MLServer)."""
 _BASE64: Final = frozenset({"base64", "b64"})
 
 
 def is_base64(parameters: Parameters) -> bool:
     """Whether the parameters of a BYTES tensor mark its elements as base64, in any spelling that
-    rest-proxy takes."""
-    spelt = parameters.get(CONTENT_TYPE)
-    return isinstance(spelt, str) and spelt.lower() in _BASE64
+    rest-proxy accepts."""
+    content_type = parameters.get(CONTENT_TYPE)
+    return isinstance(content_type, str) and content_type.lower() in _BASE64
 
 
 def decode_base64(name: str, data: Buffer) -> Buffer:
-    """The canonical data of a BYTES tensor whose elements are base64. Raises BAD_REQUEST."""
+    """Return the canonical data of a BYTES tensor whose elements are base64. Raises BAD_REQUEST."""
     elements = [_unpacked(element) for element in unpack_bytes(data)]
     if None in elements:
         raise bad_request(
-            f"tensor '{name}': element {elements.index(None)} is not base64, as its parameter "
-            f"{CONTENT_TYPE} says"
+            f"tensor '{name}': element {elements.index(None)} is not base64, although its "
+            f"parameter {CONTENT_TYPE} declares base64"
         )
     return pack_bytes([element for element in elements if element is not None])
 
 
 def _unpacked(element: Buffer) -> bytes | None:
-    """What ``element`` is the base64 of; None where it is not base64."""
+    """Decode ``element`` from base64; None if it is not base64."""
     try:
         return base64.b64decode(element, validate=True)
     except binascii.Error:

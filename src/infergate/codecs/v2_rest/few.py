@@ -1,8 +1,9 @@
-"""A few elements between JSON and the canonical layout, by ``struct``.
+"""Conversion of a few elements between JSON and the canonical layout with ``struct``.
 
-*Why.* Each call of numpy costs 1 to 3 µs, which pays from some hundred elements on
+Each numpy call costs 1 to 3 µs, which pays only from some hundred elements on
 (docs/decisions/0016-small-json.md).
-*Rule.* What comes of it is what ``elements`` makes of it; None, where that is not sure.
+
+*Rule.* The result is that of ``json_data``, or None if that is uncertain.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from infergate.core.datatypes import INTEGERS, Datatype
 from infergate.core.tensor import Tensor, pack_bytes
 
 MOST_WRITTEN: Final = 256
-"""Bytes of a tensor whose numbers are written here."""
+"""Maximum size in bytes of a tensor whose numbers are written here."""
 _DEEPEST: Final = 8
-"""Levels that data is nested."""
+"""Maximum nesting depth of data."""
 _CODES: Final = {
     Datatype.INT8: "b",
     Datatype.UINT8: "B",
@@ -34,8 +35,8 @@ _CODES: Final = {
     Datatype.FP32: "f",
     Datatype.FP64: "d",
 }
-"""How ``struct`` calls the datatypes. Packing rounds to FP32 as ``rounding`` does, and refuses what
-is out of range, or would become infinite."""
+"""``struct`` format codes. Packing rounds to FP32 as ``rounding`` does, and rejects values that are
+out of range or would become infinite."""
 
 # ---- reading ------------------------------------------------------------------------------------
 
@@ -63,21 +64,21 @@ _READING: Final[dict[str, tuple[Datatype, frozenset[type], Callable[[list[Any]],
         for datatype, code in _CODES.items()
     },
 }
-"""By its spelling, which costs less to look up: a datatype, the types of the values that it takes
-(``elements``, Rule 1), and how they are packed. FP16 and BF16 need more than that."""
+"""By datatype name, which is the cheapest look-up: the datatype, the Python types of the values
+that it takes (Rule 1 of ``json_data``), and the function that packs them. FP16 and BF16 are not
+supported here."""
 _LISTS: Final = frozenset({list})
 
 
 def read_few(spelt: str, count: int, data: list[Any]) -> tuple[Datatype, bytes] | None:
-    """The ``count`` elements of datatype ``spelt`` in ``data``, flat or nested, as orjson read it.
+    """Pack the ``count`` elements in ``data``, flat or nested, as parsed by orjson.
 
-    Integers over 64 bits are floats there, which are the nearest, so that float types may be told
-    in them.
+    orjson parses integers over 64 bits as the nearest floats; float datatypes may contain them.
     """
-    known = _READING.get(spelt)
-    if known is None:
+    packer = _READING.get(spelt)
+    if packer is None:
         return None
-    datatype, allowed, pack = known
+    datatype, allowed, pack = packer
     types = set(map(type, data))
     depth = 1
     while types == _LISTS and depth < _DEEPEST:
@@ -96,7 +97,7 @@ def read_few(spelt: str, count: int, data: list[Any]) -> tuple[Datatype, bytes] 
 
 
 def write_few(tensor: Tensor) -> Any:
-    """The elements of ``tensor``, which is no BYTES, as a flat list that orjson writes."""
+    """Return the elements of ``tensor``, which is not BYTES, as a flat list that orjson writes."""
     data = tensor.data
     code = _CODES.get(tensor.datatype)
     if code is None:
@@ -104,9 +105,9 @@ def write_few(tensor: Tensor) -> Any:
     values = struct.unpack(f"<{len(data) // tensor.datatype.itemsize}{code}", data)
     if code not in "fd":
         return values
-    if not math.isfinite(sum(values)):  # some are not, or the sum of those of FP64 is not
+    if not math.isfinite(sum(values)):  # an element is not finite, or the sum of FP64 overflowed
         return None
     if code == "d":
         return values
-    narrow = np.frombuffer(data, "<f4")  # Python's floats would be written in the digits of FP64
+    narrow = np.frombuffer(data, "<f4")  # Python floats would be printed with the digits of FP64
     return narrow if narrow.flags.aligned else None

@@ -1,4 +1,4 @@
-"""What a request may hold that this codec takes and not every server does."""
+"""Features of request messages that this codec accepts but some servers do not."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from infergate.core.tensor import Buffer, float32_from_bf16
 
 
 class Form(enum.Enum):
-    """A form of which some server that is sent it as it stands makes something else than we do."""
+    """A feature of a message that some server would misread if the message were passed through."""
 
-    NULL = "null for a member that may be left out"
+    NULL = "null for an optional member"
     """Triton: 500, "Unable to parse 'id'"."""
-    BINARY_ONLY = "elements in JSON that servers with the binary extension take only in that"
+    BINARY_ONLY = "JSON data of datatypes that servers with the binary extension accept only binary"
     """FP16 and BF16 (Triton)."""
-    NON_FINITE = "words, or null, for floats that are no numbers"
-    """Servers differ in which of them they take: Triton bare words, MLServer null."""
-    BARE = "data that is no array"
+    NON_FINITE = "words or null for NaN and infinity"
+    """Triton accepts bare words, MLServer null."""
+    BARE = "data that is not an array"
     """Triton: 500."""
-    BASE64 = "BYTES in base64, as the parameter ``content_type`` marks them"
-    """Triton takes the text itself for the data."""
-    TWO_PLACES = "``binary_data_output`` beside listed outputs"
-    """Triton does not heed the former."""
+    BASE64 = "BYTES in base64, marked by the parameter ``content_type``"
+    """Triton uses the text itself as data."""
+    TWO_PLACES = "``binary_data_output`` in addition to listed outputs"
+    """Triton ignores the former."""
     SHARED = "tensors in shared memory"
-    """The gateway compares each place with its region first: a server may crash on one past its
-    end."""
-    CLASSES = "classes of an output instead of its values"
-    """Servers without that extension do not heed it."""
-    STREAM = "``stream``: all answers are wanted"
-    """Servers do not heed it, or would answer with a stream."""
+    """The gateway first checks that each tensor lies within its region, because a server may crash
+    on one that does not."""
+    CLASSES = "an output as classes instead of values"
+    """Servers without the classification extension ignore it."""
+    STREAM = "``stream``: the client wants all responses"
+    """Servers ignore it, or would answer with a stream."""
 
 
 def is_taken(forms: frozenset[Form], profile: Profile) -> bool:
-    """Whether a server of ``profile`` makes the same as we do of a message that holds ``forms``."""
+    """Whether a server of ``profile`` interprets a message with ``features`` as this codec does."""
     if not forms:
         return True
     if not _NEVER_TAKEN.isdisjoint(forms) or (Form.CLASSES in forms and not profile.classifies):
@@ -52,7 +52,7 @@ _NEVER_TAKEN: Final = frozenset({Form.NULL, Form.STREAM, Form.SHARED, Form.NON_F
 
 
 def forms_of(datatype: Datatype, data: Buffer) -> Iterator[Form]:
-    """The forms of elements that stood in JSON as numbers, words or null."""
+    """Yield the features of float data that was read from JSON."""
     if datatype not in _FLOATS:
         return
     values = np.frombuffer(data, NUMPY[datatype])

@@ -1,9 +1,9 @@
 """Raw binary requests: bare tensor data, which the model's metadata turns into an inference.
 
 *Rule 1.* The model has exactly one input, and the body is all of its data.
-*Rule 2.* Metadata does not distinguish a batch dimension from any other variable dimension. If the
-first of several variable dimensions is variable, it is taken as the batch dimension and set to 1;
-the remaining one is computed from the size.
+*Rule 2.* Metadata does not distinguish a batch dimension from any other variable dimension. If
+several dimensions are variable and the first dimension is among them, it is taken as the batch
+dimension and set to 1. One variable dimension may remain; the body's length determines it.
 *Rule 3.* BYTES data is one element without its length prefix, so a variable first dimension is 1
 and all others must be 1.
 

@@ -1,4 +1,4 @@
-"""FP64 values in the float types: to the nearest, ties to even, overflow to infinity."""
+"""Rounding of FP64 values to the float types: to nearest, ties to even, overflow to infinity."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROUND: Final[Mapping[Datatype, Callable[[Array], Array]]] = {
 
 
 def overflown(datatype: Datatype, values: Array) -> npt.NDArray[np.intp]:
-    """Where ``values`` are infinite."""
+    """Return the indices of infinite ``values``."""
     if datatype is Datatype.BF16:
         return np.flatnonzero((values & 0x7FFF) == 0x7F80)
     infinite = np.isinf(values)

@@ -1,13 +1,16 @@
-"""A short inference request read in one go, where nothing about it is unusual.
+"""A fast reader for short inference requests without unusual features.
 
-*Why.* ``document`` and ``tensors`` are made for long JSON: their fixed costs are several times
-those of a body of a hundred bytes (docs/decisions/0016-small-json.md).
-*Rule 1.* This reader refuses nothing. What it is not sure of, wrong or merely rare, it leaves to
-the long way, which reads it again or says what is wrong. What it reads, that way reads the same.
-*Rule 2.* A dictionary keeps the last of two members of one name. Every member has a colon, so there
-are no two where the text has as many colons as there are members, and colons inside strings.
-*Rule 3.* orjson makes floats of integers over 64 bits. In parameters, where the two differ, a float
-that may have been one is left to the long way.
+``json_document`` and ``tensors`` are made for long JSON: their fixed costs are several times those
+of parsing a body of a hundred bytes (docs/decisions/0016-small-json.md).
+
+*Rule 1.* This reader rejects nothing. It leaves invalid or merely rare input to the full reader,
+which parses the body again or reports the error. Input that this reader accepts, the full reader
+reads the same way.
+*Rule 2.* A dictionary keeps only the last of two members with the same name. Every member has a
+colon, so there are no duplicates if the text has as many colons as there are members and colons
+inside strings.
+*Rule 3.* orjson parses integers over 64 bits as floats. In parameters, where the two differ, a
+float that may have been such an integer is left to the full reader.
 """
 
 from __future__ import annotations
@@ -27,16 +30,17 @@ from infergate.core.places import REGION
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 
 LONGEST: Final = 4 * KIB
-"""Bytes of a body that is read here."""
+"""Maximum size in bytes of a body that is read here."""
 _MOST: Final = 2**63
 _RARE: Final = frozenset({REGION, CLASSES, BINARY_SIZE})
-"""Parameters that change what the rest of a message means."""
+"""Parameters that change the meaning of other parts of a message."""
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class Told(NamedTuple):
-    """What the JSON of a request tells. ``binary`` of single outputs, ``otherwise`` of the rest:
-    whether they are to be binary; not there, or None, where it does not tell."""
+    """The fields of a request's JSON. ``binary_by_output`` and ``binary_by_default`` say whether
+    outputs are wanted as binary data: single outputs (absent if not given), and all others (None if
+    not given)."""
 
     id: str
     parameters: Parameters
@@ -47,11 +51,11 @@ class Told(NamedTuple):
 
 
 class _UnusualError(Exception):
-    """Rule 1."""
+    """The full reader must read the body (Rule 1)."""
 
 
 def read_small(body: Buffer, limits: Limits) -> Told | None:
-    """What ``body``, JSON and nothing else, tells. None: it must be read the long way."""
+    """Read ``body``, which is only JSON. Returns None if the full reader must read it."""
     if len(body) > LONGEST or len(body) > limits.json:
         return None
     text = bytes(body)
@@ -62,53 +66,65 @@ def read_small(body: Buffer, limits: Limits) -> Told | None:
 
 
 def _read(text: bytes, top: Any, limits: Limits) -> Told:
-    """Each function below that reads an object has looked at all of its members, or raises."""
+    """Read the fields. Each function called here checks all members of its object or raises."""
     if type(top) is not dict:
         raise _UnusualError
     inputs: dict[str, Tensor] = {}
-    listed = _array(top["inputs"], limits.tensors)
-    known = 1
-    members = len(top)
-    for item in listed:
+    input_items = _array(top["inputs"], limits.tensors)
+    expected_members = 1
+    member_count = len(top)
+    for item in input_items:
         tensor = _tensor(item, limits)
         inputs[tensor.name] = tensor
-        members += len(item) + len(tensor.parameters)
-    if len(inputs) < len(listed):
+        member_count += len(item) + len(tensor.parameters)
+    if len(inputs) < len(input_items):
         raise _UnusualError
     identity = ""
     if "id" in top:
-        known += 1
+        expected_members += 1
         identity = top["id"]
         if type(identity) is not str:
             raise _UnusualError
     parameters: Parameters = NO_PARAMETERS
-    otherwise: bool | None = None
+    binary_by_default: bool | None = None
     if "parameters" in top:
-        known += 1
+        expected_members += 1
         parameters = _parameters(top["parameters"])
-        members += len(parameters)
-        otherwise, parameters = _flag(parameters, BINARY_OUTPUT)
+        member_count += len(parameters)
+        binary_by_default, parameters = _flag(parameters, BINARY_OUTPUT)
     outputs: dict[str, RequestedOutput] = {}
-    binary: dict[str, bool] = {}
+    binary_by_output: dict[str, bool] = {}
     if "outputs" in top:
-        known += 1
-        members += _read_outputs(_array(top["outputs"], limits.tensors), outputs, binary)
-    if known != len(top) or (outputs and otherwise is not None) or _repeats(text, members, top):
+        expected_members += 1
+        member_count += _read_outputs(
+            _array(top["outputs"], limits.tensors), outputs, binary_by_output
+        )
+    if (
+        expected_members != len(top)
+        or (outputs and binary_by_default is not None)
+        or _repeats(text, member_count, top)
+    ):
         raise _UnusualError
     return Told(
-        identity, parameters, tuple(inputs.values()), tuple(outputs.values()), binary, otherwise
+        identity,
+        parameters,
+        tuple(inputs.values()),
+        tuple(outputs.values()),
+        binary_by_output,
+        binary_by_default,
     )
 
 
 def _repeats(text: bytes, members: int, top: Any) -> bool:
-    """Whether an object may have a name twice (Rule 2). ``members`` are those of all of them."""
+    """Whether an object may have a duplicate name (Rule 2). ``members`` is the number of members of
+    all objects."""
     colons = text.count(b":")
-    # with escapes, a colon in a string need not be one in the text
+    # an escaped colon in a string is not a colon in the text
     return colons != members and (b"\\" in text or colons != members + _colons(top))
 
 
 def _colons(top: Any) -> int:
-    """Colons in all strings."""
+    """Count the colons in all strings."""
     count = 0
     pending: list[Any] = [top]
     while pending:
@@ -132,8 +148,10 @@ def _array(value: Any, most: int) -> list[Any]:
 def _tensor(item: Any, limits: Limits) -> Tensor:
     if type(item) is not dict:
         raise _UnusualError
-    name, spelt, shape, data = item["name"], item["datatype"], item["shape"], item["data"]
-    if not (type(name) is type(spelt) is str and type(data) is type(shape) is list and name):
+    name, datatype_name, shape, data = item["name"], item["datatype"], item["shape"], item["data"]
+    if not (
+        type(name) is type(datatype_name) is str and type(data) is type(shape) is list and name
+    ):
         raise _UnusualError
     if tensor_name_problem(name):
         raise _UnusualError
@@ -147,18 +165,18 @@ def _tensor(item: Any, limits: Limits) -> Tensor:
         if type(dimension) is not int or not 0 <= dimension < _MOST:
             raise _UnusualError
         count *= dimension
-    few = read_few(spelt, count, data)
-    if few is None or len(shape) > limits.rank:
+    packed = read_few(datatype_name, count, data)
+    if packed is None or len(shape) > limits.rank:
         raise _UnusualError
-    if parameters and spelt == "BYTES" and CONTENT_TYPE in parameters:
+    if parameters and datatype_name == "BYTES" and CONTENT_TYPE in parameters:
         raise _UnusualError
-    return Tensor(name, few[0], tuple(shape), few[1], parameters)
+    return Tensor(name, packed[0], tuple(shape), packed[1], parameters)
 
 
 def _read_outputs(
     listed: list[Any], outputs: dict[str, RequestedOutput], binary: dict[str, bool]
 ) -> int:
-    """Add the outputs that are ``listed``. How many members their objects have."""
+    """Add the requested outputs in ``items``. Returns the number of members of their objects."""
     members = 0
     for item in listed:
         if type(item) is not dict:
@@ -181,7 +199,7 @@ def _read_outputs(
 
 
 def _parameters(held: Any) -> Parameters:
-    """Flat parameters, none of them ``_RARE``."""
+    """Check that the parameters are flat and hold no special ones."""
     if type(held) is not dict or not _RARE.isdisjoint(held):
         raise _UnusualError
     for value in held.values():
@@ -192,10 +210,10 @@ def _parameters(held: Any) -> Parameters:
 
 
 def _flag(held: Parameters, key: str) -> tuple[bool | None, Parameters]:
-    """The boolean ``key``, None where it is not told, and the rest."""
+    """Return the boolean ``key`` (None if absent) and the other parameters."""
     if key not in held:
         return None, held
     value = held[key]
     if type(value) is not bool:
         raise _UnusualError
-    return value, {name: each for name, each in held.items() if name != key}
+    return value, {name: parameter for name, parameter in held.items() if name != key}

@@ -1,9 +1,10 @@
-"""What the tensors of requests and answers have in common: their JSON objects and binary data.
+"""The parts that requests and responses share: JSON objects of tensors, parameters, and binary
+data.
 
-*Rule.* ``binary_data_size``, ``binary_data`` and ``binary_data_output`` tell the form of a message,
-and so does ``content_type: base64`` of BYTES in JSON; they never leave this package. Among
-canonical parameters the former tell of a form that is no more (KServe's answers over gRPC have
-them), and are left out.
+*Rule.* ``binary_data_size``, ``binary_data`` and ``binary_data_output`` describe the format of a
+message, as does ``content_type: base64`` of BYTES in JSON; they never leave this package. If
+canonical parameters contain the first three (as in KServe's responses over gRPC), they describe a
+former format and are dropped.
 """
 
 from __future__ import annotations
@@ -62,32 +63,34 @@ BINARY_OUTPUT: Final = "binary_data_output"
 _OF_FORM: Final = frozenset({BINARY_SIZE, BINARY, BINARY_OUTPUT})
 _FIELDS: Final = ("name", "datatype", "shape", "parameters", "data")
 TENSORS_ON_LOOP: Final = 256
-"""Each costs the event loop up to 50 µs."""
+"""Maximum number of tensors that the event loop reads. Each takes up to 50 µs."""
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _KNOWN: Final = ", ".join(BY_NAME)
 MOST_PARAMETERS: Final = 1 << 14
-"""Values in all parameters of a message: each becomes a Python object, and more than one where it
-goes from process to process or becomes a protobuf message."""
+"""Maximum number of values in all parameters of a message. Each becomes a Python object, and more
+than one if it is sent to another process or becomes a protobuf message."""
 
 
-# ---- the body: JSON, then tensors' bytes --------------------------------------------------------
+# ---- the body: JSON, then binary tensor data ----------------------------------------------------
 
 
 @record
 class Body:
-    """A message's JSON, and what follows it: None where the header gave no length."""
+    """A message's JSON, and the binary data after it. ``binary`` is None if there is no length
+    header."""
 
     json: bytes
     binary: memoryview | None
 
 
 def split(headers: Mapping[str, str], body: Buffer, limits: Limits) -> Body:
-    """Cut ``body`` where the header says. Raises BAD_REQUEST, or TOO_LARGE over ``limits.json``."""
-    told = headers.get(HEADER)
-    if told is None:
+    """Split ``body`` at the length in the header. Raises BAD_REQUEST, or TOO_LARGE over
+    ``limits.json``."""
+    header = headers.get(HEADER)
+    if header is None:
         check_json_size(len(body), limits)
         return Body(body if isinstance(body, bytes) else bytes(body), None)
-    length = json_length(told)
+    length = json_length(header)
     if length > len(body):
         raise bad_request(
             f"Inference-Header-Content-Length is {length}, but the body has {len(body)} bytes"
@@ -98,7 +101,7 @@ def split(headers: Mapping[str, str], body: Buffer, limits: Limits) -> Body:
 
 
 def json_length(told: str) -> int:
-    """The value of the length header. Raises BAD_REQUEST."""
+    """Parse the value of the length header. Raises BAD_REQUEST."""
     if not _DIGITS.fullmatch(told.strip()):
         raise bad_request(
             f"Inference-Header-Content-Length is '{shown(told)}', not a number of bytes"
@@ -107,11 +110,11 @@ def json_length(told: str) -> int:
 
 
 def check_json_size(size: int, limits: Limits) -> None:
-    """Raises TOO_LARGE."""
+    """Raise TOO_LARGE if ``size`` exceeds ``limits.json``."""
     if size > limits.json:
         raise GatewayError(
             Kind.TOO_LARGE,
-            f"{size} bytes of JSON are over the limit of {limits.json}",
+            f"{size} bytes of JSON exceed the limit of {limits.json}",
             limit="json",
         )
 
@@ -120,14 +123,14 @@ def check_json_size(size: int, limits: Limits) -> None:
 
 
 class Blobs:
-    """The bytes after the JSON, handed out in the order of the tensors."""
+    """Reads the bytes after the JSON in the order of the tensors."""
 
     def __init__(self, binary: memoryview | None) -> None:
         self._binary: Final = binary
         self._taken = 0
 
     def take(self, name: str, size: int) -> Buffer:
-        """The next ``size`` bytes. Raises BAD_REQUEST where there are fewer, or none at all."""
+        """Return the next ``size`` bytes. Raises BAD_REQUEST if there are fewer."""
         if self._binary is None:
             raise bad_request(
                 f"tensor '{name}': {BINARY_SIZE} needs the header Inference-Header-Content-Length"
@@ -141,7 +144,7 @@ class Blobs:
         return self._binary[self._taken - size : self._taken]
 
     def finish(self) -> None:
-        """Raises BAD_REQUEST where bytes are left over."""
+        """Raise BAD_REQUEST if unread bytes are left."""
         left = len(self._binary) - self._taken if self._binary is not None else 0
         if left:
             raise bad_request(f"{left} bytes follow the last tensor's binary data")
@@ -150,22 +153,22 @@ class Blobs:
 def read_tensors(
     node: Node, path: str, read_one: Callable[[Node, str], Tensor], limits: Limits
 ) -> tuple[Tensor, ...]:
-    """An array of tensors, no name twice."""
-    found: dict[str, Tensor] = {}
-    listed = items(node, path, limits.tensors)
-    check_loop(limits, len(listed), TENSORS_ON_LOOP)
-    for index, item in enumerate(listed):
+    """Read an array of tensors with unique names."""
+    tensors: dict[str, Tensor] = {}
+    nodes = items(node, path, limits.tensors)
+    check_loop(limits, len(nodes), TENSORS_ON_LOOP)
+    for index, item in enumerate(nodes):
         tensor = read_one(item, f"{path}[{index}]")
-        if tensor.name in found:
+        if tensor.name in tensors:
             raise bad_request(f"{path} has '{shown(tensor.name)}' twice")
-        found[tensor.name] = tensor
-    return tuple(found.values())
+        tensors[tensor.name] = tensor
+    return tuple(tensors.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How the tensors of one side are read. ``datatype`` makes sense of a spelling;
-    ``without_data`` of a tensor that has neither data nor a size."""
+    """How tensors of a request, or of a response, are read. ``parse_datatype`` returns None for an
+    unknown name; ``default_data`` returns the data of a tensor that has neither data nor a size."""
 
     reading: Reading
     datatype: Callable[[str], Datatype | None]
@@ -174,75 +177,75 @@ class Side:
 
 @dataclass(slots=True)
 class Source:
-    """One message that is being read. The forms it is found to hold are added to ``forms``, the
-    BYTES elements its shapes announce to ``bytes_elements``, its parameters' values to
-    ``parameters`` and the characters of their texts to ``letters``."""
+    """The state of reading one message's tensors: the wire features found so far, the number of
+    BYTES elements that shapes announce, and the number of values and text characters in
+    parameters."""
 
     side: Side
     blobs: Blobs
     limits: Limits
     places: Mapping[str, Place | None] | None = None
-    """Of an answer: the places in shared memory that its tensors were to be written to. None: the
-    tensors tell their own."""
+    """Of a response: the shared memory regions that its outputs were to be written to, by tensor
+    name. None for a request, whose tensors name their own regions."""
     forms: set[Form] = field(default_factory=set)
     bytes_elements: int = 0
     parameters: int = 0
     letters: int = 0
 
     def members(self, node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
-        """``document.members``, noting null."""
-        told = named(node, path, known)
-        found = present(told)
-        if len(found) < len(told):
+        """Read members like ``json_document.read_members``, and record whether one is null."""
+        nullable = named(node, path, known)
+        members = present(nullable)
+        if len(members) < len(nullable):
             self.forms.add(Form.NULL)
-        return found
+        return members
 
 
 def read_tensor(node: Node, path: str, source: Source) -> Tensor:
-    """One tensor, checked. Raises BAD_REQUEST naming the field or the tensor."""
-    told = source.members(node, path, _FIELDS)
-    name, datatype, shape = _described(told, path, source)
-    held: Parameters = read_parameters(told, path, source)
-    place, held = _read_place(name, datatype, shape, held, source)
-    if place is not None:
-        if "data" in told or BINARY_SIZE in held:
-            raise bad_request(f"tensor '{shown(name)}' has data beside its place in shared memory")
-        return Tensor(name, datatype, shape, b"", held, place)
-    if BINARY_SIZE in held:
-        size = held[BINARY_SIZE]
+    """Read and validate one tensor. Raises BAD_REQUEST naming the field or the tensor."""
+    members = source.members(node, path, _FIELDS)
+    name, datatype, shape = _described(members, path, source)
+    parameters: Parameters = read_parameters(members, path, source)
+    region, parameters = _read_place(name, datatype, shape, parameters, source)
+    if region is not None:
+        if "data" in members or BINARY_SIZE in parameters:
+            raise bad_request(f"tensor '{shown(name)}' has both data and a shared memory region")
+        return Tensor(name, datatype, shape, b"", parameters, region)
+    if BINARY_SIZE in parameters:
+        size = parameters[BINARY_SIZE]
         if type(size) is not int or size < 0:
             raise bad_request(
                 f"tensor '{name}': {BINARY_SIZE} is {shown(size)}, not a number of bytes"
             )
-        if "data" in told:
+        if "data" in members:
             raise bad_request(f"tensor '{name}' has both data and {BINARY_SIZE}")
-        held = {key: value for key, value in held.items() if key != BINARY_SIZE}
+        parameters = {key: value for key, value in parameters.items() if key != BINARY_SIZE}
         data = source.blobs.take(name, size)
         check_data(name, datatype, shape, data)
-    elif "data" in told:
-        data = _read_data(name, datatype, shape, told["data"], source.side.reading)
-        if not is_array(told["data"]):
+    elif "data" in members:
+        data = _read_data(name, datatype, shape, members["data"], source.side.reading)
+        if not is_array(members["data"]):
             source.forms.add(Form.BARE)
-        if datatype is Datatype.BYTES and held and is_base64(held):
+        if datatype is Datatype.BYTES and parameters and is_base64(parameters):
             data = decode_base64(name, data)
-            held = {key: value for key, value in held.items() if key != CONTENT_TYPE}
+            parameters = {key: value for key, value in parameters.items() if key != CONTENT_TYPE}
             source.forms.add(Form.BASE64)
         source.forms.update(forms_of(datatype, data))
     else:
-        data = source.side.without_data(name, shape, held)
-    return Tensor(name, datatype, shape, data, held)
+        data = source.side.without_data(name, shape, parameters)
+    return Tensor(name, datatype, shape, data, parameters)
 
 
 def _described(
     told: Mapping[str, Node], path: str, source: Source
 ) -> tuple[str, Datatype, tuple[int, ...]]:
-    """Name, datatype and shape of a tensor."""
+    """Read name, datatype and shape of a tensor."""
     name = required_name(told, path)
-    spelt = string(_required(told, "datatype", path), f"{path}.datatype")
-    datatype = source.side.datatype(spelt)
+    datatype_name = string(_required(told, "datatype", path), f"{path}.datatype")
+    datatype = source.side.datatype(datatype_name)
     if datatype is None:
         raise bad_request(
-            f"tensor '{shown(name)}': datatype '{shown(spelt)}' is not known ({_KNOWN})"
+            f"tensor '{shown(name)}': unknown datatype '{shown(datatype_name)}' (known: {_KNOWN})"
         )
     dimensions = items(_required(told, "shape", path), f"{path}.shape", source.limits.rank, "rank")
     for dimension in dimensions:
@@ -259,16 +262,16 @@ def _described(
 def _read_place(
     name: str, datatype: Datatype, shape: tuple[int, ...], held: Parameters, source: Source
 ) -> tuple[Place | None, Parameters]:
-    """The place of a tensor in shared memory, and its parameters but those of the place."""
+    """Return the tensor's shared memory region, and its parameters without those of the region."""
     if source.places is None:
-        place, held = read_place(held, f"tensor '{shown(name)}'")
-        if place is not None:
+        region, held = read_place(held, f"tensor '{shown(name)}'")
+        if region is not None:
             source.forms.add(Form.SHARED)
-        return place, held
-    place = source.places.get(name)
-    if place is None:
+        return region, held
+    region = source.places.get(name)
+    if region is None:
         return None, held
-    return written_place(place, datatype, shape), without_place(held)
+    return written_place(region, datatype, shape), without_place(held)
 
 
 def _read_data(
@@ -278,55 +281,56 @@ def _read_data(
         try:
             data = base64.b64decode(node, validate=True)
         except (binascii.Error, ValueError):
-            raise bad_request(f"tensor '{name}': the data is a string, not base64") from None
+            raise bad_request(f"tensor '{name}': the data string is not base64") from None
         check_data(name, datatype, shape, data)
         return data
     return read_elements(name, datatype, shape, node, reading)
 
 
 def read_parameters(told: Mapping[str, Node], path: str, source: Source) -> Parameters:
-    """The ``parameters`` member of an object that ``members`` has read. Raises BAD_REQUEST, and
-    TOO_LARGE where the message's parameters are too many."""
+    """Read the ``parameters`` member of an object. Raises BAD_REQUEST, and TOO_LARGE if the
+    message's parameters hold too many values or too much text."""
     if "parameters" not in told:
         return NO_PARAMETERS
-    place = f"{path}.parameters" if path else "parameters"
-    held = parameters(told["parameters"], place)
-    values, letters = _weighed(held)
+    parameters_path = f"{path}.parameters" if path else "parameters"
+    found = parameters(told["parameters"], parameters_path)
+    values, characters = _weighed(found)
     source.parameters += values
-    source.letters += letters
+    source.letters += characters
     if source.parameters > MOST_PARAMETERS:
         raise GatewayError(
             Kind.TOO_LARGE,
-            f"{place}: the message's parameters hold over {MOST_PARAMETERS} values",
+            f"{parameters_path}: the message's parameters exceed {MOST_PARAMETERS} values",
         )
-    check_length(source.letters, place)
-    return held
+    check_length(source.letters, parameters_path)
+    return found
 
 
 def _weighed(held: Any) -> tuple[int, int]:
-    """How many values ``held`` holds, at whatever depth, and how many characters its texts have."""
-    count = letters = 0
+    """Return the number of values in ``parameters`` at all depths, and the number of characters in
+    their texts."""
+    count = characters = 0
     pending = [held]
     while pending:
         value = pending.pop()
         if isinstance(value, dict):
-            letters += sum(map(len, value))
+            characters += sum(map(len, value))
             value = value.values()
         count += len(value)
-        for each in value:
-            kind_of = type(each)
-            if kind_of is str:
-                letters += len(each)
-            elif kind_of in _HOLDING:
-                pending.append(each)
-    return count, letters
+        for item in value:
+            item_type = type(item)
+            if item_type is str:
+                characters += len(item)
+            elif item_type in _HOLDING:
+                pending.append(item)
+    return count, characters
 
 
 _HOLDING: Final = frozenset({dict, list})
 
 
 def required_name(told: Mapping[str, Node], path: str) -> str:
-    """The ``name`` of a tensor, not empty."""
+    """Read a tensor's ``name``, which must not be empty."""
     name = string(_required(told, "name", path), f"{path}.name")
     if not name:
         raise bad_request(f"{path}.name is empty")
@@ -344,9 +348,12 @@ def _required(told: Mapping[str, Node], key: str, path: str) -> Node:
 
 
 def write_tensor(tensor: Tensor, extra: Parameters) -> dict[str, Any]:
-    """The object of ``tensor`` less its data, in Triton's order. ``extra`` are wire parameters, of
-    which one in shared memory has its place only."""
-    told: dict[str, Any] = {
+    """Return the JSON object of ``tensor`` without its data, in Triton's order of members.
+
+    ``wire_parameters`` are added to the tensor's own; a tensor in shared memory has only those of
+    its region.
+    """
+    members: dict[str, Any] = {
         "name": tensor.name,
         "datatype": tensor.datatype.spelling,
         "shape": tensor.shape,
@@ -356,12 +363,13 @@ def write_tensor(tensor: Tensor, extra: Parameters) -> dict[str, Any]:
     if tensor.parameters or extra:
         parameters = {**write_parameters(tensor.parameters, tensor.name), **extra}
         if parameters:
-            told["parameters"] = parameters
-    return told
+            members["parameters"] = parameters
+    return members
 
 
 def write_parameters(values: Parameters, owner: str) -> dict[str, Any]:
-    """``values`` as orjson writes them. Raises UNSUPPORTED naming what JSON cannot tell."""
+    """Return ``values`` in a form that orjson writes. Raises UNSUPPORTED naming a value that JSON
+    cannot express."""
     return {
         key: _written(value, f"{owner}: parameter '{key}'")
         for key, value in values.items()
@@ -382,13 +390,13 @@ def _written(value: Any, where: str) -> Any:
         case Mapping():
             return {key: _written(item, where) for key, item in value.items()}
         case _:
-            said = str(value) if isinstance(value, float) else type(value).__name__
-            raise GatewayError(Kind.UNSUPPORTED, f"{where} is {said}, which JSON cannot tell")
+            found = str(value) if isinstance(value, float) else type(value).__name__
+            raise GatewayError(Kind.UNSUPPORTED, f"{where} is {found}, which JSON cannot express")
 
 
 def dump(told: Any) -> bytes:
-    """``told`` as JSON. Raises UNSUPPORTED."""
+    """Encode ``document`` as JSON. Raises UNSUPPORTED."""
     try:
         return orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
-        raise GatewayError(Kind.UNSUPPORTED, f"JSON cannot tell this message: {error}") from None
+        raise GatewayError(Kind.UNSUPPORTED, f"JSON cannot express this message: {error}") from None
