@@ -1,12 +1,11 @@
-"""V2 REST on both sides: the message goes on, its tensors untouched.
+"""Messages that pass through between V2 REST on both sides, with their tensors untouched.
 
-*Rule 1.* A request is checked by the very function that parses it; what it was decoded to is
-dropped, its bytes go on. What else was learnt of it goes with them.
-*Rule 2.* An answer is looked at as far as its names, which every server writes first, and names
-that differ are replaced in place. Its tensors are the backend's word to the client, as if there
-were no gateway.
-*Rule 3.* What does not fit Rule 2, and what is not JSON because its text is not UTF-8 (Triton's
-BYTES), is read and written anew, as a translated answer is.
+*Rule 1.* A request is validated by the same function that parses it; the decoded operation is
+dropped and the bytes are sent on, together with other facts that were found.
+*Rule 2.* A response is read only up to its names, which every server writes first, and names that
+differ are replaced in place. Its tensors reach the client unchecked, as without a gateway.
+*Rule 3.* A response that does not allow Rule 2, or whose JSON is not UTF-8 (Triton's BYTES), is
+parsed and written again, like a translated response.
 """
 
 from __future__ import annotations
@@ -49,34 +48,35 @@ _REST: Final = re.compile(
     rb'"outputs"\s*+:',
     re.DOTALL,
 )
-"""Flat parameters, where there are any, and then the outputs."""
+"""Optional flat parameters, followed by the outputs."""
 _START: Final = re.compile(rb"\s*+\{")
 _NAMES: Final = {"model": b"model_name", "version": b"model_version", "id": b"id"}
 _SPACE: Final = b" \t\r\n"
 _DECODED_ON_LOOP: Final = 4 * MIB
-"""Text other than ASCII that the event loop looks at: each byte may take four in memory."""
+"""Maximum size of text other than ASCII that is decoded on the event loop. Each byte may take four
+in memory."""
 _TAIL: Final = 64
-"""Bytes at the end of an answer's JSON in which its last two brackets are looked for."""
+"""Bytes at the end of a response's JSON that are searched for its last two brackets."""
 
 
 @dataclass(slots=True)
 class CheckedRequest(HttpRequest):
-    """A request that passed: its ``forms``, the client's own ``id``, and how it wants its answer
-    (``Parsed.reply``)."""
+    """A validated request: its ``features``, the client's own ``id``, and the requested response
+    format."""
 
     forms: frozenset[Form] = frozenset()
     id: str = ""
     reply: Wanted | None = None
     outputs: tuple[RequestedOutput, ...] = ()
-    """Those that it asks for, if a tensor is in shared memory."""
+    """The requested outputs, if any tensor is in shared memory."""
     sequence: SequenceId | None = None
 
 
 def shield_inference(wire: HttpRequest, limits: Limits) -> CheckedRequest:
-    """``wire`` checked, its content encoding undone."""
+    """Validate ``wire`` and undo its content encoding."""
     body = decoded(wire.headers, wire.body, limits)
-    place = locate(wire.path)
-    found = read_body(wire, body, place.model, place.version, limits)
+    match = locate(wire.path)
+    reading = read_body(wire, body, match.model, match.version, limits)
     headers = {name: value for name, value in wire.headers.items() if name != "content-encoding"}
     return CheckedRequest(
         wire.method,
@@ -84,60 +84,63 @@ def shield_inference(wire: HttpRequest, limits: Limits) -> CheckedRequest:
         wire.query,
         headers,
         (body,),
-        found.forms,
-        found.id,
-        found.wanted,
-        found.outputs,
-        found.sequence,
+        reading.forms,
+        reading.id,
+        reading.wanted,
+        reading.outputs,
+        reading.sequence,
     )
 
 
 def sequence(wire: HttpRequest, limits: Limits) -> SequenceId | None:
-    """The sequence that ``wire`` belongs to. One that was not checked is read only where its text
-    may have the word, or spell it otherwise."""
+    """Return the sequence that ``wire`` belongs to. A request that was not validated is parsed only
+    if its text may contain the parameter's name, possibly escaped."""
     if isinstance(wire, CheckedRequest):
         return wire.sequence
     body = decoded(wire.headers, wire.body, limits)
-    told = wire.headers.get(HEADER)
-    text = bytes(memoryview(body)[: json_length(told)]) if told is not None else bytes(body)
+    header = wire.headers.get(HEADER)
+    text = bytes(memoryview(body)[: json_length(header)]) if header is not None else bytes(body)
     if SEQUENCE.encode() not in text and b"\\u" not in text:
         return None
-    place = locate(wire.path)
-    return read_body(wire, body, place.model, place.version, limits).sequence
+    match = locate(wire.path)
+    return read_body(wire, body, match.model, match.version, limits).sequence
 
 
 def readdress(wire: HttpRequest, model: str, version: str, profile: Profile) -> HttpRequest | None:
-    """``wire`` to another model. None where it must be translated: where it holds binary data
-    that ``profile`` does not take, or was found to hold a form that it does not."""
+    """Return ``wire`` for another model, or None if it must be translated because a server of
+    ``profile`` does not accept its binary data or another of its features."""
     if HEADER in wire.headers and not profile.binary:
         return None
     if isinstance(wire, CheckedRequest) and not is_taken(wire.forms, profile):
         return None
     path = infer_path(model, version, profile)
     encoding = {k: v for k, v in wire.headers.items() if k == "content-encoding"}
-    # an encoding is still there only on a route whose requests are not checked
+    # an encoding is left only on a route whose requests are not validated
     return HttpRequest("POST", path, "", {**_carried(wire.headers), **encoding}, wire.body)
 
 
 def _carried(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that belong to the message; all others, to the connection or to its sender.
+    """Return the headers that describe the message, without those of the connection or its sender.
 
-    The content type is told as it is: MLServer and KServe read a body by it, and clients leave it
-    out (tritonclient) or send their library's default (curl).
+    The content type is set from the body's format: MLServer and KServe read a body by its content
+    type, and clients omit it (tritonclient) or send their library's default (curl).
     """
     if HEADER in headers:
         return {"content-type": BINARY_TYPE, HEADER: headers[HEADER]}
     return {"content-type": JSON_TYPE}
 
 
-# ---- the answer ---------------------------------------------------------------------------------
+# ---- the response -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Relabel:
-    """What becomes of the backend's answer to ``asked``: it is told under ``names`` ("model",
-    "version") where these are not empty, with the id of ``asked`` or, where that has none, without
-    one; with the backend's, if ``asked`` was not checked."""
+    """Rewrites a backend's response into the response to ``request``.
+
+    The response gets the ``names`` ("model", "version") that are not empty. It gets the id of
+    ``request``, or no id if that is empty; if ``request`` was not validated, it keeps the backend's
+    id.
+    """
 
     asked: HttpRequest
     names: Mapping[str, str]
@@ -145,71 +148,75 @@ class Relabel:
     compress_min: int
 
     def answer(self, wire: HttpResponse) -> HttpResponse:
-        """Rule 2. Raises the backend's error, or BACKEND_GARBAGE."""
+        """Apply Rule 2. Raises the backend's error, or BACKEND_GARBAGE."""
         body = answer_body(wire, self.limits)
         headers = _carried(wire.headers)
-        told = {key: name for key, name in self.names.items() if name}
+        names = {key: name for key, name in self.names.items() if name}
         if isinstance(self.asked, CheckedRequest):
-            told["id"] = self.asked.id
+            names["id"] = self.asked.id
         try:
             length = json_length(headers[HEADER]) if HEADER in headers else len(body)
             if length > len(body):
                 raise bad_request(
                     f"Inference-Header-Content-Length is {length}, the body has {len(body)} bytes"
                 )
-            found = _leading(body, length)
+            members = _leading(body, length)
         except GatewayError as error:
             raise blamed(error) from None
-        if found is None or not _is_text(body, length, self.limits):
+        if members is None or not _is_text(body, length, self.limits):
             return self._rebuilt(wire)
-        parts = _spliced(body, told, found)
+        parts = _spliced(body, names, members)
         if HEADER in headers:
             headers[HEADER] = str(length + sum(map(len, parts)) - len(body))
         accept = self.asked.headers.get("accept-encoding", "")
         return compressed(headers, parts, accept, self.compress_min)
 
     def _rebuilt(self, wire: HttpResponse) -> HttpResponse:
-        """Rule 3, in the form that ``asked`` wants or, if it was not checked, that the backend
-        chose."""
+        """Apply Rule 3, in the format that ``request`` wants or, if it was not validated, in the
+        format that the backend chose."""
         operation = InferRequest(locate(self.asked.path).model)
         if isinstance(self.asked, CheckedRequest):
             operation = replace(operation, outputs=self.asked.outputs)
-        answer = read_response(wire, operation, self.limits)
+        response = read_response(wire, operation, self.limits)
         if isinstance(self.asked, CheckedRequest):
-            identity, reply = self.asked.id, self.asked.reply
+            response_id, response_format = self.asked.id, self.asked.reply
         else:
             accept = self.asked.headers.get("accept-encoding", "")
-            identity, reply = answer.id, Wanted({}, HEADER in wire.headers, accept)
-        named = replace(
-            answer,
-            model=self.names["model"] or answer.model,
-            version=self.names["version"] or answer.version,
-            id=identity,
+            response_id, response_format = response.id, Wanted({}, HEADER in wire.headers, accept)
+        renamed = replace(
+            response,
+            model=self.names["model"] or response.model,
+            version=self.names["version"] or response.version,
+            id=response_id,
         )
         spelling = NON_FINITE["literal"]
-        return write_response(named, Parsed(operation, reply), spelling, self.compress_min)
+        return write_response(
+            renamed, Parsed(operation, response_format), spelling, self.compress_min
+        )
 
 
 def _leading(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | None:
-    """The names that lead the object in ``body``; None where there may be others behind
-    ``outputs``, or none of that. Raises BAD_REQUEST for what is no object."""
+    """Return the names at the beginning of the object in ``body``; None if more names may follow
+    ``outputs``, or if ``outputs`` does not follow them. Raises BAD_REQUEST if it is not an
+    object."""
     start = _START.match(body, 0, end)
     if start is None:
         raise bad_request("it is not a JSON object")
-    found: dict[bytes, re.Match[bytes]] = {}
-    place = start.end()
-    while member := _MEMBER.match(body, place, end):
-        if member[1] in found:
+    members: dict[bytes, re.Match[bytes]] = {}
+    position = start.end()
+    while member := _MEMBER.match(body, position, end):
+        if member[1] in members:
             return None
-        found[bytes(member[1])] = member
-        place = member.end()
-    if _REST.match(body, place, end) is None or not _ends_in_array(body, end):
+        members[bytes(member[1])] = member
+        position = member.end()
+    if _REST.match(body, position, end) is None or not _ends_in_array(body, end):
         return None
-    return found
+    return members
 
 
 def _ends_in_array(body: Buffer, end: int) -> bool:
-    """Whether the object ends in an array, as one does that ends in ``outputs``: a name is none."""
+    """Whether the object ends in an array. Then it ends in ``outputs``, because names are not
+    arrays."""
     tail = bytes(memoryview(body)[max(0, end - _TAIL) : end])
     return tail.translate(None, _SPACE).endswith(b"]}")
 
@@ -229,29 +236,29 @@ def _is_text(body: Buffer, length: int, limits: Limits) -> bool:
 def _spliced(
     body: Buffer, told: Mapping[str, str], found: Mapping[bytes, re.Match[bytes]]
 ) -> list[Buffer]:
-    """``body`` with the names ``told``; an empty one (the id) is left out."""
-    changed: list[tuple[int, int, bytes]] = []
-    added = b""
-    for which, name in told.items():
-        key = _NAMES[which]
+    """Return ``body`` with ``names``; an empty name (the id) is removed."""
+    replacements: list[tuple[int, int, bytes]] = []
+    added_members = b""
+    for field, name in told.items():
+        key = _NAMES[field]
         text = json.dumps(name).encode()
         member = found.get(key)
         if member is None:
-            added += b'"%b":%b,' % (key, text) if name else b""
+            added_members += b'"%b":%b,' % (key, text) if name else b""
         elif not name:
-            changed.append((*member.span(), b""))
+            replacements.append((*member.span(), b""))
         elif member[2] != text:
-            changed.append((*member.span(2), text))
+            replacements.append((*member.span(2), text))
     start = _START.match(body)
-    assert start is not None  # _leading has met it
-    if added:
-        changed.append((start.end(), start.end(), added))
-    if not changed:
+    assert start is not None  # _leading_members matched it
+    if added_members:
+        replacements.append((start.end(), start.end(), added_members))
+    if not replacements:
         return [body]
     view = memoryview(body)
-    head: list[Buffer] = []
-    place = 0
-    for begin, end, text in sorted(changed):
-        head += (view[place:begin], text)
-        place = end
-    return [b"".join(head), view[place:]]
+    beginning: list[Buffer] = []
+    position = 0
+    for begin, end, text in sorted(replacements):
+        beginning += (view[position:begin], text)
+        position = end
+    return [b"".join(beginning), view[position:]]

@@ -1,13 +1,14 @@
-"""Triton's generate extension: an inference as one flat JSON object, and its answers likewise.
+"""Triton's generate extension towards clients: an inference and its response as flat JSON objects.
 
-*Rule 1.* A member that the model has an input of is that tensor, a scalar or a list; ``parameters``
-holds more of both; ``id`` is the request's; any other member is a parameter.
-*Rule 2.* The shape is the model's. All its dimensions are as they are told but the last free one,
-which follows from the number of elements, and the other free ones, which are 1.
-*Rule 3.* An answer has its members in the order of their names; a tensor of one element is that.
-*Rule 4.* Requests name no outputs and ask for no form: answers are JSON, never compressed.
+*Rule 1.* A member with the name of a model input is that tensor, as a scalar or a list;
+``parameters`` holds more members; ``id`` is the request's id; any other member is a parameter.
+*Rule 2.* The shape comes from the model. The last variable dimension follows from the number of
+elements; all other variable dimensions are 1.
+*Rule 3.* A response has its members in alphabetical order; a tensor of one element is written as a
+scalar.
+*Rule 4.* Requests name no outputs and select no format: responses are JSON and never compressed.
 
-Source: Triton's ``extension_generate.md`` and ``http_server.cc``; what a real one answers
+Sources: Triton's ``extension_generate.md`` and ``http_server.cc``; the behaviour of a real server
 (docs/fidelity-v2.md).
 """
 
@@ -55,46 +56,49 @@ ID: Final = "id"
 
 
 class Flat:
-    """Marks (``Parsed.reply``) that the answer is told by Rule 3."""
+    """Marks a request (in ``ParsedRequest.response_options``) whose response is written by Rule
+    3."""
 
 
 def read_generate(
     wire: HttpRequest, model: str, version: str, limits: Limits, *, streamed: bool
 ) -> Unfinished[Parsed]:
-    """The inference in ``wire``, which the model's metadata makes whole. Raises what is wrong with
-    the body as such; ``finish`` what is wrong with the JSON."""
+    """Read a request, which the model's metadata completes. Raises errors of the body; ``complete``
+    raises errors of the JSON."""
     body = bytes(decoded(wire.headers, wire.body, limits))
     if not body:
         raise bad_request("the body is empty")
     check_json_size(len(body), limits)
-    finish = partial(_finish, model, version, body, streamed=streamed)
-    return Unfinished(model, version, finish, len(body))
+    complete = partial(_finish, model, version, body, streamed=streamed)
+    return Unfinished(model, version, complete, len(body))
 
 
 def _finish(
     model: str, version: str, body: Buffer, metadata: ModelMetadata, *, streamed: bool
 ) -> Parsed:
-    inputs = {each.name: each for each in metadata.inputs}
-    told = _Told(inputs)
-    # another process is given long bytes as a view
-    top = every(read(body if isinstance(body, bytes) else bytes(body)), "the body")
+    inputs = {tensor.name: tensor for tensor in metadata.inputs}
+    reader = _Told(inputs)
+    # a helper process receives long bytes as a view
+    members = every(read(body if isinstance(body, bytes) else bytes(body)), "the body")
     if NESTED in inputs:
         raise bad_request(f"'{NESTED}' is both an input of the model and the request's parameters")
-    nested = every(top.pop(NESTED), NESTED) if NESTED in top else {}
-    identity = ""
-    if ID in top and ID not in inputs:
-        identity = string(top.pop(ID), ID)
-        check_length(len(identity), ID)
-    for path, members in (("", top), (f"{NESTED}.", nested)):
-        for name, node in members.items():
-            told.add(name, node, path)
-    sequence_id(told.parameters)
-    request = InferRequest(model, version, identity, told.parameters, tuple(told.tensors.values()))
+    nested_members = every(members.pop(NESTED), NESTED) if NESTED in members else {}
+    request_id = ""
+    if ID in members and ID not in inputs:
+        request_id = string(members.pop(ID), ID)
+        check_length(len(request_id), ID)
+    for path, group in (("", members), (f"{NESTED}.", nested_members)):
+        for name, node in group.items():
+            reader.add(name, node, path)
+    sequence_id(reader.parameters)
+    request = InferRequest(
+        model, version, request_id, reader.parameters, tuple(reader.tensors.values())
+    )
     return Parsed(request, Flat(), streamed, "" if streamed else ONE_ANSWER)
 
 
 class _Told:
-    """What the members of a request tell."""
+    """Reads the members of a request as tensors and parameters."""
 
     def __init__(self, inputs: dict[str, TensorMetadata]) -> None:
         self._inputs: Final = inputs
@@ -104,12 +108,12 @@ class _Told:
         self.parameters: Final[dict[str, Any]] = {}
 
     def add(self, name: str, node: Node, path: str) -> None:
-        """The member ``name``. Raises BAD_REQUEST, TOO_LARGE."""
+        """Read the member ``name``. Raises BAD_REQUEST, TOO_LARGE."""
         if name in self.tensors or name in self.parameters:
             raise bad_request(f"'{shown(name)}' is given twice, also as {path}{shown(name)}")
-        described = self._inputs.get(name)
-        if described is not None:
-            self.tensors[name] = self._tensor(described, node)
+        input_metadata = self._inputs.get(name)
+        if input_metadata is not None:
+            self.tensors[name] = self._tensor(input_metadata, node)
             return
         if type(node) is str:
             node = string(node, f"{path}{shown(name)}")
@@ -126,41 +130,44 @@ class _Told:
     def _tensor(self, described: TensorMetadata, node: Node) -> Tensor:
         name = described.name
         datatype = known(described)
-        listed = node if is_array(node) else [node]
-        shape = spread(name, len(listed), described.shape)
+        elements = node if is_array(node) else [node]
+        shape = spread(name, len(elements), described.shape)
         if datatype is Datatype.BYTES:
             self._strings = add_bytes_elements(name, shape, self._strings)
-        return Tensor(name, datatype, shape, read_elements(name, datatype, shape, listed, REQUEST))
+        return Tensor(
+            name, datatype, shape, read_elements(name, datatype, shape, elements, REQUEST)
+        )
 
 
 _SCALARS: Final = frozenset({int, float, bool})
 
 
 def known(described: TensorMetadata) -> Datatype:
-    """The datatype that metadata tells. Raises UNSUPPORTED."""
+    """Return the datatype of ``tensor``. Raises UNSUPPORTED for an unknown one."""
     datatype = BY_NAME.get(described.datatype)
     if datatype is None:
         raise GatewayError(
             Kind.UNSUPPORTED,
-            f"tensor '{described.name}': datatype '{described.datatype}' is not known",
+            f"tensor '{described.name}': unknown datatype '{described.datatype}'",
         )
     return datatype
 
 
 def spread(name: str, count: int, dimensions: Sequence[int]) -> tuple[int, ...]:
-    """Rule 2. Raises BAD_REQUEST where ``count`` elements have no such shape."""
-    left = count
+    """Return the shape of ``count`` elements (Rule 2). Raises BAD_REQUEST if they do not fit
+    ``dimensions``."""
+    remaining = count
     for dimension in dimensions:
         if dimension >= 0:
-            if not dimension or left % dimension:
+            if not dimension or remaining % dimension:
                 raise _shapeless(name, count, dimensions)
-            left //= dimension
+            remaining //= dimension
     shape = list(dimensions)
     for index in reversed(range(len(shape))):
         if shape[index] < 0:
-            shape[index] = left
-            left = 1
-    if left != 1:
+            shape[index] = remaining
+            remaining = 1
+    if remaining != 1:
         raise _shapeless(name, count, dimensions)
     return tuple(shape)
 
@@ -172,21 +179,21 @@ def _shapeless(name: str, count: int, dimensions: Sequence[int]) -> GatewayError
     )
 
 
-# ---- write ------------------------------------------------------------------------------------
+# ---- responses ----------------------------------------------------------------------------------
 
 
 def write_generated(answer: InferResponse, spelling: tuple[bytes, bytes, bytes]) -> bytes:
-    """Rule 3. Raises UNSUPPORTED for what cannot be told so."""
-    told: dict[str, Any] = {"model_name": answer.model}
+    """Write a response (Rule 3). Raises UNSUPPORTED if JSON cannot express it."""
+    members: dict[str, Any] = {"model_name": answer.model}
     if answer.id:
-        told[ID] = answer.id
+        members[ID] = answer.id
     if answer.version:
-        told["model_version"] = answer.version
+        members["model_version"] = answer.version
     for name, value in write_parameters(answer.parameters, "response").items():
-        told.setdefault(name, value)
+        members.setdefault(name, value)
     for tensor in answer.outputs:
-        told.setdefault(tensor.name, _written(tensor, spelling))
-    return dump(dict(sorted(told.items())))
+        members.setdefault(tensor.name, _written(tensor, spelling))
+    return dump(dict(sorted(members.items())))
 
 
 def _written(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
@@ -195,7 +202,7 @@ def _written(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
         if strings is None:
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                f"output '{tensor.name}': BYTES that are not UTF-8 cannot be told by generate",
+                f"output '{tensor.name}': BYTES that are not UTF-8 cannot be expressed by generate",
             )
         return strings[0] if len(strings) == 1 else strings
     numbers = write_numbers(tensor, spelling)

@@ -1,12 +1,13 @@
-"""A decoupled model of a Triton over REST: asked and answered by ``generate_stream``, which knows
-neither shapes nor datatypes.
+"""Triton's ``generate_stream`` towards backends, for decoupled models. Its messages have neither
+shapes nor datatypes.
 
-*Rule 1.* What Triton would make something else of is refused before it is sent: tensors whose shape
-does not follow from the number of their elements, what stands for a form or a sequence.
-*Rule 2.* Answers are read by the model's metadata, which alone tells shapes and datatypes. An
-output whose shape does not follow from it is refused before the request is sent.
+*Rule 1.* Requests that Triton would interpret differently are rejected before they are sent:
+tensors whose shape does not follow from the number of their elements, and parameters that select a
+format or a sequence.
+*Rule 2.* Responses are read with the model's metadata, the only source of shapes and datatypes. If
+the shape of an output does not follow from it, the request is rejected before it is sent.
 
-Source: as for ``generate``.
+Sources: as for ``generate_frontend``.
 """
 
 from __future__ import annotations
@@ -41,78 +42,79 @@ from infergate.core.wire import HttpRequest, HttpResponse, joined
 _MEANT: Final = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output"}
 )
-"""Parameters that mean something with ``infer``; ``generate_stream`` hands them to the model."""
+"""Parameters with a meaning in ``infer``; ``generate_stream`` passes them to the model."""
 _FLOATS: Final = frozenset({Datatype.FP32, Datatype.FP64})
 _NOT_IN_JSON: Final = frozenset({Datatype.FP16, Datatype.BF16})
-"""Triton refuses them."""
+"""Datatypes that Triton rejects in JSON."""
 _NAMES: Final = ("model_name", "model_version", ID)
 EVENTS: Final = {"content-type": JSON_TYPE, "accept": events.TYPE}
 
-# ---- ask --------------------------------------------------------------------------------------
+# ---- requests -----------------------------------------------------------------------------------
 
 
 def write_generate(operation: InferRequest, model: ModelMetadata) -> HttpRequest:
-    """The request. Raises UNSUPPORTED naming what cannot be told so."""
-    inputs = {each.name: each for each in model.inputs}
-    told: dict[str, Any] = {ID: operation.id} if operation.id else {}
+    """Write the request. Raises UNSUPPORTED naming the feature that it cannot express."""
+    inputs = {tensor_metadata.name: tensor_metadata for tensor_metadata in model.inputs}
+    members: dict[str, Any] = {ID: operation.id} if operation.id else {}
     for tensor in operation.inputs:
-        told[tensor.name] = _written(tensor, inputs.get(tensor.name))
+        members[tensor.name] = _written(tensor, inputs.get(tensor.name))
     parameters = write_parameters(operation.parameters, "request")
     for name, value in parameters.items():
         if name in inputs or (name in _MEANT and value):
             raise _untold(f"parameter '{name}'")
     if parameters:
-        told[NESTED] = parameters
+        members[NESTED] = parameters
     for output in operation.outputs:
         if output.place is not None or PARAMETER in output.parameters:
-            raise _untold(f"the form that output '{output.name}' is wanted in")
-    for described in model.outputs:
-        if _free(_dimensions(described, operation, model)) > 1:
-            raise _untold(f"output '{described.name}' of shape {list(described.shape)}")
+            raise _untold(f"the requested format of output '{output.name}'")
+    for output_metadata in model.outputs:
+        if _free(_dimensions(output_metadata, operation, model)) > 1:
+            raise _untold(f"output '{output_metadata.name}' of shape {list(output_metadata.shape)}")
     path = model_path(operation.model, operation.version, "/generate_stream")
-    return HttpRequest("POST", path, "", EVENTS, [dump(told)])
+    return HttpRequest("POST", path, "", EVENTS, [dump(members)])
 
 
 def _written(tensor: Tensor, described: TensorMetadata | None) -> Any:
-    what = f"input '{tensor.name}'"
+    subject = f"input '{tensor.name}'"
     if described is None or tensor.name in (ID, NESTED):
-        raise _untold(f"{what}, of which the model's metadata knows nothing,")
+        raise _untold(f"{subject}, which the model's metadata lacks,")
     if tensor.place is not None or tensor.datatype in _NOT_IN_JSON:
-        raise _untold(f"{what} of datatype {tensor.datatype.value}")
+        raise _untold(f"{subject} of datatype {tensor.datatype.value}")
     if tensor.datatype is Datatype.BYTES:
-        told: Any = write_strings(tensor)
-        if told is None:
-            raise _untold(f"{what}, whose BYTES are not UTF-8,")
-        count = len(told)
+        data: Any = write_strings(tensor)
+        if data is None:
+            raise _untold(f"{subject}, whose BYTES are not UTF-8,")
+        count = len(data)
     else:
         count = len(tensor.data) // tensor.datatype.itemsize
         if tensor.datatype in _FLOATS:
             values = np.frombuffer(tensor.data, NUMPY[tensor.datatype])
             if not np.isfinite(values).all():
-                raise _untold(f"{what}, which holds what is no number,")
-        told = write_numbers(tensor, NON_FINITE["literal"])
+                raise _untold(f"{subject}, which holds NaN or infinity,")
+        data = write_numbers(tensor, NON_FINITE["literal"])
     try:
-        same = spread(tensor.name, count, described.shape) == tensor.shape
-    except GatewayError:  # it is not the model's, whose server has its own words for that
-        same = False
-    if not same:
+        has_model_shape = spread(tensor.name, count, described.shape) == tensor.shape
+    except GatewayError:  # the elements do not fit the model's shape
+        has_model_shape = False
+    if not has_model_shape:
         raise _untold(
-            f"{what} of shape {list(tensor.shape)}, where the model's is {list(described.shape)},"
+            f"{subject} of shape {list(tensor.shape)}, not {list(described.shape)} as in the model,"
         )
-    return told
+    return data
 
 
 def _untold(what: str) -> GatewayError:
     return GatewayError(
         Kind.UNSUPPORTED,
-        f"{what} cannot be told to a decoupled model over REST (generate_stream); over gRPC it can",
+        f"{what} cannot be sent to a decoupled model over REST (generate_stream); use gRPC",
     )
 
 
 def _dimensions(
     described: TensorMetadata, operation: InferRequest, model: ModelMetadata
 ) -> Sequence[int]:
-    """The shape of an output as far as it is known: its batch is that of the inputs."""
+    """Return the shape of an output as far as it is known. Its batch dimension is that of the
+    inputs."""
     shape = described.shape
     first = next((tensor.shape for tensor in operation.inputs), ())
     if model.max_batch_size and shape and first:
@@ -124,61 +126,64 @@ def _free(dimensions: Sequence[int]) -> int:
     return sum(dimension < 0 for dimension in dimensions)
 
 
-# ---- read -------------------------------------------------------------------------------------
+# ---- responses ----------------------------------------------------------------------------------
 
 
 def read_generated(
     wire: HttpResponse, operation: InferRequest, limits: Limits, model: ModelMetadata
 ) -> InferResponse:
-    """One answer. Raises the backend's error, or BACKEND_GARBAGE."""
+    """Parse one response. Raises the backend's error, or BACKEND_GARBAGE."""
     body = bytes(joined(wire.body))
     try:
         check_json_size(len(body), limits)
-        top = every(read_tolerantly(body, limits), "the answer")
-        if "error" in top and "model_name" not in top:
-            raise _told_error(top["error"], wire.status)
-        names = [string(top.pop(name, ""), name) for name in _NAMES]
-        outputs = _outputs(top, operation, model)
-        parameters = {name: _plain(name, node) for name, node in top.items()}
+        members = every(read_tolerantly(body, limits), "the answer")
+        if "error" in members and "model_name" not in members:
+            raise _told_error(members["error"], wire.status)
+        names = [string(members.pop(name, ""), name) for name in _NAMES]
+        outputs = _outputs(members, operation, model)
+        parameters = {name: _plain(name, node) for name, node in members.items()}
     except GatewayError as error:
         if error.origin is Origin.BACKEND:
             raise
         raise blamed(error) from None
-    told, version, identity = names
-    return InferResponse(told or operation.model, version, identity, parameters, outputs)
+    model_name, version, response_id = names
+    return InferResponse(model_name or operation.model, version, response_id, parameters, outputs)
 
 
 def _told_error(said: Node, status: int) -> GatewayError:
-    """Triton tells what fails in a model, whatever it is, under 400 or, where an answer came
-    before it, under 200."""
-    text = said if type(said) is str and said else "the backend answered an error without a text"
+    """Return the error in an event. Triton reports all errors of a model with status 400 or, after
+    the first response, 200."""
+    public = (
+        said if type(said) is str and said else "the backend returned an error without a message"
+    )
     detail = f"in a stream of events under HTTP {status}"
-    return GatewayError(Kind.BACKEND_ERROR, text[:LONGEST], origin=Origin.BACKEND, detail=detail)
+    return GatewayError(Kind.BACKEND_ERROR, public[:LONGEST], origin=Origin.BACKEND, detail=detail)
 
 
 def _outputs(
     top: dict[str, Node], operation: InferRequest, model: ModelMetadata
 ) -> tuple[Tensor, ...]:
-    """The outputs that are wanted, taken out of ``top`` with those that are not."""
-    found: dict[str, Tensor] = {}
-    strings = 0
-    for described in model.outputs:
-        if described.name not in top:
+    """Return the requested outputs. All outputs of the model are removed from ``top``, which then
+    holds the parameters."""
+    tensors: dict[str, Tensor] = {}
+    bytes_elements = 0
+    for output_metadata in model.outputs:
+        if output_metadata.name not in top:
             continue
-        node = top.pop(described.name)
-        name, datatype = described.name, known(described)
-        listed = node if is_array(node) else [node]
-        shape = spread(name, len(listed), _dimensions(described, operation, model))
+        node = top.pop(output_metadata.name)
+        name, datatype = output_metadata.name, known(output_metadata)
+        elements = node if is_array(node) else [node]
+        shape = spread(name, len(elements), _dimensions(output_metadata, operation, model))
         if datatype is Datatype.BYTES:
-            strings = add_bytes_elements(name, shape, strings)
-        data = read_elements(name, datatype, shape, listed, ANSWER)
-        found[name] = Tensor(name, datatype, shape, data)
+            bytes_elements = add_bytes_elements(name, shape, bytes_elements)
+        data = read_elements(name, datatype, shape, elements, ANSWER)
+        tensors[name] = Tensor(name, datatype, shape, data)
     if not operation.outputs:
-        return tuple(found.values())
+        return tuple(tensors.values())
     for output in operation.outputs:
-        if output.name not in found:
-            raise garbage(f"the backend's answer lacks output '{output.name}'")
-    return tuple(found[output.name] for output in operation.outputs)
+        if output.name not in tensors:
+            raise garbage(f"the backend's response lacks output '{output.name}'")
+    return tuple(tensors[output.name] for output in operation.outputs)
 
 
 def _plain(name: str, node: Node) -> Any:

@@ -1,13 +1,15 @@
-"""The inference request: JSON with data in it, JSON followed by binary data, or raw binary data.
+"""The inference request: JSON with data, JSON followed by binary data, or raw binary data.
 
-*Rule 1.* ``binary_data`` of an output wins over ``binary_data_output`` of the request, which wins
-over JSON. (Triton ignores the latter where outputs are listed; the extension's text does not.)
-*Rule 2.* A length header of 0 is a raw request: no JSON, the body is the model's only input. The
-model's metadata makes it whole (``raw``).
-*Rule 3.* A tensor in shared memory has no data, in whatever form it is wanted.
-*Rule 4.* A wrong ``classification`` is refused here: Triton calls it its own error (500).
-*Rule 5.* ``stream: true`` among the request's parameters tells the form of the answer, like
-``binary_data_output``: no server is told. Any other value is the model's own.
+*Rule 1.* ``binary_data`` of an output overrides ``binary_data_output`` of the request, which
+overrides the default, JSON. (Triton ignores ``binary_data_output`` if outputs are listed; the
+extension's specification does not.)
+*Rule 2.* A length header of 0 marks a raw request: it has no JSON, and the body is the data of the
+model's only input. The model's metadata completes it (``raw_request``).
+*Rule 3.* A tensor in shared memory has no data in the message, whatever format is requested.
+*Rule 4.* An invalid ``classification`` is rejected here, because Triton reports it as an internal
+error (500).
+*Rule 5.* ``stream: true`` in the request's parameters selects the format of the response, like
+``binary_data_output``, and is not sent to servers. Any other value is a parameter of the model.
 """
 
 from __future__ import annotations
@@ -77,15 +79,15 @@ _FIELDS: Final = ("id", "parameters", "inputs", "outputs")
 
 @dataclass(slots=True)
 class Wanted:
-    """How a client wants its answer. ``named`` tells of single outputs whether they are to be
-    binary, ``otherwise`` of the rest; ``accept_encoding`` is the header."""
+    """The response format that a client requested. ``binary_by_output`` holds the choice for single
+    outputs, ``binary_by_default`` that for all others; ``accept_encoding`` is the header."""
 
     named: Mapping[str, bool]
     otherwise: bool
     accept_encoding: str
 
     def is_binary(self, output: str) -> bool:
-        """Rule 1."""
+        """Whether ``output`` is wanted as binary data (Rule 1)."""
         return self.named.get(output, self.otherwise)
 
 
@@ -94,83 +96,92 @@ class Wanted:
 
 @dataclass(slots=True)
 class Read:
-    """A request, how its answer is wanted, its id, and the forms it was told in."""
+    """A request, its response format, its id, and the features of its message."""
 
     parsed: Parsed | Unfinished[Parsed]
     wanted: Wanted
     id: str = ""
     forms: frozenset[Form] = frozenset()
     outputs: tuple[RequestedOutput, ...] = ()
-    """Those that it asks for, if a tensor is in shared memory."""
+    """The requested outputs, if any tensor is in shared memory."""
     sequence: SequenceId | None = None
 
 
 def read_request(
     wire: HttpRequest, model: str, version: str, limits: Limits
 ) -> Parsed | Unfinished[Parsed]:
-    """The inference of ``model`` that ``wire`` asks for. Raises what the client did wrong."""
+    """Parse an inference of ``model``. Raises the client's errors."""
     return read_body(wire, decoded(wire.headers, wire.body, limits), model, version, limits).parsed
 
 
 def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits: Limits) -> Read:
-    """:func:`read_request` with the body's encoding undone."""
+    """Parse an inference whose body's content encoding is undone."""
     accept = wire.headers.get("accept-encoding", "")
-    told = wire.headers.get(HEADER)
-    if told is not None and json_length(told) == 0:
-        wanted = Wanted({}, otherwise=True, accept_encoding=accept)
-        finish = partial(_finish_raw, model, version, body, wanted)
-        return Read(Unfinished(model, version, finish), wanted)
+    header = wire.headers.get(HEADER)
+    if header is not None and json_length(header) == 0:
+        response_format = Wanted({}, otherwise=True, accept_encoding=accept)
+        complete = partial(_finish_raw, model, version, body, response_format)
+        return Read(Unfinished(model, version, complete), response_format)
     if not body:
         raise bad_request("the body is empty")
-    forms: frozenset[Form] = frozenset()
-    found = read_small(body, limits) if told is None else None
-    if found is None:
-        found, forms = _read_long(split(wire.headers, body, limits), limits)
-    parameters = found.parameters
-    streamed = parameters.get(STREAM) is True
-    if streamed:
-        parameters = {name: held for name, held in parameters.items() if name != STREAM}
-        forms |= {Form.STREAM}
-    request = InferRequest(model, version, found.id, parameters, found.inputs, found.outputs)
-    wanted = Wanted(found.binary, found.otherwise or False, accept)
-    placed = request.outputs if forms and Form.SHARED in forms else ()
+    features: frozenset[Form] = frozenset()
+    fields = read_small(body, limits) if header is None else None
+    if fields is None:
+        fields, features = _read_long(split(wire.headers, body, limits), limits)
+    parameters = fields.parameters
+    wants_stream = parameters.get(STREAM) is True
+    if wants_stream:
+        parameters = {name: value for name, value in parameters.items() if name != STREAM}
+        features |= {Form.STREAM}
+    request = InferRequest(model, version, fields.id, parameters, fields.inputs, fields.outputs)
+    response_format = Wanted(fields.binary, fields.otherwise or False, accept)
+    shared_memory_outputs = request.outputs if features and Form.SHARED in features else ()
     sequence = sequence_id(parameters)
-    return Read(Parsed(request, wanted, streamed), wanted, found.id, forms, placed, sequence)
+    return Read(
+        Parsed(request, response_format, wants_stream),
+        response_format,
+        fields.id,
+        features,
+        shared_memory_outputs,
+        sequence,
+    )
 
 
 def _read_long(cut: Body, limits: Limits) -> tuple[Told, frozenset[Form]]:
-    """What the JSON of ``cut`` tells, and the forms it is told in."""
-    source = Source(_SIDE, Blobs(cut.binary), limits)
-    top = source.members(read(cut.json, limits), "the body", _FIELDS)
-    if "inputs" not in top:
+    """Read the JSON of any request, and the features of its message."""
+    reader = Source(_SIDE, Blobs(cut.binary), limits)
+    members = reader.members(read(cut.json, limits), "the body", _FIELDS)
+    if "inputs" not in members:
         raise bad_request("inputs is missing")
     inputs = read_tensors(
-        top["inputs"], "inputs", lambda node, path: read_tensor(node, path, source), limits
+        members["inputs"], "inputs", lambda node, path: read_tensor(node, path, reader), limits
     )
-    source.blobs.finish()
-    parameters = read_parameters(top, "", source)
-    otherwise, parameters = _flag(parameters, BINARY_OUTPUT, "parameters")
+    reader.blobs.finish()
+    parameters = read_parameters(members, "", reader)
+    binary_by_default, parameters = _flag(parameters, BINARY_OUTPUT, "parameters")
     outputs: dict[str, RequestedOutput] = {}
-    named: dict[str, bool] = {}
-    for index, item in enumerate(items(top.get("outputs", []), "outputs", limits.tensors)):
-        output, binary = _read_output(item, f"outputs[{index}]", source)
+    binary_by_output: dict[str, bool] = {}
+    for index, item in enumerate(items(members.get("outputs", []), "outputs", limits.tensors)):
+        output, binary = _read_output(item, f"outputs[{index}]", reader)
         if output.name in outputs:
             raise bad_request(f"outputs has '{shown(output.name)}' twice")
         outputs[output.name] = output
         if binary is not None:
-            named[output.name] = binary
-    if outputs and otherwise is not None:
-        source.forms.add(Form.TWO_PLACES)
-    identity = string(top.get("id", ""), "id")
+            binary_by_output[output.name] = binary
+    if outputs and binary_by_default is not None:
+        reader.forms.add(Form.TWO_PLACES)
+    identity = string(members.get("id", ""), "id")
     check_length(len(identity), "id")
-    told = Told(identity, parameters, inputs, tuple(outputs.values()), named, otherwise)
-    return told, frozenset(source.forms)
+    fields = Told(
+        identity, parameters, inputs, tuple(outputs.values()), binary_by_output, binary_by_default
+    )
+    return fields, frozenset(reader.forms)
 
 
 def _finish_raw(
     model: str, version: str, data: Buffer, wanted: Wanted, metadata: ModelMetadata
 ) -> Parsed:
-    """Rule 2."""
+    """Complete a raw request (Rule 2)."""
     return Parsed(InferRequest(model, version, inputs=(only_input(data, metadata),)), wanted)
 
 
@@ -187,39 +198,40 @@ _SIDE: Final = Side(REQUEST, _known_datatype, _no_data)
 
 
 def _read_output(node: Node, path: str, source: Source) -> tuple[RequestedOutput, bool | None]:
-    told = source.members(node, path, ("name", "parameters"))
-    parameters = read_parameters(told, path, source)
-    place, parameters = read_place(parameters, path)
-    if place is not None:
+    members = source.members(node, path, ("name", "parameters"))
+    parameters = read_parameters(members, path, source)
+    region, parameters = read_place(parameters, path)
+    if region is not None:
         source.forms.add(Form.SHARED)
     binary, parameters = _flag(parameters, BINARY, f"{path}.parameters")
-    output = RequestedOutput(required_name(told, path), parameters, place)
+    output = RequestedOutput(required_name(members, path), parameters, region)
     if class_count(output) is not None:
         source.forms.add(Form.CLASSES)
     return output, binary
 
 
 def _flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None, Parameters]:
-    """The boolean ``key``, and the parameters less it. None: not given."""
+    """Return the boolean ``key`` (None if absent) and the other parameters."""
     if key not in parameters:
         return None, parameters
     value = parameters[key]
     if not isinstance(value, bool):
         raise bad_request(f"{path}.{key} must be a boolean, not {kind(value)}")
-    return value, {name: held for name, held in parameters.items() if name != key}
+    return value, {name: parameter for name, parameter in parameters.items() if name != key}
 
 
 # ---- write ------------------------------------------------------------------------------------
 
 
 def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
-    """The request for a server of ``profile``: binary where it takes that, else JSON."""
+    """Write the request for a server of ``profile``: binary if the server accepts that, else
+    JSON."""
     head: dict[str, Any] = {}
     if operation.id:
         head["id"] = operation.id
     parameters = write_parameters(operation.parameters, "request")
-    binary_output = profile.binary and not operation.outputs
-    if binary_output:
+    wants_all_binary = profile.binary and not operation.outputs
+    if wants_all_binary:
         parameters[BINARY_OUTPUT] = True
     if parameters:
         head["parameters"] = parameters
@@ -235,8 +247,8 @@ def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
             inputs.append(_in_json(tensor, profile))
     head["inputs"] = inputs
     if operation.outputs:
-        extra = {BINARY: True} if profile.binary else {}
-        head["outputs"] = [_write_output(output, extra) for output in operation.outputs]
+        wire_parameters = {BINARY: True} if profile.binary else {}
+        head["outputs"] = [_write_output(output, wire_parameters) for output in operation.outputs]
     text = dump(head)
     headers = {"content-type": BINARY_TYPE if profile.binary else JSON_TYPE}
     if profile.binary:
@@ -247,22 +259,22 @@ def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
 
 
 def infer_path(model: str, version: str, profile: Profile) -> str:
-    """Where a server of ``profile`` takes inferences of ``model``."""
+    """Return the path of inferences of ``model`` on a server of ``profile``."""
     return model_path(model, version if profile.versions else "", "/infer")
 
 
 def _write_output(output: RequestedOutput, extra: Parameters) -> dict[str, Any]:
-    told: dict[str, Any] = {"name": output.name}
+    members: dict[str, Any] = {"name": output.name}
     if output.place is not None:
         extra = write_place(output.place)
     parameters = {**write_parameters(output.parameters, output.name), **extra}
     if parameters:
-        told["parameters"] = parameters
-    return told
+        members["parameters"] = parameters
+    return members
 
 
 def _in_json(tensor: Tensor, profile: Profile) -> dict[str, Any]:
-    """The object of ``tensor`` with its data, for a server that takes no binary data."""
+    """Return the object of ``tensor`` with its data, for a server that accepts no binary data."""
     if tensor.datatype is not Datatype.BYTES:
         spelling = _NUMPY_WORDS if profile.content_types else NON_FINITE["literal"]
         return write_tensor(tensor, NO_PARAMETERS) | {"data": write_numbers(tensor, spelling)}
@@ -273,10 +285,10 @@ def _in_json(tensor: Tensor, profile: Profile) -> dict[str, Any]:
         return write_tensor(tensor, BASE64) | {"data": write_base64(tensor)}
     raise GatewayError(
         Kind.UNSUPPORTED,
-        f"tensor '{tensor.name}': BYTES that are not UTF-8 cannot be told in JSON, and this "
-        "server takes no binary data",
+        f"tensor '{tensor.name}': BYTES that are not UTF-8 cannot be expressed in JSON, and this "
+        "server accepts no binary data",
     )
 
 
 _NUMPY_WORDS: Final = (b"null", b'"Infinity"', b'"-Infinity"')
-"""NaN, Infinity and -Infinity for MLServer, which refuses bare words: numpy reads these."""
+"""NaN, Infinity and -Infinity for MLServer, which rejects bare words; numpy parses these values."""

@@ -1,9 +1,9 @@
-"""The inference response, in JSON or with binary tensors after it.
+"""The inference response, as JSON with or without binary data after it.
 
-*Rule 1.* Outputs are written in the form that each was asked for. BYTES that are not UTF-8 go into
-JSON as base64, the whole tensor, marked by the parameter ``content_type: base64`` (rest-proxy and
-MLServer mark it so). BYTES that a backend marked so in JSON are decoded, and the mark is left out.
-*Rule 2.* A backend's answer is judged by its body: content types are not looked at.
+*Rule 1.* Each output is written in its requested format. BYTES that are not UTF-8 are written to
+JSON as base64, the whole tensor, marked by the parameter ``content_type: base64`` (as rest-proxy
+and MLServer do). BYTES that a backend marked this way in JSON are decoded and lose the mark.
+*Rule 2.* A backend's response is judged by its body; its content type is ignored.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _PLAIN: Final = Wanted({}, otherwise=False, accept_encoding="")
 def write_response(
     answer: InferResponse, parsed: Parsed, spelling: tuple[bytes, bytes, bytes], compress_min: int
 ) -> HttpResponse:
-    """The answer in the form that ``parsed.reply`` notes; JSON where it notes nothing."""
-    wanted = parsed.reply if isinstance(parsed.reply, Wanted) else _PLAIN
+    """Write ``response`` in the format in ``parsed.response_options``, by default as JSON."""
+    response_format = parsed.reply if isinstance(parsed.reply, Wanted) else _PLAIN
     head: dict[str, Any] = {}
     if answer.id:
         head["id"] = answer.id
@@ -67,69 +67,79 @@ def write_response(
     if answer.parameters and (parameters := write_parameters(answer.parameters, "response")):
         head["parameters"] = parameters
     outputs: list[dict[str, Any]] = []
-    blobs: list[Buffer] = []
+    binary_data: list[Buffer] = []
     for tensor in answer.outputs:
         if tensor.place is not None:
             outputs.append(_placed(tensor))
-        elif wanted.is_binary(tensor.name):
+        elif response_format.is_binary(tensor.name):
             outputs.append(write_tensor(tensor, {BINARY_SIZE: len(tensor.data)}))
-            blobs.append(tensor.data)
+            binary_data.append(tensor.data)
         else:
             outputs.append(_in_json(tensor, spelling))
     head["outputs"] = outputs
     text = dump(head)
-    if not blobs:
-        return compressed({"content-type": JSON_TYPE}, [text], wanted.accept_encoding, compress_min)
+    if not binary_data:
+        return compressed(
+            {"content-type": JSON_TYPE}, [text], response_format.accept_encoding, compress_min
+        )
     headers = {"content-type": BINARY_TYPE, HEADER: str(len(text))}
-    return compressed(headers, [text, *blobs], wanted.accept_encoding, compress_min)
+    return compressed(headers, [text, *binary_data], response_format.accept_encoding, compress_min)
 
 
 def text_size(answer: InferResponse, parsed: Parsed) -> int:
-    """Bytes of those tensors that ``write_response`` writes as JSON, or compresses."""
-    wanted = parsed.reply if isinstance(parsed.reply, Wanted) else _PLAIN
-    compresses = bool(wanted.accept_encoding and accepted(wanted.accept_encoding))
-    size = 0
+    """Return the bytes of the tensors that ``write_response`` writes as JSON, or compresses."""
+    response_format = parsed.reply if isinstance(parsed.reply, Wanted) else _PLAIN
+    is_compressed = bool(
+        response_format.accept_encoding and accepted(response_format.accept_encoding)
+    )
+    text_bytes = 0
     for tensor in answer.outputs:
-        if compresses or not wanted.is_binary(tensor.name):
-            size += len(tensor.data)
-    return size
+        if is_compressed or not response_format.is_binary(tensor.name):
+            text_bytes += len(tensor.data)
+    return text_bytes
 
 
 def _placed(tensor: Tensor) -> dict[str, Any]:
-    """The object of an output in shared memory, without parameters, as Triton writes it:
-    perf_analyzer looks for ``binary_data_size`` in any that there are."""
+    """Return the object of an output in shared memory, without parameters. Triton writes none, and
+    perf_analyzer looks for ``binary_data_size`` in any that are present."""
     return {"name": tensor.name, "datatype": tensor.datatype.spelling, "shape": tensor.shape}
 
 
 def written_size(answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
-    """Bytes that ``write_response`` writes: at least, where it does not compress them; and at most,
-    with those that are compressed."""
-    wanted = parsed.reply if isinstance(parsed.reply, Wanted) else _PLAIN
-    compresses = bool(wanted.accept_encoding and accepted(wanted.accept_encoding))
-    least, most = json_size(t for t in answer.outputs if not wanted.is_binary(t.name))
-    if compresses:
-        return 0, 2 * most + sum(len(t.data) for t in answer.outputs if wanted.is_binary(t.name))
-    return least, most
+    """Return bounds on the bytes that ``write_response`` writes: the minimum, which is 0 if they
+    are compressed, and the maximum, including the uncompressed bytes."""
+    response_format = parsed.reply if isinstance(parsed.reply, Wanted) else _PLAIN
+    is_compressed = bool(
+        response_format.accept_encoding and accepted(response_format.accept_encoding)
+    )
+    min_bytes, max_bytes = json_size(
+        t for t in answer.outputs if not response_format.is_binary(t.name)
+    )
+    if is_compressed:
+        return 0, 2 * max_bytes + sum(
+            len(t.data) for t in answer.outputs if response_format.is_binary(t.name)
+        )
+    return min_bytes, max_bytes
 
 
 def _in_json(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> dict[str, Any]:
     if tensor.datatype is not Datatype.BYTES:
-        told = write_tensor(tensor, NO_PARAMETERS)
-        told["data"] = write_numbers(tensor, spelling)
+        members = write_tensor(tensor, NO_PARAMETERS)
+        members["data"] = write_numbers(tensor, spelling)
     elif (texts := write_strings(tensor)) is not None:
-        told = write_tensor(tensor, NO_PARAMETERS)
-        told["data"] = texts
+        members = write_tensor(tensor, NO_PARAMETERS)
+        members["data"] = texts
     else:
-        told = write_tensor(tensor, BASE64)
-        told["data"] = write_base64(tensor)
-    return told
+        members = write_tensor(tensor, BASE64)
+        members["data"] = write_base64(tensor)
+    return members
 
 
 def compressed(
     headers: dict[str, str], body: list[Buffer], accept_encoding: str, compress_min: int
 ) -> HttpResponse:
-    """A 200 with ``body``, encoded as the client prefers unless it is shorter than
-    ``compress_min`` bytes."""
+    """Return a response with status 200, compressed with the client's preferred encoding if it has
+    at least ``compress_min`` bytes."""
     if accept_encoding and size(body) >= compress_min:
         encoding = accepted(accept_encoding)
         if encoding:
@@ -142,8 +152,8 @@ def compressed(
 
 
 def answer_body(wire: HttpResponse, limits: Limits) -> Buffer:
-    """The body of a 200, its encoding undone. Raises the error that any other status tells, and
-    CostlyError on the event loop."""
+    """Return the body of a 200 with its content encoding undone. Raises the backend's error for any
+    other status, and NeedsOffloadError on the event loop."""
     if not is_plain(wire.headers):
         check_loop(limits, RATIO * size(wire.body), limits.json_inline)
     try:
@@ -156,58 +166,60 @@ def answer_body(wire: HttpResponse, limits: Limits) -> Buffer:
 
 
 def blamed(error: GatewayError) -> GatewayError:
-    """What reading the backend's answer found wrong, as the backend's mistake."""
-    return garbage(f"the backend's answer cannot be used: {error.public}")
+    """Return an error found while reading the backend's response as the backend's error."""
+    return garbage(f"invalid response from the backend: {error.public}")
 
 
 def read_response(wire: HttpResponse, operation: InferRequest, limits: Limits) -> InferResponse:
-    """The answer to ``operation``. Raises the backend's error, or BACKEND_GARBAGE."""
+    """Parse the response to ``operation``. Raises the backend's error, or BACKEND_GARBAGE."""
     body = answer_body(wire, limits)
     try:
-        cut = split(wire.headers, body, limits)
-        top = members(read_tolerantly(cut.json, limits), "the body", (*_FIELDS, "error"))
-        if "outputs" not in top:
-            # Triton and Seldon tell some errors under 200
-            raise _told_error(top) if "error" in top else bad_request("outputs is missing")
-        # Triton gives no length where every binary output is empty
-        blobs = Blobs(memoryview(b"") if cut.binary is None else cut.binary)
-        places = {output.name: output.place for output in operation.outputs}
-        source = Source(_SIDE, blobs, limits, places)
+        message = split(wire.headers, body, limits)
+        fields = members(read_tolerantly(message.json, limits), "the body", (*_FIELDS, "error"))
+        if "outputs" not in fields:
+            # Triton and Seldon report some errors with status 200
+            raise _told_error(fields) if "error" in fields else bad_request("outputs is missing")
+        # Triton sends no length header if every binary output is empty
+        binary_data = Blobs(memoryview(b"") if message.binary is None else message.binary)
+        regions = {output.name: output.place for output in operation.outputs}
+        reader = Source(_SIDE, binary_data, limits, regions)
         outputs = read_tensors(
-            top["outputs"], "outputs", lambda node, path: read_tensor(node, path, source), limits
+            fields["outputs"], "outputs", lambda node, path: read_tensor(node, path, reader), limits
         )
-        blobs.finish()
-        answer = InferResponse(
-            string(top.get("model_name", operation.model), "model_name"),
-            string(top.get("model_version", ""), "model_version"),
-            string(top.get("id", ""), "id"),
-            read_parameters(top, "", source),
+        binary_data.finish()
+        response = InferResponse(
+            string(fields.get("model_name", operation.model), "model_name"),
+            string(fields.get("model_version", ""), "model_version"),
+            string(fields.get("id", ""), "id"),
+            read_parameters(fields, "", reader),
             outputs,
         )
     except GatewayError as error:
         if error.kind is Kind.BACKEND_ERROR:
             raise
         raise blamed(error) from None
-    _check_outputs(operation, answer)
-    return answer
+    _check_outputs(operation, response)
+    return response
 
 
 def _told_error(top: dict[str, Node]) -> GatewayError:
-    """An error under status 200, where the status tells nothing of its kind."""
-    said = top["error"]
-    told = (
-        said if isinstance(said, str) and said else "the backend answered an error without a text"
+    """Return the error of a response with status 200, whose kind is therefore unknown."""
+    error = top["error"]
+    message = (
+        error
+        if isinstance(error, str) and error
+        else "the backend returned an error without a message"
     )
     return GatewayError(
-        Kind.BACKEND_ERROR, told[:LONGEST], origin=Origin.BACKEND, detail="under HTTP 200"
+        Kind.BACKEND_ERROR, message[:LONGEST], origin=Origin.BACKEND, detail="under HTTP 200"
     )
 
 
 def _check_outputs(operation: InferRequest, answer: InferResponse) -> None:
-    given = {tensor.name for tensor in answer.outputs}
+    output_names = {tensor.name for tensor in answer.outputs}
     for output in operation.outputs:
-        if output.name not in given:
-            raise garbage(f"the backend's answer lacks output '{output.name}'")
+        if output.name not in output_names:
+            raise garbage(f"the backend's response lacks output '{output.name}'")
 
 
 def _any_case(spelt: str) -> Datatype | None:
