@@ -1,4 +1,10 @@
-"""GraphPipe, over HTTP and what carries its messages like HTTP, towards clients and backends."""
+"""The GraphPipe protocol, over HTTP and over size-prefixed frames, towards clients and backends.
+
+The entry point is ``codec.GraphPipe``. Read ``paths`` (how paths name models), ``infer_request``
+and ``infer_response`` (inferences), ``name_resolution`` (how omitted tensor names are supplied),
+then ``flatbuffer_reader`` and ``flatbuffer_writer``. ``metadata`` describes models, ``config_text``
+maps the request's ``config`` to parameters, ``backend`` holds the requests to servers.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""How GraphPipe servers are asked and read.
+"""Requests to GraphPipe servers, and their responses.
 
-*Rule 1.* The address of a server is that of a model, so every request is a POST to it as it stands.
-All that is asked besides inferences is asked by a MetadataRequest.
-*Rule 2.* Not every server has metadata (graphpipe-py's examples drop the connection), and some give
-it to a GET alone: :func:`by_get` is the other way to ask, read by the same function.
+*Rule 1.* The address of a server is the address of a model, so every request is a POST to that
+address without a further path. Every operation except an inference becomes a MetadataRequest.
+*Rule 2.* Not every server has metadata (graphpipe-py's examples drop the connection), and some
+return it only to a GET: :func:`metadata_get_request` is the alternative request, whose response the
+same function reads.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from infergate.core.wire import HttpRequest, HttpResponse, joined
 
 _JSON: Final = "application/json"
 _ABSENT: Final = frozenset({401, 403, 404})
-"""What a proxy says where nothing serves, or not to us."""
+"""Statuses of a proxy that has no server at this address, or that denies access to it."""
 
 _NO_GET: Final = 501
-"""What graphpipe-py's servers say to a GET, and can say of their health."""
+"""The response of graphpipe-py's servers to a GET; it shows that they are alive."""
 
 
 def _metadata_request() -> bytes:
@@ -57,7 +58,7 @@ METADATA_REQUEST: Final = _metadata_request()
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
-    """Raises UNSUPPORTED for what GraphPipe lacks, BAD_REQUEST and TOO_LARGE."""
+    """Raises UNSUPPORTED for an operation that GraphPipe lacks, BAD_REQUEST and TOO_LARGE."""
     match operation:
         case InferRequest():
             assert model is not None
@@ -74,8 +75,8 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
 
 
 def by_get() -> HttpRequest:
-    """The other way to ask for what ``build_request`` asks by a MetadataRequest: graphpipe-go's
-    servers answer with JSON."""
+    """Return the GET that replaces a MetadataRequest; graphpipe-go's servers answer it with
+    JSON."""
     return HttpRequest("GET", "")
 
 
@@ -94,7 +95,7 @@ def parse_response(
     except GatewayError as error:
         if error.origin is Origin.BACKEND:
             raise
-        public = f"the backend's answer cannot be read: {error.public}"
+        public = f"invalid response from the backend: {error.public}"
         if error.kind is Kind.TOO_LARGE:
             raise GatewayError(Kind.TOO_LARGE, public, origin=Origin.BACKEND) from None
         raise garbage(public) from None
@@ -113,10 +114,10 @@ def _read(
         assert model is not None
         return read_response(Message(body).root("InferResponse"), operation, model, limits)
     if _is_json(wire):
-        told = metadata.read_json(bytes(body), limits)
+        document = metadata.read_json(bytes(body), limits)
         if isinstance(operation, ModelMetadataRequest):
-            return metadata.metadata_of_json(told, operation.model, limits)
-        return metadata.server_of_json(told)
+            return metadata.metadata_of_json(document, operation.model, limits)
+        return metadata.server_of_json(document)
     check_loop(limits, len(body), metadata.BYTES_ON_LOOP)
     table = Message(body).root("MetadataResponse")
     if isinstance(operation, ModelMetadataRequest):
@@ -125,7 +126,7 @@ def _read(
 
 
 def _is_json(wire: HttpResponse) -> bool:
-    """Whether it answers a GET."""
+    """Whether the response is the JSON that answers a GET."""
     return any(
         name.lower() == "content-type" and value.partition(";")[0].strip().lower() == _JSON
         for name, value in wire.headers.items()

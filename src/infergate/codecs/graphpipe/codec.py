@@ -1,11 +1,12 @@
-"""The GraphPipe codec: HttpRequest and HttpResponse ⇄ canonical operations and answers.
+"""The GraphPipe codec: HttpRequest and HttpResponse ⇄ canonical operations and responses.
 
-*Strategy.* The path tells the model (``paths``), the body what is asked of it: a flatbuffer read in
-place (``reading``). Names that a message leaves out are the model's metadata's (``names``).
-Inferences are written around their tensors' memory (``layout``), everything else by flatbuffers.
-Raw sockets carry the same bodies: their transport makes HttpRequests of them.
+The path names the model (``paths``); the body, a flatbuffer read in place (``flatbuffer_reader``),
+names the operation. The model's metadata supplies the names that a message omits
+(``name_resolution``). Inferences are written around the memory of their tensors
+(``flatbuffer_writer``), all other messages by the flatbuffers library. Raw sockets carry the same
+bodies: their transport wraps them as HttpRequests.
 
-Sources: seed specification 003, and what servers and clients put on the wire
+Sources: seed specification 003, and the observed messages of servers and clients
 (docs/fidelity-graphpipe.md).
 """
 
@@ -50,20 +51,22 @@ from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, joined
 
 _STRING: Final = 4
+"""The cost of writing a string, as the number of JSON bytes that cost the same."""
 _TOLD: Final = 512
-"""Bytes of JSON that cost as much as an input or output of the metadata: 30 µs."""
+"""The cost of writing one input or output of the metadata (30 µs), as the number of JSON bytes that
+cost the same."""
 _JSON: Final = {"content-type": "application/json"}
 
 
 class Form(enum.Enum):
-    """How metadata is told."""
+    """The encoding of a metadata response."""
 
     FLATBUFFER = "flatbuffer"
     JSON = "json"
 
 
 class GraphPipe:
-    """The codec."""
+    """The GraphPipe codec."""
 
     name: str = PROTOCOL
     caps: Capabilities = Capabilities(datatypes=frozenset(NUMBERS), sequences=False)
@@ -77,31 +80,31 @@ class GraphPipe:
     # ---- towards clients
 
     def peek(self, wire: HttpRequest) -> Peek:
-        """Raises NOT_FOUND for a path, BAD_REQUEST for a body that is no request."""
-        place = locate(wire.path, self._options.model)
-        if place.question is not None:
-            return Peek(type(place.question), getattr(place.question, "model", ""))
+        """Raises NOT_FOUND for an unknown path, BAD_REQUEST for a body that is not a request."""
+        match = locate(wire.path, self._options.model)
+        if match.question is not None:
+            return Peek(type(match.question), getattr(match.question, "model", ""))
         if wire.method == "GET" or _request(wire)[0] == METADATA:
-            return Peek(ModelMetadataRequest, place.model, place.version)
-        return Peek(InferRequest, place.model, place.version)
+            return Peek(ModelMetadataRequest, match.model, match.version)
+        return Peek(InferRequest, match.model, match.version)
 
     def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished[Parsed]:
-        """Raises NOT_FOUND for a path, and what is wrong with the body."""
-        place = locate(wire.path, self._options.model)
-        if place.question is not None:
-            return Parsed(place.question, place.question)
+        """Raises NOT_FOUND for an unknown path, and errors in the body."""
+        match = locate(wire.path, self._options.model)
+        if match.question is not None:
+            return Parsed(match.question, match.question)
         if wire.method == "GET":
-            return Parsed(ModelMetadataRequest(place.model, place.version), Form.JSON)
-        kind, request = _request(wire)
-        if kind == METADATA:
-            return Parsed(ModelMetadataRequest(place.model, place.version), Form.FLATBUFFER)
+            return Parsed(ModelMetadataRequest(match.model, match.version), Form.JSON)
+        request_type, request = _request(wire)
+        if request_type == METADATA:
+            return Parsed(ModelMetadataRequest(match.model, match.version), Form.FLATBUFFER)
         table = request.table(REQ)
         if table is None:
-            raise bad_request("the Request has no req, which should be an InferRequest")
-        return read_request(table, place.model, place.version, limits)
+            raise bad_request("the Request has no req; expected an InferRequest")
+        return read_request(table, match.model, match.version, limits)
 
     def build_response(self, answer: Answer, parsed: Parsed) -> HttpResponse:
-        """The answer in the form that the request noted."""
+        """Write the response in the format that the request selected."""
         match answer:
             case InferResponse():
                 return HttpResponse(200, BINARY, write_response(answer, parsed.reply))
@@ -111,48 +114,48 @@ class GraphPipe:
                 return HttpResponse(200, BINARY, [write_metadata(answer)])
             case Health(ok):
                 return _health(ok, parsed.reply)
-        raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe cannot tell {type(answer).__name__}")
+        raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe cannot express {type(answer).__name__}")
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """As text, unless the option wants otherwise and ``wire`` is a GraphPipe message. One
-        without a method is a head that could not be read."""
+        """Write the error as text, or as an InferResponse if the option selects that and ``wire``
+        is a GraphPipe message. A request without a method is one whose head could not be parsed."""
         if self._options.errors is Errors.STATUS or wire is None or wire.method in ("", "GET"):
             return refuse_by_status(error)
         try:
-            place = locate(wire.path, self._options.model)
+            match = locate(wire.path, self._options.model)
         except GatewayError:
-            place = Place()
-        return refuse_by_status(error) if place.question else refuse_by_response(error)
+            match = Place()
+        return refuse_by_status(error) if match.question else refuse_by_response(error)
 
-    def text_in(self, wire: HttpRequest) -> int:  # noqa: ARG002 - reading the message tells
-        """Nothing is known beforehand."""
+    def text_in(self, wire: HttpRequest) -> int:  # noqa: ARG002
+        """Return 0: the cost is known only after parsing."""
         return 0
 
     def json_in(self, wire: HttpRequest | HttpResponse, most: int) -> int:  # noqa: ARG002
-        """There is none."""
+        """Return 0: requests contain no JSON."""
         return 0
 
     def text_forwarded(self, wire: HttpResponse, asked: HttpRequest) -> int:  # noqa: ARG002
-        """Nothing is compressed."""
+        """Return 0: nothing is compressed."""
         return 0
 
     def text_out(self, answer: Answer, parsed: Parsed) -> int:  # noqa: ARG002
-        """Strings: each is told by an offset; and what is told of inputs and outputs."""
+        """Count strings, each of which needs an offset, and the inputs and outputs of metadata."""
         if isinstance(answer, ModelMetadata):
             return _TOLD * (len(answer.inputs) + len(answer.outputs))
         return _strings(answer.outputs) if isinstance(answer, InferResponse) else 0
 
     def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:  # noqa: ARG002
-        """Strings are written anew."""
+        """Return the size of the strings, which are copied; numeric data is not."""
         return 0, _written(answer.outputs)
 
     def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
-        """As of ``text_out``."""
+        """Count strings, as in ``response_text_bytes``."""
         del profile
         return _strings(operation.inputs)
 
     def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
-        """As of ``size_out``."""
+        """Return the size of the strings, as in ``response_size``."""
         del profile
         return _written(operation.inputs)
 
@@ -161,12 +164,12 @@ class GraphPipe:
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
-        """Raises UNSUPPORTED for what GraphPipe lacks, BAD_REQUEST, TOO_LARGE."""
+        """Raises UNSUPPORTED for an operation that GraphPipe lacks, BAD_REQUEST, TOO_LARGE."""
         del profile
         return backend.build_request(operation, model)
 
     def rephrase(self, operation: Operation, told: Kind) -> HttpRequest | None:  # noqa: ARG002
-        """A GET for all but inferences."""
+        """Return a GET for every operation except an inference."""
         return None if isinstance(operation, InferRequest) else backend.by_get()
 
     def parse_response(
@@ -181,38 +184,43 @@ class GraphPipe:
 
 
 def _request(wire: HttpRequest) -> tuple[int, Table]:
-    """The Request in the body and which of the two it is. Raises BAD_REQUEST, also for a type that
-    is neither (the specification asks for an error; graphpipe-go answers with its metadata), and
-    UNSUPPORTED_ENCODING: no client compresses."""
+    """Return the type and the table of the Request in the body.
+
+    Raises BAD_REQUEST, also for an unknown type (as the specification requires; graphpipe-go
+    answers with its metadata), and UNSUPPORTED_ENCODING, because no client compresses.
+    """
     encoding = wire.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise GatewayError(
-            Kind.UNSUPPORTED_ENCODING, f"content-encoding '{encoding[:40]}' is not of GraphPipe"
+            Kind.UNSUPPORTED_ENCODING,
+            f"content-encoding '{encoding[:40]}' is not supported by GraphPipe",
         )
     body = joined(wire.body)
-    wire.body = (body,)  # made one piece once: a request is peeked at, then parsed
+    wire.body = (body,)  # joined only once, because a request is summarized and then parsed
     request = Message(body).root("Request")
-    kind = request.byte(REQ_TYPE)
-    if kind not in (INFER, METADATA):
+    request_type = request.byte(REQ_TYPE)
+    if request_type not in (INFER, METADATA):
         raise bad_request(
-            f"req_type is {kind}, neither {INFER} (InferRequest) nor {METADATA} (MetadataRequest)"
+            f"req_type is {request_type}, neither {INFER} (InferRequest) nor {METADATA} "
+            "(MetadataRequest)"
         )
-    return kind, request
+    return request_type, request
 
 
 def _strings(tensors: Sequence[Tensor]) -> int:
-    """What it costs to write ``tensors``, in bytes of JSON that cost as much."""
-    strings = [math.prod(each.shape) for each in tensors if each.datatype is Datatype.BYTES]
-    return _STRING * sum(strings)
+    """Return the cost of writing the strings in ``tensors``, in bytes of JSON that cost the
+    same."""
+    counts = [math.prod(tensor.shape) for tensor in tensors if tensor.datatype is Datatype.BYTES]
+    return _STRING * sum(counts)
 
 
 def _written(tensors: Sequence[Tensor]) -> int:
-    """Bytes of the offsets and strings that are written of ``tensors``, at most."""
-    return 3 * sum(len(each.data) for each in tensors if each.datatype is Datatype.BYTES)
+    """Return the maximum size of the offsets and strings that are written for ``tensors``."""
+    return 3 * sum(len(tensor.data) for tensor in tensors if tensor.datatype is Datatype.BYTES)
 
 
-def _health(ok: bool, question: Operation) -> HttpResponse:  # noqa: FBT001 - it is the answer
-    """As graphpipe-go's control paths say it."""
+def _health(ok: bool, question: Operation) -> HttpResponse:  # noqa: FBT001
+    """Write a health response like those of graphpipe-go's control paths."""
     if ok:
         return HttpResponse(200, TEXT, [b"ok\n"])
     word = b"alive" if isinstance(question, ServerLiveRequest) else b"ready"
@@ -220,5 +228,5 @@ def _health(ok: bool, question: Operation) -> HttpResponse:  # noqa: FBT001 - it
 
 
 def make(options: Mapping[str, Any]) -> GraphPipe:
-    """The codec with ``model`` and ``errors`` from ``options``. Raises ValueError."""
+    """Create the codec from the options ``model`` and ``errors``. Raises ValueError."""
     return GraphPipe(read_options(options))

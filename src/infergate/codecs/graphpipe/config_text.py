@@ -1,10 +1,11 @@
 """The free text ``config`` of an inference ⇄ its request parameters.
 
-*Rule 1.* To a GraphPipe server a config goes unchanged, whatever it holds.
-*Rule 2.* Elsewhere a JSON object is the parameters. Any other text that is not empty is one
-parameter, ``graphpipe_config``. On the way back that one alone is the text again, unless it would
-then read as a JSON object; no parameters are the empty text; all others are written as a JSON
-object. So parameters come back as they were, and so does a config but for the spelling of its JSON.
+*Rule 1.* A config is sent to a GraphPipe server unchanged, whatever it contains.
+*Rule 2.* For other protocols, a config that is a JSON object becomes the parameters. Any other text
+that is not empty becomes the single parameter ``graphpipe_config``. In the other direction, that
+parameter alone becomes the text again, unless the text would then parse as a JSON object; no
+parameters become an empty text; all other parameters become a JSON object. So parameters survive a
+round trip, and a config does except for the spelling of its JSON.
 """
 
 from __future__ import annotations
@@ -20,18 +21,22 @@ from infergate.core.tensor import NO_PARAMETERS, OpaqueParameters, Parameters
 PROTOCOL: Final = "graphpipe"
 PARAMETER: Final = "graphpipe_config"
 LONGEST: Final = 64 * 1024
-"""Bytes of a config: it is read while nothing else is."""
+"""Maximum size of a config in bytes: parsing it blocks the event loop."""
 DEEPEST: Final = 100
-"""Levels of nesting, as in V2 REST."""
+"""Maximum nesting depth, as in V2 REST."""
 _INTEGERS: Final = range(-(2**63), 2**64)
-"""What the other protocols and their readers can tell."""
+"""The integers that the other protocols can express."""
 _LONGEST_INTEGER: Final = 20
-"""Characters of one of those: more are not read, which takes longer than in proportion."""
+"""Maximum number of characters of such an integer. Parsing longer ones takes disproportionate
+time."""
 
 
 def read_config(config: memoryview) -> Parameters:
-    """The parameters that ``config`` tells. Other protocols refuse, as BAD_REQUEST, what is not
-    UTF-8 and JSON that they cannot tell; as TOO_LARGE, what is longer than :data:`LONGEST`."""
+    """Return the parameters in ``config``.
+
+    Other protocols reject a config that is not UTF-8 or holds JSON that they cannot express
+    (BAD_REQUEST), or that is longer than :data:`MAX_CONFIG_BYTES` (TOO_LARGE).
+    """
     text = bytes(config)
     if not text:
         return {}
@@ -54,7 +59,7 @@ def _told(config: bytes) -> Parameters:
 
 
 def write_config(parameters: Parameters) -> bytes:
-    """Raises BAD_REQUEST for what JSON cannot tell, TOO_LARGE."""
+    """Raises BAD_REQUEST for parameters that JSON cannot express, TOO_LARGE."""
     if isinstance(parameters, OpaqueParameters):
         return parameters.text
     if not parameters:
@@ -65,7 +70,7 @@ def write_config(parameters: Parameters) -> bytes:
             text = json.dumps(dict(parameters), ensure_ascii=False, allow_nan=False)
         config = text.encode()
     except (ValueError, TypeError, RecursionError) as error:
-        raise bad_request(f"the parameters cannot be told as JSON: {error}") from None
+        raise bad_request(f"the parameters cannot be expressed in JSON: {error}") from None
     if len(config) > LONGEST:
         raise GatewayError(
             Kind.TOO_LARGE,
@@ -75,7 +80,7 @@ def write_config(parameters: Parameters) -> bytes:
 
 
 def _alone(parameters: Parameters) -> str | None:
-    """The text that reads as ``parameters``, if they are one alone; None where there is none."""
+    """Return the plain text that parses as ``parameters``, or None if there is none."""
     text = parameters.get(PARAMETER)
     if not isinstance(text, str):
         return None
@@ -89,7 +94,7 @@ def _parameters(text: str) -> Parameters:
     if not text:
         return {}
     try:
-        told = json.loads(
+        parameters = json.loads(
             text,
             object_pairs_hook=_members,
             parse_int=_integer,
@@ -100,30 +105,30 @@ def _parameters(text: str) -> Parameters:
         return {PARAMETER: text}
     except RecursionError:
         raise _too_deep() from None
-    if not isinstance(told, dict):
+    if not isinstance(parameters, dict):
         return {PARAMETER: text}
-    _check_depth(told)
-    _check_text(told)
-    return told
+    _check_depth(parameters)
+    _check_text(parameters)
+    return parameters
 
 
 def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise bad_request("config is a JSON object with one name twice")
+        raise bad_request("config is a JSON object with a duplicate name")
     return members
 
 
 def _integer(digits: str) -> int:
     if len(digits) > _LONGEST_INTEGER or (number := int(digits)) not in _INTEGERS:
-        raise bad_request(f"config has the number {digits[:40]}, which is beyond 64 bits")
+        raise bad_request(f"config has the number {digits[:40]}, which exceeds 64 bits")
     return number
 
 
 def _float(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise bad_request(f"config has the number {digits[:40]}, which is beyond 64 bits")
+        raise bad_request(f"config has the number {digits[:40]}, which exceeds 64 bits")
     return number
 
 
@@ -135,10 +140,10 @@ def _check_depth(told: Any) -> None:
     level = [told]
     for _ in range(DEEPEST):
         level = [
-            inner
-            for each in level
-            for inner in (each.values() if isinstance(each, dict) else each)
-            if isinstance(inner, dict | list)
+            child
+            for container in level
+            for child in (container.values() if isinstance(container, dict) else container)
+            if isinstance(child, dict | list)
         ]
         if not level:
             return
@@ -146,7 +151,8 @@ def _check_depth(told: Any) -> None:
 
 
 def _check_text(told: dict[str, Any]) -> None:
-    """An escape can tell half a character, which UTF-8 and so the other protocols cannot."""
+    """Reject a lone surrogate from an escape: UTF-8, and so the other protocols, cannot express
+    it."""
     try:
         json.dumps(told, ensure_ascii=False).encode()
     except UnicodeError:

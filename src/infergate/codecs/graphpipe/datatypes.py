@@ -1,4 +1,4 @@
-"""The datatypes of GraphPipe: the numbers of its Type."""
+"""The numbers of GraphPipe's datatypes (the enumeration ``Type`` of its schema)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NUMBERS: Final[dict[Datatype, int]] = {
     Datatype.FP64: 11,
     Datatype.BYTES: 12,
 }
-"""BOOL and BF16 have none."""
+"""BOOL and BF16 have no number."""
 BY_NUMBER: Final = {number: datatype for datatype, number in NUMBERS.items()}
 _NULL: Final = 0
-"""A type that is unknown, or that GraphPipe lacks."""
+"""The type number of a datatype that is unknown or that GraphPipe lacks."""
 
 
 def number_of(name: str, datatype: Datatype) -> int:
-    """The number of a tensor's datatype. Raises UNSUPPORTED naming the tensor."""
+    """Return the type number of a tensor's datatype. Raises UNSUPPORTED naming the tensor."""
     number = NUMBERS.get(datatype)
     if number is None:
         raise GatewayError(
@@ -38,12 +38,12 @@ def number_of(name: str, datatype: Datatype) -> int:
 
 
 def told_number(datatype: str) -> int:
-    """The number that metadata tells of a server's ``datatype``."""
+    """Return the type number for a datatype in metadata, Null for one that GraphPipe lacks."""
     known = BY_NAME.get(datatype)
     return _NULL if known is None else NUMBERS.get(known, _NULL)
 
 
 def told_name(number: int) -> str:
-    """What metadata with ``number`` tells; nothing where it is unknown."""
+    """Return the datatype for a type number in metadata, empty if the number is unknown."""
     datatype = BY_NUMBER.get(number)
     return "" if datatype is None else datatype.value

@@ -1,4 +1,5 @@
-"""Errors both ways: as an HTTP status and text, and as the errors of an InferResponse."""
+"""Errors towards clients and from backends: as an HTTP status with text, and as the errors of an
+InferResponse."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from infergate.core.errors import GatewayError, Kind, Origin, refusal_headers, r
 from infergate.core.wire import HttpResponse
 
 LONGEST: Final = 2000
-"""Characters of a message that a client is told."""
+"""Maximum number of characters of a message sent to a client."""
 TEXT: Final[Mapping[str, str]] = {
     "content-type": "text/plain; charset=utf-8",
     "x-content-type-options": "nosniff",
 }
-"""As graphpipe-go's servers answer with text."""
+"""The headers of graphpipe-go's text responses."""
 BINARY: Final[Mapping[str, str]] = {"content-type": "application/octet-stream"}
 
 STATUS: Final[Mapping[Kind, int]] = {
@@ -42,28 +43,30 @@ STATUS: Final[Mapping[Kind, int]] = {
     Kind.CANCELLED: 499,
     Kind.INTERNAL: 500,
 }
-"""What tells each kind: the status, or the code of an Error. A test walks them."""
+"""The number of each error kind: the HTTP status, or the code of an Error. A test checks that no
+kind is missing."""
 
-# ---- to clients
+# ---- towards clients
 
 
 def refuse_by_status(error: GatewayError) -> HttpResponse:
-    """The message as text, ended by a line feed, as graphpipe-go writes it. Never raises."""
+    """Return the message as text that ends in a line feed, as graphpipe-go writes it. Never
+    raises."""
     return HttpResponse(
         STATUS[error.kind], {**TEXT, **refusal_headers(error)}, [_told(error) + b"\n"]
     )
 
 
 def refuse_by_response(error: GatewayError) -> HttpResponse:
-    """An InferResponse without outputs and with one Error. Never raises."""
+    """Return an InferResponse with one Error and no outputs. Never raises."""
     builder = flatbuffers.Builder(256)
     message = builder.CreateString(_told(error))
     Error.Start(builder)
     Error.AddCode(builder, STATUS[error.kind])
     Error.AddMessage(builder, message)
-    told = Error.End(builder)
+    error_table = Error.End(builder)
     InferResponse.StartErrorsVector(builder, 1)
-    builder.PrependUOffsetTRelative(told)
+    builder.PrependUOffsetTRelative(error_table)
     errors = builder.EndVector()
     InferResponse.StartOutputTensorsVector(builder, 0)
     tensors = builder.EndVector()
@@ -84,7 +87,7 @@ KIND: Final[Mapping[int, Kind]] = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
     404: Kind.NOT_FOUND,
-    405: Kind.BACKEND_GARBAGE,  # every method we use is the specification's
+    405: Kind.BACKEND_GARBAGE,  # the gateway uses the methods of the specification
     408: Kind.TIMEOUT,
     413: Kind.TOO_LARGE,
     429: Kind.RATE_LIMITED,
@@ -92,12 +95,12 @@ KIND: Final[Mapping[int, Kind]] = {
     503: Kind.NO_BACKEND,
     504: Kind.TIMEOUT,
 }
-"""What a status other than 200 means. Others: 4xx BAD_REQUEST (graphpipe-go: 400 for everything),
-5xx BACKEND_ERROR, the rest is no answer to anything we ask."""
+"""The error kind of a backend's status other than 200. All other 4xx are BAD_REQUEST (graphpipe-go
+returns 400 for everything), other 5xx BACKEND_ERROR, and the rest BACKEND_GARBAGE."""
 
 
 def kind_of(status: int) -> Kind:
-    """The kind that a backend's ``status`` other than 200 tells."""
+    """Return the kind of a backend's ``status`` other than 200."""
     known = KIND.get(status)
     if known is not None:
         return known
@@ -107,7 +110,8 @@ def kind_of(status: int) -> Kind:
 
 
 def error_of_status(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
-    """What a server's answer other than 200 tells: its text, unless that is a page of HTML."""
+    """Return the error in a response with a status other than 200, with its text unless that is an
+    HTML page."""
     text = body[: 4 * LONGEST].decode("utf-8", "replace").strip()
     line = text.partition("\n")[0].strip()
     readable = line.isprintable() and not line.startswith("<")
@@ -121,7 +125,7 @@ def error_of_status(status: int, headers: Mapping[str, str], body: bytes) -> Gat
 
 
 def _message(error: Table) -> str:
-    """The message of ``error``; of a long one the beginning."""
+    """Return the message of ``error``, truncated if it is long."""
     data = error.data(MESSAGE)
     if len(data) <= 4 * LONGEST:
         return error.text(MESSAGE)
@@ -129,18 +133,18 @@ def _message(error: Table) -> str:
 
 
 def error_of_response(errors: Sequence[Table]) -> GatewayError:
-    """What the ``errors`` of an answer tell: the first one's kind by its code, which servers make
-    an HTTP status or leave out, and the messages of all. Raises BAD_REQUEST where one cannot be
-    read."""
+    """Return the error in a response's ``errors``: the kind of the first one's code, which servers
+    set to an HTTP status or omit, and the messages of all. Raises BAD_REQUEST if one cannot be
+    parsed."""
     code = errors[0].long(CODE)
-    told = ""
-    for each in errors:
-        if len(told) < LONGEST and (message := _message(each)):
-            told = f"{told}; {message}" if told else message
-    told = told[:LONGEST]
+    messages = ""
+    for error in errors:
+        if len(messages) < LONGEST and (message := _message(error)):
+            messages = f"{messages}; {message}" if messages else message
+    messages = messages[:LONGEST]
     return GatewayError(
         kind_of(code) if 400 <= code < 600 else Kind.BACKEND_ERROR,
-        told or "the backend answered with an error and no message",
+        messages or "the backend returned an error without a message",
         origin=Origin.BACKEND,
         detail=f"code {code}",
     )

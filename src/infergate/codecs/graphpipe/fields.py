@@ -1,4 +1,4 @@
-"""Where the fields of the schema stand: the entries of fbs/graphpipe.fbs in vtables."""
+"""The fields of the schema: their entries in vtables, as in fbs/graphpipe.fbs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REQ_TYPE: Final = Field(4, "req_type")
 REQ: Final = Field(6, "req")
 INFER: Final = 1
 METADATA: Final = 2
-"""What ``req_type`` says ``req`` is."""
+"""The values of ``req_type``: the type of ``req``."""
 
 CONFIG: Final = Field(4, "config")
 INPUT_NAMES: Final = Field(6, "input_names")

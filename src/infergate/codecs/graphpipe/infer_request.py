@@ -1,14 +1,14 @@
-"""InferRequest ⇄ the canonical one.
+"""InferRequest messages ⇄ canonical inference requests.
 
-*Rule 1.* What the message alone tells wrong is refused before the model's metadata is asked for.
-*Rule 2.* Outputs are asked of a backend in the order of its metadata: graphpipe-go's Serve ignores
-their names and answers with all, in that order.
-*Rule 3.* A client who asks for no outputs wants all: a backend is asked for those that its metadata
-has. Where that has one name as input and output it lists the nodes of a graph (graphpipe-tf: all of
-them), and the server is left to choose what it gives by default.
-*Rule 4.* An output that the metadata has not is asked of a graph alone, which gives any of its
-nodes: a server that ignores names would answer with another output.
-*Rule 5.* Model, version, id and the parameters of tensors have no place in the message.
+*Rule 1.* Errors in the message itself are reported before the model's metadata is requested.
+*Rule 2.* A backend is asked for outputs in the order of its metadata, because graphpipe-go's Serve
+ignores their names and returns all outputs in that order.
+*Rule 3.* A client that names no outputs wants all: the backend is asked for the outputs in its
+metadata. If the metadata uses a name for both an input and an output, it lists the nodes of a graph
+(graphpipe-tf lists all of them); then the backend is asked for no outputs and chooses its defaults.
+*Rule 4.* An output that is not in the metadata is requested only from a graph, which can return any
+of its nodes: a server that ignores names would return a different output.
+*Rule 5.* The message cannot carry the model, the version, the id, or the parameters of tensors.
 """
 
 from __future__ import annotations
@@ -33,30 +33,31 @@ from infergate.core.tensor import Buffer, Parameters, Tensor
 
 @record
 class Reply:
-    """The outputs a client wants, in order; if it ``asked`` for none, those that the model has."""
+    """The outputs that a client wants, in order: those it named if ``is_explicit``, else those of
+    the model."""
 
     outputs: tuple[str, ...]
     asked: bool
 
 
-# ---- from clients
+# ---- towards clients
 
 
 def read_request(table: Table, model: str, version: str, limits: Limits) -> Unfinished[Parsed]:
-    """The inference in ``table``, of ``model`` and ``version``. Raises BAD_REQUEST, also when it is
-    finished, and TOO_LARGE."""
+    """Parse an inference of ``model`` and ``version``. Raises BAD_REQUEST, also on completion, and
+    TOO_LARGE."""
     parameters = read_config(table.data(CONFIG))
     tables = table.tables(INPUT_TENSORS, limits.tensors)
     inputs = table.texts(INPUT_NAMES, len(tables), cut=True)
     inputs += [""] * (len(tables) - len(inputs))
-    called = (name or f"input {index}" for index, name in enumerate(inputs))
-    tensors = read_tensors(zip(called, tables, strict=True), limits)
+    labels = (name or f"input {index}" for index, name in enumerate(inputs))
+    tensors = read_tensors(zip(labels, tables, strict=True), limits)
     outputs = table.texts(OUTPUT_NAMES, limits.tensors)
-    finish = partial(_finish, model, version, parameters, tensors, inputs, outputs)
-    return Unfinished(model, version, finish)
+    complete = partial(_finish, model, version, parameters, tensors, inputs, outputs)
+    return Unfinished(model, version, complete)
 
 
-def _finish(  # noqa: PLR0913, PLR0917 - all of a request
+def _finish(  # noqa: PLR0913, PLR0917
     model: str,
     version: str,
     parameters: Parameters,
@@ -79,39 +80,39 @@ def _finish(  # noqa: PLR0913, PLR0917 - all of a request
         ),
         outputs=tuple(map(RequestedOutput, dict.fromkeys(wanted))),
     )
-    all_names = tuple(told.name for told in metadata.outputs)
+    all_names = tuple(output.name for output in metadata.outputs)
     return Parsed(request, Reply(wanted or all_names, asked=bool(wanted)))
 
 
-# ---- to backends
+# ---- towards backends
 
 
 def asked_outputs(request: InferRequest, model: ModelMetadata) -> list[str]:
-    """The names that the backend is asked for; none where it is to choose."""
-    known = [told.name for told in model.outputs]
+    """Return the output names that the backend is asked for, or none if it chooses."""
+    known = [tensor.name for tensor in model.outputs]
     if request.outputs:
-        places = {name: place for place, name in enumerate(known)}
+        positions = {name: position for position, name in enumerate(known)}
         wanted = [output.name for output in request.outputs]
-        return sorted(wanted, key=lambda name: places.get(name, len(places)))
+        return sorted(wanted, key=lambda name: positions.get(name, len(positions)))
     return [] if _is_graph(model) else known
 
 
 def _is_graph(model: ModelMetadata) -> bool:
-    inputs = {told.name for told in model.inputs}
-    return any(told.name in inputs for told in model.outputs)
+    input_names = {tensor.name for tensor in model.inputs}
+    return any(tensor.name in input_names for tensor in model.outputs)
 
 
 def _check_outputs(request: InferRequest, model: ModelMetadata) -> None:
-    """Rule 4. Raises BAD_REQUEST."""
-    known = {told.name for told in model.outputs}
+    """Apply Rule 4. Raises BAD_REQUEST."""
+    known = {tensor.name for tensor in model.outputs}
     unknown = [output.name for output in request.outputs if output.name not in known]
     if unknown and known and not _is_graph(model):
         raise bad_request(f"model '{request.model}' has no output '{unknown[0]}'")
 
 
 def write_request(request: InferRequest, model: ModelMetadata) -> list[Buffer]:
-    """The Request. Raises UNSUPPORTED for datatypes GraphPipe lacks, BAD_REQUEST for parameters
-    that config cannot tell and for outputs that the model has not, TOO_LARGE."""
+    """Write the Request. Raises UNSUPPORTED for datatypes that GraphPipe lacks, BAD_REQUEST for
+    parameters that config cannot express and for outputs that the model lacks, TOO_LARGE."""
     _check_outputs(request, model)
     return layout.write_request(
         write_config(request.parameters), request.inputs, asked_outputs(request, model)

@@ -1,15 +1,17 @@
-"""InferResponse ⇄ the canonical one. Its tensors have no names: their order tells them apart.
+"""InferResponse messages ⇄ canonical inference responses. Tensors have no names in the message:
+their order identifies them.
 
-*Rule 1.* A client gets the outputs it asked for in its order, and twice what it asked for twice.
-A client that asked for none gets all, those that the metadata has first and in that order.
-*Rule 2.* An answer with as many tensors as were asked for has those; else, with as many as the
-model has outputs, those (graphpipe-go's Serve). Where as many were asked for as the model has, but
-not the same, it may be either, and is taken for the model's: nothing else tells them apart.
-Where a client asked for none and neither fits, they are called ``output0``, ``output1`` ... as by
-graphpipe-go: a wrong name would be worse. An answer without any is none,
-where the model has outputs.
-*Rule 3.* Errors count though there are outputs beside them, as for Python's client; but not errors
-that cannot be read: graphpipe-py on newer flatbuffers writes a vector of errors without elements.
+*Rule 1.* A client receives the outputs that it named in its order, an output named twice twice. A
+client that named none receives all, first those in the metadata, in that order.
+*Rule 2.* A response with as many tensors as the backend was asked for holds those outputs;
+otherwise, with as many as the model has, it holds the model's (graphpipe-go's Serve). If both
+numbers are equal but the outputs differ, it is read as the model's, since the message does not
+distinguish the two cases. If the client named none and neither number fits, the outputs are called
+``output0``, ``output1``, …, as in graphpipe-go: a wrong name would be worse. A response without
+outputs is invalid if the model has outputs.
+*Rule 3.* Errors count even if there are outputs, as in the Python client; errors that cannot be
+parsed are ignored then, because graphpipe-py on newer flatbuffers writes a vector of errors without
+elements.
 """
 
 from __future__ import annotations
@@ -27,21 +29,23 @@ from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.tensor import Buffer, Tensor
 
-# ---- to clients
+# ---- towards clients
 
 
 def write_response(answer: InferResponse, reply: Reply) -> list[Buffer]:
-    """The InferResponse. Raises BACKEND_GARBAGE for an answer that lacks an output, UNSUPPORTED for
-    datatypes GraphPipe lacks, TOO_LARGE."""
+    """Write the InferResponse. Raises BACKEND_GARBAGE if the response lacks an output, UNSUPPORTED
+    for datatypes that GraphPipe lacks, TOO_LARGE."""
     if not reply.asked:
-        places = {name: place for place, name in enumerate(reply.outputs)}
-        ordered = sorted(answer.outputs, key=lambda tensor: places.get(tensor.name, len(places)))
+        positions = {name: position for position, name in enumerate(reply.outputs)}
+        ordered = sorted(
+            answer.outputs, key=lambda tensor: positions.get(tensor.name, len(positions))
+        )
         return layout.write_response(ordered)
-    given = {tensor.name: tensor for tensor in answer.outputs}
+    tensors = {tensor.name: tensor for tensor in answer.outputs}
     for name in reply.outputs:
-        if name not in given:
-            raise garbage(f"the answer lacks output '{name}'")
-    return layout.write_response([given[name] for name in reply.outputs])
+        if name not in tensors:
+            raise garbage(f"the response lacks output '{name}'")
+    return layout.write_response([tensors[name] for name in reply.outputs])
 
 
 # ---- from backends
@@ -50,8 +54,8 @@ def write_response(answer: InferResponse, reply: Reply) -> list[Buffer]:
 def read_response(
     table: Table, request: InferRequest, model: ModelMetadata, limits: Limits
 ) -> InferResponse:
-    """The answer in ``table`` to ``request``. Raises the backend's error, BACKEND_GARBAGE for an
-    answer to something else, BAD_REQUEST and TOO_LARGE for one that cannot be read."""
+    """Parse the response to ``request``. Raises the backend's error, BACKEND_GARBAGE for a response
+    that does not match the request, BAD_REQUEST and TOO_LARGE for one that cannot be parsed."""
     tables = table.tables(OUTPUT_TENSORS, limits.tensors)
     if error := _error(table, limits, beside_outputs=bool(tables)):
         raise error
@@ -73,26 +77,26 @@ def _error(table: Table, limits: Limits, *, beside_outputs: bool) -> GatewayErro
 
 
 def _names(count: int, request: InferRequest, model: ModelMetadata) -> Sequence[str]:
-    """Rule 2."""
-    asked = asked_outputs(request, model)
-    known = [told.name for told in model.outputs]
+    """Return the names of ``count`` outputs (Rule 2)."""
+    requested = asked_outputs(request, model)
+    known = [output.name for output in model.outputs]
     if known and not count:
-        raise garbage("the backend's answer has no output")
-    if len(asked) == count and (len(known) != count or set(asked) == set(known)):
-        return asked
+        raise garbage("the backend's response has no outputs")
+    if len(requested) == count and (len(known) != count or set(requested) == set(known)):
+        return requested
     if len(known) == count:
         return known
     if request.outputs:
-        raise garbage(f"{len(asked)} outputs were asked for, the backend answered with {count}")
+        raise garbage(f"{len(requested)} outputs were requested, but the backend returned {count}")
     return [f"output{index}" for index in range(count)]
 
 
 def _wanted(tensors: Sequence[Tensor], request: InferRequest) -> tuple[Tensor, ...]:
-    """The outputs asked for, in order; all where none were."""
+    """Return the requested outputs in order, or all if none were requested."""
     if not request.outputs:
         return tuple(tensors)
-    given = {tensor.name: tensor for tensor in tensors}
+    tensor_by_name = {tensor.name: tensor for tensor in tensors}
     for output in request.outputs:
-        if output.name not in given:
-            raise garbage(f"the backend's answer lacks output '{output.name}'")
-    return tuple(given[output.name] for output in request.outputs)
+        if output.name not in tensor_by_name:
+            raise garbage(f"the backend's response lacks output '{output.name}'")
+    return tuple(tensor_by_name[output.name] for output in request.outputs)

@@ -1,13 +1,13 @@
 """Inferences written as flatbuffers around their tensors' data, which is not copied.
 
-*Strategy.* flatbuffers' own Builder copies all it is given, and is slow for small parts. Here a
-message is written front to back: a beginning that is always the same (the vtables and the outermost
-tables), what these refer to, then the tensors' data, each a part of the body by itself.
+The Builder of the flatbuffers library copies all data and is slow for small parts. This module
+writes a message front to back: a constant head (the vtables and the outermost tables), the objects
+that these refer to, then the data of the tensors, each as its own part of the body.
 
-*Rule 1.* An offset leads forward only, so whatever is referred to stands behind.
-*Rule 2.* Every vector is written, also an empty one: clients break on an absent one. All empty ones
-are one and the same.
-*Rule 3.* Data is aligned to 8 bytes, the rest as C++ verifiers want it; strings end in NUL.
+*Rule 1.* Offsets only point forward, so every object is written after the tables that refer to it.
+*Rule 2.* Every vector is written, even if it is empty, because clients fail on an absent one. All
+empty vectors are the same object.
+*Rule 3.* Data is aligned to 8 bytes, all else as C++ verifiers require; strings end in NUL.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from infergate.core.tensor import Buffer, Tensor
 from infergate.core.wire import size
 
 LARGEST: Final = 2**31 - 1
-"""Bytes of a flatbuffer (its own limit)."""
+"""Maximum size of a flatbuffer in bytes (the format's own limit)."""
 _U32: Final = struct.Struct("<I")
 _NULS: Final = (b"\0\0\0\0", b"\0\0\0", b"\0\0", b"\0")
-"""What follows a string by its length modulo 4: its end, and the way to the next 4 bytes."""
+"""The NUL and the padding to 4 bytes that follow a string, by its length modulo 4."""
 
-# Each beginning: the offset of the outermost table, vtables (their size, their table's size, where
-# each field stands in it), tables (the way back to the vtable, fields; offsets are filled in later)
+# Each head: the offset of the outermost table, then vtables (their size, their table's size, the
+# position of each field), then tables (the distance to the vtable, fields; offsets are set later)
 
 _TENSOR_VTABLE: Final = 4
 _TENSOR_VTABLES: Final = struct.pack("<6H", 12, 20, 4, 8, 12, 16)
@@ -68,25 +68,26 @@ _OUTPUT_TENSORS, _ERRORS = 28, 32
 def write_request(
     config: bytes, tensors: Sequence[Tensor], output_names: Sequence[str]
 ) -> list[Buffer]:
-    """A Request for an inference. Raises UNSUPPORTED for datatypes GraphPipe lacks, TOO_LARGE."""
-    layout = _Layout(_REQUEST)
-    layout.string(_CONFIG, config)
-    layout.texts(_INPUT_NAMES, [tensor.name for tensor in tensors])
-    layout.texts(_OUTPUT_NAMES, output_names)
-    layout.tensors(_INPUT_TENSORS, tensors)
-    return layout.parts()
+    """Write the Request of an inference. Raises UNSUPPORTED for datatypes that GraphPipe lacks,
+    TOO_LARGE."""
+    writer = _Layout(_REQUEST)
+    writer.string(_CONFIG, config)
+    writer.texts(_INPUT_NAMES, [tensor.name for tensor in tensors])
+    writer.texts(_OUTPUT_NAMES, output_names)
+    writer.tensors(_INPUT_TENSORS, tensors)
+    return writer.parts()
 
 
 def write_response(tensors: Sequence[Tensor]) -> list[Buffer]:
-    """An InferResponse. Raises UNSUPPORTED for datatypes GraphPipe lacks, TOO_LARGE."""
-    layout = _Layout(_RESPONSE)
-    layout.empty(_ERRORS)
-    layout.tensors(_OUTPUT_TENSORS, tensors)
-    return layout.parts()
+    """Write an InferResponse. Raises UNSUPPORTED for datatypes that GraphPipe lacks, TOO_LARGE."""
+    writer = _Layout(_RESPONSE)
+    writer.empty(_ERRORS)
+    writer.tensors(_OUTPUT_TENSORS, tensors)
+    return writer.parts()
 
 
 class _Layout:
-    """A message that begins with ``beginning``. ``field`` is where an offset stands."""
+    """Writes a message that begins with ``head``. A ``field`` is the position of an offset."""
 
     def __init__(self, beginning: bytes) -> None:
         self._head = bytearray(beginning)
@@ -94,69 +95,71 @@ class _Layout:
         self._data: Final[list[tuple[int, int, Sequence[Buffer]]]] = []
 
     def _point(self, field: int) -> None:
-        """The offset at ``field`` leads to what is written next."""
+        """Point the offset at ``field`` to the next object."""
         _U32.pack_into(self._head, field, len(self._head) - field)
 
     def _vector(self, field: int, length: int) -> range:
-        """A vector of ``length`` offsets, and where they stand."""
+        """Write a vector of ``length`` offsets and return their positions."""
         self._point(field)
         self._head += _U32.pack(length)
-        begin = len(self._head)
+        start = len(self._head)
         self._head += bytes(4 * length)
-        return range(begin, len(self._head), 4)
+        return range(start, len(self._head), 4)
 
     def empty(self, field: int) -> None:
-        """An empty vector."""
+        """Add an empty vector."""
         self._empty.append(field)
 
     def string(self, field: int, data: bytes) -> None:
-        """A string."""
+        """Write a string."""
         self._point(field)
         self._head += _U32.pack(len(data)) + data + _NULS[len(data) & 3]
 
     def texts(self, field: int, texts: Sequence[str]) -> None:
-        """A vector of strings."""
-        for place, text in zip(self._vector(field, len(texts)), texts, strict=True):
-            self.string(place, text.encode("utf-8", "replace"))
+        """Write a vector of strings."""
+        for position, text in zip(self._vector(field, len(texts)), texts, strict=True):
+            self.string(position, text.encode("utf-8", "replace"))
 
     def tensors(self, field: int, tensors: Sequence[Tensor]) -> None:
-        """A vector of tensors. One that is there twice is written once."""
-        written: dict[int, int] = {}
-        for place, tensor in zip(self._vector(field, len(tensors)), tensors, strict=True):
-            table = written.get(id(tensor))
+        """Write a vector of tensors. A tensor that occurs twice is written once."""
+        table_of: dict[int, int] = {}
+        for position, tensor in zip(self._vector(field, len(tensors)), tensors, strict=True):
+            table = table_of.get(id(tensor))
             if table is None:
-                written[id(tensor)] = table = len(self._head)
+                table_of[id(tensor)] = table = len(self._head)
                 self._tensor(tensor)
-            _U32.pack_into(self._head, place, table - place)
+            _U32.pack_into(self._head, position, table - position)
 
     def _tensor(self, tensor: Tensor) -> None:
-        table = len(self._head)
+        table_start = len(self._head)
         number = number_of(tensor.name, tensor.datatype)
-        self._head += _TENSOR.pack(table - _TENSOR_VTABLE, number, 0, 0, 0)
-        shape, data, string_val = table + 8, table + 12, table + 16
-        self._shape(shape, tensor.shape)
+        self._head += _TENSOR.pack(table_start - _TENSOR_VTABLE, number, 0, 0, 0)
+        shape_field, data_field, strings_field = table_start + 8, table_start + 12, table_start + 16
+        self._shape(shape_field, tensor.shape)
         if tensor.datatype is Datatype.BYTES:
-            self._data.append((string_val, math.prod(tensor.shape), _strings(tensor)))
-            self.empty(data)
+            self._data.append((strings_field, math.prod(tensor.shape), _strings(tensor)))
+            self.empty(data_field)
         else:
-            self._data.append((data, len(tensor.data), (tensor.data,)))
-            self.empty(string_val)
+            self._data.append((data_field, len(tensor.data), (tensor.data,)))
+            self.empty(strings_field)
 
     def _shape(self, field: int, shape: Sequence[int]) -> None:
-        if len(self._head) % 8 == 0:  # elements of 8 bytes follow a length of 4
+        if (
+            len(self._head) % 8 == 0
+        ):  # so that the elements, after a 4-byte length, are aligned to 8 bytes
             self._head += bytes(4)
         self._point(field)
         self._head += struct.pack(f"<I{len(shape)}q", len(shape), *shape)
 
     def parts(self) -> list[Buffer]:
-        """The whole message."""
+        """Return the complete message."""
         for field in self._empty:
             self._point(field)
         self._head += bytes(4)
         parts: list[Buffer] = [self._head]
         end = len(self._head)
         for field, length, data in self._data:
-            gap = (4 - end) % 8  # data of 8 bytes' alignment follows a length of 4
+            gap = (4 - end) % 8  # so that the data, after a 4-byte length, is aligned to 8 bytes
             _U32.pack_into(self._head, field, end + gap - field)
             parts.append(bytes(gap) + _U32.pack(length))
             parts += data
@@ -169,49 +172,49 @@ class _Layout:
 
 
 def _strings(tensor: Tensor) -> tuple[Buffer, Buffer]:
-    """The elements of a vector of strings, and the strings. The canonical layout has each as a
-    flatbuffer has it, but for its end."""
+    """Return the offsets of a vector of strings, and the strings. The canonical layout stores each
+    string as a flatbuffer does, except for the NUL and padding."""
     count = math.prod(tensor.shape)
     if count >= MANY and len(tensor.data) < LONG * count:
         return _many_strings(tensor.data, count)
     data = memoryview(tensor.data)
     offsets = bytearray(4 * count)
     strings = bytearray()
-    begin = 0
-    for place in range(0, len(offsets), 4):
-        _U32.pack_into(offsets, place, len(offsets) - place + len(strings))
-        stop = begin + 4 + _U32.unpack_from(data, begin)[0]
-        strings += data[begin:stop]
-        strings += _NULS[(stop - begin) & 3]
-        begin = stop
+    start = 0
+    for position in range(0, len(offsets), 4):
+        _U32.pack_into(offsets, position, len(offsets) - position + len(strings))
+        end = start + 4 + _U32.unpack_from(data, start)[0]
+        strings += data[start:end]
+        strings += _NULS[(end - start) & 3]
+        start = end
     return offsets, strings
 
 
 def _many_strings(data: Buffer, count: int) -> tuple[Buffer, Buffer]:
-    """The same for many that are short: only finding unlike lengths takes a loop."""
+    """Do the same for many short strings. Only finding lengths that differ takes a loop."""
     sizes = 4 + _lengths(data, count)
     ends = np.cumsum(sizes + 4 - (sizes & 3))
     strings = np.zeros(ends[-1], np.uint8)
-    is_theirs = np.ones(len(strings), np.bool_)
-    for missing in range(4):
-        nuls = ends[(sizes & 3) <= missing] - 4 + missing
-        is_theirs[nuls] = False
-    strings[is_theirs] = np.frombuffer(data, np.uint8)
-    begins = np.append(0, ends[:-1])
-    offsets = (np.arange(4 * count, 0, -4) + begins).astype("<u4")
+    is_content = np.ones(len(strings), np.bool_)
+    for remainder in range(4):
+        nuls = ends[(sizes & 3) <= remainder] - 4 + remainder
+        is_content[nuls] = False
+    strings[is_content] = np.frombuffer(data, np.uint8)
+    starts = np.append(0, ends[:-1])
+    offsets = (np.arange(4 * count, 0, -4) + starts).astype("<u4")
     return offsets.tobytes(), strings.data
 
 
 def _lengths(data: Buffer, count: int) -> npt.NDArray[np.int64]:
-    each, rest = divmod(len(data), count)
-    if not rest:
-        as_one = np.full(count, each - 4, "<u4").view(np.uint8).reshape(count, 4)
-        if np.array_equal(np.frombuffer(data, np.uint8).reshape(count, each)[:, :4], as_one):
-            return np.full(count, each - 4, np.int64)
-    found: list[int] = []
-    begin, unpack, add = 0, _U32.unpack_from, found.append
+    size, remainder = divmod(len(data), count)
+    if not remainder:
+        expected = np.full(count, size - 4, "<u4").view(np.uint8).reshape(count, 4)
+        if np.array_equal(np.frombuffer(data, np.uint8).reshape(count, size)[:, :4], expected):
+            return np.full(count, size - 4, np.int64)
+    lengths: list[int] = []
+    position, unpack, append = 0, _U32.unpack_from, lengths.append
     for _ in range(count):
-        (length,) = unpack(data, begin)
-        add(length)
-        begin += 4 + length
-    return np.array(found, np.int64)
+        (length,) = unpack(data, position)
+        append(length)
+        position += 4 + length
+    return np.array(lengths, np.int64)

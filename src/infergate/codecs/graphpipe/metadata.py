@@ -1,10 +1,10 @@
 """MetadataResponse ⇄ ModelMetadata, as a flatbuffer and as the JSON that answers a GET.
 
-*Rule 1.* A datatype that GraphPipe lacks is type 0 (Null) to clients; a type that is not known is
-an empty datatype from backends.
-*Rule 2.* ``version`` and ``server`` are of the server, and so are descriptions: clients are told
-those of a GraphPipe server. Of any other, clients are told the model's versions, which they have no
-other way to learn, its platform, and that the server is infergate.
+*Rule 1.* Towards clients, a datatype that GraphPipe lacks is type 0 (Null); from backends, an
+unknown type is an empty datatype.
+*Rule 2.* ``version``, ``server`` and ``description`` describe the server. For a GraphPipe backend,
+clients receive its values. For any other backend, ``version`` holds the model's versions, which
+clients cannot learn otherwise, ``description`` the model's platform, and ``server`` is infergate.
 """
 
 from __future__ import annotations
@@ -35,22 +35,24 @@ from infergate.core.messages import ModelMetadata, ServerMetadata, TensorMetadat
 
 _SERVER: Final = "infergate"
 MOST: Final = 8192
-"""Inputs or outputs that a backend may tell of. graphpipe-tf tells every node of a graph. What a
-helper has read still takes the event loop 1 µs for each."""
+"""Maximum number of inputs or outputs in a backend's metadata. graphpipe-tf lists every node of a
+graph. Even if a helper process parsed them, each takes the event loop 1 µs."""
 TOLD_ON_LOOP: Final = 1024
-"""Inputs and outputs that the event loop reads: each takes it 10 µs."""
+"""Maximum number of inputs and outputs that the event loop parses. Each takes 10 µs."""
 BYTES_ON_LOOP: Final = 1 * MIB
-"""Bytes of a MetadataResponse that the event loop reads. They may be referred to several times."""
+"""Maximum size of a MetadataResponse that the event loop parses. Its bytes may be referred to
+several times."""
 JSON_ON_LOOP: Final = 64 * KIB
-"""Bytes of it as JSON that the event loop reads."""
+"""Maximum size of metadata as JSON that the event loop parses."""
 MAX_JSON: Final = 4 * MIB
-"""Bytes of it as JSON: the event loop reads it, and makes a Python object of each value."""
+"""Maximum size of metadata as JSON: each value becomes a Python object that the event loop
+reads."""
 
-# ---- to clients
+# ---- towards clients
 
 
 def write_metadata(answer: ModelMetadata) -> bytes:
-    """The MetadataResponse."""
+    """Write the MetadataResponse."""
     builder = flatbuffers.Builder(1024)
     outputs = _write_ios(builder, answer.outputs)
     inputs = _write_ios(builder, answer.inputs)
@@ -99,17 +101,17 @@ def _text(builder: Any, text: str) -> int:
 
 
 def write_json(answer: ModelMetadata) -> bytes:
-    """What graphpipe-go answers a GET with."""
+    """Write the JSON with which graphpipe-go answers a GET."""
     version, server, description = _about(answer)
-    told = {
+    document = {
         "Name": answer.name,
         "Version": version,
         "Server": server,
         "Description": description,
-        "Inputs": [_io_json(each) for each in answer.inputs],
-        "Outputs": [_io_json(each) for each in answer.outputs],
+        "Inputs": [_io_json(tensor) for tensor in answer.inputs],
+        "Outputs": [_io_json(tensor) for tensor in answer.outputs],
     }
-    return json.dumps(told, indent=4, ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps(document, indent=4, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _io_json(told: TensorMetadata) -> dict[str, Any]:
@@ -122,7 +124,7 @@ def _io_json(told: TensorMetadata) -> dict[str, Any]:
 
 
 def _about(answer: ModelMetadata) -> tuple[str, str, str]:
-    """Version, server and description (Rule 2)."""
+    """Return version, server and description (Rule 2)."""
     if answer.server or answer.server_version or answer.description:
         return answer.server_version, answer.server, answer.description
     return ", ".join(answer.versions), _SERVER, answer.platform
@@ -132,8 +134,8 @@ def _about(answer: ModelMetadata) -> tuple[str, str, str]:
 
 
 def read_metadata(table: Table, model: str, limits: Limits) -> ModelMetadata:
-    """What a MetadataResponse tells of ``model``, which the server may call otherwise. Raises
-    BAD_REQUEST for what cannot be read, and CostlyError on the event loop."""
+    """Read a MetadataResponse as the metadata of ``model``, which the server may call otherwise.
+    Raises BAD_REQUEST for an invalid message, and NeedsOffloadError on the event loop."""
     check_loop(limits, table.length(INPUTS) + table.length(OUTPUTS), TOLD_ON_LOOP)
     return ModelMetadata(
         model,
@@ -147,36 +149,37 @@ def read_metadata(table: Table, model: str, limits: Limits) -> ModelMetadata:
 
 
 def read_server(table: Table) -> ServerMetadata:
-    """What a MetadataResponse tells of the server. Raises BAD_REQUEST."""
+    """Read a MetadataResponse as the metadata of the server. Raises BAD_REQUEST."""
     return ServerMetadata(table.text(SERVER), table.text(VERSION))
 
 
 def _read_ios(table: Table, field: Field, limits: Limits) -> tuple[TensorMetadata, ...]:
     return tuple(
         TensorMetadata(
-            each.text(IO_NAME),
-            told_name(each.byte(IO_TYPE)),
-            each.longs(IO_SHAPE, limits.rank),
-            description=each.text(IO_DESCRIPTION),
+            tensor.text(IO_NAME),
+            told_name(tensor.byte(IO_TYPE)),
+            tensor.longs(IO_SHAPE, limits.rank),
+            description=tensor.text(IO_DESCRIPTION),
         )
-        for each in table.tables(field, MOST)
+        for tensor in table.tables(field, MOST)
     )
 
 
 def read_json(body: bytes, limits: Limits) -> dict[str, Any]:
-    """The answer to a GET. Raises BACKEND_GARBAGE, and CostlyError on the event loop."""
+    """Parse the response to a GET. Raises BACKEND_GARBAGE, and NeedsOffloadError on the event
+    loop."""
     check_loop(limits, len(body), JSON_ON_LOOP)
     try:
-        told = json.loads(body) if len(body) <= min(limits.json, MAX_JSON) else None
+        document = json.loads(body) if len(body) <= min(limits.json, MAX_JSON) else None
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict):
-        raise garbage("the backend's metadata is no JSON object")
-    return told
+        document = None
+    if not isinstance(document, dict):
+        raise garbage("the backend's metadata is not a JSON object")
+    return document
 
 
 def metadata_of_json(told: dict[str, Any], model: str, limits: Limits) -> ModelMetadata:
-    """As :func:`read_metadata`. Raises BACKEND_GARBAGE."""
+    """Read JSON like :func:`read_metadata`. Raises BACKEND_GARBAGE."""
     return ModelMetadata(
         model,
         inputs=_ios_of_json(told.get("Inputs"), limits),
@@ -189,7 +192,7 @@ def metadata_of_json(told: dict[str, Any], model: str, limits: Limits) -> ModelM
 
 
 def server_of_json(told: dict[str, Any]) -> ServerMetadata:
-    """As :func:`read_server`."""
+    """Read JSON like :func:`read_server`."""
     return ServerMetadata(_text_of_json(told, "Server"), _text_of_json(told, "Version"))
 
 
@@ -200,10 +203,10 @@ def _text_of_json(told: dict[str, Any], key: str) -> str:
 
 def _ios_of_json(told: Any, limits: Limits) -> tuple[TensorMetadata, ...]:
     match told:
-        case None:  # Go's empty list
+        case None:  # Go writes an empty list as null
             return ()
         case list():
-            return tuple(_io_of_json(each, limits) for each in told)
+            return tuple(_io_of_json(item, limits) for item in told)
     raise garbage("the backend's metadata has no list of inputs or outputs")
 
 
@@ -211,7 +214,9 @@ def _io_of_json(told: Any, limits: Limits) -> TensorMetadata:
     match told:
         case {"Name": str(name), "Shape": list() | None as shape, "Type": int(number)}:
             dimensions = tuple(shape or ())
-            if len(dimensions) <= limits.rank and all(type(one) is int for one in dimensions):
+            if len(dimensions) <= limits.rank and all(
+                type(dimension) is int for dimension in dimensions
+            ):
                 description = _text_of_json(told, "Description")
                 return TensorMetadata(name, told_name(number), dimensions, description=description)
-    raise garbage("the backend's metadata has an input or output that cannot be read")
+    raise garbage("the backend's metadata has an invalid input or output")

@@ -1,11 +1,12 @@
-"""Which of a model's inputs and outputs the names of a message mean.
+"""Resolution of the input and output names in a message to those of the model.
 
-*Strategy.* GraphPipe lets clients leave names out: the model's metadata has them, in order.
-*Rule 1.* A tensor without a name, or with an empty one, is the input of its place; an output with
-an empty name is the output of its place (graphpipe-tf's client asks for ``[""]``).
-*Rule 2.* Names beyond the last tensor mean nothing: graphpipe-batcher sends each name twice.
-*Rule 3.* TensorFlow's ``name:0`` is ``name`` where the model has only that, and the other way
-round. A name that the model has not goes on as it is: its server has words for that.
+GraphPipe lets clients omit names: the model's metadata has them, in order.
+
+*Rule 1.* A tensor without a name, or with an empty name, is the input at its position; an output
+with an empty name is the output at its position (graphpipe-tf's client requests ``[""]``).
+*Rule 2.* Names beyond the last tensor are ignored: graphpipe-batcher sends each name twice.
+*Rule 3.* TensorFlow's ``name:0`` means ``name`` if the model has only ``name``, and vice versa. A
+name that the model does not have is sent on unchanged, so that the server reports the error.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _FIRST: Final = ":0"
 
 
 def resolve_inputs(given: Sequence[str], model: ModelMetadata) -> tuple[str, ...]:
-    """The name of each input. Raises BAD_REQUEST where there is none, or one twice."""
+    """Return the name of each input. Raises BAD_REQUEST for a missing or duplicate name."""
     names = _resolved(given, model.inputs, "input", model.name)
     seen: set[str] = set()
     for name in names:
@@ -32,14 +33,14 @@ def resolve_inputs(given: Sequence[str], model: ModelMetadata) -> tuple[str, ...
 
 
 def resolve_outputs(given: Sequence[str], model: ModelMetadata) -> tuple[str, ...]:
-    """The name of each output asked for; one may be asked for twice. Raises BAD_REQUEST."""
+    """Return the name of each requested output, which may occur twice. Raises BAD_REQUEST."""
     return _resolved(given, model.outputs, "output", model.name)
 
 
 def _resolved(
     given: Sequence[str], told: Sequence[TensorMetadata], what: str, model: str
 ) -> tuple[str, ...]:
-    known = {each.name for each in told}
+    known = {tensor.name for tensor in told}
     names: list[str] = []
     for index, name in enumerate(given):
         if name:

@@ -1,4 +1,4 @@
-"""What a listener may say of its GraphPipe clients."""
+"""The options of a GraphPipe listener."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 
 
 class Errors(enum.Enum):
-    """How an inference or a question for metadata is refused."""
+    """The form of an error response to an inference or a metadata request."""
 
     STATUS = "status"
-    """By an HTTP status and the message as text. Every client notices but Java's."""
+    """An HTTP status and the message as text. Every client except Java's detects it."""
     RESPONSE = "response"
-    """By an InferResponse with errors under status 200: what the specification has, and all that a
-    raw socket can carry. Of the known clients only Python's notices."""
+    """An InferResponse with errors and status 200: the form of the specification, and the only one
+    that a raw socket can carry. Of the known clients only Python's detects it."""
 
 
 _KNOWN: Final = ("model", "errors")
@@ -23,7 +23,7 @@ _KNOWN: Final = ("model", "errors")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``model`` is what every path means; empty: paths name models."""
+    """``model`` is the model that every path means; if empty, paths name models."""
 
     model: str = ""
     errors: Errors = Errors.STATUS
@@ -33,7 +33,7 @@ def read_options(options: Mapping[str, Any]) -> Options:
     """Raises ValueError."""
     for name in options:
         if name not in _KNOWN:
-            raise ValueError(f"{name!r} is not an option, which are {', '.join(_KNOWN)}")
+            raise ValueError(f"{name!r} is not an option; the options are {', '.join(_KNOWN)}")
     model = options.get("model", "")
     if not isinstance(model, str):
         raise ValueError(f"model is {model!r}, not text")  # noqa: TRY004

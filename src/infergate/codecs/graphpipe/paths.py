@@ -1,11 +1,12 @@
-"""What a path asks for.
+"""Paths of GraphPipe: the model or operation that a path names.
 
 *Rule 1.* On a shared port a path names a model: ``/graphpipe/<model>[/versions/<version>]``. On a
-listener of one model every path means that one, for clients keep whatever address they were given.
-*Rule 2.* GET asks for the metadata; what any other method asks for is told by its body, as on
+listener for one model every path means that model, because clients keep whatever address they were
+given.
+*Rule 2.* GET requests the metadata; for any other method the body determines the operation, as on
 graphpipe-go's server.
-*Rule 3.* Of that server's own paths a listener of one model has the two that look at it,
-``/control/is_ready`` and ``/control/is_alive``, by any method.
+*Rule 3.* Of that server's control paths, a listener for one model has the two that report health,
+``/control/is_ready`` and ``/control/is_alive``, for any method.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SHOWN: Final = 200
 
 @record
 class Place:
-    """A model; or, where it is not None, the ``question`` that the path alone asks."""
+    """A model or, if it is not None, the ``operation`` that the path names."""
 
     model: str = ""
     version: str = ""
@@ -38,8 +39,8 @@ class Place:
 
 
 def locate(path: str, model: str) -> Place:
-    """The place ``path`` names on a listener of ``model`` (empty: a shared port). Raises NOT_FOUND,
-    or BAD_REQUEST for a name that cannot be read."""
+    """Match ``path`` on a listener for ``model`` (empty: a shared port). Raises NOT_FOUND, or
+    BAD_REQUEST for a name that cannot be decoded."""
     if model:
         return (
             _control(path.removeprefix(_CONTROL), model)
@@ -50,7 +51,7 @@ def locate(path: str, model: str) -> Place:
 
 
 def _located(path: str) -> Place:
-    """That on a shared port."""
+    """Match a path on a shared port."""
     match = _MODEL.fullmatch(path)
     if match is None:
         raise _no_such(path)
@@ -59,7 +60,7 @@ def _located(path: str) -> Place:
 
 
 _remembered: Final = functools.lru_cache(maxsize=1024)(_located)
-"""A request's path is looked at several times, and clients ask for few."""
+"""A cache, because a request's path is matched several times and clients use few paths."""
 
 
 def _control(word: str, model: str) -> Place:

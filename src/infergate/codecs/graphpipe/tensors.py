@@ -1,4 +1,4 @@
-"""Tensor tables → canonical tensors."""
+"""Tensor tables of a message, read as canonical tensors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 
 
 def read_tensors(tables: Iterable[tuple[str, Table]], limits: Limits) -> tuple[Tensor, ...]:
-    """Each table as a tensor of the given name, its data not copied unless it is strings.
+    """Return each table as a tensor of the given name. Only strings are copied.
 
-    Which of ``data`` and ``string_val`` counts is told by the type, as all servers have it. Raises
+    The type determines whether ``data`` or ``string_val`` is read, as in all servers. Raises
     BAD_REQUEST naming the tensor, TOO_LARGE.
     """
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     elements = 0
     for name, table in tables:
         datatype = _datatype(name, table.byte(TYPE))
@@ -32,15 +32,15 @@ def read_tensors(tables: Iterable[tuple[str, Table]], limits: Limits) -> tuple[T
         else:
             data = table.data(DATA)
             check_data(name, datatype, shape, data)
-        found.append(Tensor(name, datatype, shape, data))
-    return tuple(found)
+        tensors.append(Tensor(name, datatype, shape, data))
+    return tuple(tensors)
 
 
 def _strings(name: str, shape: tuple[int, ...], table: Table) -> Buffer:
-    count, wanted = table.length(STRING_VAL), math.prod(shape)
-    if count != wanted:
+    count, expected = table.length(STRING_VAL), math.prod(shape)
+    if count != expected:
         raise bad_request(
-            f"tensor '{name}': shape {list(shape)} needs {wanted} strings, there are {count}"
+            f"tensor '{name}': shape {list(shape)} requires {expected} strings, there are {count}"
         )
     return table.packed(STRING_VAL)
 
@@ -51,6 +51,6 @@ _NULL: Final = 0
 def _datatype(name: str, number: int) -> Datatype:
     datatype = BY_NUMBER.get(number)
     if datatype is None:
-        what = "Null, which has no elements" if number == _NULL else "none of GraphPipe"
-        raise bad_request(f"tensor '{name}': type {number} is {what}")
+        problem = "Null, which has no elements" if number == _NULL else "not a GraphPipe type"
+        raise bad_request(f"tensor '{name}': type {number} is {problem}")
     return datatype
