@@ -378,7 +378,7 @@ routes:
     ("written", "said"),
     [
         (HEAD + EVENT + b"data: {}\n\n", "outputs is missing"),
-        (HEAD + EVENT + b"data: [DONE]\n\n", "cannot be used"),
+        (HEAD + EVENT + b"data: [DONE]\n\n", "invalid response"),
         (HEAD + EVENT + b'data: {"error":"enough"}\n\n', "enough"),
         (HEAD + EVENT + b"data: {", "broke off"),
         (HEAD + EVENT + b"data: " + b"x" * 100_000, "over the limit"),

@@ -207,7 +207,7 @@ def every(node: Node, path: str) -> dict[str, Node]:
 
 def _check_size(size: int, path: str, most: int, what: str) -> None:
     if size > most:
-        raise GatewayError(Kind.TOO_LARGE, f"{path} exceeds the limit of {most} {what}")
+        raise GatewayError(Kind.TOO_LARGE, f"{path} has over {most} {what} (the limit)")
 
 
 def _checked_names(names: list[str], path: str) -> set[str]:

@@ -200,26 +200,26 @@ def test_outputs_are_named(
 def test_an_answer_without_any_output(asked: tuple[str, ...], about: ModelMetadata) -> None:
     error = refused(named, inference(*asked), about, 0)
     assert (error.kind, error.origin) == (Kind.BACKEND_GARBAGE, Origin.BACKEND)
-    assert error.public == "the backend's answer has no output"
+    assert error.public == "the backend's response has no outputs"
 
 
 def test_outputs_that_cannot_be_named() -> None:
     error = refused(named, inference("b"), model(("a", "b")), 3)
     assert error.kind is Kind.BACKEND_GARBAGE
-    assert error.public == "1 outputs were asked for, the backend answered with 3"
+    assert error.public == "1 outputs were requested, but the backend returned 3"
     error = refused(named, inference("c"), model(("a", "b")), 2)
-    assert error.public == "the backend's answer lacks output 'c'"
+    assert error.public == "the backend's response lacks output 'c'"
     # two nodes of a graph, or what it has: the count tells both, and wrong names would be worse
     error = refused(named, inference("z", "y"), model(("x", "y"), ("x", "y")), 2)
     assert error.kind is Kind.BACKEND_GARBAGE
-    assert error.public == "the backend's answer lacks output 'z'"
+    assert error.public == "the backend's response lacks output 'z'"
 
 
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (b"", "0 bytes are no InferResponse"),
-        (b"<html>", "InferResponse does not lie"),
+        (b"", "0 bytes are too short"),
+        (b"<html>", "InferResponse lies outside"),
         (response([(0, [1], b"1")]), "tensor 'a': type 0 is Null"),
         (response([(10, [1], b"1")]), "tensor 'a': shape [1] of FP32 needs 4 bytes"),
         (response([(1, [-1], b"")]), "tensor 'a'"),
@@ -249,7 +249,7 @@ def test_an_answer_of_too_many_strings() -> None:
         ([(503, b"x")], Kind.NO_BACKEND, "x"),
         ([(0, b"boom"), (7, None), (400, b"bang")], Kind.BACKEND_ERROR, "boom; bang"),
         ([(200, b"x")], Kind.BACKEND_ERROR, "x"),
-        ([(-(2**63), None)], Kind.BACKEND_ERROR, "an error and no message"),
+        ([(-(2**63), None)], Kind.BACKEND_ERROR, "an error without a message"),
         ([(500, b"y" * 9999)], Kind.BACKEND_ERROR, "y" * errors.LONGEST),
     ],
 )

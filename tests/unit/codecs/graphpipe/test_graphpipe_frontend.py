@@ -130,7 +130,7 @@ def test_every_path_and_method_of_a_dedicated_listener(path: str, method: str) -
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "POST"])
 def test_no_body_is_no_request(method: str) -> None:
     error = refused(DEDICATED.peek, post(b"", method=method))
-    assert error.public == "0 bytes are no Request, which is a flatbuffer"
+    assert error.public == "0 bytes are too short for the flatbuffer Request"
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_an_answer_that_lacks_an_output() -> None:
     question = parsed(post(asked(output_names=[b"a", b"b"])))
     error = refused(DEDICATED.build_response, InferResponse("m", outputs=(A,)), question)
     assert error.kind is Kind.BACKEND_GARBAGE
-    assert error.public == "the answer lacks output 'b'"
+    assert error.public == "the response lacks output 'b'"
 
 
 def test_datatypes_that_graphpipe_lacks() -> None:
@@ -405,7 +405,7 @@ def test_long_and_odd_errors() -> None:
         ({"model": 3}, "model is 3, not text"),
         ({"errors": "text"}, "errors is 'text', not one of"),
         ({"errors": ["status"]}, "not one of"),
-        ({"modle": "m"}, "'modle' is not an option, which are model, errors"),
+        ({"modle": "m"}, "'modle' is not an option; the options are model, errors"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], told: str) -> None:

@@ -98,7 +98,7 @@ def test_how_it_is_answered(verb: str, streamed: bool) -> None:
     ("body", "said"),
     [
         (b"[]", "the body must be an object"),
-        (b"{bad", "the JSON is wrong"),
+        (b"{bad", "invalid JSON"),
         (b'{"text":"a","text":"b"}', "'text' twice"),
         ({"id": 5}, "id must be a string"),
         ({"parameters": 5}, "parameters must be an object"),
@@ -278,7 +278,7 @@ def test_mlserver_is_asked_by_infer_stream() -> None:
         (InferRequest("m", inputs=(Tensor("x", Datatype.FP16, (1, 2), bytes(4)),)), "FP16"),
         (
             InferRequest("m", inputs=(Tensor("x", Datatype.FP32, (1, 2), b"\0\0\xc0\x7f" * 2),)),
-            "no number",
+            "NaN or infinity",
         ),
         (
             InferRequest(

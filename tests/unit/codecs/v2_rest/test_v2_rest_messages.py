@@ -413,7 +413,7 @@ def test_what_json_cannot_tell() -> None:
         Parsed(InferRequest("m")),
     )
     assert json.loads(body(wire))["parameters"] == {"big": 2**80, "l": [1, {"a": [None]}]}
-    with pytest.raises(GatewayError, match="JSON cannot tell") as caught:
+    with pytest.raises(GatewayError, match="JSON cannot express") as caught:
         CODEC.build_response(InferResponse("m\ud800"), Parsed(InferRequest("m")))
     assert caught.value.kind is Kind.UNSUPPORTED
 
@@ -649,7 +649,7 @@ def test_error_bodies(text: str, public: str) -> None:
 
 @pytest.mark.parametrize("text", ['{"error":{"a":1}}', '{"error":""}'])
 def test_an_error_without_text_under_200(text: str) -> None:
-    with pytest.raises(GatewayError, match="without a text") as caught:
+    with pytest.raises(GatewayError, match="without a message") as caught:
         CODEC.parse_response(ok(text), InferRequest("m"), DEFAULT_LIMITS)
     assert caught.value.kind is Kind.BACKEND_ERROR
 
@@ -830,7 +830,7 @@ def test_the_parameters_of_a_message_are_counted_together(nested: bool) -> None:
         return CODEC.parse_request(wire, DEFAULT_LIMITS)
 
     assert read(16_384)
-    with pytest.raises(GatewayError, match="parameters hold over 16384 values") as caught:
+    with pytest.raises(GatewayError, match="parameters exceed 16384 values") as caught:
         read(16_386)
     assert caught.value.kind is Kind.TOO_LARGE
 

@@ -46,8 +46,8 @@ def test_one_string(shape: tuple[int, ...]) -> None:
     [
         ("FP32", (2,), 4, "4 bytes"),
         ("FP32", (-1, 3), 13, "13 bytes"),
-        ("FP32", (-1, -1, -1), 4, "one dimension"),
-        ("FP32", (2, -1, -1), 4, "one dimension"),
+        ("FP32", (-1, -1, -1), 4, "one variable dimension"),
+        ("FP32", (2, -1, -1), 4, "one variable dimension"),
         ("FP32", (0, -1), 4, "4 bytes"),
         ("BYTES", (2,), 4, "BYTES"),
         ("BYTES", (-1, -1), 4, "BYTES"),
