@@ -1,7 +1,8 @@
 """Authorizes every request, whatever its protocol, before a backend is contacted.
 
 - A client that presents a key or a token is identified by that alone, and refused if it is invalid.
-  A client without a credential has the first name in its TLS certificate, else it is anonymous.
+  A client without a credential is identified by the first name in its TLS certificate, or else is
+  anonymous.
 - An anonymous client that is refused is asked for credentials, never told that something is
   forbidden.
 - Each request of a stream is authorized with the credentials of its stream, as valid at that moment

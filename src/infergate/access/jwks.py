@@ -155,8 +155,8 @@ class UrlSource:
         self._asking: asyncio.Task[None] | None = None
 
     async def keys(self, now: float) -> KeySet | None:
-        """Return the keys. One request fetches them; others wait for it only if there are no keys,
-        or if they have been due for so long that nobody can have fetched them."""
+        """Return the keys. One request fetches them when they are due; others wait for it only if
+        there are no keys, or if none were fetched for much longer than ``refresh``."""
         if now >= self._old and now >= self._may:
             wait = self._keys is None or now >= self._may + self._refresh
             if wait or self._asking is None:

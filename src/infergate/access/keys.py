@@ -91,9 +91,8 @@ class Keys:
         self._names: Final = {key.digest: (key.digest, key.name) for key in keys}
 
     def find(self, secret: str) -> str | None:
-        """Return the owner's name; None for an unknown key. The time of the look-up can reveal only
-        something about the hash of what was sent, from which no key follows; hashes are compared in
-        constant time."""
+        """Return the owner's name; None for an unknown key. Timing the look-up can reveal no more
+        than the hash of the text that was sent; hashes are compared in constant time."""
         digest = digest_of(secret)
         entry = self._names.get(digest)
         if entry is not None and hmac.compare_digest(entry[0], digest):

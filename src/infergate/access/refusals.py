@@ -23,8 +23,8 @@ class Reason(enum.Enum):
     NO_CREDENTIALS = "no_credentials"
     MALFORMED = "malformed"
     UNKNOWN_KEY = "unknown_key"
-    INVALID_TOKEN = "invalid_token"  # noqa: S105 - a word
-    EXPIRED_TOKEN = "expired_token"  # noqa: S105 - a word
+    INVALID_TOKEN = "invalid_token"  # noqa: S105 - a label
+    EXPIRED_TOKEN = "expired_token"  # noqa: S105 - a label
     KEYS_AWAY = "keys_away"
     FORBIDDEN = "forbidden"
     REQUESTS = "requests"

@@ -85,8 +85,8 @@ _OF_A_MODEL: Final = frozenset(
         ModelUnloadRequest,
     }
 )
-"""Operations that always concern a model. An empty name is then a model of that name: a route for
-any model may take it to a backend that has only one."""
+"""Operations that always concern a model. For these an empty name is a name like any other, because
+a route for all models may take the request to a backend that has only one model."""
 _SCOPES: Final = frozenset({"scope", "scp"})
 """Claims that hold words separated by spaces (RFC 8693, 4.2)."""
 

@@ -1,7 +1,7 @@
 """The list of models and their states, in the clients' names.
 
-A slow backend must not delay what is known of the others: each query to a backend has a short
-timeout, all queries of one status have a common one, and few run at the same time.
+A slow backend must not delay the results of the others: each query has a short timeout, all queries
+of one status share a longer one, and only a few run at the same time.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ class Catalogue:
         """Return the models that clients can name: every model with an exact route, whether its
         server lists it or not, and the models that servers list behind patterns.
 
-        The state that a server lists is used as is. If a server lists none, the model is asked for
-        its readiness, provided it has an exact route or ``ready_only`` is set: some servers have no
-        index, list names only, or omit models that they serve.
+        The state that a server lists is used as is. If a server lists none, the gateway queries the
+        model's readiness, provided the model has an exact route or ``ready_only`` is set: some
+        servers have no index, list names only, or omit models that they serve.
         """
         entries, _ = await self._entries(operation, call)
         shared, semaphore = _together(call)
@@ -221,7 +221,7 @@ class Catalogue:
         config = await self._configured(model, any_version, call)
         states, counted = await asyncio.gather(
             asyncio.gather(*(self._state(model, item, call) for item in dict.fromkeys(versions))),
-            # the empty version first, so that the results of a version's own route replace its
+            # the empty version comes first, so that a version's own route overrides its results
             asyncio.gather(
                 *(self._counted(model, item, call) for item in sorted(set(routed_versions)))
             ),

@@ -14,7 +14,7 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 
 
 def asks_for_classes(request: InferRequest) -> bool:
-    """Return whether the request wants classes of an output."""
+    """Return whether ``request`` wants an output classified."""
     for output in request.outputs:  # noqa: SIM110 - on the path of every request; any() is slower
         if PARAMETER in output.parameters:
             return True
@@ -22,7 +22,7 @@ def asks_for_classes(request: InferRequest) -> bool:
 
 
 def asking_values(request: InferRequest) -> InferRequest:
-    """Return ``request`` with values instead of classes wanted of its outputs."""
+    """Return ``request`` with plain values requested for all its outputs."""
     outputs = tuple(
         replace(output, parameters={k: v for k, v in output.parameters.items() if k != PARAMETER})
         for output in request.outputs
@@ -36,7 +36,7 @@ def with_classes(
     model: ModelMetadata,
     labels: Mapping[str, Sequence[str]],
 ) -> InferResponse:
-    """Classify those outputs of ``response`` of which ``request`` wants classes.
+    """Return ``response`` with those outputs classified that ``request`` wants classified.
 
     All names are the client's; ``labels`` are keyed by output. Raises BAD_REQUEST for an output
     that cannot be classified.

@@ -179,7 +179,7 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
 
 
 def _streaming(codec: Codec[RpcRequest, RpcResponse]) -> Iterable[RpcStreaming | InTurn]:
-    """Return ``codec`` for each of the methods whose streams carry its inferences."""
+    """Yield the stream codecs of ``codec``, one per method whose streams carry its inferences."""
     if isinstance(codec, Streaming):
         yield codec
     for method in codec.streams:

@@ -414,7 +414,7 @@ class Frontend(Generic[Req, Resp]):
 
     async def _inflate(self, wire: Any, late: LateMessage, early: Peek, call: Call) -> None:
         """Put the whole message into ``wire``. Raises GatewayError, also if its names differ from
-        ``early``, the summary that was authorized."""
+        ``authorized``, the summary that was checked."""
         message = await late.whole(call.memory)
         call.bytes_in = len(message)
         wire.late, wire.message = None, (message,)
@@ -452,7 +452,7 @@ class Frontend(Generic[Req, Resp]):
         return parsed.operation, parsed, binding
 
     def refuse(self, error: GatewayError, wire: Req, call: Call) -> Resp:
-        """Return ``error`` in this protocol's form, with the request id that the log has."""
+        """Return ``error`` in this protocol's form, with the request id that is logged."""
         call.protocol = self.codec.name
         call.fail(error)
         if call.request_id:

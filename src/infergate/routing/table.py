@@ -145,8 +145,8 @@ class Route:
         return self.rewrite.version or version
 
     def client_version(self, asked: str, told: str) -> str:
-        """Return the version for the client, who requested ``requested`` while the backend
-        ``reported`` another."""
+        """Return the version to show the client, which requested ``requested`` while the backend
+        answered with ``reported``."""
         return (asked or self.version or told) if self.rewrite.version else told
 
 
