@@ -51,9 +51,7 @@ class Watched(Generic[T]):
         if now >= self._due:
             check_count = self._looks
             async with self._lock:
-                if (
-                    check_count == self._looks
-                ):  # else another request has checked while this one waited
+                if check_count == self._looks:  # else another request has just checked
                     await self._look()
                     self._looks += 1
                     self._due = now + PERIOD

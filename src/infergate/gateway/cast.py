@@ -63,10 +63,7 @@ def may_stand_for(tensors: tuple[Tensor, ...], casts: Casts) -> bool:
 def cast_back(inputs: tuple[Tensor, ...], model: ModelMetadata, casts: Casts) -> tuple[Tensor, ...]:
     """Cast back those ``inputs`` that hold the substitute of the datatype that ``model`` declares.
     Names of inputs and model are those of one side."""
-    declared = {
-        tensor_metadata.name: BY_NAME.get(tensor_metadata.datatype)
-        for tensor_metadata in model.inputs
-    }
+    declared = {spec.name: BY_NAME.get(spec.datatype) for spec in model.inputs}
     result: list[Tensor] = []
     for tensor in inputs:
         datatype = declared.get(tensor.name)

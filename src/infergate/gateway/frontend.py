@@ -220,31 +220,29 @@ class Forward(Generic[Req, Resp]):
         model = route.backend_model(peek.model)
         needs_sequence = self._backend.spreads or route.retry.idempotent
         sequence = await self._sequence(checked, bound, model, call) if needs_sequence else None
-        backend_request = self._codec.readdress(
+        request = self._codec.readdress(
             checked,
             model,
             route.backend_version(peek.version),
             await self._backend.profile(call),
         )
-        if (
-            backend_request is None or model in self._refusing
-        ):  # the server does not accept this form
+        if request is None or model in self._refusing:  # the server does not accept this form
             return await self._translated(checked, peek, bound, call)
-        backend_response = await self._backend.infer(backend_request, call, sequence)
+        response = await self._backend.infer(request, call, sequence)
         names = (
             peek.model if route.rewrite.model else "",
             (peek.version or route.version) if route.rewrite.version else "",
         )
         offload = self._labour
         try:
-            if not offload.forwards_here(backend_response, checked):
-                return await self._relabel_aside(backend_response, checked, names, call)
+            if not offload.forwards_here(response, checked):
+                return await self._relabel_aside(response, checked, names, call)
             try:
-                return self._relabel(backend_response, checked, *names, limits)
+                return self._relabel(response, checked, *names, limits)
             except CostlyError:
                 rewrite = self._codec.relabel
                 return await offload.answered_aside(
-                    call, rewrite, backend_response, checked, *names, limits
+                    call, rewrite, response, checked, *names, limits
                 )
         except GatewayError as error:
             if not await self._may_translate(error, checked, peek, bound, call):

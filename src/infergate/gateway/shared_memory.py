@@ -94,7 +94,7 @@ class Loan:
     async def delivered(self, answer: InferResponse) -> InferResponse:
         """Write the outputs to their regions and return ``response`` with references to them.
         Raises BAD_REQUEST naming an output that does not fit."""
-        outputs_to_write: list[tuple[Tensor, Place]] = []
+        moved: list[tuple[Tensor, Place]] = []
         for tensor in answer.outputs:
             ref = self._places.get(tensor.name)
             if ref is None:
@@ -105,10 +105,10 @@ class Loan:
                     f"shared memory size specified with the request for output '{tensor.name}' "
                     f"({ref.size} bytes) should be at least {size} bytes to hold the results"
                 )
-            outputs_to_write.append((tensor, replace(ref, size=size)))
-        size = sum(ref.size for _, ref in outputs_to_write)
-        await _moved(_write, outputs_to_write, self._regions, at_once=size <= _INLINE)
-        ref_of = {tensor.name: ref for tensor, ref in outputs_to_write}
+            moved.append((tensor, replace(ref, size=size)))
+        size = sum(ref.size for _, ref in moved)
+        await _moved(_write, moved, self._regions, at_once=size <= _INLINE)
+        ref_of = {tensor.name: ref for tensor, ref in moved}
         outputs = tuple(
             replace(tensor, data=b"", place=ref_of[tensor.name])
             if tensor.name in ref_of

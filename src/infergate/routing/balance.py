@@ -83,14 +83,10 @@ class LeastRequest(Generic[M]):
         assert shares is not None
         assert bounds is not None
         last = len(bounds) - 1
-        first_index = min(bisect(bounds, self._random() * bounds[-1]), last)
-        second_index = min(bisect(bounds, self._random() * bounds[-1]), last)
-        first, second = members[first_index], members[second_index]
-        return (
-            second
-            if second.active * shares[first_index] < first.active * shares[second_index]
-            else first
-        )
+        i = min(bisect(bounds, self._random() * bounds[-1]), last)
+        j = min(bisect(bounds, self._random() * bounds[-1]), last)
+        first, second = members[i], members[j]
+        return second if second.active * shares[i] < first.active * shares[j] else first
 
 
 class RoundRobin(Generic[M]):
