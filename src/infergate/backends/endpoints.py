@@ -116,12 +116,12 @@ class Endpoints:
         self.balance: Final = balance or Balance()
         self._clock: Final = clock
         self._at: Final = [
-            [Lease(self, configured.endpoint, index)] for index, configured in enumerate(self.sites)
+            [Lease(self, entry.endpoint, index)] for index, entry in enumerate(self.sites)
         ]
         self._resolved: Final[set[int]] = set()
         self._leaving: Final[dict[tuple[int, Endpoint], Lease]] = {}
         self._gone: Final = [
-            EndpointFigures(backend, configured.label) for configured in self.sites
+            EndpointFigures(backend, entry.label) for entry in self.sites
         ]
         """Accumulated counters of removed addresses."""
         self._lookups_failed: Final = [0] * len(self.sites)

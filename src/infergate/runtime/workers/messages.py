@@ -51,8 +51,8 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """To a worker: return the recent requests and counters that the console shows. Response:
-    RecentSnapshot."""
+    """To a worker: return the recent requests and counters that the console shows. Response: a
+    snapshot, as in ``observe.recent_requests``."""
 
 
 @dataclass(frozen=True, slots=True)
