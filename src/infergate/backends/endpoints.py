@@ -120,9 +120,7 @@ class Endpoints:
         ]
         self._resolved: Final[set[int]] = set()
         self._leaving: Final[dict[tuple[int, Endpoint], Lease]] = {}
-        self._gone: Final = [
-            EndpointFigures(backend, entry.label) for entry in self.sites
-        ]
+        self._gone: Final = [EndpointFigures(backend, entry.label) for entry in self.sites]
         """Accumulated counters of removed addresses."""
         self._lookups_failed: Final = [0] * len(self.sites)
         self._cluster: Final = Cluster(

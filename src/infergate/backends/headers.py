@@ -53,8 +53,8 @@ def field_bytes(headers: Mapping[str, str]) -> int:
 
 class _Passing(NamedTuple):
     """The forwarded ``names`` among a combination of header names. ``size`` counts their bytes
-    without the values; ``is_named``: there is a Connection header, which may exclude further names;
-    ``is_traced``: there are trace headers."""
+    without the values; ``has_connection``: there is a Connection header, which may exclude further
+    names; ``has_trace``: there are trace headers."""
 
     names: tuple[str, ...]
     size: int

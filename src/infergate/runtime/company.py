@@ -42,7 +42,7 @@ class Company:
 
 
 class Ended(Exception):  # noqa: N818
-    """A process of the gateway has ended with exit ``code``; negative: the number of a signal."""
+    """A process of the gateway has ended with ``exit_code``; negative: the number of a signal."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)

@@ -42,7 +42,7 @@ class ServeHttp(Protocol):
         *,
         accept_both_lengths: bool = False,
     ) -> Server:
-        """Return a server for ``app`` on ``address``, behind ``door``."""
+        """Return a server for ``app`` on ``address``, behind ``gate``."""
         ...
 
 
@@ -57,7 +57,7 @@ class ServeGrpc(Protocol):
         admission: Admission,
         door: Door | None = None,
     ) -> Server:
-        """Return a server for ``app`` on ``address``, behind ``door``."""
+        """Return a server for ``app`` on ``address``, behind ``gate``."""
         ...
 
 

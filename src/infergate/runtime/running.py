@@ -286,7 +286,7 @@ class Running:
         return all(current.server is not listener.server for current in self._served.values())
 
     def _left_behind(self, served: Mapping[str, _Listener]) -> list[socket.socket]:
-        """Return the sockets that are no longer used once ``served`` are active."""
+        """Return the sockets that are no longer used once ``listeners`` are active."""
         kept_servers = {item.server for item in served.values()}
         closing = (item.server for item in self._served.values() if item.server not in kept_servers)
         return [item for server in closing for item in server.sockets]

@@ -4,7 +4,7 @@ The supervisor binds every address and passes the sockets to the workers, fresh 
 accept from them together. If a worker dies, the sockets stay open and the other workers go on. The
 supervisor itself listens only on the admin address. See docs/decisions/0025-workers.md.
 
-Entry point: ``supervisor.Supervisor``. Reading order: ``supervisor``, ``spawn`` (a worker process,
+Entry point: ``supervisor.Supervisor``. Reading order: ``supervisor``, ``worker`` (a worker process,
 seen from the supervisor), ``process`` (the worker's side), ``messages`` over a ``channel``,
-``sockets``, and the shared files (``files``, ``log_lock``).
+``sockets``, and the shared files (``shared_files``, ``log_lock``).
 """
