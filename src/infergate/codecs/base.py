@@ -49,7 +49,7 @@ class Carrier(enum.Enum):
 
 @record
 class Peek:
-    """The subject of a request, read without touching its tensors.
+    """A short description of a request, read without touching its tensors.
 
     ``operation`` is the class of the operation (``InferRequest``, ``ServerLiveRequest``, …).
     """
@@ -215,7 +215,7 @@ class Codec(Protocol[Req, Resp]):
 
 @runtime_checkable
 class Forwarding(Protocol[Req, Resp]):
-    """The part of a codec whose messages can pass through unchanged if client and backend both
+    """Implemented by a codec whose messages can pass through unchanged if client and backend both
     speak its protocol."""
 
     forwards: bool
@@ -257,9 +257,10 @@ class Forwarding(Protocol[Req, Resp]):
 
 @runtime_checkable
 class Textual(Protocol[Req_contra]):
-    """The part of a codec whose messages may hold much text, which is expensive to read and write.
+    """Implemented by a codec whose messages may hold much text, which is expensive to read and
+    write.
 
-    Such a codec, its arguments, and the results it builds from long text can be pickled.
+    The codec, its arguments, and the results it builds from long text can be pickled.
     """
 
     def text_in(self, wire: Req_contra) -> int:
@@ -298,7 +299,7 @@ class Textual(Protocol[Req_contra]):
 
 @runtime_checkable
 class Numbering(Protocol[Resp]):
-    """The part of a codec that numbers its responses."""
+    """Implemented by a codec that numbers its responses."""
 
     def numbered(self, wire: Resp) -> Resp:
         """Return ``wire``, an inference response that a helper process wrote, with the next number.
@@ -308,7 +309,8 @@ class Numbering(Protocol[Resp]):
 
 @runtime_checkable
 class Rephrasing(Protocol[Req_co]):
-    """The part of a codec some of whose servers need a different request for the same operation."""
+    """Implemented by a codec that has an alternative request for servers that reject the usual
+    one."""
 
     def rephrase(self, operation: Operation, told: Kind) -> Req_co | None:
         """Return another request for ``operation``, for a server that rejected the request of
@@ -319,8 +321,8 @@ class Rephrasing(Protocol[Req_co]):
 
 @runtime_checkable
 class Streaming(Protocol[Req, Resp]):
-    """The part of a codec whose protocol has streams of inferences, where each request has any
-    number of responses. Such a request is summarized and parsed like a unary one."""
+    """Implemented by a codec whose protocol has streams of inferences, in which each request has
+    any number of responses. Requests are summarized and parsed like unary requests."""
 
     stream: str
     """The gRPC method. Empty over HTTP, where a request asks for a stream."""
@@ -332,8 +334,8 @@ class Streaming(Protocol[Req, Resp]):
         ...
 
     def build_stream_end(self, parsed: Parsed) -> Resp | None:
-        """Write the message that ends the responses to ``parsed``. Used if the client wants such a
-        message and no response was known to be the last."""
+        """Write the message that ends the responses to ``parsed``, for a client that wants one if
+        no response was known to be the last. Returns None if there is no such message."""
         ...
 
     def build_stream_error(self, error: GatewayError, wire: Req) -> Resp:
@@ -387,7 +389,7 @@ class CodecPlugin:
     carry them."""
     headers: int = 0
     """Bytes of headers that a request needs if its headers hold more than a description of the
-    body. A listener for this protocol allows that many unless the configuration says otherwise."""
+    body. A listener for this protocol allows this many by default."""
     response_header: int = 0
     """HTTP: bytes of the longest response header line that the protocol's own clients accept, if
     that is more than ``Limits.response_header``."""

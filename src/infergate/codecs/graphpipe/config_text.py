@@ -21,7 +21,7 @@ from infergate.core.tensor import NO_PARAMETERS, OpaqueParameters, Parameters
 PROTOCOL: Final = "graphpipe"
 PARAMETER: Final = "graphpipe_config"
 LONGEST: Final = 64 * 1024
-"""Maximum size of a config in bytes: parsing it blocks the event loop."""
+"""Maximum size of a config in bytes. Parsing it blocks the event loop."""
 DEEPEST: Final = 100
 """Maximum nesting depth, as in V2 REST."""
 _INTEGERS: Final = range(-(2**63), 2**64)

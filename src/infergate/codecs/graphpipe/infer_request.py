@@ -3,7 +3,7 @@
 *Rule 1.* Errors in the message itself are reported before the model's metadata is requested.
 *Rule 2.* A backend is asked for outputs in the order of its metadata, because graphpipe-go's Serve
 ignores their names and returns all outputs in that order.
-*Rule 3.* A client that names no outputs wants all: the backend is asked for the outputs in its
+*Rule 3.* A client that names no outputs gets all: the backend is asked for the outputs in its
 metadata. If the metadata uses a name for both an input and an output, it lists the nodes of a graph
 (graphpipe-tf lists all of them); then the backend is asked for no outputs and chooses its defaults.
 *Rule 4.* An output that is not in the metadata is requested only from a graph, which can return any

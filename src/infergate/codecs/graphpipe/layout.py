@@ -191,7 +191,7 @@ def _strings(tensor: Tensor) -> tuple[Buffer, Buffer]:
 
 
 def _many_strings(data: Buffer, count: int) -> tuple[Buffer, Buffer]:
-    """Do the same for many short strings. Only finding lengths that differ takes a loop."""
+    """Do the same for many short strings with numpy."""
     sizes = 4 + _lengths(data, count)
     ends = np.cumsum(sizes + 4 - (sizes & 3))
     strings = np.zeros(ends[-1], np.uint8)

@@ -36,7 +36,7 @@ from infergate.core.messages import ModelMetadata, ServerMetadata, TensorMetadat
 _SERVER: Final = "infergate"
 MOST: Final = 8192
 """Maximum number of inputs or outputs in a backend's metadata. graphpipe-tf lists every node of a
-graph. Even if a helper process parsed them, each takes the event loop 1 µs."""
+graph. Each takes the event loop 1 µs even if a helper process parsed the message."""
 TOLD_ON_LOOP: Final = 1024
 """Maximum number of inputs and outputs that the event loop parses. Each takes 10 µs."""
 BYTES_ON_LOOP: Final = 1 * MIB

@@ -229,9 +229,9 @@ def without(data: Buffer, numbers: frozenset[int], most: int) -> list[memoryview
 
 
 def strings(data: Buffer, numbers: frozenset[int], most: int, longest: int) -> dict[int, str]:
-    """Return the string fields in ``numbers``; of a repeated one the last, as protobuf defines.
-    Raises MalformedMessageError, also for more than ``max_fields`` fields or a text of more than
-    ``max_bytes`` bytes.
+    """Return the string fields in ``numbers``. If a field occurs twice, the last value counts, as
+    protobuf defines. Raises MalformedMessageError, also for more than ``max_fields`` fields or a
+    text of more than ``max_bytes`` bytes.
 
     This runs before the access check, so it creates no :class:`WireField` for a short field.
     """

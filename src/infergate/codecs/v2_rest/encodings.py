@@ -24,7 +24,7 @@ from infergate.core.wire import HttpRequest, joined, size
 
 _TRIED: Final = 64 * KIB
 _LITTLE: Final = Limits(body=256 * KIB)
-"""Inflating this much takes half a millisecond."""
+"""Limits of a body that is inflated early. Inflating this much takes half a millisecond."""
 _LEVEL: Final = 1
 """Higher levels hardly shrink tensors further and are many times slower."""
 
