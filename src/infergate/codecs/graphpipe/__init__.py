@@ -1,6 +1,6 @@
 """The GraphPipe protocol, over HTTP and over size-prefixed frames, towards clients and backends.
 
-The entry point is ``codec.GraphPipe``. Read ``paths`` (how paths name models), ``infer_request``
+The entry point is ``codec.GraphPipeCodec``. Read ``paths`` (how paths name models), ``infer_request``
 and ``infer_response`` (inferences), ``name_resolution`` (how omitted tensor names are supplied),
 then ``flatbuffer_reader`` and ``flatbuffer_writer``. ``metadata`` describes models, ``config_text``
 maps the request's ``config`` to parameters, ``backend`` holds the requests to servers.

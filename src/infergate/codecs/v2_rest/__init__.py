@@ -1,7 +1,7 @@
 """The V2 protocol (Open Inference Protocol) over REST, with the binary tensor data extension,
 Triton's extensions and its generate extension, towards clients and backends.
 
-The entry point is ``codec.V2Rest``. Read ``paths`` (what a path names), ``infer_request`` and
+The entry point is ``codec.V2RestCodec``. Read ``paths`` (what a path names), ``infer_request`` and
 ``infer_response`` (inferences), then ``tensors``, ``json_document`` and ``json_data`` (how their
 parts are read and written). ``pass_through`` rewrites messages between two V2 REST servers,
 ``streams``, ``generate_frontend`` and ``generate_backend`` are streams of responses. The other
