@@ -326,7 +326,7 @@ def test_sequences_that_do_not_begin_are_the_servers_to_refuse(asked: Client, ba
 def test_a_sequence_named_by_text(asked: Client, site: Site, backend: str) -> None:
     before = site.inferences()
     tensor = asked.input("INPUT", ONE, "INT32")
-    with fails(BAD, "parameter 'sequence_id' is 'mine': the backend's sequences have numbers only"):
+    with fails(BAD, "parameter 'sequence_id' is 'mine': the backend only supports numbers"):
         asked.infer(f"{backend}.sequence", [tensor], sequence_id="mine", sequence_start=True)
     assert site.inferences() == before
 
@@ -462,11 +462,11 @@ def test_what_contradicts_the_metadata_is_not_sent(asked: Client, site: Site, ba
         asked.infer(f"{backend}.simple", given, outputs=outputs)
 
     good = ("INPUT1", b, "INT32")
-    with fails(BAD, "tensor 'INPUT0' is FP32, model 'simple' takes INT32"):
+    with fails(BAD, "tensor 'INPUT0' is FP32, model 'simple' expects INT32"):
         infer(("INPUT0", a.astype("f4"), "FP32"), good)
     with fails(LACKING, "input 'INPUT0' is BF16, which the protocol trtis-.* cannot carry"):
         infer(("INPUT0", a.astype(ARRAYS["BF16"].dtype), "BF16"), good)
-    with fails(BAD, "tensor 'INPUT1': a batch of 1 beside one of 2"):
+    with fails(BAD, "tensor 'INPUT1': batch size 1, another input has 2"):
         infer(("INPUT0", np.concatenate([a, a]), "INT32"), good)
     with fails(BAD, "unexpected inference input 'OTHER' for model 'simple'"):
         infer(("OTHER", a, "INT32"), good)
@@ -615,10 +615,10 @@ def test_a_model_that_was_replaced(changing: Site) -> None:
             asked.infer(f"{backend}.simple", simple(asked))
         load(changing, "simple")
         until(lambda: all(served(backend) for backend in BACKENDS), "the new model is known")
-        assert refusals <= {"tensor 'INPUT0' is FP32, model 'simple' takes INT32"}
+        assert refusals <= {"tensor 'INPUT0' is FP32, model 'simple' expects INT32"}
         known = changing.descriptions()
         for backend in BACKENDS:
-            with fails(BAD, "tensor 'INPUT0' is INT32, model 'simple' takes FP32"):
+            with fails(BAD, "tensor 'INPUT0' is INT32, model 'simple' expects FP32"):
                 asked.infer(f"{backend}.simple", simple(asked))
             assert served(backend)
         assert changing.descriptions() <= known + len(BACKENDS)  # asked once a second at most

@@ -620,7 +620,7 @@ def test_old_clients_are_given_a_large_header(hazardous: Pair, backend: str, for
         assert (told.count("label: ") == 1800) == (batch == 2)
         assert (len(told) > 64 * 1024) == (batch == 2)
     if backend == "grpc":
-        assert "ask for fewer classes" in answer.headers["nv-status"]
+        assert "request fewer classes" in answer.headers["nv-status"]
     hazardous.serves()
 
 

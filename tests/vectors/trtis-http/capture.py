@@ -62,7 +62,7 @@ GARBAGE = {
     "infer_no_outputs": ["lacks output 'OUTPUT0'"],
     "infer_no_outputs_binary": ["lacks output 'OUTPUT0'"],
     "infer_string_garbage": ["OUTPUT0"],
-    "err_dup_output": ["output 'OUTPUT0' was not asked for, or is there twice"],
+    "err_dup_output": ["output 'OUTPUT0' was not requested, or occurs twice"],
 }
 """Answers to what a backend is never asked, or that are no tensors."""
 NEVER_ASKED = ("cls_count_zero", "cls_empty")

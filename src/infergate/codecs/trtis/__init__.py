@@ -1,4 +1,15 @@
-"""The legacy TensorRT Inference Server API (v1.0 to v1.15), towards clients and backends."""
+"""The legacy TensorRT Inference Server API (v1.0 to v1.15) over HTTP and gRPC, for clients and
+backends.
+
+``http_codec`` and ``grpc_codec`` are the entry points. An inference consists of a header (a
+protobuf message: text over HTTP, binary over gRPC) and raw data; the code for both is shared by the
+two transports.
+
+Read in this order: ``http_codec``, ``http_frontend`` (clients) and ``http_backend`` (servers),
+``infer_request`` and ``infer_response`` (header and data ⇄ canonical tensors), ``header_checks``
+(validation like the servers'), then ``http_pass_through`` with ``validated_headers`` (forwarding
+without translation). ``request_status`` maps errors, ``server_status`` maps metadata.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +26,8 @@ HTTP: Final = CodecPlugin(
     ("api",),
     http_codec.make,
     shares_memory=True,
-    headers=64 * KIB,  # NV-InferRequest has a line for each tensor
-    response_header=http_frontend.MAX_RESPONSE_HEADER,  # NV-InferResponse holds all classes
+    headers=64 * KIB,  # NV-InferRequest describes every tensor
+    response_header=http_frontend.MAX_RESPONSE_HEADER,  # NV-InferResponse contains all classes
 )
 GRPC: Final = CodecPlugin(
     "trtis-grpc", Carrier.GRPC, (SERVICE,), grpc_codec.make, shares_memory=True

@@ -1,4 +1,4 @@
-"""Answers other than inferences as messages of the API."""
+"""Builds the response messages of operations other than inferences."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from infergate.core.messages import ModelIndex, ServerStatus, SharedMemoryStatus
 
 
 def status(answer: ServerStatus, server_id: str) -> Any:
-    """A ServerStatus. Raises UNSUPPORTED for what it cannot hold."""
+    """Return a ServerStatus message. Raises UNSUPPORTED for values that it cannot represent."""
     try:
         return write_status(answer, server_id)
     except ValueError as error:
-        raise GatewayError(Kind.UNSUPPORTED, f"the status cannot be told: {error}") from None
+        raise GatewayError(Kind.UNSUPPORTED, f"the status cannot be represented: {error}") from None
 
 
 def index(answer: ModelIndex) -> Any:
-    """A ModelRepositoryIndex: the names, each once, in order."""
+    """Return a ModelRepositoryIndex message: each model name once, sorted."""
     message = ModelRepositoryIndex()
     for name in sorted({entry.name for entry in answer.models}):
         message.models.add(name=name)
@@ -27,12 +27,12 @@ def index(answer: ModelIndex) -> Any:
 
 
 def add_regions(regions: Any, answer: SharedMemoryStatus) -> None:
-    """Fill a list of SharedMemoryRegion."""
-    for each in answer.regions:
-        region = regions.add(name=each.name, byte_size=each.size)
-        if each.device is None:
-            region.system_shared_memory.shared_memory_key = each.key
-            region.system_shared_memory.offset = each.offset
+    """Append the regions to a list of SharedMemoryRegion messages."""
+    for entry in answer.regions:
+        region = regions.add(name=entry.name, byte_size=entry.size)
+        if entry.device is None:
+            region.system_shared_memory.shared_memory_key = entry.key
+            region.system_shared_memory.offset = entry.offset
         else:
-            region.cuda_shared_memory.device_id = each.device
+            region.cuda_shared_memory.device_id = entry.device
             region.cuda_shared_memory.SetInParent()

@@ -1,14 +1,14 @@
-"""Headers that passed every check, remembered, so that a repeated one is not read again.
+"""A cache of headers that passed validation, so that a repeated header is not parsed again.
 
-*Strategy.* Clients send the same header over and over, and servers answer with the same one; only
-the ``id`` differs. A header without its id is the key, in whatever form the carrier has it: text
-over HTTP, bytes over gRPC. What is remembered of a request's header is enough to check another
-body; of an answer's header, how the client is told it.
+Clients send the same header again and again, and servers answer with the same header; only the
+``id`` differs. The key is a header without its id, in the form of its transport: text over HTTP,
+bytes over gRPC. The entry of a request header is enough to check another body; the entry of a
+response header contains the header to send to the client.
 
-*Rule 1.* What is remembered of a request holds for the metadata and the limits that it was checked
-against; what is remembered of an answer is part of it.
-*Rule 2.* Only requests that go on as they came are remembered, at most ``MAX_HEADERS`` with
-``MAX_ANSWERS`` answers each, in keys of at most ``MAX_KEY_LENGTH``.
+*Rule 1.* A request's entry holds for the metadata and limits that it was validated against. A
+response's entry is part of that request's entry.
+*Rule 2.* Only requests that are passed through unchanged are cached: at most ``MAX_HEADERS``, with
+``MAX_RESPONSES`` responses each, and with keys of at most ``MAX_KEY_LENGTH``.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from infergate.core.tensor import Buffer, Tensor, check_data
 MAX_HEADERS: Final = 512
 MAX_ANSWERS: Final = 4
 MAX_KEY_LENGTH: Final = 2 * KIB
-
 Key = tuple[str | bytes, str, str]
 """A request's header without its id, the model and the version."""
-
-
 Strings = tuple[tuple[int, Tensor], ...]
-"""The BYTES tensors of a message, without data, by their indices."""
+"""The BYTES tensors of a message, without their data, with their indices."""
 
 
 def _strings(tensors: Iterable[Tensor]) -> Strings:
     return tuple(
-        (index, Tensor(each.name, each.datatype, each.shape, b""))
-        for index, each in enumerate(tensors)
-        if each.datatype is Datatype.BYTES
+        (index, Tensor(tensor.name, tensor.datatype, tensor.shape, b""))
+        for index, tensor in enumerate(tensors)
+        if tensor.datatype is Datatype.BYTES
     )
 
 
 def _check_strings(strings: Strings, raw: Sequence[Buffer]) -> None:
-    """Check the elements of BYTES tensors. Raises BAD_REQUEST."""
+    """Check the data of BYTES tensors. Raises BAD_REQUEST."""
     for index, tensor in strings:
         check_data(tensor.name, tensor.datatype, tensor.shape, raw[index])
 
 
 @record
 class CheckedAnswer:
-    """An answer's header that passed. ``sizes`` are those of the server's outputs, in bytes;
-    ``order`` has the index among them of each output that the client asked for. ``header`` is what
-    the client is told but for the id, in the form that its carrier needs."""
+    """A response header that passed validation.
+
+    ``sizes`` are the sizes of the server's outputs in bytes. ``output_order`` has, for each output
+    that the client requested, its index among them. ``header`` is the header for the client,
+    without the id, in the form of its transport.
+    """
 
     sizes: tuple[int, ...]
     order: tuple[int, ...]
@@ -66,7 +66,7 @@ class CheckedAnswer:
     header: Any
 
     def data(self, raw: Sequence[Buffer]) -> list[Buffer]:
-        """The data of what the client asked for, from ``raw`` data of these sizes. Raises
+        """Return the data of the requested outputs, from ``raw`` data of these sizes. Raises
         BACKEND_GARBAGE."""
         if self.strings:
             try:
@@ -78,8 +78,8 @@ class CheckedAnswer:
 
 @record
 class CheckedHeader:
-    """A request's header that passed the checks against ``metadata``. ``sizes`` are those of the
-    inputs, in bytes. ``forwards``: every server takes the header as it stands."""
+    """A request header that passed validation against ``metadata``. ``sizes`` are the sizes of the
+    inputs in bytes. ``can_pass_through``: every server release accepts the header unchanged."""
 
     metadata: ModelMetadata
     limits: Limits
@@ -91,15 +91,15 @@ class CheckedHeader:
     answers: dict[Any, CheckedAnswer]
 
     def fits(self, metadata: ModelMetadata, limits: Limits) -> bool:
-        """Whether the checks would have the same result now."""
+        """Return whether the validation would have the same result now."""
         return limits is self.limits and (metadata is self.metadata or metadata == self.metadata)
 
     def check_strings(self, raw: Sequence[Buffer]) -> None:
-        """Check the elements of BYTES inputs. Raises BAD_REQUEST."""
+        """Check the data of BYTES inputs. Raises BAD_REQUEST."""
         _check_strings(self.strings, raw)
 
     def remember(self, key: tuple[Any, ...], answer: CheckedAnswer) -> None:
-        """Keep ``answer``, whose own header leads the ``key``."""
+        """Cache ``response``. The first element of ``key`` is the response header."""
         if len(key[0]) <= MAX_KEY_LENGTH:
             if len(self.answers) >= MAX_ANSWERS:
                 self.answers.clear()
@@ -107,7 +107,7 @@ class CheckedHeader:
 
 
 class CheckedHeaders:
-    """A bounded memory of requests' headers."""
+    """A bounded cache of validated request headers."""
 
     __slots__ = ("_entries",)
 
@@ -115,14 +115,14 @@ class CheckedHeaders:
         self._entries: dict[Key, CheckedHeader] = {}
 
     def find(self, key: Key | None) -> CheckedHeader | None:
-        """The entry of ``key``."""
+        """Return the entry of ``key``, if any."""
         return None if key is None else self._entries.get(key)
 
     def add(
         self, key: Key | None, header: Any, parsed: Parsed, metadata: ModelMetadata, limits: Limits
     ) -> CheckedHeader:
-        """An entry for ``header``, which was read and checked as ``parsed``; remembered where there
-        is a ``key``."""
+        """Return an entry for ``header``, which was parsed and validated as ``parsed``, and cache
+        it under ``key`` if there is one."""
         request = parsed.operation
         assert isinstance(request, InferRequest)
         sizes = tuple([len(tensor.data) for tensor in request.inputs])
@@ -144,18 +144,21 @@ class CheckedHeaders:
 
 
 def _forwards(header: Any) -> bool:
-    """Whether ``header`` may go on as it came. It may not where releases of the server differ in
-    what they make of it (outputs asked for twice, no outputs, no classes), where it has fields that
-    not all of them know, and where tensors are in shared memory, which may be the gateway's."""
+    """Return whether ``header`` may be sent to a server unchanged.
+
+    It may not if server releases interpret it differently (repeated outputs, no outputs, 0
+    classes), if it has fields that not all releases know, or if tensors are in shared memory, which
+    may be the gateway's.
+    """
     names = {output.name for output in header.output}
     return (
         len(names) == len(header.output) > 0
         and not header.priority
         and not header.timeout_microseconds
-        and not any(each.HasField("shared_memory") for each in header.input)
+        and not any(entry.HasField("shared_memory") for entry in header.input)
         and not any(
-            each.HasField("shared_memory") or (each.HasField("cls") and not each.cls.count)
-            for each in header.output
+            entry.HasField("shared_memory") or (entry.HasField("cls") and not entry.cls.count)
+            for entry in header.output
         )
     )
 
@@ -163,31 +166,34 @@ def _forwards(header: Any) -> bool:
 def read_answer(
     header: Any, allot: Allot, parsed: Parsed, entry: CheckedHeader, names: tuple[str, str]
 ) -> tuple[CheckedAnswer, list[Buffer], bool]:
-    """A server's ``header`` as an answer to ``parsed``, of the model and version in ``names`` where
-    these are not empty. The ``CheckedAnswer`` has the client's header as a message; with it the
-    data of the server's outputs that it was checked with, and whether another answer may be the
-    same: classes never are. Raises BACKEND_GARBAGE, TOO_LARGE."""
+    """Validate a server's ``header`` as the response to ``parsed``.
+
+    ``names`` replace the model and version where they are not empty. Return the
+    ``ValidatedResponse``, whose header is a message; the data of the server's outputs that it was
+    validated with; and whether it may be cached, which responses with classes may not. Raises
+    BACKEND_GARBAGE, TOO_LARGE.
+    """
     model, version = names
     request = parsed.operation
     reply: Reply = parsed.reply
     assert isinstance(request, InferRequest)
     raw: list[Buffer] = []
 
-    def allotted(sizes: Sequence[int | None]) -> Sequence[Buffer]:
+    def recorded(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         raw.extend(allot(sizes))
         return raw
 
-    answer = read_response(header, allotted, request, entry.metadata, entry.limits)
+    answer = read_response(header, recorded, request, entry.metadata, entry.limits)
     answer = replace(answer, version=version or answer.version)
-    asked = replace(request, model=model or request.model)
-    told, _ = write_response(answer, asked, replace(reply, id=0), data_type=False)
-    index = {output.name: position for position, output in enumerate(header.output)}
+    renamed = replace(request, model=model or request.model)
+    client_header, _ = write_response(answer, renamed, replace(reply, id=0), data_type=False)
+    positions = {output.name: position for position, output in enumerate(header.output)}
     has_classes = any(output.classes for output in reply.outputs)
-    given = {tensor.name: tensor for tensor in answer.outputs}
+    tensors = {tensor.name: tensor for tensor in answer.outputs}
     checked = CheckedAnswer(
         tuple(map(len, raw)),
-        tuple([index[output.name] for output in reply.outputs]),
-        () if has_classes else _strings(given[output.name] for output in header.output),
-        told,
+        tuple([positions[output.name] for output in reply.outputs]),
+        () if has_classes else _strings(tensors[output.name] for output in header.output),
+        client_header,
     )
     return checked, raw, not has_classes

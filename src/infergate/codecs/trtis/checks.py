@@ -1,11 +1,11 @@
-"""What the servers check of an inference, in their order and their words.
+"""Validates an inference header the way the servers do, in their order and with their messages.
 
-*Strategy.* A header names tensors, and may leave shapes out; datatypes it never tells. With the
-model's metadata it is made whole here: which inputs there are, how many bytes each takes, which
-outputs are asked for. Nothing of it reaches a backend before it passed.
+A header names tensors and may omit shapes; it never contains datatypes. With the model's metadata,
+this module determines the inputs, their sizes in bytes and the requested outputs. Nothing is sent
+to a backend before it passes.
 
-*Rule.* Where a server would answer nonsense or not at all (dimensions below 0, an input given
-twice, contents that contradict the shape), it is refused in words like the servers'.
+Where a server would answer with nonsense or not at all (dimensions below 0, an input given twice,
+contents that contradict the shape), the request is rejected with a message like the servers'.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _SHOWN: Final = 80
 
 @record
 class Input:
-    """``size`` is in bytes, for the whole batch; ``dims`` are without the batch. One with a
-    ``place`` is in shared memory, and 0 bytes of it are in the message."""
+    """A validated input. ``size`` is in bytes, for the whole batch; ``dims`` exclude the batch. An
+    input in shared memory has 0 bytes in the message."""
 
     name: str
     datatype: Datatype
@@ -42,8 +42,8 @@ class Input:
 
 @record
 class Output:
-    """An output as it was asked for. ``classes``: how many; 0 asks for its values. ``place``: where
-    in shared memory they are to go."""
+    """A requested output. ``classes``: how many; 0 requests the values. ``shared_memory``: where
+    the server is to write them."""
 
     name: str
     datatype: Datatype
@@ -52,108 +52,115 @@ class Output:
 
 
 def is_batched(model: ModelMetadata) -> bool:
-    """Whether the first dimension of every shape is the batch; not where that was not told."""
+    """Return whether the first dimension of every shape is the batch; False if that is unknown."""
     return (model.max_batch_size or 0) > 0
 
 
 def dims_of(told: TensorMetadata, model: ModelMetadata) -> tuple[int, ...]:
-    """The dimensions as the API has them: without the batch."""
+    """Return the dimensions as the API has them: without the batch."""
     return told.shape[1:] if is_batched(model) else told.shape
 
 
 def datatype_of(what: str, told: TensorMetadata) -> Datatype:
-    """The datatype of metadata; ``what`` is "input" or "output". Raises UNSUPPORTED."""
+    """Return the datatype in a tensor's metadata; ``label`` is "input" or "output". Raises
+    UNSUPPORTED."""
     datatype = BY_NAME.get(told.datatype)
     if datatype not in NUMBERS:
         raise GatewayError(
             Kind.UNSUPPORTED,
-            f"{what} '{told.name}': datatype {told.datatype!r} is none of the legacy API",
+            f"{what} '{told.name}': datatype {told.datatype!r} does not exist in the legacy API",
         )
     return datatype
 
 
 def check_counts(header: Any, limits: Limits) -> None:
-    """Raises BAD_REQUEST for more tensors, or dimensions of one, than are let in."""
-    for what, given in (("inputs", header.input), ("outputs", header.output)):
-        if len(given) > limits.tensors:
+    """Raise BAD_REQUEST for too many tensors, or too many dimensions of one."""
+    for label, tensors in (("inputs", header.input), ("outputs", header.output)):
+        if len(tensors) > limits.tensors:
             raise bad_request(
-                f"there are {len(given)} {what}, the limit is {limits.tensors}", limit="tensors"
+                f"there are {len(tensors)} {label}, the limit is {limits.tensors}", limit="tensors"
             )
-    for each in header.input:
-        if len(each.dims) > limits.rank:
+    for tensor in header.input:
+        if len(tensor.dims) > limits.rank:
             raise bad_request(
-                f"input '{each.name[:_SHOWN]}' has {len(each.dims)} dimensions, "
+                f"input '{tensor.name[:_SHOWN]}' has {len(tensor.dims)} dimensions, "
                 f"the limit is {limits.rank}",
                 limit="rank",
             )
 
 
 def check_batch(header: Any, model: ModelMetadata) -> None:
-    """Batch sizes begin at 1, and end at 1 for models that do not batch."""
-    most = model.max_batch_size or 0
+    """Check the batch size, from 1 to the maximum of the model; 1 for models without batching."""
+    max_batch_size = model.max_batch_size or 0
     if header.batch_size < 1:
         raise bad_request(f"inference request batch-size must be >= 1 for '{model.name}'")
-    if header.batch_size > max(most, 1):
-        raise bad_request(f"inference request batch-size must be <= {most} for '{model.name}'")
+    if header.batch_size > max(max_batch_size, 1):
+        raise bad_request(
+            f"inference request batch-size must be <= {max_batch_size} for '{model.name}'"
+        )
 
 
 def check_outputs(header: Any, model: ModelMetadata, level: Level) -> tuple[Output, ...]:
-    """The outputs asked for, in the order they are."""
-    known = {told.name: told for told in model.outputs}
-    found: dict[str, Output] = {}
-    asked: list[Output] = []
-    for each in header.output:
-        told = known.get(each.name)
-        if told is None:
-            raise bad_request(f"unexpected inference output '{each.name}' for model '{model.name}'")
-        output = Output(each.name, datatype_of("output", told), each.cls.count, _place(each))
-        before = found.setdefault(each.name, output)
-        if before is not output and not (level.repeats_outputs and before == output):
-            raise bad_request(f"output '{each.name}' already requested")
-        asked.append(output)
-    return tuple(asked)
+    """Return the requested outputs in the order of the header."""
+    known = {metadata.name: metadata for metadata in model.outputs}
+    by_name: dict[str, Output] = {}
+    outputs: list[Output] = []
+    for requested in header.output:
+        metadata = known.get(requested.name)
+        if metadata is None:
+            raise bad_request(
+                f"unexpected inference output '{requested.name}' for model '{model.name}'"
+            )
+        output = Output(
+            requested.name, datatype_of("output", metadata), requested.cls.count, _place(requested)
+        )
+        previous = by_name.setdefault(requested.name, output)
+        if previous is not output and not (level.repeats_outputs and previous == output):
+            raise bad_request(f"output '{requested.name}' already requested")
+        outputs.append(output)
+    return tuple(outputs)
 
 
 def check_inputs(header: Any, model: ModelMetadata, limits: Limits) -> tuple[Input, ...]:
-    """The inputs, in the order they are given."""
+    """Return the inputs in the order of the header."""
     if len(header.input) != len(model.inputs):
         raise bad_request(
             f"expected {len(model.inputs)} inputs but got {len(header.input)} inputs "
             f"for model '{model.name}'"
         )
-    known = {told.name: told for told in model.inputs}
-    found: dict[str, Input] = {}
-    for each in header.input:
-        told = known.get(each.name)
-        if told is None:
-            raise bad_request(f"unexpected inference input '{each.name}' for model '{model.name}'")
-        if each.name in found:
-            raise bad_request(f"input '{each.name}' already exists in request")
-        datatype = datatype_of("input", told)
-        dims = check_shape(each.name, _dims(each, dims_of(told, model), model), limits)
-        size = each.batch_byte_size
+    known = {metadata.name: metadata for metadata in model.inputs}
+    inputs: dict[str, Input] = {}
+    for given in header.input:
+        metadata = known.get(given.name)
+        if metadata is None:
+            raise bad_request(f"unexpected inference input '{given.name}' for model '{model.name}'")
+        if given.name in inputs:
+            raise bad_request(f"input '{given.name}' already exists in request")
+        datatype = datatype_of("input", metadata)
+        dims = check_shape(given.name, _dims(given, dims_of(metadata, model), model), limits)
+        size = given.batch_byte_size
         if datatype is not Datatype.BYTES:
-            fixed = header.batch_size * math.prod(dims) * datatype.itemsize
-            if size not in (0, fixed):
+            expected = header.batch_size * math.prod(dims) * datatype.itemsize
+            if size not in (0, expected):
                 raise bad_request(
-                    f"specific batch-byte-size for input '{each.name}' does not match expected "
+                    f"specific batch-byte-size for input '{given.name}' does not match expected "
                     f"byte-size calculated from shape and datatype for model '{model.name}'"
                 )
-            size = fixed
-        place = _place(each)
-        if place is not None:
-            if size not in (0, place.size):
+            size = expected
+        region_ref = _place(given)
+        if region_ref is not None:
+            if size not in (0, region_ref.size):
                 raise bad_request(
-                    f"unexpected shared-memory size {place.size} for input '{each.name}', "
+                    f"unexpected shared-memory size {region_ref.size} for input '{given.name}', "
                     f"expecting {size} for model '{model.name}'"
                 )
             size = 0
-        found[each.name] = Input(each.name, datatype, dims, size, place)
-    return tuple(found.values())
+        inputs[given.name] = Input(given.name, datatype, dims, size, region_ref)
+    return tuple(inputs.values())
 
 
 def _dims(given: Any, expected: Sequence[int], model: ModelMetadata) -> Sequence[int]:
-    """The dimensions of an input, its model's where the request has none."""
+    """Return the dimensions of an input; the model's if the request has none."""
     if not given.dims:
         if any(dimension < 0 for dimension in expected):
             raise bad_request(
@@ -162,7 +169,7 @@ def _dims(given: Any, expected: Sequence[int], model: ModelMetadata) -> Sequence
             )
         return expected
     fits = len(given.dims) == len(expected) and all(
-        one >= 0 and other in (one, -1) for one, other in zip(given.dims, expected, strict=True)
+        size >= 0 and limit in (size, -1) for size, limit in zip(given.dims, expected, strict=True)
     )
     if not fits:
         raise bad_request(
@@ -173,7 +180,7 @@ def _dims(given: Any, expected: Sequence[int], model: ModelMetadata) -> Sequence
 
 
 def check_classes(outputs: Iterable[Output]) -> None:
-    """Classes are found among numbers of some datatypes only."""
+    """Raise BAD_REQUEST for classes of an output whose datatype the servers do not classify."""
     for output in outputs:
         if output.classes and output.datatype not in CLASSIFIED:
             raise bad_request(
@@ -183,12 +190,12 @@ def check_classes(outputs: Iterable[Output]) -> None:
 
 
 def _place(tensor: Any) -> Place | None:
-    """Where in shared memory an input or output of a header is."""
+    """Return the shared memory of an input or output of a header, if any."""
     if not tensor.HasField("shared_memory"):
         return None
-    told = tensor.shared_memory
-    check_region(told.name)
-    return Place(told.name, told.offset, told.byte_size)
+    region = tensor.shared_memory
+    check_region(region.name)
+    return Place(region.name, region.offset, region.byte_size)
 
 
 def _told(dims: Iterable[int]) -> str:

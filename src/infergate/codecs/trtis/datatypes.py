@@ -1,4 +1,4 @@
-"""The datatypes of the legacy API: the numbers and names of its DataType."""
+"""The datatypes of the legacy API: the numbers and names of its DataType enum."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NUMBERS: Final[dict[Datatype, int]] = {
     Datatype.FP64: 12,
     Datatype.BYTES: 13,
 }
-"""BF16 has none."""
+"""BF16 has no number."""
 BY_NUMBER: Final = {number: datatype for datatype, number in NUMBERS.items()}
 INVALID: Final = "TYPE_INVALID"
-"""What the API says of a datatype without a number (0)."""
+"""The name for a datatype without a number (0)."""
 CLASSIFIED: Final = INTEGERS | {Datatype.FP32, Datatype.FP64}
-"""Of whose values the servers find the best classes."""
+"""The datatypes whose values the servers classify."""
 
 
 def legacy_name(datatype: Datatype) -> str:
-    """How the API's messages call ``datatype``."""
+    """Return the name of ``datatype`` in the API's messages."""
     return "TYPE_STRING" if datatype is Datatype.BYTES else f"TYPE_{datatype.value}"

@@ -1,4 +1,7 @@
-"""How gRPC servers are asked and read: ``request_status`` decides, whatever the gRPC status."""
+"""Builds requests to gRPC servers and parses their responses.
+
+``request_status`` in the response decides about success, whatever the gRPC status.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +53,12 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, joined
 
 MOST_FIELDS: Final = 4096
-"""Fields of an answer that tells little more than its status: it has about ten."""
+"""The most fields of a response that contains little more than its status. It has about ten."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> RpcRequest:
-    """Raises UNSUPPORTED for what the API lacks, BAD_REQUEST."""
+    """Return the request for ``operation``. Raises UNSUPPORTED for operations that the API lacks,
+    BAD_REQUEST."""
     try:
         if isinstance(operation, InferRequest):
             assert model is not None
@@ -62,7 +66,7 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> RpcReque
         method, message = _asked(operation)
         return RpcRequest(method, (message.SerializeToString(deterministic=True),))
     except ValueError:
-        raise bad_request("a name in the request is not Unicode text") from None
+        raise bad_request("a name in the request is not valid Unicode") from None
 
 
 def _asked(operation: Operation) -> tuple[str, Any]:
@@ -78,7 +82,7 @@ def _asked(operation: Operation) -> tuple[str, Any]:
             | ModelReadyRequest("")
             | ModelConfigRequest("")
             | ModelStatisticsRequest("")
-        ):  # would ask for all models
+        ):  # an empty name would request all models
             raise GatewayError(Kind.NOT_FOUND, "no model has the name ''")
         case (
             ModelMetadataRequest(model)
@@ -109,14 +113,14 @@ def _memory(operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterReque
         case SharedMemoryUnregisterRequest(name):
             message.unregister.name = name
         case SharedMemoryRegisterRequest(name):
-            asked = message.register
-            asked.name, asked.byte_size = name, operation.size
+            register = message.register
+            register.name, register.byte_size = name, operation.size
             if operation.device is None:
-                asked.system_shared_memory.shared_memory_key = operation.key
-                asked.system_shared_memory.offset = operation.offset
+                register.system_shared_memory.shared_memory_key = operation.key
+                register.system_shared_memory.offset = operation.offset
             else:
-                asked.cuda_shared_memory.device_id = operation.device
-                asked.cuda_shared_memory.raw_handle = operation.handle
+                register.cuda_shared_memory.device_id = operation.device
+                register.cuda_shared_memory.raw_handle = operation.handle
     return message
 
 
@@ -124,7 +128,8 @@ def _infer(operation: InferRequest, model: ModelMetadata) -> Sequence[Buffer]:
     head = pb.InferRequest(
         model_name=operation.model,
         model_version=version_number(operation.model, operation.version),
-        meta_data=write_request(operation, model, schedules=True),  # older servers skip them
+        # servers that do not know priority and timeout ignore these fields
+        meta_data=write_request(operation, model, schedules=True),
     )
     return grpc_infer.message_parts(
         head,
@@ -136,7 +141,7 @@ def _infer(operation: InferRequest, model: ModelMetadata) -> Sequence[Buffer]:
 def parse_response(
     wire: RpcResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Answer:
-    """Raises the backend's error, or BACKEND_GARBAGE."""
+    """Return the response in ``wire``. Raises the backend's error, or BACKEND_GARBAGE."""
     if wire.code:
         raise_status(wire)
     match operation:
@@ -144,7 +149,7 @@ def parse_response(
             try:
                 head, raw = grpc_infer.read_response(wire.message, limits)
             except Malformed as error:
-                raise garbage("the backend's InferResponse cannot be read", str(error)) from None
+                raise garbage("the backend's InferResponse cannot be parsed", str(error)) from None
             check_status(head.request_status, wire.metadata)
             assert model is not None
             allot = grpc_infer.allot_outputs(raw)
@@ -163,10 +168,12 @@ def parse_response(
 
 
 def _read(kind: Any, wire: RpcResponse) -> Any:
-    """The message, whose status is success."""
+    """Return the message. Raises the backend's error unless its status is SUCCESS."""
     try:
         message = parse(kind, joined(wire.message), MOST_FIELDS, MOST_BYTES)
     except Malformed as error:
-        raise garbage(f"the backend's {kind.DESCRIPTOR.name} cannot be read", str(error)) from None
+        raise garbage(
+            f"the backend's {kind.DESCRIPTOR.name} cannot be parsed", str(error)
+        ) from None
     check_status(message.request_status, wire.metadata)
     return message

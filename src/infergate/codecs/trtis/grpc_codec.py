@@ -1,11 +1,11 @@
-"""The legacy gRPC codec: RpcRequest and RpcResponse ⇄ canonical operations and answers.
+"""The legacy gRPC codec: RpcRequest and RpcResponse ⇄ canonical operations and responses.
 
-*Strategy.* The gRPC status is OK whatever happens, ``request_status`` in the answer tells the rest;
-only what is no call of the API ends in a gRPC status. StreamInfer's requests are Infer's, each
-answered in turn. ``grpc_backend`` knows how servers are asked; what is inside messages is common
-to both carriers.
+The gRPC status is OK even for errors: ``request_status`` in the response reports them. Only an
+unknown method or an unreadable message ends with a gRPC error status. The requests of StreamInfer
+are those of Infer, answered in turn. ``grpc_backend`` covers the backend side; the contents of
+messages are shared with HTTP.
 
-Sources: seed specification 004, and what servers and clients of the API put on the wire
+Sources: seed specification 004, and messages captured from servers and clients of the API
 (docs/fidelity-trtis.md).
 """
 
@@ -44,20 +44,21 @@ _SHOWN: Final = 200
 _INFERENCES: Final = (INFER, STREAM_INFER)
 _LATEST: Final = -1
 _MOST_ASKED: Final = 64 * KIB
-"""A request other than an inference: it holds a name or two."""
+"""The largest request other than an inference: it contains a name or two."""
 _INTERNAL: Final = 13
 _UNIMPLEMENTED: Final = 12
 
 
-class _Unreadable(GatewayError):  # noqa: N818 - it says what the message is
-    """The bytes are not the message of the method: the one error that is a gRPC status."""
+class _Unreadable(GatewayError):  # noqa: N818
+    """The bytes are not a message of the method: the only error that is reported as a gRPC
+    status."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(Kind.BAD_REQUEST, f"the message cannot be read: {why}")
+        super().__init__(Kind.BAD_REQUEST, f"the message cannot be parsed: {why}")
 
 
 class TrtisGrpc:
-    """The codec."""
+    """The codec of the legacy gRPC API."""
 
     name: str = "trtis-grpc"
     caps: Capabilities = Capabilities(
@@ -71,40 +72,40 @@ class TrtisGrpc:
         self._options: Final = options
         self._statuses: Final = Statuses(options)
         self._checked: Final = CheckedHeaders()
-        # No server of the old API tells its outputs' datatypes.
+        # No legacy server reports the datatypes of outputs, so `data_type` needs translation.
         self.forwards: bool = not options.data_type
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TrtisGrpc, (self._options,)  # what is remembered stays here
+        return TrtisGrpc, (self._options,)  # without the cache
 
     # ---- towards clients
 
     def peek(self, wire: RpcRequest) -> Peek:
-        """Operation and names, from the top-level fields alone."""
+        """Return the operation and names, from the top-level fields alone."""
         if wire.method in _INFERENCES:
             try:
-                asked = _asked(*grpc_infer.read_names(wire.message))
+                target = _asked(*grpc_infer.read_names(wire.message))
             except Malformed as error:
                 raise _Unreadable(str(error)) from None
-            return Peek(InferRequest, asked.model, asked.version)
+            return Peek(InferRequest, target.model, target.version)
         operation = _other(wire)[0]
         return Peek(type(operation), getattr(operation, "model", ""))
 
     def parse_request(self, wire: RpcRequest, limits: Limits) -> Parsed | Unfinished[Parsed]:
-        """Raises UNSUPPORTED for a method the service lacks, and what is wrong with a message."""
+        """Parse a request. Raises UNSUPPORTED for an unknown method, and errors of the message."""
         if wire.method not in _INFERENCES:
             return Parsed(*_other(wire))
         try:
             head, raw = grpc_infer.read_request(wire.message, limits)
         except Malformed as error:
             raise _Unreadable(str(error)) from None
-        asked = _asked(head.model_name, head.model_version)
+        target = _asked(head.model_name, head.model_version)
         return read_request(
-            head.meta_data, asked, grpc_infer.allot(raw), self._options.level, limits
+            head.meta_data, target, grpc_infer.allot(raw), self._options.level, limits
         )
 
     def build_response(self, answer: Answer, parsed: Parsed) -> RpcResponse:
-        """With ``request_status`` SUCCESS, whatever it says."""
+        """Build a response whose ``request_status`` is SUCCESS."""
         if isinstance(answer, InferResponse):
             assert isinstance(parsed.operation, InferRequest)
             header, raw = write_response(
@@ -115,16 +116,18 @@ class TrtisGrpc:
         method: Method = parsed.reply
         if not isinstance(answer, method.answers):
             raise GatewayError(
-                Kind.UNSUPPORTED, f"the legacy gRPC API cannot tell {type(answer).__name__} here"
+                Kind.UNSUPPORTED,
+                f"the legacy gRPC API has no such response here: {type(answer).__name__}",
             )
-        response = method.response()
-        method.write(response, answer, self._options.server_id)
-        response.request_status.CopyFrom(self._statuses.success())
-        return RpcResponse((response.SerializeToString(deterministic=True),))
+        message = method.response()
+        method.write(message, answer, self._options.server_id)
+        message.request_status.CopyFrom(self._statuses.success())
+        return RpcResponse((message.SerializeToString(deterministic=True),))
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
-        """In ``request_status``; a gRPC status for a method there is not and bytes that are no
-        message. Of an inference the id is told. When to try again is metadata."""
+        """Build the response for ``error``: with a ``request_status``, or, for an unknown method or
+        an unreadable message, with a gRPC status. The response to an inference has its id. The
+        Retry-After value is sent as metadata."""
         if isinstance(error, _Unreadable):
             return RpcResponse(code=_INTERNAL, details="Unable to parse request")
         if wire is None:
@@ -145,55 +148,56 @@ class TrtisGrpc:
         return RpcResponse((message,), metadata=retry_headers(error))
 
     def _refused(self, error: GatewayError, wire: RpcRequest) -> Any:
-        """An InferResponse to as much of ``wire`` as can be read."""
+        """Return an InferResponse to as much of ``wire`` as can be parsed."""
         try:
             model, version = grpc_infer.read_names(wire.message)
             number = grpc_infer.read_id(wire.message)
         except (Malformed, GatewayError):
             model, version, number = "", _LATEST, 0
-        asked = InferRequest(model, _version(version))
-        head = pb.InferResponse(request_status=self._statuses.error(error, asked))
+        target = InferRequest(model, _version(version))
+        head = pb.InferResponse(request_status=self._statuses.error(error, target))
         head.meta_data.id = number
         head.meta_data.SetInParent()
         return head
 
     def numbered(self, wire: RpcResponse) -> RpcResponse:
-        """See Numbering. The status is told once more: protobuf merges it with the first."""
+        """Return ``wire`` with the next request number. The status is appended once more: protobuf
+        merges it with the first."""
         status = pb.InferResponse()
         status.request_status.request_id = self._statuses.number()
         return RpcResponse(
             (*wire.message, status.SerializeToString()), wire.code, wire.details, wire.metadata
         )
 
-    def text_in(self, wire: RpcRequest) -> int:  # noqa: ARG002 - reading the message tells
-        """Nothing is known beforehand."""
+    def text_in(self, wire: RpcRequest) -> int:  # noqa: ARG002
+        """Return 0: the cost is known only while the message is read."""
         return 0
 
     def json_in(self, wire: RpcRequest | RpcResponse, most: int) -> int:  # noqa: ARG002
-        """There is none."""
+        """Return 0: there is no JSON."""
         return 0
 
     def text_forwarded(self, wire: RpcResponse, asked: RpcRequest) -> int:  # noqa: ARG002
-        """Nothing is compressed."""
+        """Return 0: nothing is compressed."""
         return 0
 
     def text_out(self, answer: Answer, parsed: Parsed) -> int:
-        """Classes and shapes, in the units of JSON's bytes."""
+        """Return the cost of classes and shapes, in bytes of JSON that cost as much."""
         if not isinstance(answer, InferResponse):
             return 0
         return written_text(answer.outputs, parsed.reply.outputs)
 
     def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
-        """Headers are short, tensors are not copied."""
+        """Return the bounds: headers are short, and tensors are not copied."""
         return 0, self.text_out(answer, parsed)
 
     def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
-        """Shapes, in the units of JSON's bytes."""
+        """Return the cost of shapes, in bytes of JSON that cost as much."""
         del profile
         return written_text(operation.inputs, ())
 
     def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
-        """As of ``size_out``."""
+        """Return the same as ``backend_text_bytes``."""
         return self.text_to_backend(operation, profile)
 
     # ---- towards backends
@@ -201,7 +205,7 @@ class TrtisGrpc:
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest:
-        """Raises UNSUPPORTED for what the API lacks."""
+        """Build the request to a backend. Raises UNSUPPORTED for operations that the API lacks."""
         del profile
         return grpc_backend.build_request(operation, model)
 
@@ -212,27 +216,27 @@ class TrtisGrpc:
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> Answer:
-        """Raises the backend's error, or BACKEND_GARBAGE."""
+        """Parse a backend's response. Raises the backend's error, or BACKEND_GARBAGE."""
         try:
             return grpc_backend.parse_response(wire, operation, limits, model)
         except GatewayError as error:
             return unknown_is_not_ready(error, operation)
 
-    # ---- where both sides speak it
+    # ---- pass-through
 
     def shield(self, wire: RpcRequest, limits: Limits) -> RpcRequest | Unfinished[RpcRequest]:
-        """Raises what is wrong with an inference; any other request passes once it is read."""
+        """Validate an inference; any other request is only parsed."""
         if wire.method not in _INFERENCES:
             self.parse_request(wire, limits)
             return wire
         try:
-            asked = _asked(*grpc_infer.read_names(wire.message))
-            return grpc_forwarding.check(wire, asked, self._checked, self._options.level, limits)
+            target = _asked(*grpc_infer.read_names(wire.message))
+            return grpc_forwarding.check(wire, target, self._checked, self._options.level, limits)
         except Malformed as error:
             raise _Unreadable(str(error)) from None
 
     def sequence(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
-        """By the correlation id."""
+        """Return the correlation id."""
         try:
             return grpc_forwarding.sequence(wire, limits)
         except Malformed as error:
@@ -241,7 +245,8 @@ class TrtisGrpc:
     def readdress(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
-        """None where releases of the server differ in what they make of it."""
+        """Return the request for the backend; None if server releases interpret the message
+        differently."""
         del profile
         try:
             return grpc_forwarding.readdress(wire, model, version)
@@ -251,17 +256,18 @@ class TrtisGrpc:
     def relabel(
         self, wire: RpcResponse, asked: RpcRequest, model: str, version: str, limits: Limits
     ) -> RpcResponse:
-        """Raises the backend's error, or BACKEND_GARBAGE."""
+        """Return the response for the client. Raises the backend's error, or BACKEND_GARBAGE."""
         success = self._statuses.success
         return grpc_forwarding.relabel(wire, asked, model, version, limits, success)
 
 
 def _asked(model: str, version: int) -> InferRequest:
-    """The model and version asked for. Raises NOT_FOUND for a version there cannot be: the servers
-    take 0, which is what a client sends that sets none, for one."""
+    """Return the requested model and version. Raises NOT_FOUND for a version that cannot exist. The
+    servers treat 0, the value of an unset field, as such a version."""
     if version < 1 and version != _LATEST:
         raise GatewayError(
-            Kind.NOT_FOUND, f"model '{model[:_SHOWN]}' has no version {version}; -1 is the latest"
+            Kind.NOT_FOUND,
+            f"model '{model[:_SHOWN]}' has no version {version}; use -1 for the latest",
         )
     return InferRequest(model, _version(version))
 
@@ -273,10 +279,10 @@ def _version(number: int) -> str:
 def _other(wire: RpcRequest) -> tuple[Operation, Method]:
     method = BY_PATH.get(wire.method)
     if method is None:
-        raise GatewayError(Kind.UNSUPPORTED, f"method {wire.method} is not served")
+        raise GatewayError(Kind.UNSUPPORTED, f"method {wire.method} is not supported")
     if size(wire.message) > _MOST_ASKED:
         raise GatewayError(
-            Kind.TOO_LARGE, f"the message to {wire.method} is over {_MOST_ASKED} bytes"
+            Kind.TOO_LARGE, f"the message to {wire.method} is larger than {_MOST_ASKED} bytes"
         )
     try:
         return method.read(method.request.FromString(joined(wire.message))), method
@@ -285,6 +291,6 @@ def _other(wire: RpcRequest) -> tuple[Operation, Method]:
 
 
 def make(options: Mapping[str, Any]) -> TrtisGrpc:
-    """The codec with ``level``, ``server_id`` and ``data_type`` from ``options``. Raises
+    """Return the codec for the options ``level``, ``server_id`` and ``data_type``. Raises
     ValueError."""
     return TrtisGrpc(read_options(options))

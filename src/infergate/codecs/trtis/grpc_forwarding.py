@@ -1,6 +1,7 @@
-"""Legacy gRPC on both sides: the message goes on, its tensors untouched.
+"""Pass-through between legacy gRPC clients and servers: messages are forwarded with their tensors
+unchanged.
 
-The rules are those of ``http_forwarding``; only where the header lies differs.
+The rules are those of ``http_pass_through``; only the position of the header differs.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _FIELDS_PER_TENSOR: Final = 4
 
 @dataclass(slots=True)
 class CheckedRpc(RpcRequest):
-    """An inference that passed; ``id`` is its own, 0 where it has none."""
+    """A validated inference. ``id`` is the client's; 0 if it has none."""
 
     header: CheckedHeader | None = None
     names: tuple[str, str] = ("", "")
@@ -64,47 +65,49 @@ class CheckedRpc(RpcRequest):
     id: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """With what an answer is checked by (Rule 2); answers that are remembered stay here."""
-        known = None if self.header is None else replace(self.header, answers={})
-        told = (self.method, self.message, self.metadata, known, self.names, self.unfinished)
-        return CheckedRpc, (*told, self.id)
+        """Pickle what is needed to validate a response (Rule 2), without the cached responses."""
+        header = None if self.header is None else replace(self.header, answers={})
+        arguments = (self.method, self.message, self.metadata, header, self.names, self.unfinished)
+        return CheckedRpc, (*arguments, self.id)
 
 
 def check(
     wire: RpcRequest, asked: InferRequest, headers: CheckedHeaders, level: Level, limits: Limits
 ) -> Unfinished[RpcRequest]:
-    """``wire``, an inference of the model ``asked`` for, to be checked with the model's metadata.
-    Raises Malformed, BAD_REQUEST."""
+    """Return ``wire``, an inference of ``target``, to be validated with the model's metadata.
+
+    Raises MalformedMessageError, BAD_REQUEST.
+    """
     head, raw = grpc_infer.split_request(wire.message, limits)
-    told, number = _cut_id(_only(head, _REQUEST_HEADER, _MODEL)[0], limits)
-    key = None if told is None else (told, asked.model, asked.version)
+    header_bytes, number = _cut_id(_only(head, _REQUEST_HEADER, _MODEL)[0], limits)
+    key = None if header_bytes is None else (header_bytes, asked.model, asked.version)
     entry = headers.find(key)
-    unread = partial(_unfinished, head, raw, asked, level, limits)
-    read = unread() if entry is None else None
+    parse = partial(_unfinished, head, raw, asked, level, limits)
+    parsed_request = parse() if entry is None else None
 
     def finish(metadata: ModelMetadata) -> RpcRequest:
-        known, id_ = entry, number
+        validated, id_ = entry, number
         if (
-            known is not None
-            and known.fits(metadata, limits)
-            and tuple(map(len, raw[: len(known.sizes)])) == known.sizes
+            validated is not None
+            and validated.fits(metadata, limits)
+            and tuple(map(len, raw[: len(validated.sizes)])) == validated.sizes
         ):
-            if known.strings:
-                known.check_strings(raw)
+            if validated.strings:
+                validated.check_strings(raw)
         else:
             try:
-                header, unfinished = read or unread()
+                header, unfinished = parsed_request or parse()
             except Malformed as error:
-                raise bad_request(f"the message cannot be read: {error}") from None
+                raise bad_request(f"the message cannot be parsed: {error}") from None
             parsed = unfinished.finish(metadata)
-            known, id_ = headers.add(key, header, parsed, metadata, limits), header.id
+            validated, id_ = headers.add(key, header, parsed, metadata, limits), header.id
         return CheckedRpc(
             wire.method,
             wire.message,
             wire.metadata,
-            known,
+            validated,
             (asked.model, asked.version),
-            unread,
+            parse,
             id_,
         )
 
@@ -119,38 +122,39 @@ def _unfinished(
 
 
 def _cut_id(header: memoryview | None, limits: Limits) -> tuple[bytes | None, int]:
-    """``header`` without its id, and that; None where it is too long to be remembered. Raises
-    Malformed."""
+    """Return ``header`` without its id, and the id. The header is None if it is too long to be
+    cached. Raises MalformedMessageError."""
     if header is None or len(header) > MAX_KEY_LENGTH:
         return None, 0
     kept: list[memoryview] = []
-    number = 0
-    for each in fields(header, _FIELDS_PER_TENSOR * limits.tensors):
-        if each.number == _ID and each.wire_type == VARINT:
-            number = varint(header, each.value, VARINT_BYTES)[0] % 2**64
+    id_ = 0
+    for field in fields(header, _FIELDS_PER_TENSOR * limits.tensors):
+        if field.number == _ID and field.wire_type == VARINT:
+            id_ = varint(header, field.value, VARINT_BYTES)[0] % 2**64
         else:
-            kept.append(header[each.start : each.end])
-    return b"".join(kept), number
+            kept.append(header[field.start : field.end])
+    return b"".join(kept), id_
 
 
 def _only(head: Buffer, number: int, other: int) -> tuple[memoryview | None, memoryview]:
-    """The field ``number`` of ``head``, None where it is not there just once, and all fields
-    ``other`` together, which protobuf merges. Raises Malformed."""
+    """Return the field ``number`` of ``head``, or None unless it occurs exactly once, and the
+    contents of all fields ``merged_number``, which protobuf merges. Raises
+    MalformedMessageError."""
     view = memoryview(head)
     found: list[memoryview] = []
-    others: list[memoryview] = []
+    merged: list[memoryview] = []
     for field in fields(view, grpc_infer.MOST_FIELDS):
         if field.wire_type == DELIMITED:
             if field.number == number:
                 found.append(view[field.value : field.end])
             elif field.number == other:
-                others.append(view[field.value : field.end])
-    rest = others[0] if len(others) == 1 else memoryview(b"".join(others))
-    return found[0] if len(found) == 1 else None, rest
+                merged.append(view[field.value : field.end])
+    contents = merged[0] if len(merged) == 1 else memoryview(b"".join(merged))
+    return found[0] if len(found) == 1 else None, contents
 
 
 def sequence(wire: RpcRequest, limits: Limits) -> SequenceId | None:
-    """The sequence that ``wire`` belongs to. Raises Malformed."""
+    """Return the sequence that ``wire`` belongs to. Raises MalformedMessageError."""
     if isinstance(wire, CheckedRpc) and wire.header is not None:
         return wire.header.sequence
     head, _ = grpc_infer.split_request(wire.message, limits)
@@ -158,8 +162,8 @@ def sequence(wire: RpcRequest, limits: Limits) -> SequenceId | None:
 
 
 def readdress(wire: RpcRequest, model: str, version: str) -> RpcRequest | None:
-    """``wire`` to another model. None where it is to be translated. Raises Malformed,
-    BAD_REQUEST."""
+    """Return ``wire`` for another model; None if it must be translated. Raises
+    MalformedMessageError, BAD_REQUEST."""
     if isinstance(wire, CheckedRpc) and wire.header is not None:
         if not wire.header.forwards:
             return None
@@ -171,7 +175,7 @@ def readdress(wire: RpcRequest, model: str, version: str) -> RpcRequest | None:
     return RpcRequest(INFER, [names, *rest])
 
 
-def relabel(  # noqa: PLR0913, PLR0917 - those of a codec, and the gateway's status
+def relabel(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     wire: RpcResponse,
     asked: RpcRequest,
     model: str,
@@ -179,8 +183,11 @@ def relabel(  # noqa: PLR0913, PLR0917 - those of a codec, and the gateway's sta
     limits: Limits,
     status: Callable[[], Any],
 ) -> RpcResponse:
-    """The backend's answer, of ``model`` and ``version`` where these are not empty, with the
-    gateway's own ``status``. Raises the backend's error, or BACKEND_GARBAGE."""
+    """Return the backend's response as the response to ``request``, with the gateway's own status.
+
+    ``model`` and ``version`` replace the backend's where they are not empty. Raises the backend's
+    error, or BACKEND_GARBAGE.
+    """
     if wire.code:
         raise_status(wire)
     try:
@@ -188,7 +195,7 @@ def relabel(  # noqa: PLR0913, PLR0917 - those of a codec, and the gateway's sta
             return _answered(wire, asked, (model, version), limits, status)
         return _relayed(wire, model, version, limits, status)
     except (Malformed, DecodeError) as error:
-        raise garbage("the backend's InferResponse cannot be read", str(error)) from None
+        raise garbage("the backend's InferResponse cannot be parsed", str(error)) from None
 
 
 def _answered(
@@ -198,41 +205,48 @@ def _answered(
     limits: Limits,
     status: Callable[[], Any],
 ) -> RpcResponse:
-    """Rule 2."""
-    entry, unfinished = asked.header, asked.unfinished
+    """Build the response to a validated request (Rule 2)."""
+    entry, parse = asked.header, asked.unfinished
     assert entry is not None
-    assert unfinished is not None
+    assert parse is not None
     rest, entries = grpc_infer.split_response(wire.message, limits)
     header, code = _only(rest, _ANSWER_HEADER, _STATUS)
-    told, _ = _cut_id(header, limits)
-    answer = None if told is None else entry.answers.get((told, *names))
-    if answer is not None and tuple(map(len, entries)) == answer.sizes:
+    header_bytes, _ = _cut_id(header, limits)
+    validated = None if header_bytes is None else entry.answers.get((header_bytes, *names))
+    if validated is not None and tuple(map(len, entries)) == validated.sizes:
         check_status(pb.RequestStatus.FromString(code), wire.metadata)
         raw: Sequence[Buffer] = entries
     else:
         head = grpc_infer.parse_answer_head(rest, limits)
         check_status(head.request_status, wire.metadata)
-        parsed = unfinished()[1].finish(entry.metadata)
+        parsed = parse()[1].finish(entry.metadata)
         allot = grpc_infer.allot_outputs(entries)
-        answer, raw, repeats = read_answer(head.meta_data, allot, parsed, entry, names)
-        written = answer.header.SerializeToString(deterministic=True)
-        answer = replace(answer, header=written)
-        if repeats and told is not None:
-            entry.remember((told, *names), answer)
-    ours = status().SerializeToString(deterministic=True)
-    text = answer.header
+        validated, raw, is_cacheable = read_answer(head.meta_data, allot, parsed, entry, names)
+        written = validated.header.SerializeToString(deterministic=True)
+        validated = replace(validated, header=written)
+        if is_cacheable and header_bytes is not None:
+            entry.remember((header_bytes, *names), validated)
+    status_bytes = status().SerializeToString(deterministic=True)
+    client_header = validated.header
     if asked.id:
-        text += pb.InferResponseHeader(id=asked.id).SerializeToString()
+        client_header += pb.InferResponseHeader(id=asked.id).SerializeToString()
     parts: list[Buffer] = [
-        b"".join((prefix(_STATUS, len(ours)), ours, prefix(_ANSWER_HEADER, len(text)), text))
+        b"".join(
+            (
+                prefix(_STATUS, len(status_bytes)),
+                status_bytes,
+                prefix(_ANSWER_HEADER, len(client_header)),
+                client_header,
+            )
+        )
     ]
-    return RpcResponse(grpc_infer.add_raw(parts, grpc_infer.RAW_OUTPUT, answer.data(raw)))
+    return RpcResponse(grpc_infer.add_raw(parts, grpc_infer.RAW_OUTPUT, validated.data(raw)))
 
 
 def _relayed(
     wire: RpcResponse, model: str, version: str, limits: Limits, status: Callable[[], Any]
 ) -> RpcResponse:
-    """Rule 3."""
+    """Relay the response to a request that was not validated (Rule 3)."""
     head, raw = grpc_infer.read_response(wire.message, limits)
     check_status(head.request_status, wire.metadata)
     if model:

@@ -1,10 +1,9 @@
-"""InferRequest and InferResponse of gRPC: their raw data apart from the rest.
+"""The gRPC messages InferRequest and InferResponse, with the raw data separate from the rest.
 
-*Strategy.* Tensors are memoryviews of the message on the way in and message parts on the way out
-(``protos.scan``); only the rest goes through the protobuf runtime.
-
-*Rule.* What the runtime makes of a message is many times its size, so the fields of the rest are
-counted first (``protos.parsing``).
+Tensors are memoryviews of the incoming message, and parts of the outgoing message
+(``protos.wire_scanner``); only the rest is parsed by the protobuf runtime. The runtime's objects
+are many times as large as the message, so the fields are counted before it parses them
+(``protos.bounded_parser``).
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ from infergate.core.wire import joined
 RAW_INPUT: Final = 4
 RAW_OUTPUT: Final = 3
 MOST_HEAD: Final = 4 * MIB
-"""A message without raw data. Parsing it holds the interpreter about 6 ms a MiB."""
+"""The largest message without raw data. Parsing it holds the interpreter for about 6 ms per MiB."""
 MOST_FIELDS: Final = 24 * KIB
-"""Fields of one request that are ever looked at: at most 50 ms of the interpreter's time."""
+"""The most fields of a request that are scanned, which takes up to 50 ms of interpreter time."""
 MOST_ANSWER_FIELDS: Final = MOST_FIELDS + 4 * MOST_CLASSES
-"""Fields of one response: a class has three, and is one."""
+"""The most fields of a response: a class is a field and has three."""
 _FEW: Final = 16
-"""Fields beside raw data: there are three."""
+"""Fields besides raw data. There are three."""
 
 
 def read_names(message: Sequence[Buffer]) -> tuple[str, int]:
-    """``model_name`` and ``model_version`` (fields 1 and 2), of each the last. Raises Malformed;
-    BAD_REQUEST for a name of over ``MAX_NAME`` bytes."""
+    """Return ``model_name`` and ``model_version`` (fields 1 and 2); of a repeated field, the last.
+    Raises MalformedMessageError, and BAD_REQUEST for a name longer than ``MAX_NAME_BYTES``."""
     data = joined(message)
     model, version = "", 0
     for number, wire_type, _, value, end in fields(data, MOST_FIELDS):
@@ -65,24 +64,24 @@ def read_names(message: Sequence[Buffer]) -> tuple[str, int]:
 
 
 def read_id(message: Sequence[Buffer]) -> int:
-    """``meta_data.id`` (field 5 of 3). Raises Malformed."""
-    found = 0
+    """Return ``meta_data.id`` (field 5 of field 3). Raises MalformedMessageError."""
+    id_ = 0
     data = memoryview(joined(message))
     allowance = Allowance(MOST_FIELDS)
     for field in counted(data, allowance):
         if field.number == 3 and field.wire_type == DELIMITED:
             header = data[field.value : field.end]
-            for inner in counted(header, allowance):
-                if inner.number == 5 and inner.wire_type == VARINT:
-                    found = _uint64(header, inner.value)
-    return found
+            for header_field in counted(header, allowance):
+                if header_field.number == 5 and header_field.wire_type == VARINT:
+                    id_ = _uint64(header, header_field.value)
+    return id_
 
 
 def _text(value: Buffer) -> str:
     try:
         return str(value, "utf-8")
     except UnicodeDecodeError:
-        raise Malformed("a text is not UTF-8") from None
+        raise Malformed("a string is not UTF-8") from None
 
 
 def _uint64(data: Buffer, position: int) -> int:
@@ -90,51 +89,57 @@ def _uint64(data: Buffer, position: int) -> int:
 
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
-    """An InferRequest without its raw data, and that. Raises Malformed."""
+    """Return an InferRequest without its raw data, and the raw data. Raises
+    MalformedMessageError."""
     head, raw = split_request(message, limits)
     return parse_head(head), raw
 
 
 def split_request(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, list[memoryview]]:
-    """The bytes of an InferRequest without its raw data, and that. Raises Malformed."""
+    """Return the bytes of an InferRequest without its raw data, and the raw data. Raises
+    MalformedMessageError."""
     return _split(message, RAW_INPUT, limits)
 
 
 def parse_head(head: Buffer) -> Any:
-    """An InferRequest from its bytes without raw data. Raises Malformed."""
+    """Parse an InferRequest without raw data. Raises MalformedMessageError."""
     return parse(InferRequest, head, MOST_FIELDS, MOST_HEAD)
 
 
 def read_response(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
-    """An InferResponse without its raw data, and that. Raises Malformed."""
+    """Return an InferResponse without its raw data, and the raw data. Raises
+    MalformedMessageError."""
     head, raw = split_response(message, limits)
     return parse_answer_head(head, limits), raw
 
 
 def split_response(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, list[memoryview]]:
-    """The bytes of an InferResponse without its raw data, and that. Raises Malformed."""
+    """Return the bytes of an InferResponse without its raw data, and the raw data. Raises
+    MalformedMessageError."""
     return _split(message, RAW_OUTPUT, limits)
 
 
 def parse_answer_head(head: Buffer, limits: Limits) -> Any:
-    """An InferResponse from its bytes without raw data. Raises Malformed, and CostlyError."""
+    """Parse an InferResponse without raw data. Raises MalformedMessageError, NeedsOffloadError."""
     return parse(InferResponse, head, MOST_ANSWER_FIELDS, MOST_HEAD, loop_bound(limits))
 
 
 def _split(message: Sequence[Buffer], raw: int, limits: Limits) -> tuple[Buffer, list[memoryview]]:
     rest, entries = split(joined(message), raw, 2 * limits.tensors + _FEW)
     if len(rest) > MOST_HEAD:
-        raise Malformed(f"it has {len(rest)} bytes beside raw data, the limit is {MOST_HEAD}")
+        raise Malformed(f"it has {len(rest)} bytes besides raw data, the limit is {MOST_HEAD}")
     return rest, entries
 
 
 def message_parts(head: Any, number: int, raw: Iterable[Buffer]) -> list[Buffer]:
-    """The parts of ``head`` and a raw entry for each of ``raw``, in field ``number``; no copy."""
+    """Return the parts of ``head`` and of a field ``raw_number`` for each of ``raw``, without
+    copying."""
     return add_raw([head.SerializeToString(deterministic=True)], number, raw)
 
 
 def add_raw(parts: list[Buffer], number: int, raw: Iterable[Buffer]) -> list[Buffer]:
-    """``parts`` of a message, and a raw entry for each of ``raw``, in field ``number``; no copy."""
+    """Append a field ``raw_number`` for each of ``raw`` to ``parts``, without copying, and return
+    ``parts``."""
     for entry in raw:
         parts.append(prefix(number, len(entry)))
         if len(entry):
@@ -143,30 +148,31 @@ def add_raw(parts: list[Buffer], number: int, raw: Iterable[Buffer]) -> list[Buf
 
 
 def allot(raw: Sequence[Buffer]) -> Allot:
-    """An entry for each input that is not in shared memory; what is over is left, as the servers
-    do."""
+    """Return a splitter that assigns an entry to each input that is not in shared memory. Excess
+    entries are ignored, as by the servers."""
     return partial(_allotted, raw)
 
 
 def _allotted(raw: Sequence[Buffer], inputs: Sequence[Input], model: str) -> Sequence[Buffer]:
-    here = [each for each in inputs if each.place is None]
-    for index, each in enumerate(here):
+    in_message = [tensor for tensor in inputs if tensor.place is None]
+    for index, tensor in enumerate(in_message):
         if index >= len(raw):
             raise bad_request(
                 f"expected tensor data for at least {index} inputs but got only {len(raw)} "
                 f"sets of data for model '{model}'"
             )
-        if len(raw[index]) != each.size:
+        if len(raw[index]) != tensor.size:
             raise bad_request(
-                f"unexpected size {len(raw[index])} for input '{each.name}', expecting "
-                f"{each.size} for model '{model}'"
+                f"unexpected size {len(raw[index])} for input '{tensor.name}', expecting "
+                f"{tensor.size} for model '{model}'"
             )
     entries = iter(raw)
-    return [next(entries) if each.place is None else b"" for each in inputs]
+    return [next(entries) if tensor.place is None else b"" for tensor in inputs]
 
 
 def allot_outputs(raw: Sequence[Buffer]) -> infer_response.Allot:
-    """An entry for each output, empty where its classes are in the header."""
+    """Return a splitter that assigns an entry to each output, which is empty for an output whose
+    classes are in the header."""
 
     def entries(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         if len(raw) != len(sizes):

@@ -1,11 +1,11 @@
-"""How HTTP servers are asked and read.
+"""Builds requests to HTTP servers and parses their responses.
 
-*Rule 1.* NV-Status decides; but for health, where the HTTP status alone does.
-*Rule 2.* The body is cut by NV-InferResponse. What follows the raw data, the header once more, is
-asked for in binary, as the real client does, and looked at only for classes that NV-InferResponse
-leaves out (v1.0 to 1.4).
-*Rule 3.* The servers close the connection without a word on a header of over 8190 bytes, so that is
-refused here.
+*Rule 1.* NV-Status decides about success; only for health, the HTTP status does.
+*Rule 2.* The body is split by NV-InferResponse. Servers repeat the header after the raw data; it is
+requested in binary, as the real client does, and only used for classes that NV-InferResponse omits
+(v1.0 to 1.4), or as a faster form of a long header.
+*Rule 3.* Servers close the connection without a response on a header over 8190 bytes, so such a
+request is rejected here.
 """
 
 from __future__ import annotations
@@ -55,16 +55,17 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, joined
 
 LONGEST_HEADER: Final = 8190
-"""Bytes of NV-InferRequest's value that the servers take (8192 they do not)."""
+"""The longest NV-InferRequest that servers accept, in bytes (8192 is too long)."""
 LONGEST_TEXT: Final = 128 * 1024
-"""Characters of a header that is read as text, which holds the interpreter about 1 ms a KiB."""
+"""The longest header that is parsed as text, in characters. Parsing holds the interpreter for about
+1 ms per KiB."""
 _SIZES: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|batch_byte_size: (\d{1,20}+)')
 BINARY: Final = "format=binary"
 _SHOWN: Final = 200
 _STATUS: Final = STATUS.lower()
 _SUCCESS: Final = re.compile(r'code: SUCCESS(?: server_id: "[^"\\]*+")?+(?: request_id: \d++)?+')
-"""NV-Status as servers print it: its number differs each time, so reading it would never be
-remembered."""
+"""NV-Status as servers print it for success. Its number differs each time, so parsing it would not
+be cached."""
 _KINDS: Final = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
@@ -73,11 +74,13 @@ _KINDS: Final = {
     503: Kind.NO_BACKEND,
     504: Kind.TIMEOUT,
 }
-"""Of an answer without NV-Status, which then comes from a proxy, or no handler was reached."""
+"""The error kinds of responses without NV-Status, which come from a proxy, or from a server that
+reached no handler."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
-    """Raises UNSUPPORTED for what the API lacks, BAD_REQUEST and TOO_LARGE."""
+    """Return the request for ``operation``. Raises UNSUPPORTED for operations that the API lacks,
+    BAD_REQUEST, TOO_LARGE."""
     match operation:
         case InferRequest():
             assert model is not None
@@ -120,7 +123,7 @@ def _infer(operation: InferRequest, model: ModelMetadata) -> HttpRequest:
         raise GatewayError(
             Kind.TOO_LARGE,
             f"the names and shapes of this inference take {len(header)} bytes of the header "
-            f"NV-InferRequest, and the backend's servers take {LONGEST_HEADER}",
+            f"NV-InferRequest; the backend's servers accept {LONGEST_HEADER}",
         )
     return HttpRequest(
         "POST",
@@ -134,7 +137,7 @@ def _infer(operation: InferRequest, model: ModelMetadata) -> HttpRequest:
 def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Answer:
-    """Raises the backend's error, or BACKEND_GARBAGE."""
+    """Return the response in ``wire``. Raises the backend's error, or BACKEND_GARBAGE."""
     if isinstance(operation, InferRequest):
         header = check_inference(wire)
         assert model is not None
@@ -156,25 +159,25 @@ def parse_response(
 
 
 def check_inference(wire: HttpResponse) -> str:
-    """NV-InferResponse of an answer that is a success. Raises the backend's error, or
+    """Return NV-InferResponse of a successful response. Raises the backend's error, or
     BACKEND_GARBAGE."""
     headers = {name.lower(): value for name, value in wire.headers.items()}
     if wire.status == 400 and _STATUS not in headers:
         raise GatewayError(
             Kind.BAD_REQUEST,
-            "the legacy server cannot read what was asked",
+            "the legacy server cannot parse the request",
             origin=Origin.BACKEND,
         )
     if wire.status != 200 or _SUCCESS.fullmatch(headers.get(_STATUS, "")) is None:
         _check(wire, headers)
-    told = headers.get(ANSWERS.lower())
-    if told is None:
-        raise garbage(f"the backend's answer has no {ANSWERS}")
-    return told
+    header_text = headers.get(ANSWERS.lower())
+    if header_text is None:
+        raise garbage(f"the backend's response has no {ANSWERS}")
+    return header_text
 
 
 def _health(wire: HttpResponse, headers: dict[str, str]) -> Health:
-    """Not ready is a 400 whose NV-Status says SUCCESS."""
+    """Parse a health response: not ready is HTTP 400 with an NV-Status of SUCCESS."""
     if wire.status != 200:
         check_status(_status(wire, headers), headers)
     return Health(ok=wire.status == 200)
@@ -187,8 +190,8 @@ def _check(wire: HttpResponse, headers: dict[str, str]) -> None:
 
 
 def _status(wire: HttpResponse, headers: dict[str, str]) -> Any:
-    told = headers.get(_STATUS)
-    if told is None:
+    value = headers.get(_STATUS)
+    if value is None:
         body = bytes(joined(wire.body)[: 4 * _SHOWN]).decode("utf-8", "replace")
         raise GatewayError(
             _kind(wire.status),
@@ -197,7 +200,7 @@ def _status(wire: HttpResponse, headers: dict[str, str]) -> Any:
             detail=body[:_SHOWN],
             retry_after=retry_seconds(headers),
         )
-    return _read(RequestStatus, STATUS, told)
+    return _read(RequestStatus, STATUS, value)
 
 
 def _kind(status: int) -> Kind:
@@ -208,11 +211,11 @@ def _kind(status: int) -> Kind:
 
 def _read(kind: Any, name: str, told: str) -> Any:
     if len(told) > LONGEST_TEXT:
-        raise garbage(f"the backend's {name} is of {len(told)} bytes, the limit is {LONGEST_TEXT}")
+        raise garbage(f"the backend's {name} has {len(told)} bytes, the limit is {LONGEST_TEXT}")
     try:
         return text.read(kind, told)
     except ValueError as error:
-        raise garbage(f"the backend's {name} cannot be read", str(error)[:_SHOWN]) from None
+        raise garbage(f"the backend's {name} cannot be parsed", str(error)[:_SHOWN]) from None
 
 
 def _inference(
@@ -227,35 +230,38 @@ def _inference(
 
 
 def read_answer(told: str, body: Sequence[Buffer], form: Form, limits: Limits) -> tuple[Any, int]:
-    """NV-InferResponse, not to be changed, and how many bytes of ``body`` are tensors. Classes that
-    it leaves out (v1.0 to 1.4) are in what follows them, which is of ``form``. Raises
-    BACKEND_GARBAGE, and CostlyError on the event loop."""
+    """Parse NV-InferResponse. Return the header, which must not be modified, and how many bytes of
+    ``body`` are tensors.
+
+    Classes that NV-InferResponse omits (v1.0 to 1.4) are in the header after the tensors, which is
+    in ``body_format``. Raises BACKEND_GARBAGE, and NeedsOffloadError on the event loop.
+    """
     if form is Form.BINARY and len(told) > text.LONGEST_REMEMBERED:
-        found = _repeated(told, memoryview(joined(body)), limits)
-        if found is not None:
-            return found
+        parsed = _repeated(told, memoryview(joined(body)), limits)
+        if parsed is not None:
+            return parsed
     check_loop(limits, len(told), text.LONGEST_ON_LOOP)
     header = _read(InferResponseHeader, ANSWERS, told)
-    length = sum(each.raw.batch_byte_size for each in header.output)
-    if any(not each.HasField("raw") and not each.batch_classes for each in header.output):
+    length = sum(output.raw.batch_byte_size for output in header.output)
+    if any(not output.HasField("raw") and not output.batch_classes for output in header.output):
         header = _trailer(memoryview(joined(body))[length:], header, form, limits)
     return header, length
 
 
 def _repeated(told: str, body: memoryview, limits: Limits) -> tuple[Any, int] | None:
-    """What ``read_answer`` makes of ``told``, read from behind the tensors in ``body``, where it
-    stands once more in binary: in a thousandth of the time. None where it does not."""
+    """Parse the binary copy of ``header_text`` after the tensors in ``body``, in a thousandth of
+    the time. Return the same as ``parse_infer_header``; None if there is no such copy."""
     length = sum(int(number) for number in _SIZES.findall(told) if number)
     try:
         header = _parse(body[length:], limits)
     except Malformed:
         return None
-    sizes = sum(each.raw.batch_byte_size for each in header.output)
-    return (header, length) if header.output and sizes == length else None
+    total = sum(output.raw.batch_byte_size for output in header.output)
+    return (header, length) if header.output and total == length else None
 
 
 def _trailer(data: memoryview, header: Any, form: Form, limits: Limits) -> Any:
-    """The header once more; as it was where there is none."""
+    """Return the header that follows the tensors, or ``header`` if there is none."""
     if not len(data):
         return header
     try:
@@ -272,17 +278,18 @@ def _parse(data: memoryview, limits: Limits) -> Any:
 
 
 def allot(body: memoryview) -> Allot:
-    """The outputs' data, one after another, from ``body``; not copied."""
+    """Return a splitter that takes the data of the outputs one after another from ``body``, without
+    copying."""
 
     def slices(sizes: Sequence[int | None]) -> Sequence[Buffer]:
-        found: list[Buffer] = []
+        outputs: list[Buffer] = []
         position = 0
         for size in sizes:
             end = position + (size or 0)
             if end > len(body):
-                raise garbage(f"{ANSWERS} tells of {end} bytes or more, the body has {len(body)}")
-            found.append(body[position:end])
+                raise garbage(f"{ANSWERS} describes at least {end} bytes, the body has {len(body)}")
+            outputs.append(body[position:end])
             position = end
-        return found
+        return outputs
 
     return slices

@@ -1,10 +1,10 @@
-"""The legacy HTTP codec: HttpRequest and HttpResponse ⇄ canonical operations and answers.
+"""The legacy HTTP codec: HttpRequest and HttpResponse ⇄ canonical operations and responses.
 
-*Strategy.* The path tells the operation (``paths``), NV-InferRequest the tensors' names and shapes,
-the model's metadata their datatypes. ``http_frontend`` knows how clients are answered,
-``http_backend`` how servers are asked; the rest is common to both carriers.
+The path determines the operation (``http_paths``), NV-InferRequest the names and shapes of the
+tensors, and the model's metadata their datatypes. ``http_frontend`` covers the client side,
+``http_backend`` the backend side; the rest is shared with gRPC.
 
-Sources: seed specification 004, and what servers and clients of the API put on the wire
+Sources: seed specification 004, and messages captured from servers and clients of the API
 (docs/fidelity-trtis.md).
 """
 
@@ -49,7 +49,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, joined
 
 
 class TrtisHttp:
-    """The codec."""
+    """The codec of the legacy HTTP API."""
 
     name: str = "trtis-http"
     caps: Capabilities = Capabilities(
@@ -63,24 +63,25 @@ class TrtisHttp:
         self._options: Final = options
         self._statuses: Final = Statuses(options)
         self._checked: Final = CheckedHeaders()
-        # No server of the old API tells its outputs' datatypes.
+        # No legacy server reports the datatypes of outputs, so `data_type` needs translation.
         self.forwards: bool = not options.data_type
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TrtisHttp, (self._options,)  # what is remembered stays here
+        return TrtisHttp, (self._options,)  # without the cache
 
     # ---- towards clients
 
     def peek(self, wire: HttpRequest) -> Peek:
-        """The path tells all. Where the header cannot be read, the answer is the same whatever else
-        is wrong: see ``build_error``."""
+        """Return the operation and names, which are all in the path. The header is not parsed: if
+        it is invalid, ``build_error`` ignores every other error."""
         operation = find(wire.method, wire.path)
         return Peek(
             type(operation), getattr(operation, "model", ""), getattr(operation, "version", "")
         )
 
     def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished[Parsed]:
-        """Raises NOT_FOUND for a path, METHOD_NOT_ALLOWED, and what is wrong with an inference."""
+        """Parse a request. Raises NOT_FOUND for an unknown path, METHOD_NOT_ALLOWED, and errors of
+        the inference."""
         operation = find(wire.method, wire.path)
         match operation:
             case InferRequest():
@@ -96,7 +97,7 @@ class TrtisHttp:
         return Parsed(operation, http_frontend.form_of(wire))
 
     def build_response(self, answer: Answer, parsed: Parsed) -> HttpResponse:
-        """The answer in the form that the request noted."""
+        """Build a response in the format that the request asked for."""
         status = self._statuses.success
         match answer:
             case InferResponse():
@@ -122,22 +123,24 @@ class TrtisHttp:
                 answers.add_regions(message.shared_memory_region, answer)
             case _:
                 raise GatewayError(
-                    Kind.UNSUPPORTED, f"the legacy HTTP API cannot tell {type(answer).__name__}"
+                    Kind.UNSUPPORTED,
+                    f"the legacy HTTP API has no such response: {type(answer).__name__}",
                 )
         return http_frontend.told(message, parsed.reply, status())
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """By ``wire`` a bare 400 or 405, where no handler was reached; else with NV-Status."""
-        answer = self._refused(error, wire)
-        return replace(answer, headers={**answer.headers, **refusal_headers(error)})
+        """Build the response for ``error``: a bare 400 or 405 if a server would have reached no
+        handler, else one with NV-Status."""
+        error_response = self._refused(error, wire)
+        return replace(error_response, headers={**error_response.headers, **refusal_headers(error)})
 
     def _refused(self, error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
         operation: Operation | None = None
         if wire is not None:
             try:
                 operation = find(wire.method, wire.path)
-            except GatewayError as misplaced:
-                not_allowed = misplaced.kind is Kind.METHOD_NOT_ALLOWED
+            except GatewayError as path_error:
+                not_allowed = path_error.kind is Kind.METHOD_NOT_ALLOWED
                 return http_frontend.bare(405 if not_allowed else 400)
             if isinstance(operation, InferRequest):
                 return http_frontend.refused_inference(
@@ -146,38 +149,38 @@ class TrtisHttp:
         return http_frontend.empty(self._statuses.error(error, operation), ok=False)
 
     def numbered(self, wire: HttpResponse) -> HttpResponse:
-        """See Numbering."""
+        """Return ``wire`` with the next request number."""
         return http_frontend.numbered(wire, self._statuses.number())
 
-    def text_in(self, wire: HttpRequest) -> int:  # noqa: ARG002 - reading the header tells
-        """Nothing is known beforehand."""
+    def text_in(self, wire: HttpRequest) -> int:  # noqa: ARG002
+        """Return 0: the cost is known only while the header is read."""
         return 0
 
     def json_in(self, wire: HttpRequest | HttpResponse, most: int) -> int:  # noqa: ARG002
-        """There is none."""
+        """Return 0: there is no JSON."""
         return 0
 
     def text_forwarded(self, wire: HttpResponse, asked: HttpRequest) -> int:  # noqa: ARG002
-        """Nothing is compressed."""
+        """Return 0: nothing is compressed."""
         return 0
 
     def text_out(self, answer: Answer, parsed: Parsed) -> int:
-        """Classes and shapes, in the units of JSON's bytes."""
+        """Return the cost of classes and shapes, in bytes of JSON that cost as much."""
         if not isinstance(answer, InferResponse):
             return 0
         return written_text(answer.outputs, parsed.reply.inference.outputs)
 
     def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
-        """Headers are short, tensors are not copied."""
+        """Return the bounds: headers are short, and tensors are not copied."""
         return 0, self.text_out(answer, parsed)
 
     def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
-        """Shapes, in the units of JSON's bytes."""
+        """Return the cost of shapes, in bytes of JSON that cost as much."""
         del profile
         return written_text(operation.inputs, ())
 
     def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
-        """As of ``size_out``."""
+        """Return the same as ``backend_text_bytes``."""
         return self.text_to_backend(operation, profile)
 
     # ---- towards backends
@@ -185,7 +188,8 @@ class TrtisHttp:
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
-        """Raises UNSUPPORTED for what the API or a path of it cannot tell, TOO_LARGE."""
+        """Build the request to a backend. Raises UNSUPPORTED for operations that the API lacks and
+        names that do not fit in a path, TOO_LARGE."""
         del profile
         return http_backend.build_request(operation, model)
 
@@ -196,16 +200,16 @@ class TrtisHttp:
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> Answer:
-        """Raises the backend's error, or BACKEND_GARBAGE."""
+        """Parse a backend's response. Raises the backend's error, or BACKEND_GARBAGE."""
         try:
             return http_backend.parse_response(wire, operation, limits, model)
         except GatewayError as error:
             return unknown_is_not_ready(error, operation)
 
-    # ---- where both sides speak it
+    # ---- pass-through
 
     def shield(self, wire: HttpRequest, limits: Limits) -> HttpRequest | Unfinished[HttpRequest]:
-        """Raises what is wrong with an inference; any other request passes once it is read."""
+        """Validate an inference; any other request is only parsed."""
         operation = find(wire.method, wire.path)
         if isinstance(operation, InferRequest):
             level = self._options.level
@@ -214,27 +218,28 @@ class TrtisHttp:
         return wire
 
     def sequence(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
-        """By the correlation id."""
+        """Return the correlation id."""
         return http_forwarding.sequence(wire, limits)
 
     def readdress(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """None where releases of the server differ in what they make of it."""
+        """Return the request for the backend; None if server releases interpret the message
+        differently."""
         del profile
         return http_forwarding.readdress(wire, model, version)
 
     def relabel(
         self, wire: HttpResponse, asked: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
-        """Raises the backend's error, or BACKEND_GARBAGE."""
+        """Return the response for the client. Raises the backend's error, or BACKEND_GARBAGE."""
         status = self._statuses.success
         return http_forwarding.relabel(wire, asked, model, version, status, limits)
 
 
 @record
 class _Reply:
-    """How an inference is answered, and the form of the header after its data."""
+    """The response options of an inference, and the format of the header after its data."""
 
     inference: Any
     form: Form
@@ -253,6 +258,6 @@ def _finish(
 
 
 def make(options: Mapping[str, Any]) -> TrtisHttp:
-    """The codec with ``level``, ``server_id`` and ``data_type`` from ``options``. Raises
+    """Return the codec for the options ``level``, ``server_id`` and ``data_type``. Raises
     ValueError."""
     return TrtisHttp(read_options(options))

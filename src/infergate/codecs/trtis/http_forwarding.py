@@ -1,10 +1,12 @@
-"""Legacy HTTP on both sides: the message goes on, its tensors untouched.
+"""Pass-through between legacy HTTP clients and servers: messages are forwarded with their tensors
+unchanged.
 
-*Rule 1.* A request is checked by the function that parses it, or found among those that were
-(``checked``). The check needs the model's metadata, so it is unfinished like a parse.
-*Rule 2.* The client is answered as if the message had been translated: with the outputs in the
-order that it asked for, its own id, and the gateway's NV-Status.
-*Rule 3.* The answer to a request that was not checked is relayed as the server wrote it.
+*Rule 1.* A request is validated by the function that parses it, or found in the cache
+(``validated_headers``). Validation needs the model's metadata, so the result is a
+``PartialInferRequest``, as of a parse.
+*Rule 2.* The client's response is the same as if the message had been translated: the outputs in
+the requested order, the client's id, and the gateway's NV-Status.
+*Rule 3.* The response to a request that was not validated is relayed as the server wrote it.
 """
 
 from __future__ import annotations
@@ -37,18 +39,18 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, joined, size
 
 _TELLING: Final = re.compile(r"shared_memory|priority|timeout_microseconds")
-"""What may not go on as it came, found in a header that was not read."""
+"""Found in a header that was not parsed, these fields forbid forwarding it unchanged."""
 _ANSWER: Final = re.compile(
     r'model_name: "(?:[^"\\]|\\.)++" (?:model_version: \d++ )?+batch_size: \d'
 )
-"""How every server begins NV-InferResponse."""
+"""The start of NV-InferResponse, as every server prints it."""
 _LARGEST_ID: Final = 2**64 - 1
 _ID_DIGITS: Final = 20
 
 
 @dataclass(slots=True)
 class CheckedHttp(HttpRequest):
-    """An inference that passed; ``id`` is its own, 0 where it has none."""
+    """A validated inference. ``id`` is the client's; 0 if it has none."""
 
     header: CheckedHeader | None = None
     level: Level | None = None
@@ -56,17 +58,20 @@ class CheckedHttp(HttpRequest):
 
 
 def cut_id(told: str) -> tuple[str, int]:
-    """``told`` without the id at its end, where C++ prints it, and that; with 0 as it is where
-    there is none, or where what looks like one might be something else."""
-    head, found, number = told.rpartition(" id: ")
+    """Return ``header_text`` without the id at its end, where C++ prints it, and the id.
+
+    Return the text unchanged and 0 if there is no id, or if the apparent id might be something
+    else.
+    """
+    head, separator, digits = told.rpartition(" id: ")
     if (
-        found
-        and number.isdecimal()
-        and number.isascii()
-        and len(number) <= _ID_DIGITS
-        and number[0] != "0"  # the text form has octal numbers
-        and (value := int(number)) <= _LARGEST_ID
-        and "#" not in told  # which begins a comment
+        separator
+        and digits.isdecimal()
+        and digits.isascii()
+        and len(digits) <= _ID_DIGITS
+        and digits[0] != "0"  # a leading zero means octal
+        and (value := int(digits)) <= _LARGEST_ID
+        and "#" not in told  # a comment could contain the apparent id
     ):
         return head, value
     return told, 0
@@ -75,25 +80,29 @@ def cut_id(told: str) -> tuple[str, int]:
 def check(
     wire: HttpRequest, asked: InferRequest, headers: CheckedHeaders, level: Level, limits: Limits
 ) -> Unfinished[HttpRequest]:
-    """``wire``, an inference of the model ``asked`` for, to be checked with the model's metadata.
+    """Return ``wire``, an inference of ``target``, to be validated with the model's metadata.
     Raises BAD_REQUEST."""
-    told, number = cut_id(wire.headers.get(ASKS, ""))
-    key = (told, asked.model, asked.version)
+    header_text, number = cut_id(wire.headers.get(ASKS, ""))
+    key = (header_text, asked.model, asked.version)
     entry = headers.find(key)
-    unread = partial(_unfinished, wire, asked, level, limits)
-    unfinished = unread() if entry is None else None
+    parse = partial(_unfinished, wire, asked, level, limits)
+    unfinished = parse() if entry is None else None
 
     def finish(metadata: ModelMetadata) -> HttpRequest:
-        known, id_ = entry, number
-        if known is not None and known.fits(metadata, limits) and known.size == size(wire.body):
-            if known.strings:
-                known.check_strings(_cut(wire.body, known.sizes))
+        validated, id_ = entry, number
+        if (
+            validated is not None
+            and validated.fits(metadata, limits)
+            and validated.size == size(wire.body)
+        ):
+            if validated.strings:
+                validated.check_strings(_cut(wire.body, validated.sizes))
         else:
-            parsed = (unfinished or unread()).finish(metadata)
+            parsed = (unfinished or parse()).finish(metadata)
             header = http_frontend.read_header(wire, limits)
-            known, id_ = headers.add(key, header, parsed, metadata, limits), header.id
+            validated, id_ = headers.add(key, header, parsed, metadata, limits), header.id
         return CheckedHttp(
-            wire.method, wire.path, wire.query, wire.headers, wire.body, known, level, id_
+            wire.method, wire.path, wire.query, wire.headers, wire.body, validated, level, id_
         )
 
     return Unfinished(asked.model, asked.version, finish)
@@ -110,42 +119,42 @@ def _cut(body: Sequence[Buffer], sizes: Sequence[int]) -> list[Buffer]:
     view = memoryview(joined(body))
     parts: list[Buffer] = []
     position = 0
-    for each in sizes:
-        parts.append(view[position : position + each])
-        position += each
+    for length in sizes:
+        parts.append(view[position : position + length])
+        position += length
     return parts
 
 
 def sequence(wire: HttpRequest, limits: Limits) -> SequenceId | None:
-    """The sequence that ``wire`` belongs to. Raises BAD_REQUEST."""
+    """Return the sequence that ``wire`` belongs to. Raises BAD_REQUEST."""
     if isinstance(wire, CheckedHttp) and wire.header is not None:
         return wire.header.sequence
     return http_frontend.read_header(wire, limits).correlation_id or None
 
 
 def readdress(wire: HttpRequest, model: str, version: str) -> HttpRequest | None:
-    """``wire`` to another model. None where it is to be translated, which may shorten its header.
-    Raises UNSUPPORTED for a name that no path can hold."""
-    told = wire.headers.get(ASKS)
-    if told is None:
+    """Return ``wire`` for another model; None if it must be translated, which may shorten its
+    header. Raises UNSUPPORTED for a name that does not fit in a path."""
+    header_text = wire.headers.get(ASKS)
+    if header_text is None:
         raise bad_request(http_frontend.MISSING)
-    if len(told) > http_backend.LONGEST_HEADER or not told.isascii():
+    if len(header_text) > http_backend.LONGEST_HEADER or not header_text.isascii():
         return None
-    checked = wire.header if isinstance(wire, CheckedHttp) else None
-    if checked is not None:
-        if not checked.forwards:
+    validated = wire.header if isinstance(wire, CheckedHttp) else None
+    if validated is not None:
+        if not validated.forwards:
             return None
         query = http_backend.BINARY
-    elif _TELLING.search(told) is not None:
+    elif _TELLING.search(header_text) is not None:
         return None
-    else:  # what is relayed is as the client wants it
+    else:  # a relayed response has the format that the client asked for
         query = http_backend.BINARY if http_frontend.form_of(wire) is Form.BINARY else ""
     path = model_path("/api/infer", model, version_number(model, version))
-    headers = {"content-type": "application/octet-stream", ASKS: told}
+    headers = {"content-type": "application/octet-stream", ASKS: header_text}
     return HttpRequest("POST", path, query, headers, wire.body)
 
 
-def relabel(  # noqa: PLR0913, PLR0917 - those of the codec, and the status
+def relabel(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     wire: HttpResponse,
     asked: HttpRequest,
     model: str,
@@ -153,43 +162,46 @@ def relabel(  # noqa: PLR0913, PLR0917 - those of the codec, and the status
     status: Callable[[], Any],
     limits: Limits,
 ) -> HttpResponse:
-    """The backend's answer, of ``model`` and ``version`` where these are not empty, with the
-    gateway's own ``status``. Raises the backend's error, or BACKEND_GARBAGE."""
-    told = http_backend.check_inference(wire)
+    """Return the backend's response as the response to ``request``, with the gateway's own status.
+
+    ``model`` and ``version`` replace the backend's where they are not empty. Raises the backend's
+    error, or BACKEND_GARBAGE.
+    """
+    header_text = http_backend.check_inference(wire)
     if not isinstance(asked, CheckedHttp) or asked.header is None:
-        return _relayed(wire, told, asked, model, version, status, limits)
-    form = http_frontend.form_of(asked)
-    key = (cut_id(told)[0], form, model, version)
-    answer = asked.header.answers.get(key)
-    if answer is not None and sum(answer.sizes) <= size(wire.body):
-        raw = _cut(wire.body, answer.sizes)
+        return _relayed(wire, header_text, asked, model, version, status, limits)
+    body_format = http_frontend.form_of(asked)
+    key = (cut_id(header_text)[0], body_format, model, version)
+    validated = asked.header.answers.get(key)
+    if validated is not None and sum(validated.sizes) <= size(wire.body):
+        raw = _cut(wire.body, validated.sizes)
     else:
-        answer, raw = _read_answer(wire, told, asked, key)
-    text, trailer = answer.header
-    data = [each for each in answer.data(raw) if len(each)]
-    return http_frontend.repeated(text, trailer, asked.id, form, data, status())
+        validated, raw = _read_answer(wire, header_text, asked, key)
+    client_header, trailer = validated.header
+    data = [part for part in validated.data(raw) if len(part)]
+    return http_frontend.repeated(client_header, trailer, asked.id, body_format, data, status())
 
 
 def _read_answer(
     wire: HttpResponse, told: str, asked: CheckedHttp, key: tuple[str, Form, str, str]
 ) -> tuple[CheckedAnswer, list[Buffer]]:
-    form = key[1]
+    body_format = key[1]
     entry, level = asked.header, asked.level
     assert entry is not None
     assert level is not None
     operation = find(asked.method, asked.path)
     assert isinstance(operation, InferRequest)
     parsed = _unfinished(asked, operation, level, entry.limits).finish(entry.metadata)
-    read, _ = http_backend.read_answer(told, wire.body, Form.BINARY, entry.limits)
+    header, _ = http_backend.read_answer(told, wire.body, Form.BINARY, entry.limits)
     allot = http_backend.allot(memoryview(joined(wire.body)))
-    answer, raw, repeats = read_answer(read, allot, parsed, entry, key[2:])
-    answer = replace(answer, header=http_frontend.repeatable(answer.header, form))
-    if repeats:
-        entry.remember(key, answer)
-    return answer, raw
+    validated, raw, is_cacheable = read_answer(header, allot, parsed, entry, key[2:])
+    validated = replace(validated, header=http_frontend.repeatable(validated.header, body_format))
+    if is_cacheable:
+        entry.remember(key, validated)
+    return validated, raw
 
 
-def _relayed(  # noqa: PLR0913, PLR0917 - those of relabel, and what it found
+def _relayed(  # noqa: PLR0913, PLR0917 - those of its caller, and the header
     wire: HttpResponse,
     told: str,
     asked: HttpRequest,
@@ -198,16 +210,16 @@ def _relayed(  # noqa: PLR0913, PLR0917 - those of relabel, and what it found
     status: Callable[[], Any],
     limits: Limits,
 ) -> HttpResponse:
-    """Rule 3."""
+    """Relay the response to a request that was not validated (Rule 3)."""
     if not model and not version and _ANSWER.match(told) is not None:
         return http_frontend.relayed(told, wire.body, status())
-    form = http_frontend.form_of(asked)
-    read, length = http_backend.read_answer(told, wire.body, form, limits)
+    body_format = http_frontend.form_of(asked)
+    parsed, length = http_backend.read_answer(told, wire.body, body_format, limits)
     header = InferResponseHeader()
-    header.CopyFrom(read)
+    header.CopyFrom(parsed)
     if model:
         header.model_name = model
     if version:
         header.model_version = model_version(version)
     data = memoryview(joined(wire.body))[:length]
-    return http_frontend.inference(header, (data,), form, status())
+    return http_frontend.inference(header, (data,), body_format, status())

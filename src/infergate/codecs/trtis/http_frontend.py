@@ -1,9 +1,10 @@
-"""How HTTP clients are read and answered.
+"""Parses requests of HTTP clients and builds the responses.
 
-*Rule 1.* Every answer that a handler made has an NV-Status; inferences have an NV-InferResponse,
-which of an error tells the id alone. Answers of no handler are bare, and have an empty body.
-*Rule 2.* The status is 200, 400 or 405, nothing else: clients read NV-Status.
-*Rule 3.* Headers are spelled and ordered as the servers do it.
+*Rule 1.* Every response by a handler has an NV-Status. Responses to inferences have an
+NV-InferResponse, which for an error contains only the id. A request that reaches no handler gets a
+bare response with an empty body.
+*Rule 2.* The HTTP status is 200, 400 or 405 only: clients read NV-Status.
+*Rule 3.* Spelling and order of the headers are those of the servers.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ MISSING: Final = "The request header should contain 'NV-InferRequest'"
 _STRING: Final = re.compile(r"""(["'])(?:[^\\"']++|\\.|(?!\1)["'])*+\1""")
 _ID: Final = re.compile(r"(?<!\w)id\s*:\s*([0-9]{1,20})(?!\w)")
 MAX_RESPONSE_HEADER: Final = 100 * 1024
-"""Bytes of a header line that libcurl takes, and so the real clients."""
+"""The longest header line that libcurl, and therefore the real clients, accept."""
 _AROUND_LINE: Final = 64
-"""The name, an id that comes later, and the line's end."""
+"""The header name, an id that is appended later, and the line end."""
 _TYPE: Final = "Content-Type"
 _BINARY_TYPE: Final = "application/octet-stream"
 _TEXT_TYPE: Final = "text/plain"
@@ -50,7 +51,7 @@ _JSON_TYPE: Final = "application/json"
 
 
 class Form(enum.Enum):
-    """How a client wants a message told."""
+    """The format in which a client wants a message."""
 
     TEXT = "text"
     BINARY = "binary"
@@ -58,106 +59,110 @@ class Form(enum.Enum):
 
 
 def form_of(wire: HttpRequest) -> Form:
-    """By the query; any other word of it is text."""
+    """Return the format in the query; anything but ``binary`` means text."""
     return Form.BINARY if query_value(wire.query, "format") == "binary" else Form.TEXT
 
 
 def status_form_of(wire: HttpRequest, level: Level) -> Form:
-    """Status may be told as JSON as well."""
-    asked = query_value(wire.query, "format")
-    wants_json = asked == "json" or (not asked and wire.headers.get("accept") == _JSON_TYPE)
+    """Return the format of a status response, which may also be JSON."""
+    requested = query_value(wire.query, "format")
+    wants_json = requested == "json" or (not requested and wire.headers.get("accept") == _JSON_TYPE)
     return Form.JSON if wants_json and level.tells_json else form_of(wire)
 
 
 # ---- inferences
 
 
-class UnreadableHeader(GatewayError):  # noqa: N818 - it says what the header is
-    """NV-InferRequest is no InferRequestHeader."""
+class UnreadableHeader(GatewayError):  # noqa: N818
+    """NV-InferRequest is not a valid InferRequestHeader."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(Kind.BAD_REQUEST, f"NV-InferRequest cannot be read: {why[:200]}")
+        super().__init__(Kind.BAD_REQUEST, f"NV-InferRequest cannot be parsed: {why[:200]}")
 
 
 def read_header(wire: HttpRequest, limits: Limits) -> Any:
-    """What NV-InferRequest says; not to be changed. Raises BAD_REQUEST, and CostlyError on the
-    event loop."""
-    told = wire.headers.get(ASKS)
-    if told is None:
+    """Parse NV-InferRequest. The message must not be modified. Raises BAD_REQUEST, and
+    NeedsOffloadError on the event loop."""
+    header_text = wire.headers.get(ASKS)
+    if header_text is None:
         raise bad_request(MISSING)
-    check_loop(limits, len(told), text.LONGEST_ON_LOOP)
+    check_loop(limits, len(header_text), text.LONGEST_ON_LOOP)
     try:
-        return text.read(InferRequestHeader, told)
+        return text.read(InferRequestHeader, header_text)
     except ValueError as error:
         raise UnreadableHeader(str(error)) from None
 
 
 def allot(body: Sequence[Buffer]) -> Allot:
-    """The inputs' data, one after another, from ``body``; not copied where it is one piece."""
+    """Return a splitter that takes the data of the inputs one after another from ``body``, without
+    copying if it is in one part."""
     return partial(_slices, body)
 
 
 def _slices(body: Sequence[Buffer], inputs: Sequence[Input], model: str) -> Sequence[Buffer]:
     data = memoryview(joined(body))
-    found: list[Buffer] = []
+    parts: list[Buffer] = []
     position = 0
-    for each in inputs:
-        missing = position + each.size - len(data)
+    for tensor in inputs:
+        missing = position + tensor.size - len(data)
         if missing > 0:
             raise bad_request(
-                f"unexpected size for input '{each.name}', expecting {missing} bytes "
+                f"unexpected size for input '{tensor.name}', expecting {missing} bytes "
                 f"for model '{model}'"
             )
-        found.append(data[position : position + each.size])
-        position += each.size
+        parts.append(data[position : position + tensor.size])
+        position += tensor.size
     if position < len(data):
         raise bad_request(f"unexpected additional input data for model '{model}'")
-    return found
+    return parts
 
 
 def _status_line(status: Any) -> str:
-    """All but its number, which comes last and is another each time, is printed as before."""
+    """Print NV-Status. All but the request number, which comes last and differs each time, is
+    cached."""
     number = status.request_id
     status.ClearField("request_id")
     return f"{text.line(status)}{_NUMBER}{number}"
 
 
 def numbered(wire: HttpResponse, number: int) -> HttpResponse:
-    """``wire``, an answer of ``inference`` or ``relayed``, with another number."""
-    status, between, _ = wire.headers[STATUS].rpartition(_NUMBER)
-    return replace(wire, headers={**wire.headers, STATUS: f"{status}{between}{number}"})
+    """Return ``wire``, a response of ``infer_response`` or ``relayed_response``, with another
+    number."""
+    status, separator, _ = wire.headers[STATUS].rpartition(_NUMBER)
+    return replace(wire, headers={**wire.headers, STATUS: f"{status}{separator}{number}"})
 
 
 def inference(header: Any, raw: Sequence[Buffer], form: Form, status: Any) -> HttpResponse:
-    """The raw data, and after it always the whole header. Raises UNSUPPORTED."""
-    told, trailer = repeatable(header, form)
-    headers = {ANSWERS: told, STATUS: _status_line(status), _TYPE: _BINARY_TYPE}
+    """Return a response with the raw data, followed by the whole header. Raises UNSUPPORTED."""
+    header_text, trailer = repeatable(header, form)
+    headers = {ANSWERS: header_text, STATUS: _status_line(status), _TYPE: _BINARY_TYPE}
     return HttpResponse(200, headers, [*(part for part in raw if len(part)), trailer])
 
 
 def repeatable(header: Any, form: Form) -> tuple[str, bytes]:
-    """``header`` as the header of an answer and as what follows its data. Raises UNSUPPORTED for
-    more classes than clients take."""
+    """Return ``header`` as the response header and as the trailer after the data. Raises
+    UNSUPPORTED for more classes than clients accept."""
     if header.ByteSize() > MAX_RESPONSE_HEADER:  # the text is longer
         raise _too_many_classes(header.ByteSize())
-    told = text.line(header)
-    if len(told) + _AROUND_LINE > MAX_RESPONSE_HEADER:
-        raise _too_many_classes(len(told))
-    return told, _TELL[form](header)
+    header_text = text.line(header)
+    if len(header_text) + _AROUND_LINE > MAX_RESPONSE_HEADER:
+        raise _too_many_classes(len(header_text))
+    return header_text, _TELL[form](header)
 
 
 def _too_many_classes(length: int) -> GatewayError:
     return GatewayError(
         Kind.UNSUPPORTED,
-        f"the answer takes {length} bytes or more of the header {ANSWERS}, and clients take "
-        f"{MAX_RESPONSE_HEADER}: ask for fewer classes",
+        f"the response needs at least {length} bytes in the header {ANSWERS}, clients accept "
+        f"{MAX_RESPONSE_HEADER}; request fewer classes",
     )
 
 
-def repeated(  # noqa: PLR0913, PLR0917 - the parts of an answer
+def repeated(  # noqa: PLR0913, PLR0917 - the parts of a response
     header: str, trailer: bytes, id_: int, form: Form, data: Sequence[Buffer], status: Any
 ) -> HttpResponse:
-    """An answer of the parts that ``repeatable`` made. The id is the last field in each form."""
+    """Return a response from the parts that ``render_header`` made. The id is the last field in
+    every format."""
     if id_:
         header = f"{header} id: {id_}"
         trailer += _TELL[form](InferResponseHeader(id=id_))
@@ -166,7 +171,7 @@ def repeated(  # noqa: PLR0913, PLR0917 - the parts of an answer
 
 
 def relayed(header: str, body: Sequence[Buffer], status: Any) -> HttpResponse:
-    """A server's own ``header`` and ``body``."""
+    """Return a response with a server's own ``header`` and ``body``."""
     headers = {ANSWERS: header, STATUS: _status_line(status), _TYPE: _BINARY_TYPE}
     return HttpResponse(200, headers, body)
 
@@ -174,30 +179,33 @@ def relayed(header: str, body: Sequence[Buffer], status: Any) -> HttpResponse:
 def refused_inference(
     wire: HttpRequest, error: GatewayError, status: Callable[[], Any]
 ) -> HttpResponse:
-    """``error`` in answer to ``wire``; without a status where its header cannot be read."""
+    """Return the response to ``wire`` for ``error``; without a status if the header cannot be
+    parsed."""
     if ASKS not in wire.headers:
         return HttpResponse(400, {_TYPE: _TEXT_TYPE}, [MISSING.encode()])
     if isinstance(error, UnreadableHeader):
         return bare(400)
     try:
-        number = _id_of(wire.headers[ASKS])
+        id_ = _id_of(wire.headers[ASKS])
     except ValueError:
         return bare(400)
-    told = text.line(InferResponseHeader(id=number))
-    return HttpResponse(400, {ANSWERS: told, STATUS: _status_line(status()), _TYPE: _BINARY_TYPE})
+    header_text = text.line(InferResponseHeader(id=id_))
+    return HttpResponse(
+        400, {ANSWERS: header_text, STATUS: _status_line(status()), _TYPE: _BINARY_TYPE}
+    )
 
 
 def _id_of(told: str) -> int:
-    """The id in a header; of a long one found without reading the rest. Raises ValueError where a
-    short one cannot be read."""
+    """Return the id in a header; a long one is searched for it without being parsed. Raises
+    ValueError if a short one cannot be parsed."""
     if len(told) <= text.LONGEST_ON_LOOP:
         return int(text.read(InferRequestHeader, told).id)
-    found = _ID.findall(_STRING.sub("", told))
-    number = int(found[-1]) if found else 0
-    return number if number < 2**64 else 0
+    ids = _ID.findall(_STRING.sub("", told))
+    id_ = int(ids[-1]) if ids else 0
+    return id_ if id_ < 2**64 else 0
 
 
-# ---- the rest
+# ---- other responses
 
 
 def _text(message: Any) -> bytes:
@@ -210,8 +218,8 @@ def _binary(message: Any) -> bytes:
 
 
 def _json(message: Any) -> bytes:
-    told = MessageToDict(message, preserving_proto_field_name=True)
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+    document = MessageToDict(message, preserving_proto_field_name=True)
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 _TELL: Final[Mapping[Form, Callable[[Any], bytes]]] = {
@@ -222,7 +230,7 @@ _TELL: Final[Mapping[Form, Callable[[Any], bytes]]] = {
 
 
 def told(message: Any, form: Form, status: Any) -> HttpResponse:
-    """``message`` as the body."""
+    """Return a response with ``message`` as the body."""
     body = [_TELL[form](message)]
     if form is Form.BINARY:
         return HttpResponse(200, {_TYPE: _BINARY_TYPE, STATUS: _status_line(status)}, body)
@@ -230,10 +238,10 @@ def told(message: Any, form: Form, status: Any) -> HttpResponse:
 
 
 def empty(status: Any, *, ok: bool) -> HttpResponse:
-    """An answer that the status says all of."""
+    """Return a response that consists of the status."""
     return HttpResponse(200 if ok else 400, {STATUS: _status_line(status), _TYPE: _TEXT_TYPE})
 
 
 def bare(status: int) -> HttpResponse:
-    """No handler was reached."""
+    """Return the response to a request that reached no handler."""
     return HttpResponse(status, {_TYPE: _TEXT_TYPE}, reason="Not Allowed" if status == 405 else "")

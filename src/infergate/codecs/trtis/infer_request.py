@@ -1,13 +1,13 @@
-"""InferRequestHeader and raw tensors ⇄ InferRequest.
+"""InferRequestHeader and raw data ⇄ InferRequest.
 
-Both carriers spell an inference alike: a header, and each input's raw data in the header's order;
-HTTP has the data in one piece, gRPC a piece for each input. What datatypes and shapes they have,
-the model's metadata tells.
+Both transports have the same header, and the raw data of each input in the order of the header:
+HTTP in one piece, gRPC one piece for each input. Datatypes and shapes come from the model's
+metadata.
 
-*Rule 1.* A client that asks for no outputs gets none, though the backend is asked for all.
-*Rule 2.* A backend is asked for every output by name: asked for none, it would give none.
-*Rule 3.* What goes to a backend agrees with its metadata in names and datatypes, which the wire
-does not tell: the server would take FP32 for INT32. The rest of the checks are the server's.
+*Rule 1.* A client that requests no outputs gets none, although the backend is asked for all.
+*Rule 2.* A backend is asked for every output by name: if it is asked for none, it returns none.
+*Rule 3.* A request to a backend is checked against its metadata for names and datatypes. The wire
+has no datatypes, so the server would read FP32 as INT32. The remaining checks are the server's.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from infergate.core.records import record
 from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 
 Allot = Callable[[Sequence[Input], str], Sequence[Buffer]]
-"""The raw data of each input, for the model named so. Raises BAD_REQUEST where it is too little or
-too much."""
+"""Assigns the raw data to the inputs; the second argument is the name of the model for errors.
+Raises BAD_REQUEST if there is too little or too much."""
 
 
 @record
 class Reply:
-    """How a client wants its inference answered. ``batch``: the first dimension of every shape, or
-    nothing where the model does not batch."""
+    """How to answer a client's inference. ``batch`` is the first dimension of every shape, or empty
+    if the model does not batch."""
 
     id: int
     batch_size: int
@@ -63,14 +63,16 @@ class Reply:
 def read_request(
     header: Any, asked: InferRequest, allot: Allot, level: Level, limits: Limits
 ) -> Unfinished[Parsed]:
-    """The inference that ``header`` asks for, of the model and version of ``asked``. Raises
-    BAD_REQUEST, also when it is finished."""
+    """Return the inference in ``header``, for the model and version of ``target``.
+
+    Raises BAD_REQUEST, as does its ``complete``.
+    """
     check_counts(header, limits)
     finish = partial(_finish, Carried(header), asked, allot, level, limits)
     return Unfinished(asked.model, asked.version, finish)
 
 
-def _finish(  # noqa: PLR0913, PLR0917 - all of a request
+def _finish(  # noqa: PLR0913, PLR0917 - the parts of a request
     carried: Carried,
     asked: InferRequest,
     allot: Allot,
@@ -79,8 +81,8 @@ def _finish(  # noqa: PLR0913, PLR0917 - all of a request
     metadata: ModelMetadata,
 ) -> Parsed:
     if metadata.unavailable:
-        told = level.unavailable_model(asked.model, asked.version)
-        raise Refusal("UNAVAILABLE", told, Kind.NO_BACKEND)
+        text = level.unavailable_model(asked.model, asked.version)
+        raise Refusal("UNAVAILABLE", text, Kind.NO_BACKEND)
     header = carried.message
     check_batch(header, metadata)
     outputs = check_outputs(header, metadata, level)
@@ -104,13 +106,13 @@ def _tensors(
 ) -> tuple[Tensor, ...]:
     tensors: list[Tensor] = []
     elements = 0
-    for each, data in zip(inputs, datas, strict=True):
-        shape = (*batch, *each.dims)
-        if each.datatype is Datatype.BYTES:
-            elements = add_bytes_elements(each.name, shape, elements, limits)
-        if each.place is None:
-            check_data(each.name, each.datatype, shape, data)
-        tensors.append(Tensor(each.name, each.datatype, shape, data, place=each.place))
+    for checked, data in zip(inputs, datas, strict=True):
+        shape = (*batch, *checked.dims)
+        if checked.datatype is Datatype.BYTES:
+            elements = add_bytes_elements(checked.name, shape, elements, limits)
+        if checked.place is None:
+            check_data(checked.name, checked.datatype, shape, data)
+        tensors.append(Tensor(checked.name, checked.datatype, shape, data, place=checked.place))
     return tuple(tensors)
 
 
@@ -128,7 +130,8 @@ _LARGEST_VERSION: Final = 2**63 - 1
 
 
 def version_number(model: str, version: str) -> int:
-    """``version`` as the API has it, -1 for the latest. Raises BAD_REQUEST for what is none."""
+    """Return ``version`` as the API has it, -1 for the latest. Raises BAD_REQUEST if it is not a
+    number."""
     if not version:
         return _LATEST
     if version.isascii() and version.isdecimal() and len(version) <= len(str(_LARGEST_VERSION)):
@@ -136,66 +139,69 @@ def version_number(model: str, version: str) -> int:
         if number <= _LARGEST_VERSION:
             return number
     raise bad_request(
-        f"version '{version}' of model '{model}' is not found: the backend's versions are integers"
+        f"version '{version}' of model '{model}' is not found; the backend's versions are integers"
     )
 
 
 def wanted_outputs(
     operation: InferRequest, model: ModelMetadata
 ) -> list[tuple[RequestedOutput, Datatype]]:
-    """Each output that the backend is to be asked for, with its datatype. Raises BAD_REQUEST."""
-    known = {told.name: told for told in model.outputs}
-    asked = operation.outputs or tuple(RequestedOutput(name) for name in known)
-    for output in asked:
+    """Return each output to request from the backend, with its datatype. Raises BAD_REQUEST."""
+    known = {metadata.name: metadata for metadata in model.outputs}
+    outputs = operation.outputs or tuple(RequestedOutput(name) for name in known)
+    for output in outputs:
         if output.name not in known:
             raise bad_request(
                 f"unexpected inference output '{output.name}' for model '{operation.model}'"
             )
-    return [(output, datatype_of("output", known[output.name])) for output in asked]
+    return [(output, datatype_of("output", known[output.name])) for output in outputs]
 
 
 def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: bool) -> Any:
-    """The header of ``operation``, with priority and timeout where the server ``schedules``; its
-    raw data is that of the inputs in order. Raises NO_BACKEND for a model that is not ready,
-    BAD_REQUEST for what the header cannot tell or ``model`` contradicts."""
+    """Return the header of ``operation``, with priority and timeout if the server ``schedules``.
+    The raw data is that of the inputs in order.
+
+    Raises NO_BACKEND for a model that is not ready, BAD_REQUEST for values that the header cannot
+    hold or that contradict ``model``.
+    """
     if model.unavailable:
         raise GatewayError(
             Kind.NO_BACKEND, _unavailable(operation.model, operation.version), origin=Origin.BACKEND
         )
     header = InferRequestHeader(batch_size=batch_size(operation, model))
     write_parameters(header, operation.id, operation.parameters, schedules=schedules)
-    known = {told.name: told for told in model.inputs}
+    known = {metadata.name: metadata for metadata in model.inputs}
     batched = is_batched(model)
     for tensor in operation.inputs:
-        told = known.get(tensor.name)
-        if told is None:
+        metadata = known.get(tensor.name)
+        if metadata is None:
             raise bad_request(
                 f"unexpected inference input '{tensor.name}' for model '{operation.model}'"
             )
-        if datatype_of("input", told) is not tensor.datatype:
+        if datatype_of("input", metadata) is not tensor.datatype:
             raise bad_request(
                 f"tensor '{tensor.name}' is {tensor.datatype.value}, "
-                f"model '{operation.model}' takes {told.datatype}"
+                f"model '{operation.model}' expects {metadata.datatype}"
             )
         size = len(tensor.data) if tensor.place is None else tensor.place.size
-        given = header.input.add(
+        input_header = header.input.add(
             name=tensor.name,
             dims=tensor.shape[1:] if batched else tensor.shape,
             batch_byte_size=size if tensor.datatype is Datatype.BYTES else 0,
         )
         if tensor.place is not None:
-            _write_place(given.shared_memory, tensor.place)
+            _write_place(input_header.shared_memory, tensor.place)
     for output, _ in wanted_outputs(operation, model):
-        asked = header.output.add(name=output.name)
+        output_header = header.output.add(name=output.name)
         if (count := class_count(output)) is not None:
-            asked.cls.count = count
+            output_header.cls.count = count
         if output.place is not None:
-            _write_place(asked.shared_memory, output.place)
+            _write_place(output_header.shared_memory, output.place)
     return header
 
 
 def _unavailable(model: str, version: str) -> str:
-    """In the words of the servers that came after."""
+    """Return the text that later server releases use."""
     if version:
         return f"Request for unknown model: '{model}' version {version} is not at ready state"
     return f"Request for unknown model: '{model}' has no available versions"
@@ -206,21 +212,22 @@ def _write_place(memory: Any, place: Place) -> None:
 
 
 def batch_size(operation: InferRequest, model: ModelMetadata) -> int:
-    """How many batch entries the inputs hold. Raises BAD_REQUEST naming the one at fault."""
+    """Return the number of batch entries that the inputs hold. Raises BAD_REQUEST naming the tensor
+    at fault."""
     if not is_batched(model):
         return 1
-    found: int | None = None
+    size: int | None = None
     for tensor in operation.inputs:
         if not tensor.shape:
             raise bad_request(
-                f"tensor '{tensor.name}': shape [] has no batch, which model "
-                f"'{operation.model}' takes"
+                f"tensor '{tensor.name}': shape [] has no batch dimension, which model "
+                f"'{operation.model}' requires"
             )
-        if found is not None and tensor.shape[0] != found:
+        if size is not None and tensor.shape[0] != size:
             raise bad_request(
-                f"tensor '{tensor.name}': a batch of {tensor.shape[0]} beside one of {found}"
+                f"tensor '{tensor.name}': batch size {tensor.shape[0]}, another input has {size}"
             )
-        found = tensor.shape[0]
-    if found is not None and found > LARGEST_UINT32:
-        raise bad_request(f"a batch of {found} is over {LARGEST_UINT32}, the API's most")
-    return 1 if found is None else found
+        size = tensor.shape[0]
+    if size is not None and size > LARGEST_UINT32:
+        raise bad_request(f"batch size {size} exceeds {LARGEST_UINT32}, the maximum of the API")
+    return 1 if size is None else size

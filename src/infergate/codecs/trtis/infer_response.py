@@ -1,9 +1,9 @@
-"""InferResponseHeader and raw tensors ⇄ InferResponse.
+"""InferResponseHeader and raw data ⇄ InferResponse.
 
-*Rule 1.* Clients are given the outputs they asked for, in their order. An output's classes are in
-the header, its values in the raw data.
-*Rule 2.* Backends give outputs in an order of their own, which the header tells (v1.12 on: any).
-What does not fit the metadata is BACKEND_GARBAGE naming the output.
+*Rule 1.* Clients get the outputs they requested, in the requested order. The classes of an output
+are in the header, its values in the raw data.
+*Rule 2.* Backends return outputs in the order of their header (from v1.12 on, any order). An output
+that does not match the metadata is BACKEND_GARBAGE, and the error names it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from infergate.core.tensor import (
 def write_response(
     answer: InferResponse, asked: InferRequest, reply: Reply, *, data_type: bool
 ) -> tuple[Any, Sequence[Buffer]]:
-    """The header, and the raw data of each output: nothing for those that are told as classes or
-    went to shared memory.
+    """Return the header, and the raw data of each output, which is empty for classes and for
+    outputs in shared memory.
 
-    Raises BACKEND_GARBAGE for an answer that is none to what was asked.
+    Raises BACKEND_GARBAGE if the response does not match the request.
     """
     header = InferResponseHeader(
         model_name=asked.model,
@@ -48,47 +48,49 @@ def write_response(
         batch_size=reply.batch_size,
         id=reply.id,
     )
-    given = {tensor.name: tensor for tensor in answer.outputs}
+    tensors = {tensor.name: tensor for tensor in answer.outputs}
     raw: list[Buffer] = []
     for output in reply.outputs:
-        tensor = given.get(output.name)
+        tensor = tensors.get(output.name)
         if tensor is None:
-            raise garbage(f"the answer lacks output '{output.name}'")
-        told = header.output.add(name=output.name)
+            raise garbage(f"the response lacks output '{output.name}'")
+        output_header = header.output.add(name=output.name)
         if data_type:
-            told.data_type = NUMBERS[output.datatype]
+            output_header.data_type = NUMBERS[output.datatype]
         if output.classes:
-            write_classes(told.batch_classes, tensor, reply.batch_size)
+            write_classes(output_header.batch_classes, tensor, reply.batch_size)
             raw.append(b"")
             continue
         if tensor.datatype is not output.datatype:
             raise garbage(
-                f"output '{output.name}' is {tensor.datatype.value} and not, as in the model's "
-                f"metadata, {output.datatype.value}"
+                f"output '{output.name}' is {tensor.datatype.value}; the model's metadata says "
+                f"{output.datatype.value}"
             )
         rank = len(reply.batch)
         if tensor.shape[:rank] != reply.batch:
             raise garbage(
-                f"output '{output.name}' is of shape {list(tensor.shape)} "
-                f"and not of batch size {reply.batch_size}"
+                f"output '{output.name}' has shape {list(tensor.shape)}, "
+                f"not batch size {reply.batch_size}"
             )
-        told.raw.dims.extend(tensor.shape[rank:])
+        output_header.raw.dims.extend(tensor.shape[rank:])
         size = len(tensor.data) if tensor.place is None else tensor.place.size
-        told.raw.batch_byte_size = size
-        told.raw.SetInParent()
+        output_header.raw.batch_byte_size = size
+        output_header.raw.SetInParent()
         raw.append(tensor.data)
     return header, raw
 
 
 def written_text(tensors: Sequence[Tensor], outputs: Sequence[Output]) -> int:
-    """What it costs to write the header of ``tensors``, in bytes of JSON that cost as much: every
-    dimension takes some microseconds, every byte of a class nearly one."""
+    """Return the cost of writing the header of ``tensors``, in bytes of JSON that cost as much:
+    some microseconds for a dimension, nearly one for a byte of a class."""
     cost = 0
     for tensor in tensors:
         cost += _DIMENSION * len(tensor.shape)
     for output in outputs:
         if output.classes:
-            cost += sum(_CLASS * len(each.data) for each in tensors if each.name == output.name)
+            cost += sum(
+                _CLASS * len(tensor.data) for tensor in tensors if tensor.name == output.name
+            )
     return cost
 
 
@@ -97,7 +99,8 @@ _CLASS: Final = 8
 
 
 def model_version(version: str) -> int:
-    """As the API has it; 0, which is not told, for what is no number."""
+    """Return ``version`` as the API has it; 0, the value of an unset field, if it is not a
+    number."""
     if version.isascii() and version.isdecimal() and len(version) < len(str(2**63)):
         return int(version)
     return 0
@@ -106,14 +109,15 @@ def model_version(version: str) -> int:
 # ---- from backends
 
 Allot = Callable[[Sequence[int | None]], Sequence[Buffer]]
-"""The raw data of outputs of so many bytes, None where an output has none. Raises
-BACKEND_GARBAGE."""
+"""Splits the raw data into outputs of these sizes in bytes; None for an output without raw data.
+Raises BACKEND_GARBAGE."""
 
 
 def read_response(
     header: Any, allot: Allot, operation: InferRequest, model: ModelMetadata, limits: Limits
 ) -> InferResponse:
-    """The answer of ``header`` and its raw data to ``operation``, its id the request's.
+    """Return the response to ``operation`` in ``header`` and the raw data, with the id of
+    ``operation``.
 
     Raises BACKEND_GARBAGE, TOO_LARGE.
     """
@@ -153,26 +157,29 @@ def _read_outputs(
     }
     batch = (batch_size(operation, model),) if is_batched(model) else ()
     if batch and header.batch_size != batch[0]:
-        raise garbage(f"it is of batch size {header.batch_size}, not {batch[0]}")
+        raise garbage(f"it has batch size {header.batch_size}, not {batch[0]}")
     if len(header.output) > limits.tensors:
         raise garbage(f"there are {len(header.output)} outputs, the limit is {limits.tensors}")
-    placed = {output.name for output, _ in wanted.values() if output.place is not None}
-    sizes = [None if told.name in placed else _raw_size(told) for told in header.output]
-    found: dict[str, Tensor] = {}
+    in_shared_memory = {output.name for output, _ in wanted.values() if output.place is not None}
+    sizes = [
+        None if output_header.name in in_shared_memory else _raw_size(output_header)
+        for output_header in header.output
+    ]
+    tensors: dict[str, Tensor] = {}
     elements = 0
-    for told, data in zip(header.output, allot(sizes), strict=True):
-        if told.name not in wanted or told.name in found:
-            raise garbage(f"output '{told.name}' was not asked for, or is there twice")
-        output, datatype = wanted[told.name]
+    for output_header, data in zip(header.output, allot(sizes), strict=True):
+        if output_header.name not in wanted or output_header.name in tensors:
+            raise garbage(f"output '{output_header.name}' was not requested, or occurs twice")
+        output, datatype = wanted[output_header.name]
         if class_count(output) is not None:
-            tensor = read_classes(told.name, told.batch_classes, batch, datatype)
+            tensor = read_classes(output_header.name, output_header.batch_classes, batch, datatype)
         else:
-            shape = check_shape(told.name, (*batch, *told.raw.dims), limits)
+            shape = check_shape(output_header.name, (*batch, *output_header.raw.dims), limits)
             if datatype is Datatype.BYTES:
-                elements = add_bytes_elements(told.name, shape, elements, limits)
-            tensor = _tensor(told, datatype, shape, data, output.place)
-        found[told.name] = tensor
+                elements = add_bytes_elements(output_header.name, shape, elements, limits)
+            tensor = _tensor(output_header, datatype, shape, data, output.place)
+        tensors[output_header.name] = tensor
     for name in wanted:
-        if name not in found:
+        if name not in tensors:
             raise garbage(f"it lacks output '{name}'")
-    return tuple(found[name] for name in wanted)
+    return tuple(tensors[name] for name in wanted)

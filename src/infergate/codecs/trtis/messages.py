@@ -1,4 +1,5 @@
-"""The message classes of package ``nvidia.inferenceserver``, from the private pool."""
+"""The protobuf message classes of the package ``nvidia.inferenceserver``, from a private descriptor
+pool."""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ InferResponse: Final = _message("InferResponse")
 
 _CODE: Final = RequestStatus.DESCRIPTOR.fields_by_name["code"].enum_type
 CODES: Final[dict[str, int]] = {name: value.number for name, value in _CODE.values_by_name.items()}
-"""RequestStatusCode"""
+"""The numbers of the enum RequestStatusCode, by name."""
 
 
 class Carried:
-    """A ``message`` that may go to another process."""
+    """A ``message`` that can be pickled, for a helper process."""
 
     __slots__ = ("message",)
 

@@ -1,7 +1,7 @@
-"""The methods of the gRPC service other than inferences: towards clients.
+"""The methods of the gRPC service other than inferences, towards clients.
 
-*Strategy.* One row a method: its messages, how the request is read, and where the answer goes. All
-answers hold ``request_status``, which is filled by the caller.
+Each method has one row: its message classes, how to parse the request, and how to write the
+response. Every response contains ``request_status``, which the caller fills.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ LOAD: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """``write`` puts one of ``answers`` into a response; its last argument is the server's id."""
+    """A method. ``write`` puts one of ``response_types`` into a response message; its last argument
+    is the id of the server."""
 
     request: Any
     response: Any
@@ -89,17 +90,17 @@ def _read_memory(message: Any) -> Operation:
 def _read_register(asked: Any) -> Operation:
     match asked.WhichOneof("shared_memory_types"):
         case "system_shared_memory":
-            where = asked.system_shared_memory
+            memory = asked.system_shared_memory
             return SharedMemoryRegisterRequest(
-                asked.name, where.shared_memory_key, where.offset, asked.byte_size
+                asked.name, memory.shared_memory_key, memory.offset, asked.byte_size
             )
         case "cuda_shared_memory":
-            where = asked.cuda_shared_memory
+            memory = asked.cuda_shared_memory
             return SharedMemoryRegisterRequest(
                 asked.name,
                 size=asked.byte_size,
-                device=where.device_id,
-                handle=where.raw_handle,
+                device=memory.device_id,
+                handle=memory.raw_handle,
             )
     raise Refusal(
         "INVALID_ARG",

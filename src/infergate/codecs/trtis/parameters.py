@@ -1,17 +1,17 @@
-"""What a request header says beside tensors ⇄ the canonical id and parameters.
+"""The fields of a request header besides tensors ⇄ the canonical id and parameters.
 
 | header | canonical |
 |---|---|
-| ``id``, 0 is none | ``id``, decimal; others are not sent |
-| ``correlation_id``, 0 is none | ``sequence_id`` |
+| ``id``, 0 means none | ``id``, decimal; other ids are not sent |
+| ``correlation_id``, 0 means none | ``sequence_id`` |
 | ``flags`` 1, 2 | ``sequence_start``, ``sequence_end`` |
-| ``priority``, 0 is none | ``priority`` |
-| ``timeout_microseconds``, 0 is none | ``timeout`` |
+| ``priority``, 0 means none | ``priority`` |
+| ``timeout_microseconds``, 0 means none | ``timeout`` |
 
-Servers before release 1.12 refuse a text header with ``priority`` or ``timeout_microseconds``.
+Servers before release 1.12 reject a text header with ``priority`` or ``timeout_microseconds``.
 
-Other parameters have no place in the API and are left out: by V2 servers ignore those they do not
-know.
+The API has no other parameters. Others are dropped, as V2 servers ignore parameters that they do
+not know.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ _NUMBERS: Final = {
 }
 _SCHEDULING: Final = frozenset({"priority", "timeout"})
 _DIGITS: Final = 20
-"""Of the greatest uint64."""
+"""The digits of the largest uint64."""
 
 
 def read_id(header: Any) -> str:
-    """The canonical id."""
+    """Return the canonical id."""
     return str(header.id) if header.id else ""
 
 
 def read_parameters(header: Any) -> Parameters:
-    """The canonical parameters."""
-    found: dict[str, Any] = {}
+    """Return the canonical parameters."""
+    parameters: dict[str, Any] = {}
     for name, (field, _) in _NUMBERS.items():
         if value := getattr(header, field):
-            found[name] = value
+            parameters[name] = value
     for name, flag in _FLAGS.items():
         if header.flags & flag:
-            found[name] = True
-    return found or NO_PARAMETERS
+            parameters[name] = True
+    return parameters or NO_PARAMETERS
 
 
 def write_parameters(header: Any, id_: str, parameters: Parameters, *, schedules: bool) -> None:
-    """Put what the header has a place for into it; priority and timeout where the server
-    ``schedules``. Raises BAD_REQUEST for what does not fit."""
+    """Write the id and parameters to ``header``; priority and timeout only if the server
+    ``schedules``. Raises BAD_REQUEST for values that do not fit."""
     number = _number(id_)
     if number is not None and number < 2**64:
         header.id = number
@@ -65,19 +65,19 @@ def write_parameters(header: Any, id_: str, parameters: Parameters, *, schedules
             if schedules or name not in _SCHEDULING:
                 setattr(header, field, number)
     for name, flag in _FLAGS.items():
-        given = parameters.get(name, False)
-        if not isinstance(given, bool):
+        value = parameters.get(name, False)
+        if not isinstance(value, bool):
             raise bad_request(f"parameter '{name}' must be true or false")
-        header.flags |= flag * given
+        header.flags |= flag * value
 
 
 def _fitting(name: str, value: Any, bits: int) -> int:
     number = value
-    if name == _SEQUENCE and isinstance(value, str):  # V2 has sequences with text for ids
+    if name == _SEQUENCE and isinstance(value, str):  # V2 allows strings as sequence ids
         number = _number(value)
         if number is None:
             raise bad_request(
-                f"parameter '{name}' is {value[:40]!r}: the backend's sequences have numbers only"
+                f"parameter '{name}' is {value[:40]!r}: the backend only supports numbers"
             )
     if type(number) is not int or not 0 <= number < 2**bits:
         raise bad_request(f"parameter '{name}' must be an integer from 0 to 2^{bits}-1")

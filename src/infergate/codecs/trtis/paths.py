@@ -1,8 +1,8 @@
-"""Which operation an HTTP path asks for, and the path that asks for an operation.
+"""HTTP paths ⇄ operations.
 
-*Rule 1.* Paths are matched as they come, as the servers do: ``sim%70le`` is not ``simple``.
-*Rule 2.* What is no path of the API, or asked for by another method, is answered by an empty 400 or
-405; no handler is reached.
+*Rule 1.* Paths are matched without decoding, as by the servers: ``sim%70le`` is not ``simple``.
+*Rule 2.* An unknown path, or a wrong method, is answered by an empty 400 or 405; it reaches no
+handler.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _MEMORY: Final = "/api/sharedmemorycontrol"
 
 @record
 class Place:
-    """What a path asks for by its ``method``: ``operation`` holds what the path tells of it."""
+    """The match of a path: the ``method`` that it requires, and the ``operation`` with the values
+    from the path."""
 
     method: str
     operation: Operation
@@ -78,14 +79,14 @@ _COMPILED: Final = tuple(
 )
 _SHOWN: Final = 200
 _PLAIN: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+")
-"""What a segment of a path may hold as it stands (RFC 3986)."""
+"""The characters of a path segment (RFC 3986)."""
 _LONGEST_NAME: Final = 4000
-"""Bytes. On a target of over 8190, which may hold two names, the servers close the connection
-without a word."""
+"""Bytes. A path may contain two names, and servers close the connection without a response if the
+request target is over 8190 bytes."""
 
 
 def locate(path: str) -> Place:
-    """The place ``path`` names. Raises NOT_FOUND."""
+    """Return the match of ``path``. Raises NOT_FOUND."""
     return _remembered(path) if len(path) <= _SHOWN else _located(path)
 
 
@@ -99,22 +100,24 @@ def _located(path: str) -> Place:
 
 
 _remembered: Final = functools.lru_cache(maxsize=1024)(_located)
-"""A request's path is looked at several times, and clients ask for few."""
+"""A cache, because the path of a request is matched several times and clients use few different
+paths."""
 
 
 def find(method: str, path: str) -> Operation:
-    """What is asked for, and METHOD_NOT_ALLOWED where ``method`` is not the place's."""
-    place = locate(path)
-    if method != place.method:
+    """Return the operation. Raises NOT_FOUND, and METHOD_NOT_ALLOWED if the path requires another
+    method."""
+    match = locate(path)
+    if method != match.method:
         raise GatewayError(
             Kind.METHOD_NOT_ALLOWED,
-            f"method {method[:20]} is not allowed here, only {place.method}",
+            f"method {method[:20]} is not allowed here; use {match.method}",
         )
-    return place.operation
+    return match.operation
 
 
 def query_value(query: str, name: str) -> str:
-    """The first value of ``name`` as it stands, or nothing."""
+    """Return the first value of ``name`` in ``query``, not decoded, or an empty string."""
     for pair in query.split("&"):
         key, _, value = pair.partition("=")
         if key == name:
@@ -123,9 +126,12 @@ def query_value(query: str, name: str) -> str:
 
 
 def model_path(begin: str, model: str, version: int = -1) -> str:
-    """The path of ``model`` that begins with ``begin``. Raises NOT_FOUND for a name that no model
-    has (they are those of folders), UNSUPPORTED for one that no path can hold: servers decode
-    nothing."""
+    """Return the path ``prefix`` with ``model`` and ``version`` appended. Servers do not decode
+    paths, so some names cannot be sent.
+
+    Raises NOT_FOUND for a name that no model can have (model names are names of directories),
+    UNSUPPORTED for one that does not fit in a path.
+    """
     if not model or "/" in model:
         raise GatewayError(Kind.NOT_FOUND, f"no model has the name {model[:_SHOWN]!r}")
     path = f"{begin}/{_segment(model, 'model name')}"
@@ -133,7 +139,8 @@ def model_path(begin: str, model: str, version: int = -1) -> str:
 
 
 def memory_path(operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest) -> str:
-    """The path of ``operation``. Raises UNSUPPORTED for a name or key that no path can hold."""
+    """Return the path of ``operation``. Raises UNSUPPORTED for a name or key that does not fit in a
+    path."""
     match operation:
         case SharedMemoryUnregisterRequest(""):
             return f"{_MEMORY}/unregisterall"
@@ -141,16 +148,16 @@ def memory_path(operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterR
             return f"{_MEMORY}/unregister/{_segment(name, 'region')}"
         case SharedMemoryRegisterRequest(name, device=None):
             key = _segment(operation.key.removeprefix("/"), "key")
-            place = f"/{key}/{operation.offset}/{operation.size}"
-            return f"{_MEMORY}/register/{_segment(name, 'region')}/{place}"
+            location = f"/{key}/{operation.offset}/{operation.size}"
+            return f"{_MEMORY}/register/{_segment(name, 'region')}/{location}"
         case SharedMemoryRegisterRequest(name):
-            place = f"{operation.size}/{operation.device}"
-            return f"{_MEMORY}/cudaregister/{_segment(name, 'region')}/{place}"
+            location = f"{operation.size}/{operation.device}"
+            return f"{_MEMORY}/cudaregister/{_segment(name, 'region')}/{location}"
 
 
 def _segment(text: str, what: str) -> str:
     if len(text) > _LONGEST_NAME or _PLAIN.fullmatch(text) is None or text in (".", ".."):
         raise GatewayError(
-            Kind.UNSUPPORTED, f"{what} {text[:_SHOWN]!r} cannot stand in a path of the API"
+            Kind.UNSUPPORTED, f"{what} {text[:_SHOWN]!r} cannot be used in a path of the API"
         )
     return text

@@ -1,4 +1,5 @@
-"""What servers count of a model's version: as a status of the API tells it ⇄ as V2 does."""
+"""The statistics of a model version: the API's ModelVersionStatus ⇄ Triton's statistics
+extension."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from infergate.core.tensor import Parameters
 
 _NUMBERS: Final = range(2**64)
 _ALL: Final = 1
-"""The batch size that stands for all (Rule 2 of ``status``)."""
+"""The batch size that stands for all sizes (Rule 2 of ``server_status``)."""
 _SAME: Final = {
     "success": "success",
     "fail": "failed",
@@ -17,46 +18,48 @@ _SAME: Final = {
     "compute_infer": "compute_infer",
     "compute_output": "compute_output",
 }
-"""Of ``inference_stats``: V2's name and the API's."""
+"""The durations of ``inference_stats``, by V2's name and the API's."""
 _COMPUTE: Final = ("compute_input", "compute_infer", "compute_output")
-"""Together, since v1.13, what ``compute`` was before."""
-
-
+"""Since v1.13, these replace ``compute``, which is their sum."""
 _BATCH_SIZE: Final = "batch_size"
 
 
 def write_statistics(version: Any, counted: Parameters) -> None:
-    """Fill a ModelVersionStatus with ``counted``, named as in Triton's extension. What is no count
-    there is 0, for it comes from a server."""
+    """Fill a ModelVersionStatus from ``statistics``, which has the names of Triton's extension. It
+    comes from a server, so any value that is not a valid count becomes 0."""
     version.model_execution_count = _number(counted.get("execution_count"))
     version.model_inference_count = _number(counted.get("inference_count"))
     version.last_inference_timestamp_milliseconds = _number(counted.get("last_inference"))
-    batches = counted.get("batch_stats")
-    of_requests = {
-        _number(each.get(_BATCH_SIZE)): each
-        for each in (batches if isinstance(batches, list) else [])
-        if isinstance(each, dict) and ("success" in each or "fail" in each)
+    batch_stats = counted.get("batch_stats")
+    by_size = {
+        _number(entry.get(_BATCH_SIZE)): entry
+        for entry in (batch_stats if isinstance(batch_stats, list) else [])
+        if isinstance(entry, dict) and ("success" in entry or "fail" in entry)
     }
-    for size, stats in of_requests.items() or ((_ALL, _members(counted.get("inference_stats"))),):
-        # as the servers: a size is there once there was a request of it
+    for size, stats in by_size.items() or ((_ALL, _members(counted.get("inference_stats"))),):
+        # like the servers, list only the sizes of requests so far
         if size < 2**32 and any(_count(stats, name) for name in ("success", "fail")):
             _write_size(version.infer_stats[size], stats)
 
 
 def _write_size(told: Any, stats: Parameters) -> None:
-    for theirs, ours in _SAME.items():
-        if _count(stats, theirs):
-            _write(getattr(told, ours), _count(stats, theirs), _time(stats, theirs))
+    for v2_name, api_name in _SAME.items():
+        if _count(stats, v2_name):
+            _write(getattr(told, api_name), _count(stats, v2_name), _time(stats, v2_name))
     if count := _count(stats, "compute_infer"):
         time = sum(_time(stats, name) for name in _COMPUTE)
         _write(told.compute, count, min(time, _NUMBERS[-1]))
 
 
 def read_statistics(model: str, name: str, version: Any) -> Parameters:
-    """What a ModelVersionStatus tells of the version ``name`` of ``model``, named as in Triton's
-    extension. Members of ``batch_stats`` hold all that is counted of requests of their size."""
+    """Return the statistics of the version ``name`` of ``model`` from a ModelVersionStatus, with
+    the names of Triton's extension. Entries of ``batch_stats`` hold all statistics of requests of
+    their size."""
     sizes = {
-        size: {theirs: _read(version.infer_stats[size], ours) for theirs, ours in _SAME.items()}
+        size: {
+            v2_name: _read(version.infer_stats[size], api_name)
+            for v2_name, api_name in _SAME.items()
+        }
         for size in sorted(version.infer_stats)
     }
     return {
@@ -78,7 +81,8 @@ def read_statistics(model: str, name: str, version: Any) -> Parameters:
 
 
 def _read(stats: Any, name: str) -> dict[str, int]:
-    """A duration; before v1.13 there is none of ``compute_infer`` but one of all its parts."""
+    """Read a duration. Before v1.13 there is no ``compute_infer``, only the sum of all compute
+    parts."""
     duration = getattr(stats, name)
     if name == "compute_infer" and not duration.count:
         duration = stats.compute

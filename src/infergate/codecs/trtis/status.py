@@ -1,12 +1,12 @@
-"""ServerStatus, which tells everything about a server and its models, ⇄ canonical answers.
+"""ServerStatus, the message about a server and all its models ⇄ canonical responses.
 
-*Rule 1.* A client of the API looks at ``max_batch_size``, ``input`` and ``output`` of a model's
-configuration and whether it has ``sequence_batching``, at the state of its versions and of the
-server. What else the server tells of its configuration (policies, instances, ensembles, labels) is
-told where it fits the API.
-*Rule 2.* Counters are told to clients, as far as V2 counts the same. The API has them by the batch
-size of requests, as legacy backends tell them; V2 tells none of that: all are told under size 1.
-*Rule 3.* What was counted of no version in particular is told of the greatest alone.
+*Rule 1.* Clients of the API use ``max_batch_size``, ``input``, ``output`` and the presence of
+``sequence_batching`` in a model's configuration, and the states of its versions and of the server.
+Other configuration of the server (policies, instances, ensembles, labels) is included where it fits
+the API.
+*Rule 2.* Statistics are included as far as V2 has the same. The API has them by the batch size of
+requests, which legacy backends report; V2 backends do not, so theirs are reported under size 1.
+*Rule 3.* Statistics without a version are reported for the highest version only.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ _LARGEST: Final = 2**63 - 1
 
 
 def write_status(status: ServerStatus, server_id: str) -> Any:
-    """Raises ValueError for what protobuf cannot hold: a dimension of over 64 bits."""
+    """Return the message for ``status``. Raises ValueError for values that protobuf cannot
+    represent: a dimension over 64 bits."""
     message = Message(
         id=server_id,
         version=status.version,
@@ -77,38 +78,39 @@ def write_status(status: ServerStatus, server_id: str) -> Any:
 def _write_model(message: Any, status: ModelStatus) -> None:
     model = status.metadata
     config = message.config
-    with suppress(ValueError):  # what a V2 server tells may not fit
+    with suppress(ValueError):  # the configuration of a V2 server may not fit
         config.CopyFrom(plain.written(type(config), status.config))
     config.name = model.name
     config.platform = model.platform or config.platform
     config.max_batch_size = min(model.max_batch_size or 0, 2**31 - 1)
     for field, tensors in ((config.input, model.inputs), (config.output, model.outputs)):
-        known = {each.name: each.SerializeToString() for each in field}
+        known = {tensor.name: tensor.SerializeToString() for tensor in field}
         del field[:]
-        for told in tensors:
+        for metadata in tensors:
             tensor = field.add()
-            tensor.MergeFromString(known.get(told.name, b""))
-            tensor.name, tensor.data_type = told.name, _number(told.datatype)
-            tensor.dims[:] = dims_of(told, model)
+            tensor.MergeFromString(known.get(metadata.name, b""))
+            tensor.name, tensor.data_type = metadata.name, _number(metadata.datatype)
+            tensor.dims[:] = dims_of(metadata, model)
     if model.sequence_batching is not None:
         _write_sequence_batching(config.sequence_batching, model.sequence_batching)
-    told = message.version_status
+    versions = message.version_status
     for entry in status.versions:
         number = _version(entry.version)
         if number is not None:
-            version = told[number]
+            version = versions[number]
             version.ready_state = _NUMBERS.get(entry.state, 0)
             version.ready_state_reason.message = entry.reason
             version.ready_state_reason.SetInParent()
-    for counted in status.statistics:
-        of = counted.get("version")
-        number = _version(of) if isinstance(of, str) and of else max(told, default=None)
-        if number is not None and number in told:
-            write_statistics(told[number], counted)
+    for statistics in status.statistics:
+        name = statistics.get("version")
+        number = _version(name) if isinstance(name, str) and name else max(versions, default=None)
+        if number is not None and number in versions:
+            write_statistics(versions[number], statistics)
 
 
 def _write_sequence_batching(message: Any, settings: Parameters) -> None:
-    """As far as the API has it. That there is any is told in any case: it may be a server's."""
+    """Write the settings as far as the API has them. The presence of the field is reported in any
+    case, because settings from a server may not fit."""
     message.SetInParent()
     try:
         message.CopyFrom(plain.written(type(message), settings))
@@ -122,7 +124,8 @@ def _number(datatype: str) -> int:
 
 
 def _version(version: str) -> int | None:
-    """As the API has it: a server without versions has version 1; None for what is no number."""
+    """Return ``version`` as the API has it: version 1 for a server without versions; None if it is
+    not a number."""
     if not version:
         return _ONLY_VERSION
     if version.isascii() and version.isdecimal() and len(version) <= len(str(_LARGEST)):
@@ -133,24 +136,24 @@ def _version(version: str) -> int | None:
 # ---- from backends
 
 MOST_BYTES: Final = 8 * MIB
-"""Of a status: a model takes 1 to 4 KiB with all its counters."""
+"""The largest status. A model takes 1 to 4 KiB with all its statistics."""
 MOST_FIELDS: Final = 262144
-"""Of a status. A model has about 60, and 20 for each size of batch that was counted."""
+"""The most fields of a status. A model has about 60, and 20 for each batch size with statistics."""
 
 
 def parse_status(kind: Any, data: Buffer, limits: Limits) -> Any:
-    """The message of class ``kind`` in ``data``, which holds a status. Raises BACKEND_GARBAGE, and
-    CostlyError on the event loop."""
+    """Parse a message of ``message_class`` that contains a status. Raises BACKEND_GARBAGE, and
+    NeedsOffloadError on the event loop."""
     if len(data) > MOST_BYTES:
-        raise garbage(f"the backend's status is of {len(data)} bytes, the limit is {MOST_BYTES}")
+        raise garbage(f"the backend's status has {len(data)} bytes, the limit is {MOST_BYTES}")
     try:
         return parse(kind, data, MOST_FIELDS, MOST_BYTES, loop_bound(limits, TOLD_ON_LOOP))
     except Malformed as error:
-        raise garbage("the backend's status cannot be read", str(error)) from None
+        raise garbage("the backend's status cannot be parsed", str(error)) from None
 
 
 def read_status(message: Any) -> ServerStatus:
-    """The canonical status."""
+    """Return the canonical status."""
     return ServerStatus(
         message.id,
         message.version,
@@ -171,7 +174,7 @@ def _read_model(name: str, message: Any) -> ModelStatus:
             message.version_status[number].ready_state_reason.message,
         )
         for number in sorted(message.version_status)
-        if number > 0  # -1 stands for requests to the latest
+        if number > 0  # -1 holds the statistics of requests to the latest version
     )
     config = message.config
     batch = (-1,) if config.max_batch_size > 0 else ()
@@ -191,18 +194,18 @@ def _read_model(name: str, message: Any) -> ModelStatus:
 def _read_tensors(tensors: Iterable[Any], batch: tuple[int, ...]) -> tuple[TensorMetadata, ...]:
     return tuple(
         TensorMetadata(
-            told.name,
-            BY_NUMBER[told.data_type].value if told.data_type in BY_NUMBER else INVALID,
-            (*batch, *told.dims),
+            tensor.name,
+            BY_NUMBER[tensor.data_type].value if tensor.data_type in BY_NUMBER else INVALID,
+            (*batch, *tensor.dims),
         )
-        for told in tensors
+        for tensor in tensors
     )
 
 
 def as_asked(message: Any, operation: Operation) -> Answer:
-    """What the status in ``message`` answers to ``operation``, which is any that it was asked for.
+    """Return the response to ``operation`` from the status in ``message``.
 
-    Raises NOT_FOUND for a version that a model has not, BACKEND_GARBAGE.
+    Raises NOT_FOUND for a version that the model does not have, BACKEND_GARBAGE.
     """
     status = read_status(message)
     match operation:
@@ -225,34 +228,35 @@ def as_asked(message: Any, operation: Operation) -> Answer:
             return ModelConfig(model, _told(message.model_status[model].config, model))
         case ModelStatisticsRequest(model, version):
             entries = _one(status, model, version).versions
-            told = message.model_status[model].version_status
-            wanted = [each.version for each in entries if version in ("", each.version)]
+            statuses = message.model_status[model].version_status
+            versions = [entry.version for entry in entries if version in ("", entry.version)]
             return ModelStatistics(
-                tuple(read_statistics(model, each, told[int(each)]) for each in wanted)
+                tuple(read_statistics(model, name, statuses[int(name)]) for name in versions)
             )
         case ModelReadyRequest(model, version):
-            versions = _one(status, model, version).metadata.versions
-            return Health(ok=version in versions if version else bool(versions))
+            ready = _one(status, model, version).metadata.versions
+            return Health(ok=version in ready if version else bool(ready))
     return status
 
 
 def unknown_is_not_ready(error: GatewayError, operation: Operation) -> Health:
-    """What ``error`` means as the answer to ``operation``: a model that the server does not have is
-    not ready. Raises it otherwise."""
+    """Return "not ready" if ``error`` says that the server does not have the model whose readiness
+    ``operation`` asks for. Raises ``error`` otherwise."""
     if error.kind is Kind.NOT_FOUND and isinstance(operation, ModelReadyRequest):
         return Health(ok=False)
     raise error
 
 
 def _schedules(version: str) -> bool:
-    """Whether a server of ``version`` knows priorities and timeouts. An older one refuses a header
-    that has any; the version may be empty, for it comes from the server's environment."""
+    """Return whether a server of ``version`` supports priorities and timeouts; an older one rejects
+    a header that has them. The version may be empty, because it comes from the server's
+    environment."""
     numbers = _RELEASE.match(version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _SCHEDULING
 
 
 def _told(config: Any, model: str) -> dict[str, Any]:
-    """``config``, of ``model``, or a part of it."""
+    """Return ``config``, the configuration of ``model`` or a part of it, as plain values."""
     try:
         return plain.told(config)
     except Malformed as error:
@@ -262,7 +266,7 @@ def _told(config: Any, model: str) -> dict[str, Any]:
 
 
 def _index(status: ServerStatus, *, ready_only: bool) -> ModelIndex:
-    """All versions of all models; a model that has none by its name alone."""
+    """Return all versions of all models; a model without versions by its name alone."""
     return ModelIndex(
         tuple(
             entry
@@ -274,13 +278,13 @@ def _index(status: ServerStatus, *, ready_only: bool) -> ModelIndex:
 
 
 def _one(status: ServerStatus, model: str, version: str) -> ModelStatus:
-    for each in status.models:
-        if each.metadata.name == model:
+    for entry in status.models:
+        if entry.metadata.name == model:
             break
     else:
-        raise garbage(f"the backend's status does not tell of model '{model}'")
-    if version and version not in {entry.version for entry in each.versions}:
+        raise garbage(f"the backend's status does not contain model '{model}'")
+    if version and version not in {known.version for known in entry.versions}:
         raise GatewayError(
             Kind.NOT_FOUND, f"model '{model}' has no version {version}", origin=Origin.BACKEND
         )
-    return each
+    return entry

@@ -1,9 +1,9 @@
-"""RequestStatus, which every answer holds: what a client is told, and what a backend's means.
+"""RequestStatus, which every response contains: errors towards clients, and from backends.
 
-*Rule 1.* Each kind of error has one code; where the servers have words of their own for a case,
-clients are told those.
-*Rule 2.* A request that reached a handler has a number, counted by codec as the servers count. One
-whose answer a helper wrote is given it afterwards (``Numbering``).
+*Rule 1.* Each kind of error has one code. Where the servers have their own text for a case, clients
+get that text.
+*Rule 2.* A request that reaches a handler has a number, which each codec counts as the servers do.
+A response that a helper process wrote gets its number afterwards (``SupportsResponseNumbering``).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CODE: Final[dict[Kind, str]] = {
     Kind.CANCELLED: "UNAVAILABLE",
     Kind.INTERNAL: "INTERNAL",
 }
-"""What a client is told. Every kind has its row; a test walks them."""
+"""The code that clients get. Every kind has a row; a test checks it."""
 
 KINDS: Final[dict[str, Kind]] = {
     "INVALID": Kind.BACKEND_GARBAGE,
@@ -57,25 +57,25 @@ KINDS: Final[dict[str, Kind]] = {
     "UNSUPPORTED": Kind.UNSUPPORTED,
     "ALREADY_EXISTS": Kind.ALREADY_EXISTS,
 }
-"""What a backend's code means. One the API does not define is a BACKEND_ERROR."""
+"""The kind of a backend's error. A code that the API does not define is a BACKEND_ERROR."""
 _NAMES: Final = {number: name for name, number in CODES.items()}
 
 _UNKNOWN_MODEL: Final = re.compile(
     "(Inference request for|Request for|no status available for) unknown model"
 )
-"""How the servers word it, by code UNAVAILABLE to an inference, INVALID_ARG to a status request."""
+"""The servers' text. The code is UNAVAILABLE for an inference, INVALID_ARG for a status request."""
 _SEQUENCE: Final = re.compile(
     r"^(?:\[request id: [^\]]*\] )?"
     r"(inference request to model '.*' must specify a )non-zero or non-empty correlation ID"
 )
-"""What servers say that came after; those of the API know numbers only."""
+"""The text of later servers. Those of the API only know numbers."""
 _LONGEST: Final = 1500
-"""Bytes of a message. Printed into a header each may take four characters, and clients and proxies
-turn headers over 8 KiB away."""
+"""The longest message. When printed into a header, a byte may take four characters, and clients and
+proxies reject headers over 8 KiB."""
 
 
-class Refusal(GatewayError):  # noqa: N818 - a refusal is an answer
-    """What a client did wrong, where the servers have a ``code`` of their own for it."""
+class Refusal(GatewayError):  # noqa: N818
+    """A client error for which the servers have a ``code`` of their own."""
 
     def __init__(self, code: str, public: str, kind: Kind = Kind.BAD_REQUEST) -> None:
         super().__init__(kind, public)
@@ -83,24 +83,25 @@ class Refusal(GatewayError):  # noqa: N818 - a refusal is an answer
 
 
 class Statuses:
-    """Makes the RequestStatus of each answer, numbered."""
+    """Creates the RequestStatus of each response, with its number."""
 
     def __init__(self, options: Options) -> None:
         self._options: Final = options
         self._numbers: Final = itertools.count(1)
 
     def success(self) -> Any:
-        """Of an answer."""
+        """Return the status of a successful response."""
         return self._status(SUCCESS)
 
     def error(self, error: GatewayError, operation: Operation | None) -> Any:
-        """Of ``error`` in answer to ``operation``; None where that is not known."""
-        code, told = self._words(error, operation)
-        told = told.encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
-        return self._status(code, told)
+        """Return the status for ``error`` in response to ``operation``; None if the operation is
+        unknown."""
+        code, text = self._words(error, operation)
+        text = text.encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
+        return self._status(code, text)
 
     def number(self) -> int:
-        """The next."""
+        """Return the next number."""
         return next(self._numbers)
 
     def _status(self, code: str, told: str = "") -> Any:
@@ -119,7 +120,7 @@ class Statuses:
         match error.kind, operation:
             case Kind.NOT_FOUND, InferRequest(model, version):
                 return "UNAVAILABLE", self._options.level.unknown_model(model, version)
-            # A name that is refused is none of a model, and the servers look for any.
+            # No model has an invalid name, and the servers look up any name.
             case Kind.NOT_FOUND | Kind.BAD_REQUEST, ServerStatusRequest(model):
                 return "INVALID_ARG", f"no status available for unknown model '{model}'"
             case Kind.ALREADY_EXISTS, SharedMemoryRegisterRequest(name):
@@ -138,8 +139,8 @@ class Statuses:
 
 
 def check_status(status: Any, headers: Mapping[str, str]) -> None:
-    """Raises what a backend's ``status`` tells, unless that is success. The API has no word for
-    when to try again; the ``headers`` (or metadata) that the status came with may."""
+    """Raise the error in a backend's ``status``, unless it is SUCCESS. The API has no field for the
+    time to retry after; the ``headers`` or metadata of the response may contain it."""
     code = _NAMES.get(status.code, str(status.code))
     if code == SUCCESS:
         return

@@ -1,12 +1,12 @@
-"""Protobuf's text form: as the C++ servers print it, and as they read it.
+"""The protobuf text format, as the C++ servers print and parse it.
 
-*Strategy.* Reading is the library's (``text_format``): the whole grammar, about 1 µs a byte.
-Clients send the same header again and again, so what short ones say is remembered; so is how short
-answers are printed. Printing is written here: the library's floats look different (``8.0`` where
-C++ prints ``8``).
+Parsing uses the library's ``text_format``, which has the whole grammar and takes about 1 µs per
+byte. Clients send the same header again and again, so short messages are cached, as are short
+printed responses. Printing is implemented here because the library prints floats differently
+(``8.0`` where C++ prints ``8``).
 
-*Rule 1.* A message that was read may be in the memory: nobody changes it.
-*Rule 2.* What is printed is ASCII without control characters: it can stand in a header.
+*Rule 1.* A parsed message may be in the cache and must not be modified.
+*Rule 2.* Printed text is ASCII without control characters, so that it can be used in a header.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.text_encoding import CEscape
 
 LONGEST_REMEMBERED: Final = 2048
-"""Characters. 256 requests and as many answers with a message of each are under 8 MiB."""
+"""Characters. The caches hold less than 8 MiB with entries of this size."""
 LONGEST_ON_LOOP: Final = 8192
-"""Characters that the event loop reads: each takes it 1 to 2.5 µs."""
+"""Characters that are parsed on the event loop, at 1 to 2.5 µs each."""
 REMEMBERED: Final = 512
 _FLOAT: Final = struct.Struct("<f")
 _JUST_READ: Final = 8
-"""Longer ones: a request's header is looked at more than once on its way."""
+"""Longer texts in the cache: the header of a request is parsed several times."""
 _ESCAPES: Final = re.compile(
     r"(?:[^\\]++|\\(?:[abfnrtv\\'\"]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])"
     r"|x[0-9A-Fa-f]|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}))*+"
 )
-"""Text whose backslashes are C++'s. The library takes others as Python would, with a warning."""
+"""Text with the escape sequences of C++ only. The library interprets others like Python, with a
+warning."""
 
 
 def read(kind: Any, text: str) -> Any:
-    """The message of class ``kind`` that ``text`` says; not to be changed. Raises ValueError."""
+    """Parse ``text`` to a message of ``message_class``, which must not be modified. Raises
+    ValueError."""
     return (_remembered if len(text) <= LONGEST_REMEMBERED else _just_read)(kind, text)
 
 
 def _read(kind: Any, text: str) -> Any:
     if "\\" in text and _ESCAPES.fullmatch(text) is None:
-        raise ValueError("it holds a wrong escape sequence")
+        raise ValueError("it contains an invalid escape sequence")
     try:
         return text_format.Parse(text, kind())
     except text_format.ParseError as error:
@@ -55,12 +57,13 @@ _just_read: Final = functools.lru_cache(maxsize=_JUST_READ)(_read)
 
 
 def line(message: Any) -> str:
-    """C++ ``ShortDebugString``: all on one line."""
+    """Print ``message`` on one line, like C++ ``ShortDebugString``."""
     return _printed(_line, message)
 
 
 def lines(message: Any) -> str:
-    """C++ ``DebugString``: a line for each field, indented by two spaces a level."""
+    """Print ``message`` with a line for each field, indented by two spaces a level, like C++
+    ``DebugString``."""
     return _printed(_indented, message)
 
 
@@ -68,8 +71,8 @@ _known: Final[dict[Any, str]] = {}
 
 
 def _printed(how: Callable[[Any], str], message: Any) -> str:
-    """How ``message`` is printed, remembered by its bytes where these and the text are short: one
-    byte may become ten characters."""
+    """Print ``message``, with a cache by its bytes if these and the text are short: a byte may
+    become ten characters."""
     data = message.SerializeToString(deterministic=True)
     if len(data) > LONGEST_REMEMBERED:
         return how(message)
@@ -96,28 +99,28 @@ _Lines = list[tuple[int, str]]
 
 
 def _lines(message: Any) -> _Lines:
-    """The lines of ``message`` with their depths."""
-    found: _Lines = []
-    _add_fields(found, message, 0)
-    return found
+    """Return the lines of ``message`` with their depths."""
+    lines: _Lines = []
+    _add_fields(lines, message, 0)
+    return lines
 
 
 def _add_fields(found: _Lines, message: Any, depth: int) -> None:
-    for field, value in message.ListFields():  # in the order of the fields' numbers
+    for field, value in message.ListFields():  # in the order of field numbers
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             _add_entries(found, field, value, depth)
         else:
-            for each in value if field.is_repeated else (value,):
-                _add_field(found, field, each, depth)
+            for item in value if field.is_repeated else (value,):
+                _add_field(found, field, item, depth)
 
 
 def _add_entries(found: _Lines, field: Any, entries: Any, depth: int) -> None:
-    """A map's entries, in the order of their keys."""
+    """Add the entries of a map, sorted by key."""
     key, value = field.message_type.fields
-    for each in sorted(entries):
+    for entry in sorted(entries):
         found.append((depth, f"{field.name} {{"))
-        _add_field(found, key, each, depth + 1)
-        _add_field(found, value, entries[each], depth + 1)
+        _add_field(found, key, entry, depth + 1)
+        _add_field(found, value, entries[entry], depth + 1)
         found.append((depth, "}"))
 
 
@@ -145,6 +148,7 @@ def _scalar(field: Any, value: Any) -> str:
 
 
 def spell_float(value: float) -> str:
-    """C++ ``SimpleFtoa``: six digits where they tell this float from its neighbours, else nine."""
+    """Format a 32-bit float like C++ ``SimpleFtoa``: with six digits if these identify it, else
+    with nine."""
     short = f"{value:.6g}"
     return short if _FLOAT.unpack(_FLOAT.pack(float(short)))[0] == value else f"{value:.9g}"

@@ -138,7 +138,10 @@ def test_a_model_that_is_not_ready_is_not_asked() -> None:
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [
-        ({"sequence_id": "abc"}, "parameter 'sequence_id' is 'abc': the backend's sequences"),
+        (
+            {"sequence_id": "abc"},
+            "parameter 'sequence_id' is 'abc': the backend only supports numbers",
+        ),
         ({"sequence_id": -1}, "parameter 'sequence_id' must be an integer from 0 to 2^64-1"),
         ({"sequence_id": True}, "parameter 'sequence_id' must be an integer"),
         ({"sequence_start": 1}, "parameter 'sequence_start' must be true or false"),
@@ -158,12 +161,15 @@ def test_parameters_that_do_not_fit(parameters: dict[str, Any], told: str) -> No
         (simple(inputs=(values("X", 1, 16),)), "unexpected inference input 'X' for model 'simple'"),
         (
             simple(inputs=(values("INPUT0", 1, 16, datatype=Datatype.FP32),)),
-            "tensor 'INPUT0' is FP32, model 'simple' takes INT32",
+            "tensor 'INPUT0' is FP32, model 'simple' expects INT32",
         ),
-        (simple(inputs=(values("INPUT0"),)), "tensor 'INPUT0': shape [] has no batch, which model"),
+        (
+            simple(inputs=(values("INPUT0"),)),
+            "tensor 'INPUT0': shape [] has no batch dimension, which model",
+        ),
         (
             simple(inputs=(values("INPUT0", 1, 16), values("INPUT1", 2, 16))),
-            "tensor 'INPUT1': a batch of 2 beside one of 1",
+            "tensor 'INPUT1': batch size 2, another input has 1",
         ),
         (simple(outputs=(RequestedOutput("X"),)), "unexpected inference output 'X' for model"),
         (
@@ -194,7 +200,7 @@ def test_a_datatype_that_the_api_has_not() -> None:
     model = replace(NOBATCH, outputs=(TensorMetadata("OUTPUT0", "BF16", (1,)),))
     error = refused(InferRequest("m", inputs=(values("INPUT0", 1),)), model)
     assert error.kind is Kind.UNSUPPORTED
-    assert error.public == "output 'OUTPUT0': datatype 'BF16' is none of the legacy API"
+    assert error.public == "output 'OUTPUT0': datatype 'BF16' does not exist in the legacy API"
 
 
 def test_a_header_over_what_servers_take_is_refused() -> None:
@@ -244,7 +250,7 @@ def test_no_name_is_no_models(plugin: CodecPlugin, operation: Operation) -> None
 def test_names_go_as_they_are() -> None:
     wire = HTTP.make({}).build_request(ModelMetadataRequest("sim%70le"), GENERIC)
     assert (wire.path, wire.query) == ("/api/status/sim%70le", "format=binary")
-    with pytest.raises(GatewayError, match="not Unicode"):
+    with pytest.raises(GatewayError, match="not valid Unicode"):
         GRPC.make({}).build_request(ModelMetadataRequest("\ud800"), GENERIC)
 
 
@@ -346,8 +352,8 @@ def test_the_id_is_the_requests() -> None:
         ([output(raw={"dims": [-2], "batch_byte_size": 8})], bytes(8), "shape has -2"),
         ([output(raw={"dims": [1] * 65, "batch_byte_size": 8})], bytes(8), "65 dimensions"),
         ([output()], b"", "output 'OUTPUT0' has no raw data"),
-        ([RAW, RAW], bytes(8), "is there twice"),
-        ([{**RAW, "name": "X"}], bytes(8), "output 'X' was not asked for"),
+        ([RAW, RAW], bytes(8), "occurs twice"),
+        ([{**RAW, "name": "X"}], bytes(8), "output 'X' was not requested"),
         ([TOP], b"", "output 'OUTPUT0' has no raw data"),
     ],
 )
@@ -363,12 +369,14 @@ def test_too_many_outputs() -> None:
 
 
 def test_outputs_that_are_missing() -> None:
-    assert wrong(answers([])) == ["the backend's response is invalid: it lacks output 'OUTPUT0'"] * 2
+    assert (
+        wrong(answers([])) == ["the backend's response is invalid: it lacks output 'OUTPUT0'"] * 2
+    )
 
 
 def test_another_batch() -> None:
     told = wrong(answers([RAW], bytes(8), batch=2), simple(), SIMPLE)
-    assert told == ["the backend's response is invalid: it is of batch size 2, not 1"] * 2
+    assert told == ["the backend's response is invalid: it has batch size 2, not 1"] * 2
 
 
 def test_entries_of_raw_output_are_the_outputs() -> None:
@@ -400,18 +408,18 @@ def test_classes() -> None:
 )
 def test_classes_that_are_none(entries: list[Any]) -> None:
     told = wrong(answers([output(batch_classes=entries)], b""), CLASSIFIED, CLASSIFY)
-    assert f"has classes for {len(entries)} entries, not for the batch" in told[0]
+    assert f"has classes for {len(entries)} batch entries, not the batch size" in told[0]
 
 
 @pytest.mark.no_cover
 def test_too_many_classes() -> None:
     batch = {"cls": [{}] * (MOST_CLASSES + 1)}
     _, call = answers([output(batch_classes=[batch])], b"")
-    with pytest.raises(GatewayError, match=f"over {MOST_CLASSES} classes"):
+    with pytest.raises(GatewayError, match=f"more than {MOST_CLASSES} classes"):
         GRPC.make({}).parse_response(call, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
     batch = {"cls": [{}] * (20 * MOST_CLASSES)}
     _, call = answers([output(batch_classes=[batch])], b"")
-    with pytest.raises(GatewayError, match="cannot be read"):
+    with pytest.raises(GatewayError, match="cannot be parsed"):
         GRPC.make({}).parse_response(call, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
 
 
@@ -425,7 +433,7 @@ def test_classes_that_only_the_trailer_tells() -> None:
     assert list(unpack_bytes(found.outputs[0].data)) == [b"0.700000:1:dog"]
     for trailer in ([], [b"\xff"]):
         bare.body = trailer
-        with pytest.raises(GatewayError, match="has classes for 0 entries"):
+        with pytest.raises(GatewayError, match="has classes for 0 batch entries"):
             codec.parse_response(bare, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
 
 
@@ -507,17 +515,17 @@ def test_an_answer_without_status(status: int, kind: Kind) -> None:
 def test_a_bare_400_is_what_servers_say_of_a_header_they_cannot_read() -> None:
     error = http_error(400, {"content-type": "text/plain"})
     assert (error.kind, error.origin) == (Kind.BAD_REQUEST, Origin.BACKEND)
-    assert error.public == "the legacy server cannot read what was asked"
+    assert error.public == "the legacy server cannot parse the request"
 
 
 @pytest.mark.parametrize(
     ("headers", "told"),
     [
-        ({"nv-status": "code: X"}, "the backend's NV-Status cannot be read"),
+        ({"nv-status": "code: X"}, "the backend's NV-Status cannot be parsed"),
         ({"nv-status": ""}, "the backend's status has no code"),
-        ({"nv-status": STATUS}, "the backend's answer has no NV-InferResponse"),
-        ({"nv-status": STATUS, "nv-inferresponse": "x: 1"}, "NV-InferResponse cannot be read"),
-        ({"nv-status": STATUS, "nv-inferresponse": "#" * 300_000}, "NV-InferResponse is of 300000"),
+        ({"nv-status": STATUS}, "the backend's response has no NV-InferResponse"),
+        ({"nv-status": STATUS, "nv-inferresponse": "x: 1"}, "NV-InferResponse cannot be parsed"),
+        ({"nv-status": STATUS, "nv-inferresponse": "#" * 300_000}, "NV-InferResponse has 300000"),
     ],
 )
 def test_headers_that_are_none(headers: dict[str, str], told: str) -> None:
@@ -589,7 +597,7 @@ def test_grpc_statuses() -> None:
         GRPC.make({}).parse_response(RpcResponse(code=14), ServerLiveRequest(), DEFAULT_LIMITS)
     assert caught.value.kind is Kind.NO_BACKEND
     for operation in (ServerLiveRequest(), ASKED):
-        with pytest.raises(GatewayError, match="cannot be read") as caught:
+        with pytest.raises(GatewayError, match="cannot be parsed") as caught:
             GRPC.make({}).parse_response(
                 RpcResponse((b"\xff",)), operation, DEFAULT_LIMITS, NOBATCH
             )
@@ -660,8 +668,8 @@ def test_status_as_what_was_asked() -> None:
     [
         (ModelMetadataRequest("m", "1"), Kind.NOT_FOUND, "model 'm' has no version 1"),
         (ModelConfigRequest("m", "1"), Kind.NOT_FOUND, "model 'm' has no version 1"),
-        (ModelConfigRequest("x"), Kind.BACKEND_GARBAGE, "does not tell of model 'x'"),
-        (ModelReadyRequest("x"), Kind.BACKEND_GARBAGE, "does not tell of model 'x'"),
+        (ModelConfigRequest("x"), Kind.BACKEND_GARBAGE, "does not contain model 'x'"),
+        (ModelReadyRequest("x"), Kind.BACKEND_GARBAGE, "does not contain model 'x'"),
     ],
 )
 def test_status_of_what_there_is_not(operation: Any, kind: Kind, told: str) -> None:
@@ -715,7 +723,7 @@ def test_a_configuration_that_is_dear_to_tell_is_not() -> None:
 
 def test_a_status_that_is_none() -> None:
     wire = HttpResponse(200, {"nv-status": STATUS}, (b"\xff",))
-    with pytest.raises(GatewayError, match="the backend's status cannot be read"):
+    with pytest.raises(GatewayError, match="the backend's status cannot be parsed"):
         HTTP.make({}).parse_response(wire, ServerMetadataRequest(), DEFAULT_LIMITS)
 
 
@@ -734,11 +742,11 @@ def test_a_status_that_is_dear_to_read_is_not() -> None:
         RpcResponse((field(1, b"\x08\x01") + field(2, status),)),
     )
     for plugin, wire in zip((HTTP, GRPC), wires, strict=True):
-        with pytest.raises(GatewayError, match="status cannot be read") as caught:
+        with pytest.raises(GatewayError, match="status cannot be parsed") as caught:
             plugin.make({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
         assert caught.value.kind is Kind.BACKEND_GARBAGE
     long = HttpResponse(200, {"nv-status": STATUS}, (field(2, b"x" * MOST_BYTES),))
-    with pytest.raises(GatewayError, match=f"status is of {MOST_BYTES + 5} bytes, the limit is"):
+    with pytest.raises(GatewayError, match=f"status has {MOST_BYTES + 5} bytes, the limit is"):
         HTTP.make({}).parse_response(long, ServerMetadataRequest(), DEFAULT_LIMITS)
 
 

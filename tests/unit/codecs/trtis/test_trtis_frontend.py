@@ -267,7 +267,7 @@ def test_other_messages_are_short() -> None:
     wire = RpcRequest(SERVICE + "Status", (b"\x0a" * 70_000,))
     told = pb.StatusResponse.FromString(joined(respond(GRPC.make({}), wire).message))
     assert told.request_status.code == pb.CODES["INVALID_ARG"]
-    assert "over 65536 bytes" in told.request_status.msg
+    assert "larger than 65536 bytes" in told.request_status.msg
     assert respond(GRPC.make({}), RpcRequest(SERVICE + "Status", (b"\xff",))).code == 13
 
 
@@ -383,14 +383,14 @@ CLASSIFY = 'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls 
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (classes(b"0.5"), "has a class that is not value:index:label"),
-        (classes(b"x:1"), "has a class that is not value:index:label"),
-        (classes(b"1:\xff"), "has a class that is not value:index:label"),
+        (classes(b"0.5"), "has a class that is not of the form value:index:label"),
+        (classes(b"x:1"), "has a class that is not of the form value:index:label"),
+        (classes(b"1:\xff"), "has a class that is not of the form value:index:label"),
         (classes(b"1:-1"), "index is out of range"),
         (classes(b"1:2147483648"), "index is out of range"),
         (classes(b"1:" + b"9" * 5000), "index is out of range"),
-        (classes(datatype=Datatype.FP32), "was to be classified and is FP32"),
-        (InferResponse("m"), "the answer lacks output 'OUTPUT0'"),
+        (classes(datatype=Datatype.FP32), "should contain classes, but is FP32"),
+        (InferResponse("m"), "the response lacks output 'OUTPUT0'"),
     ],
 )
 def test_classes_that_are_none(answer: InferResponse, told: str) -> None:
@@ -418,9 +418,9 @@ def test_class_values_are_floats_of_32_bits() -> None:
 @pytest.mark.parametrize(
     ("datatype", "shape", "told"),
     [
-        (Datatype.INT32, (1, 4), "is INT32 and not, as in the model's metadata, FP32"),
-        (Datatype.FP32, (4,), r"is of shape \[4\] and not of batch size 1"),
-        (Datatype.FP32, (), r"is of shape \[\] and not of batch size 1"),
+        (Datatype.INT32, (1, 4), "is INT32; the model's metadata says FP32"),
+        (Datatype.FP32, (4,), r"has shape \[4\], not batch size 1"),
+        (Datatype.FP32, (), r"has shape \[\], not batch size 1"),
     ],
 )
 def test_values_that_are_none(datatype: Datatype, shape: tuple[int, ...], told: str) -> None:
@@ -440,11 +440,11 @@ def test_a_version_that_is_no_number_is_not_told(version: str) -> None:
 
 
 def test_what_the_api_has_no_words_for() -> None:
-    with pytest.raises(GatewayError, match="cannot tell ServerMetadata"):
+    with pytest.raises(GatewayError, match="has no such response: ServerMetadata"):
         HTTP.make({}).build_response(ServerMetadata("a", "b"), Parsed(ServerReadyRequest()))
     codec = GRPC.make({})
     parsed = codec.parse_request(codec.build_request(ServerReadyRequest(), GENERIC), DEFAULT_LIMITS)
-    with pytest.raises(GatewayError, match="cannot tell ServerMetadata here"):
+    with pytest.raises(GatewayError, match="has no such response here: ServerMetadata"):
         codec.build_response(ServerMetadata("a", "b"), parsed)
 
 
@@ -453,7 +453,7 @@ def test_a_status_that_protobuf_cannot_hold() -> None:
     status = ServerStatus("", "", ready=True, models=(ModelStatus(huge),))
     wire = get("/api/status")
     parsed = HTTP.make({}).parse_request(wire, DEFAULT_LIMITS)
-    with pytest.raises(GatewayError, match="the status cannot be told"):
+    with pytest.raises(GatewayError, match="the status cannot be represented"):
         HTTP.make({}).build_response(status, parsed)
 
 
