@@ -1,9 +1,14 @@
-"""For those who write a codec: test vectors, a conformance check, hypothesis strategies.
+"""Tools for authors of codecs: a conformance check, test vectors and hypothesis strategies.
 
-- ``vectors``: cases in ``tests/vectors/<protocol>/<case>/``, run through a codec both ways;
-- ``canonical``: operations and answers as JSON, for reading and comparing;
+Start with ``check_codec``.
+
 - ``codec_check``: the contract of ``infergate.codecs.base`` as code;
-- ``strategies``: any canonical request or answer (needs hypothesis, so import it by its name).
+- ``vectors``: cases in ``tests/vectors/<protocol>/<case>/``, run through a codec in both
+  directions;
+- ``canonical``: operations and responses as JSON, for reading and comparing;
+- ``samples``: the fixed examples that ``check_codec`` uses;
+- ``strategies``: random canonical requests and responses (it needs hypothesis, so import it
+  separately).
 """
 
 from infergate.testing.canonical import from_json, same, to_json

@@ -1,7 +1,7 @@
-"""Canonical operations and answers ⇄ JSON, for test vectors and for telling two apart.
+"""Canonical operations and responses ⇄ JSON, for test vectors and comparisons.
 
-The form is ``{"type": "InferRequest", ...fields}``, fields at their default left out. Tensor data
-and other bytes are a hex string, a datatype its name; everything else is as JSON has it.
+The form is ``{"type": "InferRequest", ...fields}``; fields with their default value are omitted.
+Tensor data and other bytes are hex strings, a datatype is its name; everything else is plain JSON.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _KINDS: dict[str, type] = {
 
 
 def to_json(value: Operation | Answer) -> dict[str, Any]:
-    """``value`` as JSON objects, lists and scalars."""
+    """Return ``value`` as JSON objects, lists and scalars."""
     return {"type": type(value).__name__, **_fields_to_json(value)}
 
 
 def _fields_to_json(value: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     for field in dataclasses.fields(value):
-        content = getattr(value, field.name)
-        if not _is_default(content, field):
-            told[field.name] = _to_json(content)
-    return told
+        field_value = getattr(value, field.name)
+        if not _is_default(field_value, field):
+            document[field.name] = _to_json(field_value)
+    return document
 
 
 def _is_default(content: Any, field: dataclasses.Field[Any]) -> bool:
@@ -63,8 +63,9 @@ def _to_json(content: Any) -> Any:
 
 
 def from_json(told: Mapping[str, Any]) -> Any:
-    """The inverse of :func:`to_json`. Raises KeyError or TypeError for what is not of its form."""
-    fields = {name: content for name, content in told.items() if name != "type"}
+    """Return the inverse of :func:`to_json`. Raises KeyError or TypeError for a document of another
+    form."""
+    fields = {name: value for name, value in told.items() if name != "type"}
     return _from_fields(_KINDS[told["type"]], fields)
 
 
@@ -83,19 +84,22 @@ def _from_json(hint: Any, content: Any) -> Any:
         return bytes.fromhex(content)
     if typing.get_origin(hint) is tuple:
         item = typing.get_args(hint)[0]
-        return tuple(_from_json(item, one) for one in content)
-    if isinstance(hint, types.UnionType) and isinstance(content, Mapping):  # a Place or none
-        hint = next((each for each in hint.__args__ if dataclasses.is_dataclass(each)), hint)
+        return tuple(_from_json(item, element) for element in content)
+    if isinstance(hint, types.UnionType) and isinstance(
+        content, Mapping
+    ):  # a region reference or None
+        hint = next((arg for arg in hint.__args__ if dataclasses.is_dataclass(arg)), hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _from_fields(hint, content)
     return content
 
 
 def text(value: Operation | Answer) -> str:
-    """``value`` as JSON text with sorted keys: equal text, equal value, NaN and 1 vs 1.0 too."""
+    """Return ``value`` as JSON text with sorted keys. Values are equal if their texts are, also for
+    NaN, and 1 differs from 1.0."""
     return json.dumps(to_json(value), sort_keys=True)
 
 
 def same(one: Operation | Answer, other: Operation | Answer) -> bool:
-    """Whether both hold the same, bit for bit."""
+    """Return whether both values are equal, bit for bit."""
     return text(one) == text(other)

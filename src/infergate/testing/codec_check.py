@@ -1,6 +1,6 @@
-"""The contract of a codec as code: run ``check_codec`` on your plugin before anything else.
+"""The contract of a codec as code: run ``check_codec`` on your plugin first.
 
-It needs no server and no hypothesis; what it checks is written in ``infergate.codecs.base``.
+It needs neither a server nor hypothesis. ``infergate.codecs.base`` documents the contract.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from infergate.testing.canonical import text
 from infergate.testing.vectors import body_of, finished, with_body
 
 Carries = Callable[[Any], Any]
-"""What a protocol makes of a canonical value: the value itself, or without what it cannot tell."""
+"""Returns what is left of a canonical value after a round trip over the protocol: the value itself,
+or without the parts that the protocol cannot represent."""
 Answers = Callable[[Operation, Answer], Answer]
-"""What a server must say so that a client who asks the operation reads the answer."""
+"""Returns the response that a server has to send so that the client reads the expected response."""
 
 _REQUESTS: Final[dict[Carrier, type]] = {Carrier.HTTP: HttpRequest, Carrier.GRPC: RpcRequest}
 _RESPONSES: Final[dict[Carrier, type]] = {Carrier.HTTP: HttpResponse, Carrier.GRPC: RpcResponse}
@@ -59,13 +60,16 @@ def check_codec(
     carries: Carries = _everything,
     answers: Answers = _itself,
 ) -> None:
-    """Check the invariants of ``plugin``'s codec. Raises AssertionError saying which one is broken.
+    """Check the invariants of the codec of ``plugin``. Raises AssertionError naming the one that is
+    broken.
 
-    ``options`` are what the codec is made with, ``profile`` the kind of server it builds requests
-    for. ``carries`` tells what is left of an operation or answer after a trip over a wire that
-    cannot tell everything (a protocol without ids, say); by default all must arrive. Where a
-    protocol asks one thing by another (metadata by the server's status), ``carries`` tells what is
-    asked, and ``answers`` what then is answered.
+    ``options`` are those of the codec, ``profile`` is the kind of server that it builds requests
+    for. ``round_trip`` returns what is left of an operation or response after a round trip over a
+    protocol that cannot represent everything (one without ids, for example); by default, everything
+    must arrive.
+
+    A protocol may implement an operation by another one (metadata by the server's status).
+    ``round_trip`` then returns that other operation, and ``server_response`` its response.
     """
     codec = plugin.make(options or {})
     check = _Check(codec, plugin.carrier, profile, carries, answers)
@@ -74,14 +78,15 @@ def check_codec(
     assert codec.caps.datatypes, "a codec carries at least one datatype"
     _check_errors(codec, plugin.carrier)
     for operation, answer, junk in _exchanges(codec):
-        asked = check.build(operation, samples.description(operation, answer))
-        if asked is not None:
-            check.exchange(operation, asked, answer)
-            check.hostile(operation, asked, answer, junk)
+        wire_request = check.build(operation, samples.description(operation, answer))
+        if wire_request is not None:
+            check.exchange(operation, wire_request, answer)
+            check.hostile(operation, wire_request, answer, junk)
 
 
 def _exchanges(codec: Codec[Any, Any]) -> Iterator[tuple[Operation, Answer, tuple[bytes, ...]]]:
-    """With bodies to read instead. Which datatype was asked for makes none of them another."""
+    """Yield operations, responses and invalid bodies. The invalid bodies are independent of the
+    datatype, so inferences come without them."""
     for operation, answer in samples.EXCHANGES:
         yield operation, answer, samples.JUNK
     for datatype in sorted(codec.caps.datatypes, key=lambda datatype: datatype.value):
@@ -90,18 +95,19 @@ def _exchanges(codec: Codec[Any, Any]) -> Iterator[tuple[Operation, Answer, tupl
 
 
 def _check_errors(codec: Codec[Any, Any], carrier: Carrier) -> None:
-    """``build_error`` has a form for every kind, and a codec reads its own errors as errors."""
+    """Check that ``build_error`` has a form for every kind, and that the codec parses its own
+    errors as errors."""
     for kind in Kind:
         for public in ("what went wrong", "", "größe \ud800 \n\r\0", "x" * 100_000):
             wire = codec.build_error(GatewayError(kind, public, retry_after=1.5))
             assert isinstance(wire, _RESPONSES[carrier]), f"{kind}: {type(wire)}"
-            refused = _refused(codec.parse_response, wire, InferRequest("m"), DEFAULT_LIMITS)
-            assert refused, f"{kind}: the error's wire form reads as an answer"
+            is_error = _refused(codec.parse_response, wire, InferRequest("m"), DEFAULT_LIMITS)
+            assert is_error, f"{kind}: the wire form of the error is parsed as a response"
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """One codec under check."""
+    """The checks of one codec."""
 
     codec: Codec[Any, Any]
     carrier: Carrier
@@ -110,18 +116,19 @@ class _Check:
     answers: Answers
 
     def build(self, operation: Operation, model: ModelMetadata | None) -> Any:
-        """The request for ``operation``; None where the protocol has none and says UNSUPPORTED."""
+        """Return the request for ``operation``; None if the codec raises UNSUPPORTED."""
         try:
-            asked = self.codec.build_request(operation, self.profile, model)
+            request = self.codec.build_request(operation, self.profile, model)
         except GatewayError as error:
             if error.kind is not Kind.UNSUPPORTED:
-                raise AssertionError(f"{operation} is refused with {error!r}") from error
+                raise AssertionError(f"{operation} is rejected with {error!r}") from error
             return None
-        assert isinstance(asked, _REQUESTS[self.carrier]), type(asked)
-        return asked
+        assert isinstance(request, _REQUESTS[self.carrier]), type(request)
+        return request
 
     def exchange(self, operation: Operation, asked: Any, answer: Answer) -> None:
-        """Request and answer arrive as they were; ``peek`` and ``shield`` agree with the parser."""
+        """Check that request and response arrive unchanged, and that ``summarize`` and ``validate``
+        agree with the parser."""
         codec = self.codec
         model = samples.description(operation, answer)
 
@@ -130,24 +137,26 @@ class _Check:
 
         parsed = read_request(asked)
         _assert_same("request", self.carries(operation), parsed.operation)
-        peek = codec.peek(asked)
-        assert peek.operation is type(parsed.operation), f"peek sees {peek.operation}"
+        summary = codec.peek(asked)
+        assert summary.operation is type(parsed.operation), f"summarize returns {summary.operation}"
         for name in ("model", "version"):
-            assert getattr(peek, name) == getattr(parsed.operation, name, ""), f"peek: {name}"
-        answered = codec.build_response(self.answers(operation, answer), parsed)
-        assert isinstance(answered, _RESPONSES[self.carrier]), type(answered)
-        read = codec.parse_response(answered, operation, DEFAULT_LIMITS, model)
-        _assert_same("answer", self.carries(answer), read)
+            assert getattr(summary, name) == getattr(parsed.operation, name, ""), (
+                f"summarize: {name}"
+            )
+        wire_response = codec.build_response(self.answers(operation, answer), parsed)
+        assert isinstance(wire_response, _RESPONSES[self.carrier]), type(wire_response)
+        parsed_response = codec.parse_response(wire_response, operation, DEFAULT_LIMITS, model)
+        _assert_same("response", self.carries(answer), parsed_response)
         if not isinstance(codec, Forwarding):
             return
-        shielded = finished(codec.shield(asked, DEFAULT_LIMITS), model)
+        validated = finished(codec.shield(asked, DEFAULT_LIMITS), model)
         _assert_same(
-            "shielded request",
+            "validated request",
             parsed.operation,
-            read_request(shielded).operation,
+            read_request(validated).operation,
         )
         if codec.forwards and isinstance(parsed.operation, InferRequest):
-            self.forwarding(codec, shielded, parsed.operation, answered, model)
+            self.forwarding(codec, validated, parsed.operation, wire_response, model)
 
     def forwarding(
         self,
@@ -157,40 +166,42 @@ class _Check:
         answered: Any,
         model: ModelMetadata | None,
     ) -> None:
-        """``readdress`` and ``relabel`` change names only, and sequences are told."""
-        for number in (None, 2**63, "by name"):
-            told = {} if number is None else {PARAMETER: number}
+        """Check that ``rewrite_request`` and ``rewrite_response`` change only names, and that
+        ``sequence_of`` finds the sequence."""
+        for sequence in (None, 2**63, "by name"):
+            parameters = {} if sequence is None else {PARAMETER: sequence}
             try:
-                wire = self.build(replace(operation, parameters=told), model)
+                wire = self.build(replace(operation, parameters=parameters), model)
             except AssertionError:
-                assert number == "by name"
-                continue  # the protocol's sequences have no names
-            for each in (wire, finished(codec.shield(wire, DEFAULT_LIMITS), model)):
-                assert codec.sequence(each, DEFAULT_LIMITS) == number, f"sequence {number!r}"
-        readdressed = codec.readdress(asked, "other", "9", self.profile)
-        if readdressed is not None:
+                assert sequence == "by name"
+                continue  # the protocol only has numbers as sequence ids
+            for form in (wire, finished(codec.shield(wire, DEFAULT_LIMITS), model)):
+                assert codec.sequence(form, DEFAULT_LIMITS) == sequence, f"sequence {sequence!r}"
+        rewritten = codec.readdress(asked, "other", "9", self.profile)
+        if rewritten is not None:
             _assert_same(
-                "readdressed request",
+                "rewritten request",
                 replace(operation, model="other", version="9"),
-                finished(self.codec.parse_request(readdressed, DEFAULT_LIMITS), model).operation,
+                finished(self.codec.parse_request(rewritten, DEFAULT_LIMITS), model).operation,
             )
-        answer = self.codec.parse_response(answered, operation, DEFAULT_LIMITS, model)
-        assert isinstance(answer, InferResponse)
+        response = self.codec.parse_response(answered, operation, DEFAULT_LIMITS, model)
+        assert isinstance(response, InferResponse)
         renamed: tuple[dict[str, Any], ...] = ({}, {"model": "other", "version": "9"})
         for names in renamed:
-            relabelled = codec.relabel(
+            rewritten_response = codec.relabel(
                 answered, asked, names.get("model", ""), names.get("version", ""), DEFAULT_LIMITS
             )
             _assert_same(
-                "relabelled answer",
-                replace(answer, **names),
-                self.codec.parse_response(relabelled, operation, DEFAULT_LIMITS, model),
+                "rewritten response",
+                replace(response, **names),
+                self.codec.parse_response(rewritten_response, operation, DEFAULT_LIMITS, model),
             )
 
     def hostile(
         self, operation: Operation, asked: Any, answer: Answer, junk: tuple[bytes, ...]
     ) -> None:
-        """Any bytes parse or raise GatewayError; ``shield`` and the parser refuse the same."""
+        """Check that any bytes are parsed or raise GatewayError, and that ``validate`` and the
+        parser reject the same."""
         codec = self.codec
         forwarding = codec if isinstance(codec, Forwarding) else None
 
@@ -205,26 +216,29 @@ class _Check:
         def read_request(wire: Any) -> Parsed:
             return finished(codec.parse_request(wire, DEFAULT_LIMITS), model)
 
-        answered = codec.build_response(self.answers(operation, answer), read_request(asked))
+        wire_response = codec.build_response(self.answers(operation, answer), read_request(asked))
         for body in (*junk, *samples.spoilt(bytes(joined(body_of(asked))))):
             wire: Any = with_body(asked, (body,))
             _refused(codec.peek, wire)
-            refused = _refused(read_request, wire)
+            parse_fails = _refused(read_request, wire)
             if isinstance(codec, Forwarding):
-                shielded = _refused(check_request, wire)
-                assert refused == shielded, f"parse_request and shield differ on {body[:200]!r}"
+                validation_fails = _refused(check_request, wire)
+                assert parse_fails == validation_fails, (
+                    f"parse_request and validate differ on {body[:200]!r}"
+                )
             if forwarding:
                 _refused(forwarding.readdress, wire, "other", "9", self.profile)
                 _refused(forwarding.sequence, wire, DEFAULT_LIMITS)
-        for body in (*junk, *samples.spoilt(bytes(joined(body_of(answered))))):
-            wire = with_body(answered, (body,))
+        for body in (*junk, *samples.spoilt(bytes(joined(body_of(wire_response))))):
+            wire = with_body(wire_response, (body,))
             _refused(codec.parse_response, wire, operation, DEFAULT_LIMITS, model)
             if forwarding:
                 _refused(forwarding.relabel, wire, asked, "other", "9", DEFAULT_LIMITS)
 
 
 def _refused(act: Callable[..., Any], *arguments: Any) -> bool:
-    """Whether ``act`` raises GatewayError; anything else it raises is the codec's fault."""
+    """Return whether ``function`` raises GatewayError; any other exception is a bug of the
+    codec."""
     try:
         act(*arguments)
     except GatewayError:

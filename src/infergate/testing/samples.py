@@ -1,4 +1,4 @@
-"""Fixed examples of operations, answers and hostile bytes: what every codec is checked with."""
+"""Fixed examples of operations, responses and hostile bytes, for checking codecs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from infergate.core.messages import (
 from infergate.core.tensor import Tensor, pack_bytes
 
 _ELEMENTS: Final[dict[Datatype, bytes]] = {
-    # Two elements each, with the type's edges: least and greatest, not-a-number, empty.
+    # two elements each, with edge cases: minimum and maximum, negative zero, empty string
     Datatype.BOOL: bytes((0, 1)),
     Datatype.UINT8: bytes((0, 255)),
     Datatype.UINT16: bytes.fromhex("0000 ffff"),
@@ -53,7 +53,7 @@ _ELEMENTS: Final[dict[Datatype, bytes]] = {
 
 
 def tensors(datatype: Datatype) -> Iterator[Tensor]:
-    """Tensors of ``datatype``: a vector, a matrix, one without elements."""
+    """Yield tensors of ``datatype``: a vector, a matrix, and one without elements."""
     data = _ELEMENTS[datatype]
     yield Tensor("VECTOR", datatype, (2,), data)
     yield Tensor("MATRIX", datatype, (2, 1), data)
@@ -61,19 +61,20 @@ def tensors(datatype: Datatype) -> Iterator[Tensor]:
 
 
 def inferences(datatype: Datatype) -> Iterator[tuple[InferRequest, InferResponse]]:
-    """An inference with one tensor each way, and one with several, version, id, parameters."""
-    one, *others = tensors(datatype)
-    yield InferRequest("m", inputs=(one,)), InferResponse("m", outputs=(one,))
+    """Yield an inference with one tensor in each direction, and one with several tensors, a
+    version, an id and parameters."""
+    first, *others = tensors(datatype)
+    yield InferRequest("m", inputs=(first,)), InferResponse("m", outputs=(first,))
     yield (
         InferRequest(
             "model-é",
             "3",
             "id-1",
             {"flag": True, "count": -7, "text": "x", "real": 0.5},
-            (one, *others),
+            (first, *others),
             (RequestedOutput("VECTOR"), RequestedOutput("MATRIX")),
         ),
-        InferResponse("model-é", "3", "id-1", {"flag": False}, (one, *others)),
+        InferResponse("model-é", "3", "id-1", {"flag": False}, (first, *others)),
     )
 
 
@@ -107,22 +108,23 @@ EXCHANGES: Final[tuple[tuple[Operation, Answer], ...]] = (
         Settings({"log_info": False, "log_verbose_level": 1}),
     ),
 )
-"""Each operation other than an inference, with an answer."""
+"""Each operation other than an inference, with a response."""
 
 
 def description(operation: Operation, answer: Answer) -> ModelMetadata | None:
-    """The metadata of a model that answers the inference ``operation`` with ``answer``."""
+    """Return the metadata of a model that answers the inference ``operation`` with ``response``;
+    None for other operations."""
     if not isinstance(operation, InferRequest) or not isinstance(answer, InferResponse):
         return None
 
-    def told(tensors: Iterable[Tensor]) -> tuple[TensorMetadata, ...]:
+    def metadata(tensors: Iterable[Tensor]) -> tuple[TensorMetadata, ...]:
         return tuple(TensorMetadata(t.name, t.datatype.value, t.shape) for t in tensors)
 
     return ModelMetadata(
         operation.model,
         (answer.version or "1",),
-        inputs=told(operation.inputs),
-        outputs=told(answer.outputs),
+        inputs=metadata(operation.inputs),
+        outputs=metadata(answer.outputs),
         max_batch_size=0,
     )
 
@@ -131,16 +133,16 @@ JUNK: Final = (
     *(b"", b"\x00", b"\xff" * 16, b"{}", b"[]", b"null", b'{"inputs":', b"[" * 5000),
     *(b"\xff\xff\xff\xff\x0f", b"\x80" * 64, b"\x3a\x00" * 3000, b"\x2a\x00" * 3000),
 )
-"""Bodies no codec may stumble over, whatever it was asked."""
+"""Bodies that every codec must parse or reject, whatever the operation."""
 
 
 def spoilt(honest: bytes) -> Iterator[bytes]:
-    """An ``honest`` body cut, flipped and stretched."""
+    """Yield ``body`` truncated, extended and with changed bytes."""
     yield honest + b"\x00"
     yield honest + honest
     for cut in range(0, len(honest), max(1, len(honest) // 32)):
         yield honest[:cut]
         yield honest[cut:]
-    for place in range(0, len(honest), max(1, len(honest) // 32)):
+    for position in range(0, len(honest), max(1, len(honest) // 32)):
         for byte in (0x00, 0x7F, 0x80, 0xFF):
-            yield honest[:place] + bytes((byte,)) + honest[place + 1 :]
+            yield honest[:position] + bytes((byte,)) + honest[position + 1 :]

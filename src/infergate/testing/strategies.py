@@ -1,6 +1,6 @@
-"""Hypothesis strategies for canonical requests and answers, and for spoiling bytes.
+"""Hypothesis strategies for canonical requests and responses, and for corrupting bytes.
 
-Importing this module needs hypothesis, which infergate itself does not.
+Importing this module requires hypothesis, which infergate itself does not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def names() -> st.SearchStrategy[str]:
-    """Tensor and model names: any Unicode text that ``core.names`` accepts, never empty."""
+    """Tensor and model names: any Unicode text that ``core.name_rules`` accepts, never empty."""
     characters = st.characters(
         exclude_categories=["Cs", "Cc", "Zl", "Zp"],
         exclude_characters="\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069",
@@ -27,12 +27,12 @@ def names() -> st.SearchStrategy[str]:
 
 
 def texts() -> st.SearchStrategy[str]:
-    """Any Unicode text, empty too."""
+    """Any Unicode text, including the empty text."""
     return st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
 def scalars() -> st.SearchStrategy[Any]:
-    """A parameter's value as most protocols can carry it: bool, integer of 64 bits, text, float."""
+    """Parameter values that most protocols can represent: bool, 64-bit integer, text, float."""
     return st.one_of(
         st.booleans(), INT64, st.integers(2**63, 2**64 - 1), texts(), st.floats(allow_nan=False)
     )
@@ -44,7 +44,7 @@ def parameters() -> st.SearchStrategy[dict[str, Any]]:
 
 
 def shapes(rank: int = 4, side: int = 4) -> st.SearchStrategy[tuple[int, ...]]:
-    """Shapes of up to ``rank`` dimensions, scalars and dimensions of 0 among them."""
+    """Shapes of up to ``max_rank`` dimensions, including scalars and dimensions of 0."""
     return st.lists(st.integers(0, side), max_size=rank).map(tuple)
 
 
@@ -54,7 +54,7 @@ def tensors(
     datatypes: frozenset[Datatype] = frozenset(Datatype),
     name: st.SearchStrategy[str] | None = None,
 ) -> Tensor:
-    """A checked tensor: any bits for numbers (NaN payloads too), 0 and 1 for BOOL."""
+    """A valid tensor: any bits for numbers (including NaN payloads), 0 and 1 for BOOL."""
     datatype = draw(st.sampled_from(sorted(datatypes, key=lambda member: member.value)))
     shape = draw(shapes())
     count = math.prod(shape)
@@ -72,7 +72,7 @@ def tensors(
 def tensor_lists(
     datatypes: frozenset[Datatype] = frozenset(Datatype),
 ) -> st.SearchStrategy[tuple[Tensor, ...]]:
-    """Up to three tensors, no name twice."""
+    """One to three tensors with distinct names."""
     return st.lists(
         tensors(datatypes), min_size=1, max_size=3, unique_by=lambda tensor: tensor.name
     ).map(tuple)
@@ -90,14 +90,14 @@ def infer_requests(
         id=texts(),
         parameters=parameters(),
         inputs=tensor_lists(datatypes),
-        outputs=st.lists(output, max_size=2, unique_by=lambda one: one.name).map(tuple),
+        outputs=st.lists(output, max_size=2, unique_by=lambda entry: entry.name).map(tuple),
     )
 
 
 def infer_responses(
     datatypes: frozenset[Datatype] = frozenset(Datatype),
 ) -> st.SearchStrategy[InferResponse]:
-    """Any answer to an inference."""
+    """Any response to an inference."""
     return st.builds(
         InferResponse,
         model=names(),
@@ -110,19 +110,19 @@ def infer_responses(
 
 @st.composite
 def spoiled(draw: st.DrawFn, honest: bytes) -> bytes:
-    """``honest`` with up to four bytes changed, put in, cut out or doubled somewhere."""
+    """``body`` with one to four random changes, insertions, deletions or repetitions."""
     data = bytearray(honest)
     for _ in range(draw(st.integers(1, 4))):
-        place = draw(st.integers(0, len(data)))
+        position = draw(st.integers(0, len(data)))
         match draw(st.sampled_from(("change", "insert", "cut", "double", "end"))):
-            case "change" if place < len(data):
-                data[place] = draw(st.integers(0, 255))
+            case "change" if position < len(data):
+                data[position] = draw(st.integers(0, 255))
             case "insert":
-                data[place:place] = draw(st.binary(min_size=1, max_size=4))
+                data[position:position] = draw(st.binary(min_size=1, max_size=4))
             case "cut":
-                del data[place : place + draw(st.integers(1, 8))]
+                del data[position : position + draw(st.integers(1, 8))]
             case "double":
-                data[place:place] = data[place : place + draw(st.integers(1, 32))]
+                data[position:position] = data[position : position + draw(st.integers(1, 32))]
             case "end":
-                del data[place:]
+                del data[position:]
     return bytes(data)

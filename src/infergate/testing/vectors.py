@@ -1,22 +1,22 @@
-r"""Test vectors: a wire message and its canonical meaning, run through a codec both ways.
+r"""Test vectors: wire messages and their canonical meaning, run through a codec in both directions.
 
 A case is a folder ``<protocol>/<case>/`` with a wire file and ``case.json``::
 
-    {"about": "what it shows",
+    {"about": "what the case shows",
      "source": "where the bytes come from",
      "side": "request" | "response",
-     "canonical": {"type": "InferRequest", ...}         # or, for what must be refused:
+     "canonical": {"type": "InferRequest", ...}         # or, for a message that must be rejected:
      "error": {"kind": "BAD_REQUEST", "mentions": ["INPUT0"]},
-     "both_ways": true,          # building gives the wire file's bytes again (default false)
+     "both_ways": true,          # building returns the bytes of the wire file (default false)
      "asks": {"type": ...},      # side response: the operation that is answered
      "profile": "triton",        # side request, both ways: the kind of server (default triton)
-     "model": {"type": "ModelMetadata", ...},   # for protocols whose messages need it
-     "options": {}}              # what the codec is made with
+     "model": {"type": "ModelMetadata", ...},   # for protocols that need the model's metadata
+     "options": {}}              # the options of the codec
 
 ``wire.http`` is an HTTP/1.1 message: start line, header lines, an empty line, all ending in CRLF,
-then the body to the end of the file (Content-Length is not looked at). ``wire.rpc`` is a gRPC
-message: first ``/package.Service/Method`` of a request or ``code N details`` of a response, then
-``name: value`` metadata lines, an empty line, then the message to the end of the file.
+then the body up to the end of the file (Content-Length is ignored). ``wire.rpc`` is a gRPC message:
+first ``/package.Service/Method`` for a request or ``code N details`` for a response, then metadata
+lines ``name: value``, an empty line, then the message up to the end of the file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _KEYS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The error a case must end in, and what its public text must mention."""
+    """The error that a case must end with, and what its public text must mention."""
 
     kind: Kind
     mentions: tuple[str, ...]
@@ -63,7 +63,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """One case. Exactly one of ``canonical`` and ``error`` is set; ``asks`` for responses only."""
+    """One case. Exactly one of ``canonical`` and ``error`` is set; ``operation`` is set for
+    responses only."""
 
     protocol: str
     name: str
@@ -83,12 +84,13 @@ class Vector:
 
 
 def load(folder: Path) -> list[Vector]:
-    """All cases of one protocol's folder, by name. Raises ValueError naming a wrong case."""
+    """Return all cases in the folder of a protocol, sorted by name. Raises ValueError naming an
+    invalid case."""
     return [load_case(path.parent) for path in sorted(folder.glob("*/case.json"))]
 
 
 def load_case(folder: Path) -> Vector:
-    """One case. Raises ValueError."""
+    """Return one case. Raises ValueError."""
     try:
         case = json.loads((folder / "case.json").read_text("utf-8"))
         return _vector(folder, case)
@@ -100,12 +102,12 @@ def _vector(folder: Path, case: dict[str, Any]) -> Vector:
     if unknown := case.keys() - _KEYS:
         raise ValueError(f"unknown keys {sorted(unknown)}")
     if ("canonical" in case) == ("error" in case):
-        raise ValueError("a case has either 'canonical' or 'error'")
+        raise ValueError("a case must have either 'canonical' or 'error'")
     if (case["side"] == "response") != ("asks" in case):
         raise ValueError("'asks' belongs to side 'response'")
     files = [folder / name for name in _READERS if (folder / name).exists()]
     if len(files) != 1:
-        raise ValueError(f"a case has one wire file, {sorted(_READERS)}")
+        raise ValueError(f"a case must have one wire file of {sorted(_READERS)}")
     return Vector(
         protocol=folder.parent.name,
         name=folder.name,
@@ -132,7 +134,7 @@ def _refusal(told: Mapping[str, Any]) -> Refusal:
 def _head(data: bytes) -> tuple[str, dict[str, str], tuple[bytes, ...]]:
     head, separator, body = data.partition(b"\r\n\r\n")
     if not separator:
-        raise ValueError("no empty line (CRLF CRLF) ends the head of the wire file")
+        raise ValueError("the head of the wire file does not end with an empty line (CRLF CRLF)")
     start, *lines = head.decode("latin-1").split("\r\n")
     headers: dict[str, str] = {}
     for line in lines:
@@ -166,7 +168,7 @@ def _rpc_response(data: bytes) -> RpcResponse:
     word, _, rest = start.partition(" ")
     code, _, details = rest.partition(" ")
     if word != "code":
-        raise ValueError(f"a response begins with 'code N details', not {start!r}")
+        raise ValueError(f"a response must start with 'code N details', not {start!r}")
     return RpcResponse(message, int(code), details.encode("latin-1").decode(), metadata)
 
 
@@ -176,24 +178,26 @@ _READERS: Final[Mapping[str, Mapping[str, Callable[[bytes], Wire]]]] = {
 }
 
 
-# ---- running them
+# ---- running the vectors
 
 
 def check_vector(codec: Codec[Any, Any], vector: Vector, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Parse the wire, whole and in pieces, and build it where it goes both ways.
+    """Parse the message, in one part and in several, and build it if it goes both ways.
 
-    Raises AssertionError saying what differs. ``codec`` is made with ``vector.options``.
+    Raises AssertionError naming the difference. ``codec`` must have the options ``vector.options``.
     """
     for label, wire in _deliveries(vector.wire):
-        found = _outcome(codec, vector, wire, limits)
-        wanted = text(vector.canonical) if vector.canonical is not None else vector.error
-        if isinstance(found, GatewayError):
-            assert isinstance(wanted, Refusal), f"{vector} {label}: refused with {found!r}"
-            assert found.kind is wanted.kind, f"{vector} {label}: {found!r} is no {wanted.kind}"
-            for mention in wanted.mentions:
-                assert mention in found.public, f"{vector} {label}: {found!r} lacks {mention!r}"
+        result = _outcome(codec, vector, wire, limits)
+        expected = text(vector.canonical) if vector.canonical is not None else vector.error
+        if isinstance(result, GatewayError):
+            assert isinstance(expected, Refusal), f"{vector} {label}: rejected with {result!r}"
+            assert result.kind is expected.kind, (
+                f"{vector} {label}: {result!r} is not {expected.kind}"
+            )
+            for mention in expected.mentions:
+                assert mention in result.public, f"{vector} {label}: {result!r} lacks {mention!r}"
         else:
-            assert text(found) == wanted, f"{vector} {label}: {text(found)} is not {wanted}"
+            assert text(result) == expected, f"{vector} {label}: {text(result)} is not {expected}"
     if vector.both_ways:
         _check_built(codec, vector)
 
@@ -213,15 +217,17 @@ T = TypeVar("T")
 
 
 def finished(parsed: T | Unfinished[T], model: ModelMetadata | None) -> T:
-    """``parsed``, made whole by ``model`` where it needs that. Raises what the client did wrong."""
+    """Return ``parsed``, completed with the metadata ``model`` if it needs it. Raises client
+    errors."""
     if not isinstance(parsed, Unfinished):
         return parsed
-    assert model is not None, f"the message to '{parsed.model}' needs the model's metadata"
+    assert model is not None, f"the message for '{parsed.model}' needs the model's metadata"
     return parsed.finish(model)
 
 
 def _deliveries(wire: Wire) -> Iterable[tuple[str, Wire]]:
-    """The same message as transports may hand it over: no split may change what it means."""
+    """Yield the message split in different ways, as transports may deliver it. The split must not
+    matter."""
     whole = bytes(joined(body_of(wire)))
     middle = len(whole) // 2
     yield "whole", wire
@@ -231,12 +237,12 @@ def _deliveries(wire: Wire) -> Iterable[tuple[str, Wire]]:
 
 
 def body_of(wire: Wire) -> Sequence[Buffer]:
-    """The body or message of any wire type."""
+    """Return the body or message of any wire type."""
     return wire.body if isinstance(wire, HttpRequest | HttpResponse) else wire.message
 
 
 def with_body(wire: Wire, body: Sequence[Buffer]) -> Wire:
-    """``wire`` with another body or message."""
+    """Return ``wire`` with another body or message."""
     if isinstance(wire, HttpRequest | HttpResponse):
         return replace(wire, body=body)
     return replace(wire, message=body)
@@ -245,19 +251,19 @@ def with_body(wire: Wire, body: Sequence[Buffer]) -> Wire:
 def _check_built(codec: Codec[Any, Any], vector: Vector) -> None:
     built: Wire
     if vector.error is not None:
-        raise AssertionError(f"{vector}: an error has no way back")
+        raise AssertionError(f"{vector}: an error cannot be built")
     if vector.asks is None:
         profile = BY_NAME[vector.profile]
         built = codec.build_request(vector.canonical, profile, vector.model)  # type: ignore[arg-type]
     else:
         built = codec.build_response(vector.canonical, Parsed(vector.asks))  # type: ignore[arg-type]
-    wanted = _starts(vector.wire)
-    assert _starts(built) == wanted, f"{vector}: built {_starts(built)}, not {wanted}"
-    body, wanted_body = bytes(joined(body_of(built))), bytes(joined(body_of(vector.wire)))
-    assert body == wanted_body, f"{vector}: built {body!r}, not {wanted_body!r}"
+    expected = _starts(vector.wire)
+    assert _starts(built) == expected, f"{vector}: built {_starts(built)}, not {expected}"
+    body, expected_body = bytes(joined(body_of(built))), bytes(joined(body_of(vector.wire)))
+    assert body == expected_body, f"{vector}: built {body!r}, not {expected_body!r}"
     for name, value in _headers(built).items():
-        told = _headers(vector.wire).get(name)
-        assert value == told, f"{vector}: built {name}: {value!r}, not {told!r}"
+        expected_value = _headers(vector.wire).get(name)
+        assert value == expected_value, f"{vector}: built {name}: {value!r}, not {expected_value!r}"
 
 
 def _starts(wire: Wire) -> tuple[Any, ...]:
