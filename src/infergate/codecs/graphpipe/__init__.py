@@ -1,9 +1,10 @@
 """The GraphPipe protocol, over HTTP and over size-prefixed frames, towards clients and backends.
 
-The entry point is ``codec.GraphPipeCodec``. Read ``paths`` (how paths name models), ``infer_request``
-and ``infer_response`` (inferences), ``name_resolution`` (how omitted tensor names are supplied),
-then ``flatbuffer_reader`` and ``flatbuffer_writer``. ``metadata`` describes models, ``config_text``
-maps the request's ``config`` to parameters, ``backend`` holds the requests to servers.
+The entry point is ``codec.GraphPipeCodec``. Read ``paths`` (how paths name models),
+``infer_request`` and ``infer_response`` (inferences), ``name_resolution`` (how omitted tensor names
+are supplied), then ``flatbuffer_reader`` and ``flatbuffer_writer``. ``metadata`` describes models,
+``config_text`` maps the request's ``config`` to parameters, ``backend`` holds the requests to
+servers.
 """
 
 from __future__ import annotations

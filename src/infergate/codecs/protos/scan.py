@@ -214,7 +214,7 @@ def split(data: Buffer, raw: int, most: int) -> tuple[Buffer, list[memoryview]]:
 
 
 def without(data: Buffer, numbers: frozenset[int], most: int) -> list[memoryview]:
-    """Return the parts of ``data`` that remain without its fields in ``numbers``."""
+    """Return the parts of ``data`` that remain without the fields in ``numbers``, not copied."""
     view = memoryview(data)
     runs: list[memoryview] = []
     kept_from = 0

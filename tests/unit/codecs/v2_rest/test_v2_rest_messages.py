@@ -312,8 +312,8 @@ def test_answers_in_several_gzip_members() -> None:
     [
         (gzipped(PLAIN) + gzipped(PLAIN)[:-1], "ends too early"),
         (gzipped(PLAIN) + b"\x1f\x8b" * 9, "corrupt"),
-        (gzipped(PLAIN) + b"\x1f", "1 bytes follow"),
-        (gzipped(PLAIN) + zlib.compress(PLAIN), "bytes follow"),
+        (gzipped(PLAIN) + b"\x1f", "1 extra bytes"),
+        (gzipped(PLAIN) + zlib.compress(PLAIN), "extra bytes"),
         # 300 000 members: each costs more than its bytes
         (gzipped(b"") * 300_000, "more than 4096 members"),
     ],
