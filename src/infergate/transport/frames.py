@@ -5,8 +5,8 @@ Flatbuffers calls such a message size-prefixed. Pure: no sockets, no clock. Byte
 a small fixed buffer, so that a short frame takes one system call. A longer frame continues in a
 buffer of its own size, into which the kernel writes directly.
 
-- Rule 1. Only announced bytes that ``open`` accepted are allocated; the caller checks the length
-  before. The buffer is not zeroed, unlike a bytearray, so announcing costs nothing.
+- Rule 1. A buffer is allocated only by ``open``; the caller checks the announced length first. The
+  buffer is not zeroed, unlike a bytearray, so announcing costs nothing.
 - Rule 2. At most ``MAX_READ_AHEAD`` bytes after a frame are held.
 """
 
@@ -32,7 +32,7 @@ def prefix(body: Sequence[Buffer]) -> bytes:
     length = size(body)
     if length > LONGEST:
         raise GatewayError(
-            Kind.TOO_LARGE, f"a message of {length} bytes fits no frame, which has {LONGEST}"
+            Kind.TOO_LARGE, f"a message of {length} bytes exceeds the frame limit of {LONGEST}"
         )
     return PREFIX.pack(length)
 
@@ -49,9 +49,7 @@ class Frames:
     def __init__(self) -> None:
         self._ahead = memoryview(bytearray(AHEAD))
         self._start = self._end = 0
-        self._body: memoryview | None = (
-            None  # one byte longer than the frame; that byte belongs to the next one
-        )
+        self._body: memoryview | None = None  # one byte longer, for the next frame
         self._length = 0
         self.received = 0
         """Received bytes of the open frame."""

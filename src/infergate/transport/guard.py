@@ -222,9 +222,10 @@ class Sender(Protocol):
 class Awaited:
     """Memory held until a client has read, or sent, all of it.
 
-    ``admission`` knows it from ``start`` to ``finish`` and disconnects the slowest clients when
-    memory is short. Times are on the loop's clock. The rate is measured from a mark that moves
-    while memory is short, so that a fast start does not excuse a slow client.
+    It is registered with ``admission`` from ``start`` to ``finish``. When memory is short,
+    ``admission`` disconnects the slowest clients. Times are on the loop's clock. The rate is
+    measured from a mark that moves while memory is short, so that a fast start does not excuse a
+    slow client.
     """
 
     __slots__ = (

@@ -49,7 +49,7 @@ class AnswerReader(Protocol):
 
 
 Read = Callable[[str, int], AnswerReader]
-"""Creates a reader for the response to a request of a method; the number limits header lines in
+"""Creates a ``ResponseReader`` from the request's method and the maximum header line length in
 bytes."""
 
 

@@ -76,7 +76,7 @@ AnyRequest = TypeVar("AnyRequest", bound=Request)
 
 
 class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
-    """The connection's state machine; ``host`` is its listener."""
+    """The state machine of one connection that ``listener`` accepted."""
 
     __slots__ = (
         "_host",
@@ -103,9 +103,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport
         self._paused = False
-        self._room: asyncio.Event | None = (
-            None  # set when the buffer has drained; a streamed response waits for it
-        )
+        self._room: asyncio.Event | None = None  # set when the write buffer has drained
         self._unsent: Final = Unsent(host.admission)
         self._unreceived: Unreceived | None = None  # created for the first long body
 
@@ -155,7 +153,7 @@ class Served(asyncio.BaseProtocol, Generic[AnyRequest]):
         if self._task is None:
             self._over(None)
         else:
-            # Not a `finally` in the task: a task cancelled before its first step never runs one.
+            # Not a ``finally`` in the task: a task cancelled before its first step never runs one.
             self._task.add_done_callback(self._over)
             self._task.cancel()
 

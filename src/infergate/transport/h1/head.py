@@ -96,9 +96,7 @@ class Head:
         self.method = method.decode("ascii")
         self.headers = headers
         self.length = int(headers.get("content-length", 0))
-        self.chunked = (
-            "transfer-encoding" in headers
-        )  # llhttp ensures that the last coding is chunked
+        self.chunked = "transfer-encoding" in headers  # llhttp: the last is chunked
         self.old = version == "1.0"
         self.keep = keeps(headers, old=self.old)
         self.waits = not self.old and headers.get("expect", "").lower() == "100-continue"
