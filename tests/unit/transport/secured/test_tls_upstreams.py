@@ -132,7 +132,7 @@ async def test_a_certificate_that_is_renewed_is_shown(
             put(authority.issue("after"), ours)
         else:
             ours.key.write_text("broken")
-    assert "kept" in caplog.text
+    assert "keeping the previous certificates" in caplog.text
     await asking.upstream.close()
 
 
