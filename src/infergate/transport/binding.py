@@ -80,8 +80,8 @@ def _port(made: socket.socket) -> int | None:
 
 @contextmanager
 def _overlapping(made: socket.socket, others: Sequence[socket.socket]) -> Iterator[None]:
-    """Let ``sock`` bind an address that overlaps those of ``others``, and restore their options
-    afterwards.
+    """Let ``new_sock`` bind an address that overlaps those of ``others``, and restore their
+    options afterwards.
 
     The system gives each connection to the socket with the most specific address.
     """
