@@ -77,9 +77,9 @@ class NameRule:
 
     def check_operation(self, operation: Any) -> None:
         """Raise BAD_REQUEST if a name in ``operation`` is invalid."""
-        for field, what in _FIELDS:
+        for field, label in _FIELDS:
             if name := getattr(operation, field, ""):
-                self.check(name, what)
+                self.check(name, label)
         if name := getattr(operation, "name", ""):
             check_region(name)
 

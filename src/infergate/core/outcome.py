@@ -1,4 +1,4 @@
-"""The outcome of one attempt at an endpoint, as its health accounting sees it."""
+"""The outcome of an attempt at an endpoint, for the health of the endpoint."""
 
 from __future__ import annotations
 

@@ -237,11 +237,11 @@ def check_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buff
                 f"tensor '{name}': shape {list(shape)} announces {expected} BYTES elements, "
                 f"the limit is {MOST_BYTES_ELEMENTS}",
             )
-        found = count_bytes(name, data, expected)
-        if found != expected:
+        count = count_bytes(name, data, expected)
+        if count != expected:
             raise bad_request(
                 f"tensor '{name}': shape {list(shape)} announces {expected} BYTES elements, "
-                f"the data holds {'more' if found > expected else found}"
+                f"the data holds {'more' if count > expected else count}"
             )
     elif len(data) != expected * datatype.itemsize:
         check_size(name, datatype, shape, len(data))

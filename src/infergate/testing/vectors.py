@@ -228,12 +228,12 @@ def finished(parsed: T | Unfinished[T], model: ModelMetadata | None) -> T:
 def _deliveries(wire: Wire) -> Iterable[tuple[str, Wire]]:
     """Yield the message split in different ways, as transports may deliver it. The split must not
     matter."""
-    whole = bytes(joined(body_of(wire)))
-    middle = len(whole) // 2
+    body = bytes(joined(body_of(wire)))
+    middle = len(body) // 2
     yield "whole", wire
-    yield "in halves", with_body(wire, (whole[:middle], whole[middle:]))
-    yield "byte by byte", with_body(wire, [whole[i : i + 1] for i in range(len(whole))])
-    yield "as a memoryview", with_body(wire, (memoryview(whole),))
+    yield "in halves", with_body(wire, (body[:middle], body[middle:]))
+    yield "byte by byte", with_body(wire, [body[i : i + 1] for i in range(len(body))])
+    yield "as a memoryview", with_body(wire, (memoryview(body),))
 
 
 def body_of(wire: Wire) -> Sequence[Buffer]:

@@ -40,7 +40,7 @@ def test_all_members_come_in_short_pieces(members: list[bytes], after: bytes) ->
     with pytest.raises(Corrupt, match="ends too early"):
         list(pieces(packed[:-1], GZIP, len(whole), len(members) + 1))
     if after:
-        with pytest.raises(Corrupt, match=f"{len(after)} bytes follow|too early|corrupt"):
+        with pytest.raises(Corrupt, match=f"{len(after)} extra bytes|too early|corrupt"):
             list(pieces(packed + after, GZIP, len(whole), len(members) + 1))
     if len(members) > 1:
         with pytest.raises(Corrupt):
@@ -52,7 +52,7 @@ def test_deflate(data: bytes, window: int) -> None:
     packed = zlib.compress(data, wbits=window)
     assert window_of("deflate", packed) in {window, ZLIB}
     assert b"".join(pieces(packed, window, len(data))) == data
-    with pytest.raises(Corrupt, match="5 bytes follow"):
+    with pytest.raises(Corrupt, match="5 extra bytes"):
         list(pieces(packed + b"after", window, len(data)))
 
 

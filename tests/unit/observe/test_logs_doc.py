@@ -47,7 +47,7 @@ def _lines() -> Iterator[tuple[str, str, list[str]]]:
                     }
                     told = [getattr(vocabulary, n, None) for n in names if n.isupper()]
                     events = [each["event"] for each in told if each is not None]
-                    if not events and names == {"told"}:  # made a line before
+                    if not events and names == {"fields"}:  # made a line before
                         events = ["audit"]
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", LEVELS[level], events
 

@@ -168,9 +168,9 @@ def read_answer(
 ) -> tuple[CheckedAnswer, list[Buffer], bool]:
     """Validate a server's ``header`` as the response to ``parsed``.
 
-    ``names`` replace the model and version where they are not empty. Return the
-    ``ValidatedResponse``, whose header is a message; the data of the server's outputs that it was
-    validated with; and whether it may be cached, which responses with classes may not. Raises
+    The model and version in ``names`` replace the server's where they are not empty. Return three
+    values: the ``ValidatedResponse``, whose header is a message; the data of the server's outputs;
+    and whether the response may be cached, which is false if it has classes. Raises
     BACKEND_GARBAGE, TOO_LARGE.
     """
     model, version = names

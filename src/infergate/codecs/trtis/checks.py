@@ -102,11 +102,11 @@ def check_batch(header: Any, model: ModelMetadata) -> None:
 
 def check_outputs(header: Any, model: ModelMetadata, level: Level) -> tuple[Output, ...]:
     """Return the requested outputs in the order of the header."""
-    known = {metadata.name: metadata for metadata in model.outputs}
+    metadata_by_name = {metadata.name: metadata for metadata in model.outputs}
     by_name: dict[str, Output] = {}
     outputs: list[Output] = []
     for requested in header.output:
-        metadata = known.get(requested.name)
+        metadata = metadata_by_name.get(requested.name)
         if metadata is None:
             raise bad_request(
                 f"unexpected inference output '{requested.name}' for model '{model.name}'"
@@ -128,10 +128,10 @@ def check_inputs(header: Any, model: ModelMetadata, limits: Limits) -> tuple[Inp
             f"expected {len(model.inputs)} inputs but got {len(header.input)} inputs "
             f"for model '{model.name}'"
         )
-    known = {metadata.name: metadata for metadata in model.inputs}
+    metadata_by_name = {metadata.name: metadata for metadata in model.inputs}
     inputs: dict[str, Input] = {}
     for given in header.input:
-        metadata = known.get(given.name)
+        metadata = metadata_by_name.get(given.name)
         if metadata is None:
             raise bad_request(f"unexpected inference input '{given.name}' for model '{model.name}'")
         if given.name in inputs:

@@ -141,16 +141,16 @@ def _only(head: Buffer, number: int, other: int) -> tuple[memoryview | None, mem
     contents of all fields ``merged_number``, which protobuf merges. Raises
     MalformedMessageError."""
     view = memoryview(head)
-    found: list[memoryview] = []
+    matches: list[memoryview] = []
     merged: list[memoryview] = []
     for field in fields(view, grpc_infer.MOST_FIELDS):
         if field.wire_type == DELIMITED:
             if field.number == number:
-                found.append(view[field.value : field.end])
+                matches.append(view[field.value : field.end])
             elif field.number == other:
                 merged.append(view[field.value : field.end])
     contents = merged[0] if len(merged) == 1 else memoryview(b"".join(merged))
-    return found[0] if len(found) == 1 else None, contents
+    return matches[0] if len(matches) == 1 else None, contents
 
 
 def sequence(wire: RpcRequest, limits: Limits) -> SequenceId | None:

@@ -41,9 +41,11 @@ RAW_OUTPUT: Final = 3
 MOST_HEAD: Final = 4 * MIB
 """The largest message without raw data. Parsing it holds the interpreter for about 6 ms per MiB."""
 MOST_FIELDS: Final = 24 * KIB
-"""The most fields of a request that are scanned, which takes up to 50 ms of interpreter time."""
+"""The most fields of a request that are scanned. Scanning them takes up to 50 ms of interpreter
+time."""
 MOST_ANSWER_FIELDS: Final = MOST_FIELDS + 4 * MOST_CLASSES
-"""The most fields of a response: a class is a field and has three."""
+"""The most fields of a response that are scanned. A class takes four: itself and its three
+fields."""
 _FEW: Final = 16
 """Fields besides raw data. There are three."""
 
@@ -132,13 +134,13 @@ def _split(message: Sequence[Buffer], raw: int, limits: Limits) -> tuple[Buffer,
 
 
 def message_parts(head: Any, number: int, raw: Iterable[Buffer]) -> list[Buffer]:
-    """Return the parts of ``head`` and of a field ``raw_number`` for each of ``raw``, without
-    copying."""
+    """Return the parts of a message, without copying: ``head``, then a field ``raw_number`` for
+    each of ``raw``."""
     return add_raw([head.SerializeToString(deterministic=True)], number, raw)
 
 
 def add_raw(parts: list[Buffer], number: int, raw: Iterable[Buffer]) -> list[Buffer]:
-    """Append a field ``raw_number`` for each of ``raw`` to ``parts``, without copying, and return
+    """Append a field ``raw_number`` for each of ``raw`` to ``parts``, without copying. Return
     ``parts``."""
     for entry in raw:
         parts.append(prefix(number, len(entry)))
@@ -171,8 +173,8 @@ def _allotted(raw: Sequence[Buffer], inputs: Sequence[Input], model: str) -> Seq
 
 
 def allot_outputs(raw: Sequence[Buffer]) -> infer_response.Allot:
-    """Return a splitter that assigns an entry to each output, which is empty for an output whose
-    classes are in the header."""
+    """Return a splitter that assigns an entry to each output. The entry of an output whose classes
+    are in the header is empty."""
 
     def entries(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         if len(raw) != len(sizes):

@@ -1,9 +1,10 @@
 """Builds requests to HTTP servers and parses their responses.
 
 *Rule 1.* NV-Status decides about success; only for health, the HTTP status does.
-*Rule 2.* The body is split by NV-InferResponse. Servers repeat the header after the raw data; it is
-requested in binary, as the real client does, and only used for classes that NV-InferResponse omits
-(v1.0 to 1.4), or as a faster form of a long header.
+*Rule 2.* NV-InferResponse determines how the body is split. Servers repeat the header after the raw
+data; it is requested in binary, as the real client does. The copy is used for classes that
+NV-InferResponse omits (v1.0 to 1.4), and instead of a long NV-InferResponse, because it is parsed
+faster.
 *Rule 3.* Servers close the connection without a response on a header over 8190 bytes, so such a
 request is rejected here.
 """

@@ -118,8 +118,8 @@ def _slices(body: Sequence[Buffer], inputs: Sequence[Input], model: str) -> Sequ
 
 
 def _status_line(status: Any) -> str:
-    """Print NV-Status. All but the request number, which comes last and differs each time, is
-    cached."""
+    """Print NV-Status. Everything but the request number is cached: the number comes last and
+    differs each time."""
     number = status.request_id
     status.ClearField("request_id")
     return f"{text.line(status)}{_NUMBER}{number}"
@@ -196,7 +196,7 @@ def refused_inference(
 
 
 def _id_of(told: str) -> int:
-    """Return the id in a header; a long one is searched for it without being parsed. Raises
+    """Return the id in a header. A long header is searched for the id without being parsed. Raises
     ValueError if a short one cannot be parsed."""
     if len(told) <= text.LONGEST_ON_LOOP:
         return int(text.read(InferRequestHeader, told).id)

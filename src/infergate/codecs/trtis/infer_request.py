@@ -147,14 +147,14 @@ def wanted_outputs(
     operation: InferRequest, model: ModelMetadata
 ) -> list[tuple[RequestedOutput, Datatype]]:
     """Return each output to request from the backend, with its datatype. Raises BAD_REQUEST."""
-    known = {metadata.name: metadata for metadata in model.outputs}
-    outputs = operation.outputs or tuple(RequestedOutput(name) for name in known)
+    metadata_by_name = {metadata.name: metadata for metadata in model.outputs}
+    outputs = operation.outputs or tuple(RequestedOutput(name) for name in metadata_by_name)
     for output in outputs:
-        if output.name not in known:
+        if output.name not in metadata_by_name:
             raise bad_request(
                 f"unexpected inference output '{output.name}' for model '{operation.model}'"
             )
-    return [(output, datatype_of("output", known[output.name])) for output in outputs]
+    return [(output, datatype_of("output", metadata_by_name[output.name])) for output in outputs]
 
 
 def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: bool) -> Any:
@@ -170,10 +170,10 @@ def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: b
         )
     header = InferRequestHeader(batch_size=batch_size(operation, model))
     write_parameters(header, operation.id, operation.parameters, schedules=schedules)
-    known = {metadata.name: metadata for metadata in model.inputs}
+    metadata_by_name = {metadata.name: metadata for metadata in model.inputs}
     batched = is_batched(model)
     for tensor in operation.inputs:
-        metadata = known.get(tensor.name)
+        metadata = metadata_by_name.get(tensor.name)
         if metadata is None:
             raise bad_request(
                 f"unexpected inference input '{tensor.name}' for model '{operation.model}'"

@@ -88,9 +88,7 @@ def written_text(tensors: Sequence[Tensor], outputs: Sequence[Output]) -> int:
         cost += _DIMENSION * len(tensor.shape)
     for output in outputs:
         if output.classes:
-            cost += sum(
-                _CLASS * len(tensor.data) for tensor in tensors if tensor.name == output.name
-            )
+            cost += sum(_CLASS * len(entry.data) for entry in tensors if entry.name == output.name)
     return cost
 
 
@@ -152,7 +150,7 @@ def _tensor(
 def _read_outputs(
     header: Any, allot: Allot, operation: InferRequest, model: ModelMetadata, limits: Limits
 ) -> tuple[Tensor, ...]:
-    wanted = {
+    requested = {
         output.name: (output, datatype) for output, datatype in wanted_outputs(operation, model)
     }
     batch = (batch_size(operation, model),) if is_batched(model) else ()
@@ -160,7 +158,7 @@ def _read_outputs(
         raise garbage(f"it has batch size {header.batch_size}, not {batch[0]}")
     if len(header.output) > limits.tensors:
         raise garbage(f"there are {len(header.output)} outputs, the limit is {limits.tensors}")
-    in_shared_memory = {output.name for output, _ in wanted.values() if output.place is not None}
+    in_shared_memory = {output.name for output, _ in requested.values() if output.place is not None}
     sizes = [
         None if output_header.name in in_shared_memory else _raw_size(output_header)
         for output_header in header.output
@@ -168,9 +166,9 @@ def _read_outputs(
     tensors: dict[str, Tensor] = {}
     elements = 0
     for output_header, data in zip(header.output, allot(sizes), strict=True):
-        if output_header.name not in wanted or output_header.name in tensors:
+        if output_header.name not in requested or output_header.name in tensors:
             raise garbage(f"output '{output_header.name}' was not requested, or occurs twice")
-        output, datatype = wanted[output_header.name]
+        output, datatype = requested[output_header.name]
         if class_count(output) is not None:
             tensor = read_classes(output_header.name, output_header.batch_classes, batch, datatype)
         else:
@@ -179,7 +177,7 @@ def _read_outputs(
                 elements = add_bytes_elements(output_header.name, shape, elements, limits)
             tensor = _tensor(output_header, datatype, shape, data, output.place)
         tensors[output_header.name] = tensor
-    for name in wanted:
+    for name in requested:
         if name not in tensors:
             raise garbage(f"it lacks output '{name}'")
-    return tuple(tensors[name] for name in wanted)
+    return tuple(tensors[name] for name in requested)

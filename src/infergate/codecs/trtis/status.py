@@ -84,11 +84,11 @@ def _write_model(message: Any, status: ModelStatus) -> None:
     config.platform = model.platform or config.platform
     config.max_batch_size = min(model.max_batch_size or 0, 2**31 - 1)
     for field, tensors in ((config.input, model.inputs), (config.output, model.outputs)):
-        known = {tensor.name: tensor.SerializeToString() for tensor in field}
+        config_tensors = {existing.name: existing.SerializeToString() for existing in field}
         del field[:]
         for metadata in tensors:
             tensor = field.add()
-            tensor.MergeFromString(known.get(metadata.name, b""))
+            tensor.MergeFromString(config_tensors.get(metadata.name, b""))
             tensor.name, tensor.data_type = metadata.name, _number(metadata.datatype)
             tensor.dims[:] = dims_of(metadata, model)
     if model.sequence_batching is not None:
@@ -119,8 +119,8 @@ def _write_sequence_batching(message: Any, settings: Parameters) -> None:
 
 
 def _number(datatype: str) -> int:
-    known = BY_NAME.get(datatype)
-    return 0 if known is None else NUMBERS.get(known, 0)
+    member = BY_NAME.get(datatype)
+    return 0 if member is None else NUMBERS.get(member, 0)
 
 
 def _version(version: str) -> int | None:
@@ -283,7 +283,7 @@ def _one(status: ServerStatus, model: str, version: str) -> ModelStatus:
             break
     else:
         raise garbage(f"the backend's status does not contain model '{model}'")
-    if version and version not in {known.version for known in entry.versions}:
+    if version and version not in {version_entry.version for version_entry in entry.versions}:
         raise GatewayError(
             Kind.NOT_FOUND, f"model '{model}' has no version {version}", origin=Origin.BACKEND
         )

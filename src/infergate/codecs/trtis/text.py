@@ -138,8 +138,8 @@ def _scalar(field: Any, value: Any) -> str:
         case FieldDescriptor.CPPTYPE_STRING:
             return f'"{CEscape(value, as_utf8=False)}"'
         case FieldDescriptor.CPPTYPE_ENUM:
-            known = field.enum_type.values_by_number.get(value)
-            return str(value) if known is None else str(known.name)
+            enum_value = field.enum_type.values_by_number.get(value)
+            return str(value) if enum_value is None else str(enum_value.name)
         case FieldDescriptor.CPPTYPE_BOOL:
             return "true" if value else "false"
         case FieldDescriptor.CPPTYPE_FLOAT:

@@ -278,7 +278,7 @@ def test_every_legacy_answer_is_counted_before_it_is_parsed(
     for module in (grpc_backend, status):
         monkeypatch.setattr(module, "MOST_FIELDS", 100)
     for name, message in hostile(kind, 1000):
-        with pytest.raises(GatewayError, match="cannot be read") as caught:
+        with pytest.raises(GatewayError, match="cannot be parsed") as caught:
             TRTIS.parse_response(RpcResponse((message,)), operation, DEFAULT_LIMITS)
         assert "more than 100 fields" in caught.value.detail, name
 
