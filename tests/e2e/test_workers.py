@@ -126,7 +126,7 @@ async def the_console_tells_of_all(running: Infergate, clients: list[Client]) ->
     told = await asyncio.to_thread(tried, running, asked)
     assert (told["outcome"], told["answer"]["start"]) == ("ok", "gRPC status 0")
     told = await asyncio.to_thread(tried, running, asked | {"protocol": "none"})
-    assert told == {"error": "there is no protocol 'none'", "kind": "bad_request"}
+    assert told == {"error": "unknown protocol 'none'", "kind": "bad_request"}
 
 
 def tried(running: Infergate, asked: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Answers what is asked below ``/console``."""
+"""The HTTP application below ``/console``: the page, its JSON, and test requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PATH: Final = "/console"
 _ACTIONS: Final = {"/try": "try", "/try/example": "example"}
 _LONGEST: Final = MIB
 _AT_ONCE: Final = 8
-"""Tries: no limit of clients counts them, and each may hold what a body may."""
+"""Test requests are not subject to the limits of clients, and each may hold a whole body."""
 _SHOWN: Final = 128
 _audit = logging.getLogger("infergate.audit")
 _JSON: Final = {"content-type": "application/json", **HEADERS}
@@ -41,8 +41,9 @@ Json = dict[str, Any]
 
 
 class Console:
-    """What is below ``/console``. ``view`` is who serves, ``history`` what became of
-    configurations, ``listener`` what the operator says of it."""
+    """Responds to requests below ``/console``. ``source`` provides the data and performs actions,
+    ``history`` knows the active configuration and the last reload, and ``listener`` is the admin
+    listener's configuration."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Console:
         *,
         reloads: bool,
     ) -> None:
-        """``reloads``: POST /reload is on."""
+        """``can_reload``: ``POST /reload`` is enabled."""
         self._view: Final = view
         self._ready: Final = ready
         self._history: Final = history
@@ -64,18 +65,20 @@ class Console:
         self._texts: Final[dict[bool, tuple[Config, str]]] = {}
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
-        """Answer a request whose path is PATH, or below it."""
+        """Respond to a request whose path is ``PATH`` or below it."""
         if name := unknown_host(wire.headers, self._listener.hosts):
             return _text(
-                403, f"'{name}' is no name of the console: see listeners.admin.hosts, or ask by IP"
+                403,
+                f"host '{name}' is not allowed: add it to listeners.admin.hosts, or use the "
+                "listener's IP address",
             )
         action = _ACTIONS.get(wire.path.removeprefix(PATH))
         if action is not None:
             return await self._act(action, wire, call)
         if wire.method not in {"GET", "HEAD"}:
-            return _text(405, "only GET is served here", {"allow": "GET, HEAD"})
+            return _text(405, "method not allowed; use GET", {"allow": "GET, HEAD"})
         match wire.path.removeprefix(PATH):
-            case "":  # so that what the page asks for is found behind a proxy that adds a path
+            case "":  # relative, so that the page also works behind a proxy that adds a path prefix
                 return HttpResponse(303, {"location": f"{PATH[1:]}/", **HEADERS})
             case "/state":
                 return await self._state()
@@ -84,39 +87,41 @@ class Console:
                 return _json(await asyncio.to_thread(plan.plan, view.config, view.addresses))
             case "/config":
                 return await self._config(defaults="defaults" in wire.query)
-        found = page(wire.path.removeprefix(f"{PATH}/") or INDEX)
-        return found or _text(404, "there are /console/state, /console/plan and /console/config")
+        file = page(wire.path.removeprefix(f"{PATH}/") or INDEX)
+        return file or _text(
+            404, "not found; the paths are /console/state, /console/plan and /console/config"
+        )
 
     async def _act(self, action: str, wire: HttpRequest, call: Call) -> HttpResponse:
-        """Carry out what the form asks for."""
+        """Perform an action of the console, and write it to the audit log."""
         if wire.method != "POST":
-            return _text(405, "only POST is served here", {"allow": "POST"})
+            return _text(405, "method not allowed; use POST", {"allow": "POST"})
         if not self._listener.actions:
-            return _text(403, "it is off; listeners.admin.actions switches it on")
-        if wrong := foreign(wire.headers):
-            return _text(403, f"refused: {wrong}")
+            return _text(403, "actions are disabled: set listeners.admin.actions to enable them")
+        if problem := foreign(wire.headers):
+            return _text(403, f"rejected: {problem}")
         if size(wire.body) > _LONGEST:
-            return _text(413, f"more than {_LONGEST} bytes")
+            return _text(413, f"the body has more than {_LONGEST} bytes")
         outcome = "cancelled"
-        asked: Any = {}
+        request: Any = {}
         try:
-            asked = orjson.loads(joined(wire.body))
-            if not isinstance(asked, dict):
+            request = orjson.loads(joined(wire.body))
+            if not isinstance(request, dict):
                 raise bad_request("expected a JSON object")
-            told = await self._carry_out(action, asked)
-            outcome = told.get("outcome", "ok")
+            result = await self._carry_out(action, request)
+            outcome = result.get("outcome", "ok")
         except orjson.JSONDecodeError as error:
             outcome = "refused"
-            return _json({"error": f"that is not JSON: {error}"}, 400)
+            return _json({"error": f"the body is not valid JSON: {error}"}, 400)
         except GatewayError as error:
             outcome = "refused"
             status = 503 if error.kind is Kind.OVERLOADED else 400
             return _json({"error": error.public, "kind": error.kind.value}, status)
         else:
-            return _json(told)
+            return _json(result)
         finally:
-            asked = asked if isinstance(asked, dict) else {}
-            protocol, model = (str(asked.get(k, ""))[:_SHOWN] for k in ("protocol", "model"))
+            request = request if isinstance(request, dict) else {}
+            protocol, model = (str(request.get(k, ""))[:_SHOWN] for k in ("protocol", "model"))
             _audit.info(
                 "console %s protocol=%r model=%r peer=%s outcome=%s",
                 action,
@@ -136,7 +141,7 @@ class Console:
 
     async def _carry_out(self, action: str, asked: Json) -> Json:
         if self._acting >= _AT_ONCE:
-            raise GatewayError(Kind.OVERLOADED, f"{_AT_ONCE} are under way already")
+            raise GatewayError(Kind.OVERLOADED, f"{_AT_ONCE} test requests are in flight already")
         self._acting += 1
         try:
             return await self._view.carry_out(action, asked)
@@ -144,15 +149,19 @@ class Console:
             self._acting -= 1
 
     async def _state(self) -> HttpResponse:
-        """By a thread, as far as it may be long."""
-        told, ready = await asyncio.gather(self._view.recent(), self._ready())
+        """Build the JSON in a thread, because it may be long."""
+        processes, ready = await asyncio.gather(self._view.recent(), self._ready())
         workers = self._view.workers
-        counted = len(told) if workers.wanted == 1 else sum(r.worker is not None for r in told)
-        about: Json = {
+        reported = (
+            len(processes)
+            if workers.wanted == 1
+            else sum(process.worker is not None for process in processes)
+        )
+        summary: Json = {
             "version": __version__,
             "time": time.time(),
             "ready": ready,
-            "workers": {**workers._asdict(), "told": counted},
+            "workers": {**workers._asdict(), "told": reported},
             "actions": {
                 "reload": self._reloads and self._history.again is not None,
                 "try": self._listener.actions,
@@ -162,15 +171,16 @@ class Console:
         }
         return await asyncio.to_thread(
             lambda: _json(
-                about
-                | state.figures(told)
-                | {"ways": state.ways(told), "failures": state.failures(told)}
+                summary
+                | state.figures(processes)
+                | {"ways": state.ways(processes), "failures": state.failures(processes)}
             )
         )
 
     async def _config(self, *, defaults: bool) -> HttpResponse:
-        """By a thread: a long configuration would keep requests waiting. One at a time, whoever
-        asks and goes: a reload, too, needs a thread, and the file's system may hang."""
+        """Compare with the file in a thread, because a long configuration takes long. There is one
+        comparison at a time, even if clients disconnect and retry: the file system may hang, and a
+        reload needs a thread, too."""
         task = self._comparing.get(defaults)
         if task is None:
             comparing = asyncio.to_thread(lambda: _dumped(self._compared(defaults=defaults)))
@@ -181,11 +191,11 @@ class Console:
     def _was_compared(self, defaults: bool, task: asyncio.Task[bytes]) -> None:  # noqa: FBT001
         del self._comparing[defaults]
         if not task.cancelled():
-            task.exception()  # told to those who still wait for it
+            task.exception()  # those that still wait for the task get it
 
     def _compared(self, *, defaults: bool) -> Json:
         config, read = self._view.config, self._history.read
-        told: Json = {
+        comparison: Json = {
             "loaded": self._shown(config, defaults=defaults),
             "source": self._history.page()["source"],
             "mistakes": [],
@@ -193,17 +203,17 @@ class Console:
         }
         if read is not None and not self._history.is_of_file():
             try:
-                told["diff"] = shown.difference(config, read())
+                comparison["diff"] = shown.difference(config, read())
             except ConfigError as error:
-                told["mistakes"] = [str(each) for each in error.mistakes]
-        return told
+                comparison["mistakes"] = [str(mistake) for mistake in error.mistakes]
+        return comparison
 
     def _shown(self, config: Config, *, defaults: bool) -> str:
-        """It is remembered: of thousands of routes it takes seconds."""
-        known = self._texts.get(defaults)
-        if known is None or known[0] is not config:
-            known = self._texts[defaults] = config, shown.shown(config, defaults=defaults)
-        return known[1]
+        """Cached, because it takes seconds for thousands of routes."""
+        cached = self._texts.get(defaults)
+        if cached is None or cached[0] is not config:
+            cached = self._texts[defaults] = config, shown.shown(config, defaults=defaults)
+        return cached[1]
 
 
 def _json(told: Mapping[str, Any], status: int = 200) -> HttpResponse:
@@ -211,24 +221,25 @@ def _json(told: Mapping[str, Any], status: int = 200) -> HttpResponse:
 
 
 def _dumped(told: Mapping[str, Any]) -> bytes:
-    # a lone surrogate of a client's is no JSON, and others would hide or turn round what is read
+    # Text from clients may have lone surrogates, which JSON cannot express, and invisible or
+    # bidirectional characters, which would mislead the reader.
     try:
-        dumped = orjson.dumps(told)
+        encoded = orjson.dumps(told)
     except TypeError:
         return orjson.dumps(_printable(told))
-    if dumped.isascii() and b"\x7f" not in dumped:
-        return dumped
-    text = dumped.decode()
-    return dumped if escaped(text) is text else orjson.dumps(_printable(told))
+    if encoded.isascii() and b"\x7f" not in encoded:
+        return encoded
+    text = encoded.decode()
+    return encoded if escaped(text) is text else orjson.dumps(_printable(told))
 
 
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
         return escaped(printable(value))
     if isinstance(value, Mapping):
-        return {_printable(key): _printable(each) for key, each in value.items()}
+        return {_printable(key): _printable(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_printable(each) for each in value]
+        return [_printable(element) for element in value]
     return value
 
 

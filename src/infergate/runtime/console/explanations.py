@@ -1,4 +1,4 @@
-"""What each kind of error means to an operator; what to do about it is what the log says."""
+"""Explains each kind of error to an operator. The advice is the same as in the log."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from infergate.core.vocabulary import ADVICE
 
 MEANINGS: Final[Mapping[str, str]] = {
     Kind.BAD_REQUEST.value: "The request contradicts its protocol, or the model's metadata.",
-    Kind.UNAUTHENTICATED.value: "Nobody said who asks, or the key or token is not good.",
-    Kind.FORBIDDEN.value: "The client is known, and no rule allows it this operation on this "
-    "model.",
-    Kind.NOT_FOUND.value: "No route fits the model's name and version, or its backend does not "
-    "have the model.",
-    Kind.ALREADY_EXISTS.value: "What was to be registered is there already.",
-    Kind.METHOD_NOT_ALLOWED.value: "The path exists and is not asked by this HTTP method.",
-    Kind.UNSUPPORTED.value: "One of the two protocols cannot carry what was asked: a datatype, an "
-    "operation, a sequence.",
-    Kind.UNSUPPORTED_ENCODING.value: "The body is compressed in a way that is not understood.",
-    Kind.TOO_LARGE.value: "A request or answer is larger than a limit.",
-    Kind.RATE_LIMITED.value: "The client has used up its rate.",
-    Kind.OVERLOADED.value: "There is no room: the gateway's limits, the backend's queue, or the "
-    "model said so.",
-    Kind.NO_BACKEND.value: "No backend can serve this now.",
-    Kind.CONNECT.value: "No connection to the backend: it is down, its address is wrong, or TLS "
-    "does not fit.",
-    Kind.TIMEOUT.value: "The answer did not come within the client's deadline or the route's "
+    Kind.UNAUTHENTICATED.value: "The client sent no credential, or its key or token is not valid.",
+    Kind.FORBIDDEN.value: "The client is authenticated, but no rule allows this operation on "
+    "this model.",
+    Kind.NOT_FOUND.value: "No route matches the model's name and version, or its backend does "
+    "not have the model.",
+    Kind.ALREADY_EXISTS.value: "The name is already registered.",
+    Kind.METHOD_NOT_ALLOWED.value: "The path exists, but does not support this HTTP method.",
+    Kind.UNSUPPORTED.value: "One of the two protocols cannot express the request: a datatype, an "
+    "operation or a sequence.",
+    Kind.UNSUPPORTED_ENCODING.value: "The compression of the body is not supported.",
+    Kind.TOO_LARGE.value: "The request or the response exceeds a size limit.",
+    Kind.RATE_LIMITED.value: "The client has exceeded its rate limit.",
+    Kind.OVERLOADED.value: "A concurrency limit of the gateway or the queue of the backend is "
+    "full, or the server is overloaded.",
+    Kind.NO_BACKEND.value: "No endpoint of the backend can get the request now.",
+    Kind.CONNECT.value: "The backend could not be reached: it is down, its address is wrong, or "
+    "the TLS handshake failed.",
+    Kind.TIMEOUT.value: "There was no response within the client's deadline or the route's "
     "timeout.",
-    Kind.BACKEND_GARBAGE.value: "The backend's answer broke off or is not what its protocol "
-    "allows.",
-    Kind.BACKEND_ERROR.value: "The backend itself failed, and its error was relayed.",
-    Kind.CANCELLED.value: "The client went away before it was answered.",
-    Kind.INTERNAL.value: "A bug of infergate's.",
+    Kind.BACKEND_GARBAGE.value: "The backend's response broke off, or is not valid in its "
+    "protocol.",
+    Kind.BACKEND_ERROR.value: "The backend returned an error, which was passed on.",
+    Kind.CANCELLED.value: "The client disconnected before the response.",
+    Kind.INTERNAL.value: "A bug in infergate.",
 }
-"""By ``Kind``'s words."""
+"""By the value of ``Kind``."""
 
 
 def explained(kind: str) -> dict[str, str]:
-    """``meaning`` and ``advice`` of an outcome, as sentences; empty where it is none of these."""
+    """Return ``meaning`` and ``advice`` of an outcome as sentences; both empty if it is unknown."""
     advice = ADVICE.get(kind, "")
     end = "" if not advice or advice.endswith("?") else "."
     return {

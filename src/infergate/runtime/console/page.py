@@ -1,7 +1,7 @@
-"""The files of the page, as browsers are given them.
+"""The static files of the console's page, and the HTTP headers of everything below ``/console``.
 
-*Rule.* The page gets everything from here and nothing from elsewhere, and runs no code but that of
-its files: the policy says so to the browser, whatever a name or an error that it shows may hold.
+*Rule.* The content security policy allows only these files: no other scripts, even if a name or an
+error that the page shows contains markup, and no other origins.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""Of everything below /console."""
+"""Headers of every response below ``/console``."""
 
 
 @cache
 def _files() -> dict[str, bytes]:
     folder = files(__package__) / "page"
-    return {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
 def page(name: str) -> HttpResponse | None:
-    """The file ``name``; None: there is none of that name."""
+    """Return the file ``name``, or None if there is none."""
     data = _files().get(name)
     if data is None:
         return None

@@ -1,4 +1,4 @@
-"""What is configured, as a picture needs it: listeners, routes, backends, endpoints. Pure."""
+"""The configuration as JSON for the live picture: listeners, routes, backends, models. Pure."""
 
 from __future__ import annotations
 
@@ -17,40 +17,44 @@ Json = dict[str, Any]
 
 
 def plan(config: Config, addresses: Mapping[str, Address]) -> Json:
-    """``addresses`` are those that listeners really have, by the config's names."""
+    """Return the JSON of ``/console/plan``. ``addresses`` are those that listeners actually have,
+    by configuration name."""
     routes = compiled.routing_table(config).routes
     return {
         "listeners": _listeners(config, addresses),
-        "routes": [_route(index, each) for index, each in enumerate(routes)],
-        "backends": [_backend(name, each) for name, each in config.backends.items()],
+        "routes": [_route(index, route) for index, route in enumerate(routes)],
+        "backends": [_backend(name, backend) for name, backend in config.backends.items()],
         "models": sorted({*config.models, *(r.pattern for r in routes if r.is_exact)}),
     }
 
 
 def _listeners(config: Config, addresses: Mapping[str, Address]) -> list[Json]:
     tls = compiled.server_tls(config)
-    bound = compiled.bound_listeners(config)
-    models = {f"graphpipe[{i}]": each.model for i, each in enumerate(config.listeners.graphpipe)}
-    speak = {
+    model_listeners = compiled.bound_listeners(config)
+    models = {
+        f"graphpipe[{index}]": listener.model
+        for index, listener in enumerate(config.listeners.graphpipe)
+    }
+    protocols = {
         "http": _protocols(Carrier.HTTP),
         "grpc": _protocols(Carrier.GRPC),
-        **{name: [each.protocol] for name, each in bound.items()},
+        **{name: [listener.protocol] for name, listener in model_listeners.items()},
     }
     return [
         {
             "name": name,
             "address": str(address),
-            "protocols": speak.get(name, []),
+            "protocols": protocols.get(name, []),
             "tls": name in tls,
             "model": models.get(name, ""),
-            "framed": name in bound and bound[name].framed,
+            "framed": name in model_listeners and model_listeners[name].framed,
         }
         for name, address in addresses.items()
     ]
 
 
 def _protocols(carrier: Carrier) -> list[str]:
-    return sorted(name for name, each in plugins().items() if each.carrier is carrier)
+    return sorted(name for name, plugin in plugins().items() if plugin.carrier is carrier)
 
 
 def _route(index: int, route: Route) -> Json:
@@ -71,15 +75,15 @@ def _route(index: int, route: Route) -> Json:
 
 
 def _rewrites(route: Route) -> list[str]:
-    told: list[str] = []
+    lines: list[str] = []
     targets: Iterable[Route | Target] = (route, *route.split)
-    for to in (each.rewrite for each in targets):
-        told += [f"model: {to.model}"] if to.model else []
-        told += [f"version: {to.version}"] if to.version else []
-        told += [f"input {ours}: {theirs}" for ours, theirs in to.inputs.items()]
-        told += [f"output {ours}: {theirs}" for ours, theirs in to.outputs.items()]
-    told += [f"cast {each.value}: {to.value}" for each, to in route.cast.items()]
-    return list(dict.fromkeys(told))
+    for rewrite in (target.rewrite for target in targets):
+        lines += [f"model: {rewrite.model}"] if rewrite.model else []
+        lines += [f"version: {rewrite.version}"] if rewrite.version else []
+        lines += [f"input {name}: {renamed}" for name, renamed in rewrite.inputs.items()]
+        lines += [f"output {name}: {renamed}" for name, renamed in rewrite.outputs.items()]
+    lines += [f"cast {source.value}: {target.value}" for source, target in route.cast.items()]
+    return list(dict.fromkeys(lines))
 
 
 def _backend(name: str, backend: BackendConfig) -> Json:

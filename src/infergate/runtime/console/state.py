@@ -1,8 +1,8 @@
-"""What is going on, from what processes tell to JSON. Pure.
+"""Aggregates the traffic that processes report into the JSON of ``/console/state``. Pure.
 
-*Strategy.* The numbers are those of a scrape. What is counted of requests is told by plain tuples,
-for as metrics it is dear where there are thousands of routes; all else by the metrics' families,
-which are added up as for scrapes.
+The numbers are those of a scrape. Counters of requests arrive as plain tuples, because metrics
+would be expensive with thousands of routes. Everything else arrives as metric families, which are
+summed in the same way as for scrapes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from infergate.runtime.console.explanations import explained
 
 Json = dict[str, Any]
 TOLD: Final = 100
-"""Failures that are told."""
+"""The number of failures in the JSON."""
 _FLOW: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
 _AT: Final = ("backend", "endpoint")
 _TIMES: Final = {"request": "seconds", "backend": "backend_seconds", "gateway": "own_seconds"}
 _BOUNDS: Final = (*REQUEST, None)
-"""JSON has no infinity: null is the last one."""
+"""The last bound is null, because JSON has no infinity."""
 _PLACES: Final = {bound: place for place, bound in enumerate((*REQUEST, float("inf")))}
 _GAUGES: Final = {
     "in_flight": "infergate_in_flight_requests",
@@ -37,20 +37,22 @@ _GAUGES: Final = {
 
 
 def figures(told: Iterable[Recalled]) -> Json:
-    """What processes tell, together: ``totals``, ``flows``, ``listeners``, ``endpoints``,
-    ``backends``. Counters are of all time, bytes are bytes, times are in seconds."""
+    """Return the sums over all processes: ``totals``, ``flows``, ``listeners``, ``endpoints`` and
+    ``backends``. Counters count since the start, times are in seconds."""
     summed = Summed()
     flows: list[Flow] = []
-    for each in told:
-        summed.add(each.families)
-        flows += each.flows
+    for process in told:
+        summed.add(process.families)
+        flows += process.flows
     by_name = {family.name: family.samples for family in summed.collect()}
 
-    def of(name: str) -> Iterable[Sample]:
+    def samples(name: str) -> Iterable[Sample]:
         return by_name.get(name, ())
 
     return {
-        "totals": {key: sum(s.value for s in of(name)) for key, name in _GAUGES.items()},
+        "totals": {
+            key: sum(sample.value for sample in samples(name)) for key, name in _GAUGES.items()
+        },
         "flows": _flows(flows, by_name),
         "listeners": _listeners(by_name),
         "endpoints": _endpoints(by_name),
@@ -59,7 +61,7 @@ def figures(told: Iterable[Recalled]) -> Json:
 
 
 class _Rows:
-    """Rows of JSON, each by the labels that tell it."""
+    """JSON objects, each identified by its labels."""
 
     def __init__(self, labels: tuple[str, ...]) -> None:
         self._labels: Final = labels
@@ -80,16 +82,16 @@ Families = Mapping[str, Iterable[Sample]]
 
 
 def _flows(flows: Iterable[Flow], families: Families) -> list[Json]:
-    """Those that processes tell, and what metrics tell of processes that are no more."""
+    """Return the flows of running processes, and those of exited ones from the metrics."""
     rows = _Rows(_FLOW)
     for flow in flows:
         row = _begun(rows.of(dict(zip(_FLOW, flow.labels, strict=True))))
         for outcome, count in flow.outcomes.items():
             row["outcomes"][outcome] = row["outcomes"].get(outcome, 0) + count
-        total = row["seconds"]
-        total["sum"] += flow.seconds
-        total["count"] += sum(flow.counts)
-        for bucket, count in zip(total["buckets"], accumulate(flow.counts), strict=True):
+        duration = row["seconds"]
+        duration["sum"] += flow.seconds
+        duration["count"] += sum(flow.counts)
+        for bucket, count in zip(duration["buckets"], accumulate(flow.counts), strict=True):
             bucket[1] += count
         for key, (count, seconds) in (("backend_seconds", flow.backend), ("own_seconds", flow.own)):
             row[key]["count"] += count
@@ -116,13 +118,13 @@ def _add_past(rows: _Rows, families: Families) -> None:
         outcomes[outcome] = outcomes.get(outcome, 0) + sample.value
     for name, key in _TIMES.items():
         for sample in families.get(f"infergate_{name}_seconds", ()):
-            times = _begun(rows.of(sample.labels))[key]
+            histogram = _begun(rows.of(sample.labels))[key]
             kind = sample.name.rpartition("_")[2]
-            if kind in times:
-                times[kind] += sample.value
-            elif kind == "bucket" and "buckets" in times:
+            if kind in histogram:
+                histogram[kind] += sample.value
+            elif kind == "bucket" and "buckets" in histogram:
                 bound = float(sample.labels["le"])
-                times["buckets"][_PLACES[bound]][1] += sample.value
+                histogram["buckets"][_PLACES[bound]][1] += sample.value
     for family, key in (("request", "bytes_in"), ("response", "bytes_out")):
         for sample in _named(families, f"infergate_{family}_bytes", "_total"):
             _begun(rows.of(sample.labels))[key] += sample.value
@@ -141,9 +143,9 @@ def _endpoints(families: Families) -> list[Json]:
     rows = _Rows(_AT)
     for sample in families.get("infergate_endpoint_addresses", ()):
         rows.of(sample.labels)[sample.labels["state"]] = sample.value
-    for family, words in (("requests", ("ok", "failed")), ("checks", ("ok", "failed"))):
+    for family, outcomes in (("requests", ("ok", "failed")), ("checks", ("ok", "failed"))):
         for sample in _named(families, f"infergate_endpoint_{family}", "_total"):
-            counts = rows.of(sample.labels).setdefault(family, dict.fromkeys(words, 0.0))
+            counts = rows.of(sample.labels).setdefault(family, dict.fromkeys(outcomes, 0.0))
             counts[sample.labels["outcome"]] = sample.value
     for sample in families.get("infergate_endpoint_active_requests", ()):
         rows.of(sample.labels)["active"] = sample.value
@@ -156,18 +158,18 @@ def _endpoints(families: Families) -> list[Json]:
 
 
 def _health(endpoint: Json) -> str:
-    """A word for the addresses of an endpoint, as all processes see them: ``up``; ``partly``: some
-    are up, or some processes see it so; ``ejected``, ``down``; ``failing``: nothing looks after
-    it, and it never did well; ``unknown``: it was not asked for anything, either."""
+    """Return the health of an endpoint's addresses, as all processes see them: ``up``; ``partly``
+    (some addresses are up, or some processes see them up); ``ejected``; ``down``; ``failing`` (no
+    check or request has succeeded, but some have failed); or ``unknown`` (there have been none)."""
     down, ejected = endpoint.get("down", 0), endpoint.get("ejected", 0)
     if down + ejected:
         if endpoint.get("available"):
             return "partly"
         return "down" if down >= ejected else "ejected"
-    seen = [endpoint.get(key, {}) for key in ("checks", "requests")]
-    if any(each.get("ok") for each in seen):
+    results = [endpoint.get(key, {}) for key in ("checks", "requests")]
+    if any(counts.get("ok") for counts in results):
         return "up"
-    return "failing" if any(each.get("failed") for each in seen) else "unknown"
+    return "failing" if any(counts.get("failed") for counts in results) else "unknown"
 
 
 def _backends(families: Families) -> list[Json]:
@@ -185,20 +187,20 @@ def _backends(families: Families) -> list[Json]:
 
 
 def _named(families: Families, family: str, suffix: str) -> Iterator[Sample]:
-    """Samples of a counter, without those that tell when it began."""
+    """Yield the samples of a counter, without its ``_created`` samples."""
     for sample in families.get(family, ()):
         if sample.name == f"{family}{suffix}":
             yield sample
 
 
-# ---- what is no metric
+# ---- data that is not in the metrics
 
 
 def ways(told: Iterable[Recalled]) -> list[Json]:
-    """Which way inferences went, of all processes together."""
+    """Return the number of inferences by protocols and pipeline, over all processes."""
     counts: dict[tuple[str, str, str], int] = {}
-    for each in told:
-        for key, count in each.ways.items():
+    for process in told:
+        for key, count in process.ways.items():
             counts[key] = counts.get(key, 0) + count
     return [
         {"protocol": protocol, "backend_protocol": backend, "way": way, "count": count}
@@ -207,9 +209,10 @@ def ways(told: Iterable[Recalled]) -> list[Json]:
 
 
 def failures(told: Iterable[Recalled]) -> list[Json]:
-    """The last ones of all processes, the newest first, each with what it means."""
-    found = [(each, process.worker) for process in told for each in process.failures]
+    """Return the last failures of all processes, newest first, with explanations."""
+    found = [(failure, process.worker) for process in told for failure in process.failures]
     found.sort(key=lambda pair: pair[0].when, reverse=True)
     return [
-        each._asdict() | {"worker": worker} | explained(each.kind) for each, worker in found[:TOLD]
+        failure._asdict() | {"worker": worker} | explained(failure.kind)
+        for failure, worker in found[:TOLD]
     ]

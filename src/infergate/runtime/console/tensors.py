@@ -1,4 +1,4 @@
-"""Tensors as a person writes and reads them. Pure."""
+"""Tensors in the JSON that people read and write in the console. Pure."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from infergate.core.tensor import (
 
 Json = dict[str, Any]
 _SPELT: Final = 64
-"""Elements of an example that are written down; of a longer one, the one that fills it."""
+"""An example with more elements than this has one value, which fills the tensor."""
 _OPEN: Final = 4
-"""What a dimension of any size is in an example, but for the first, which is often a batch."""
+"""The size of a dynamic dimension in an example. The first one is 1, as it is often the batch."""
 MOST: Final = 16 * MIB
-"""Bytes of a tensor: what is made of it here, JSON above all, keeps requests waiting."""
+"""The maximum size of a tensor. Processing it here, above all as JSON, delays other requests."""
 _TOLD: Final = 256
-"""Elements of an answer that are told."""
+"""The number of elements of an output that are shown."""
 _LONGEST: Final = 256
-"""Bytes of one of them, where they are BYTES."""
+"""The number of bytes that are shown of a BYTES element."""
 
 
 def read(given: Any, limits: Limits) -> Tensor:
-    """The tensor that ``given`` describes: ``name``, ``datatype``, ``shape``, and ``data``, a list
-    (nested or not), or one value that all elements have. Raises BAD_REQUEST."""
+    """Return the tensor that ``description`` has as ``name``, ``datatype``, ``shape`` and ``data``.
+    ``data`` is a list (nested or flat), or one value for all elements. Raises BAD_REQUEST."""
     if not isinstance(given, Mapping):
-        raise bad_request("each input is an object: name, datatype, shape, data")
+        raise bad_request("each input must be an object with name, datatype, shape and data")
     name, shape = given.get("name", ""), given.get("shape")
     datatype = BY_NAME.get(str(given.get("datatype")))
     if not isinstance(name, str) or datatype is None or not isinstance(shape, list):
-        raise bad_request(f"input {name!r}: it needs a name, a datatype and a shape")
+        raise bad_request(f"input {name!r}: name, datatype or shape is missing or invalid")
     checked = check_shape(name, shape, limits)
     data = given.get("data")
     try:
@@ -52,7 +52,7 @@ def read(given: Any, limits: Limits) -> Tensor:
         raise bad_request(f"input {name!r}: {error}") from None
     if not isinstance(data, list):
         if len(wire) * prod(checked) > MOST:
-            raise bad_request(f"input {name!r}: more than {MOST} bytes are too many to be filled")
+            raise bad_request(f"input {name!r}: filling it would take more than {MOST} bytes")
         wire *= prod(checked)
     check_data(name, datatype, checked, wire)
     return Tensor(name, datatype, checked, wire)
@@ -60,36 +60,36 @@ def read(given: Any, limits: Limits) -> Tensor:
 
 def _data(datatype: Datatype, data: list[Any]) -> bytes:
     if datatype is Datatype.BYTES:
-        return pack_bytes([str(each).encode() for each in _flat(data)])
+        return pack_bytes([str(element).encode() for element in _flat(data)])
     if datatype is Datatype.BF16:
         return bf16_from_float32(np.array(data, np.float32)).tobytes()
     return np.array(data, NUMPY[datatype]).tobytes()
 
 
 def _flat(data: list[Any]) -> list[Any]:
-    """Without recursion: JSON may be nested deeper than Python calls."""
-    found: list[Any] = []
-    within = [iter(data)]
-    while within:
-        for each in within[-1]:
-            if isinstance(each, list):
-                within.append(iter(each))
+    """Not recursive, because JSON may be nested deeper than Python can recurse."""
+    elements: list[Any] = []
+    iterators = [iter(data)]
+    while iterators:
+        for item in iterators[-1]:
+            if isinstance(item, list):
+                iterators.append(iter(item))
                 break
-            found.append(each)
+            elements.append(item)
         else:
-            within.pop()
-    return found
+            iterators.pop()
+    return elements
 
 
 def example(model: ModelMetadata) -> list[Json]:
-    """Inputs that ``model`` may well take."""
-    return [_example(each) for each in model.inputs]
+    """Return inputs that match the metadata of ``model``."""
+    return [_example(tensor) for tensor in model.inputs]
 
 
 def _example(tensor: TensorMetadata) -> Json:
     shape = [
-        each if each > 0 else 1 if index == 0 and len(tensor.shape) > 1 else _OPEN
-        for index, each in enumerate(tensor.shape)
+        size if size > 0 else 1 if index == 0 and len(tensor.shape) > 1 else _OPEN
+        for index, size in enumerate(tensor.shape)
     ]
     count = prod(shape)
     data: Any = [_value(tensor.datatype, n) for n in range(count)] if count <= _SPELT else []
@@ -102,9 +102,9 @@ def _value(datatype: str, n: int) -> Any:
 
 
 def told(tensor: Tensor) -> Json:
-    """``tensor`` as JSON, its first elements."""
+    """Return ``tensor`` as JSON, with its first elements."""
     if tensor.datatype is Datatype.BYTES:
-        data: list[Any] = [_text(each) for each in islice(unpack_bytes(tensor.data), _TOLD)]
+        data: list[Any] = [_text(element) for element in islice(unpack_bytes(tensor.data), _TOLD)]
     else:
         data = tensor.numpy().reshape(-1)[:_TOLD].tolist()
     return {

@@ -1,12 +1,11 @@
-"""Sends a request through the gateway as a client of any protocol would, and shows each message.
+"""Sends a test request through the gateway in any client protocol, and shows each message.
 
-*Strategy.* The client's codec writes the message, the real frontend's reads it, and the route's own
-backends carry it out, over their connections, to the endpoints that requests go to: but a copy of
-each backend shows what passes. Nothing of that is in the way of any other request.
+The client's codec builds the message, a real frontend parses it, and the route's own backends send
+it over their connections to the real endpoints. A copy of each backend records the messages. Other
+requests are not affected.
 
-*Rule.* It is the operator who asks: access rules and rates do not count for him, and he is not
-counted among the clients; backends and endpoints count all that they are sent. No copies go to a
-route's mirror.
+*Rule.* The request is the operator's: access rules and rate limits do not apply to it, and it is
+not counted as a client's request. Backends and endpoints count it as usual. It is not mirrored.
 """
 
 from __future__ import annotations
@@ -60,25 +59,25 @@ _QUESTIONS: Final[Mapping[str, Callable[[str, str], Operation]]] = {
     "server live": lambda _model, _version: ServerLiveRequest(),
     "server metadata": lambda _model, _version: ServerMetadataRequest(),
 }
-"""What may be asked besides inferences, of a model and a version."""
+"""The operations other than inference, from a model and a version."""
 _PATIENCE: Final = 60.0
-"""Seconds that a try has at most."""
+"""The deadline of a test request."""
 _INPUTS: Final = 64
 _PEER: Final = "console"
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
-"""Headers that any carrier takes (RFC 9110, 5.5 and 5.6.2; gRPC: printable ASCII)."""
+"""Headers that every transport accepts (RFC 9110, 5.5 and 5.6.2; gRPC: printable ASCII)."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What was sent to backends, and what came back."""
+    """The messages that were exchanged with backends."""
 
     exchanges: list[Json] = field(default_factory=list)
 
 
 class _Tap:
-    """An Upstream that shows what passes. It has no streams: a try is one message."""
+    """An Upstream that records its messages. It has no streams: a test request is one message."""
 
     def __init__(self, upstream: Upstream[Any, Any], seen: _Seen, backend: str) -> None:
         self._upstream: Final = upstream
@@ -86,33 +85,33 @@ class _Tap:
         self._backend: Final = backend
 
     async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:
-        """See Upstream."""
-        told: Json = {
+        """Exchange the messages and record them."""
+        exchange: Json = {
             "backend": self._backend,
             "endpoint": str(endpoint),
             "request": wires.of_request(wire),
             "answer": None,
             "error": "",
         }
-        self._seen.exchanges.append(told)
+        self._seen.exchanges.append(exchange)
         began = time.monotonic()
         try:
-            answer = await self._upstream.exchange(wire, endpoint, timeout)
+            response = await self._upstream.exchange(wire, endpoint, timeout)
         except GatewayError as error:
-            told["error"] = f"{error.kind.value}: {error.public} {error.detail}".rstrip()
+            exchange["error"] = f"{error.kind.value}: {error.public} {error.detail}".rstrip()
             raise
         finally:
-            told["seconds"] = time.monotonic() - began
-        told["answer"] = wires.of_answer(answer, getattr(wire, "method", ""))
-        return answer
+            exchange["seconds"] = time.monotonic() - began
+        exchange["answer"] = wires.of_answer(response, getattr(wire, "method", ""))
+        return response
 
     async def close(self) -> None:
-        """It is another's."""
+        """Do nothing: the upstream belongs to the real backend."""
 
 
 async def carried_out(config: Config, gateway: Gateway, what: str, asked: Json) -> Json:
-    """What the console asks for: ``what`` is TRY or EXAMPLE, ``asked`` as docs/console.md says.
-    Raises GatewayError for what cannot be sent or is not known."""
+    """Perform an action of the console: ``action`` is TRY or EXAMPLE, ``request`` is the JSON that
+    docs/console.md describes. Raises GatewayError if the request is invalid or cannot be sent."""
     return await {TRY: _tried, EXAMPLE: _example}[what](config, gateway, asked)
 
 
@@ -121,31 +120,31 @@ async def _tried(config: Config, gateway: Gateway, asked: Json) -> Json:
     plugin = _plugin(asked)
     model, version = _text(asked, "model"), _text(asked, "version")
     operation = _operation(asked, model, version, limits)
-    seen = _Seen()
+    recording = _Seen()
     call = Call(_PEER, time.monotonic(), headers=_headers(asked))
     call.tighten(call.started + _PATIENCE)
-    own = _gateway(gateway, model, version, call, seen)
+    recording_gateway = _gateway(gateway, model, version, call, recording)
     options = compiled.frontend_options(config)
     codec: Codec[Any, Any] = plugin.make(options.get(plugin.name, {}))
-    frontend: Frontend[Any, Any] = Frontend(codec, own, limits)
+    frontend: Frontend[Any, Any] = Frontend(codec, recording_gateway, limits)
     try:
-        described = None
+        metadata = None
         if codec.described and isinstance(operation, InferRequest):
-            described = await _described(own, model, version, call)
+            metadata = await _described(recording_gateway, model, version, call)
         profile = replace(GENERIC, binary=bool(asked.get("binary")))
-        wire = _written(plugin, codec, operation, profile, described)
+        wire = _written(plugin, codec, operation, profile, metadata)
         call.headers = {**wire_headers(wire), **call.headers, "x-request-id": f"{_PEER}-try"}
-        shown = wires.of_request(wire)
+        request_shown = wires.of_request(wire)
         began = time.monotonic()
-        answer = await frontend.respond(wire, call)
+        response = await frontend.respond(wire, call)
         seconds = time.monotonic() - began
-        if isinstance(answer, HttpResponse) and answer.rest is not None:
-            await answer.rest.close()
+        if isinstance(response, HttpResponse) and response.rest is not None:
+            await response.rest.close()
         return {
-            "request": shown,
-            "answer": wires.of_answer(answer, getattr(wire, "method", "")),
-            "exchanges": seen.exchanges,
-            "result": _read(codec, answer, operation, limits, described),
+            "request": request_shown,
+            "answer": wires.of_answer(response, getattr(wire, "method", "")),
+            "exchanges": recording.exchanges,
+            "result": _read(codec, response, operation, limits, metadata),
             "seconds": seconds,
             "backend_seconds": call.backend_seconds,
             "protocol": plugin.name,
@@ -159,7 +158,7 @@ async def _tried(config: Config, gateway: Gateway, asked: Json) -> Json:
             **explained(call.outcome),
         }
     finally:
-        await own.close()
+        await recording_gateway.close()
 
 
 async def _example(config: Config, gateway: Gateway, asked: Json) -> Json:
@@ -167,53 +166,53 @@ async def _example(config: Config, gateway: Gateway, asked: Json) -> Json:
     model, version = _text(asked, "model"), _text(asked, "version")
     call = Call(_PEER, time.monotonic(), headers=_headers(asked))
     call.tighten(call.started + _PATIENCE)
-    own = _gateway(gateway, model, version, call, _Seen())
+    recording_gateway = _gateway(gateway, model, version, call, _Seen())
     try:
-        described = await own.describe(model, version, call)
+        metadata = await recording_gateway.describe(model, version, call)
     finally:
-        await own.close()
-    return {"inputs": tensors.example(described), "versions": list(described.versions)}
+        await recording_gateway.close()
+    return {"inputs": tensors.example(metadata), "versions": list(metadata.versions)}
 
 
 async def _described(gateway: Gateway, model: str, version: str, call: Call) -> ModelMetadata:
-    """What a client that writes no names or shapes was told, or knows."""
+    """Return the metadata that a client needs whose protocol omits names or shapes."""
     try:
         return await gateway.describe(model, version, _beside(call))
     except GatewayError as error:
         raise GatewayError(
             error.kind,
-            "the message of such a client is made by the model's metadata, which could not be had: "
+            "building this client's message needs the model's metadata, which is not available: "
             f"{error.public}",
         ) from error
 
 
-# ---- what is asked
+# ---- the request
 
 
 def _plugin(asked: Json) -> CodecPlugin:
     plugin = plugins().get(_text(asked, "protocol"))
     if plugin is None:
-        raise bad_request(f"there is no protocol {asked.get('protocol')!r}")
+        raise bad_request(f"unknown protocol {asked.get('protocol')!r}")
     return plugin
 
 
 def _text(asked: Json, key: str) -> str:
     value = asked.get(key, "")
     if not isinstance(value, str):
-        raise bad_request(f"{key} is a text")
+        raise bad_request(f"{key} must be a string")
     return value
 
 
 def _headers(asked: Json) -> dict[str, str]:
-    given = asked.get("headers") or {}
-    if not isinstance(given, dict) or not all(isinstance(each, str) for each in given.values()):
-        raise bad_request("headers is an object of texts")
-    if len(given) > DEFAULT_LIMITS.header_count:
+    headers = asked.get("headers") or {}
+    if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
+        raise bad_request("headers must be an object of strings")
+    if len(headers) > DEFAULT_LIMITS.header_count:
         raise bad_request(f"more than {DEFAULT_LIMITS.header_count} headers")
-    for name, value in given.items():  # what a transport would not have let in
+    for name, value in headers.items():  # a transport would have rejected other headers
         if _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
-            raise bad_request(f"{name!r} is no header that could be sent")
-    return {name.lower(): value for name, value in given.items()}
+            raise bad_request(f"{name!r} is not a valid header")
+    return {name.lower(): value for name, value in headers.items()}
 
 
 def _operation(asked: Json, model: str, version: str, limits: Limits) -> Operation:
@@ -221,17 +220,17 @@ def _operation(asked: Json, model: str, version: str, limits: Limits) -> Operati
     if name in _QUESTIONS:
         return _QUESTIONS[name](model, version)
     if name != INFER:
-        raise bad_request(f"operation is one of: {', '.join((INFER, *_QUESTIONS))}")
+        raise bad_request(f"operation must be one of: {', '.join((INFER, *_QUESTIONS))}")
     inputs = asked.get("inputs")
     if not isinstance(inputs, list) or len(inputs) > _INPUTS:
-        raise bad_request(f"inputs is a list of at most {_INPUTS} tensors")
-    read, room = [], tensors.MOST
-    for each in inputs:
-        read.append(tensors.read(each, limits))
-        room -= len(read[-1].data)
-        if room < 0:
-            raise bad_request(f"all inputs have {tensors.MOST} bytes at most")
-    return InferRequest(model, version, id=_text(asked, "id"), inputs=tuple(read))
+        raise bad_request(f"inputs must be a list of at most {_INPUTS} tensors")
+    parsed, headroom = [], tensors.MOST
+    for description in inputs:
+        parsed.append(tensors.read(description, limits))
+        headroom -= len(parsed[-1].data)
+        if headroom < 0:
+            raise bad_request(f"the inputs together exceed {tensors.MOST} bytes")
+    return InferRequest(model, version, id=_text(asked, "id"), inputs=tuple(parsed))
 
 
 def _written(
@@ -241,18 +240,22 @@ def _written(
     profile: Profile,
     described: ModelMetadata | None,
 ) -> Any:
-    """The client's message."""
-    lacking = frozenset(Datatype) - codec.caps.datatypes
+    """Return the client's message."""
+    unsupported = frozenset(Datatype) - codec.caps.datatypes
     for tensor in operation.inputs if isinstance(operation, InferRequest) else ():
-        if tensor.datatype in lacking:
-            raise bad_request(f"{plugin.name} has no {tensor.datatype.value}: '{tensor.name}'")
+        if tensor.datatype in unsupported:
+            raise bad_request(
+                f"{plugin.name} does not support {tensor.datatype.value}, the datatype of "
+                f"'{tensor.name}'"
+            )
     wire = codec.build_request(operation, profile, described)
-    if plugin.framed and isinstance(wire, HttpRequest):  # its servers' addresses are a model's
+    if plugin.framed and isinstance(wire, HttpRequest):
+        # The codec's request does not name the model, because such a server has only one.
         model = getattr(operation, "model", "")
         version = getattr(operation, "version", "")
-        at = f"/{plugin.claims[0]}/{_segment(model)}"
-        at += f"/versions/{_segment(version)}" if version else ""
-        wire.path = at + wire.path.rstrip("/")
+        path = f"/{plugin.claims[0]}/{_segment(model)}"
+        path += f"/versions/{_segment(version)}" if version else ""
+        wire.path = path + wire.path.rstrip("/")
     return wire
 
 
@@ -261,38 +264,38 @@ def _segment(name: str) -> str:
 
 
 def wire_headers(wire: Any) -> Mapping[str, str]:
-    """Those that a transport would put on the call."""
+    """Return the headers or metadata that a transport would put on the call."""
     return dict(wire.headers if isinstance(wire, HttpRequest) else wire.metadata)
 
 
-# ---- who carries it out
+# ---- the gateway that sends it
 
 
 def _gateway(gateway: Gateway, model: str, version: str, call: Call, seen: _Seen) -> Gateway:
-    """One of the model's route alone, if there is one, whose backends show what passes."""
-    known = {each.name: each for each in gateway.backends}
+    """Return a gateway with only the model's route, if any, whose backends record messages."""
+    backends_by_name = {backend.name: backend for backend in gateway.backends}
     try:
         route = gateway.bind(model, version, _beside(call)).route
     except GatewayError:
         return Gateway(RouteTable((), gateway.names), {}, gateway.declared)
     route = replace(route, mirror=None)
-    names = (route.backend, route.fallback, *(each.backend for each in route.split))
-    backends = {name: _tapped(known[name], seen) for name in names if name}
+    names = (route.backend, route.fallback, *(target.backend for target in route.split))
+    backends = {name: _tapped(backends_by_name[name], seen) for name in names if name}
     return Gateway(RouteTable((route,), gateway.names), backends, gateway.declared)
 
 
 def _tapped(backend: Backend, seen: _Seen) -> Backend:
     if not isinstance(backend, RemoteBackend):
-        return backend  # it runs in this process: nothing passes
+        return backend  # an embedded model: there are no messages
     return backend.over(lambda upstream: _Tap(upstream, seen, backend.name))
 
 
 def _beside(call: Call) -> Call:
-    """For a question of the console's own."""
+    """Return a call for a metadata request of the console itself."""
     return Call(_PEER, time.monotonic(), deadline=call.deadline, headers=call.headers)
 
 
-# ---- what came of it
+# ---- the result
 
 
 def _read(
@@ -302,28 +305,28 @@ def _read(
     limits: Limits,
     described: ModelMetadata | None,
 ) -> str:
-    """The answer as its client reads it, as JSON."""
+    """Return the response as the client understands it, as JSON."""
     try:
-        read: Answer = codec.parse_response(answer, operation, limits, described)
+        response: Answer = codec.parse_response(answer, operation, limits, described)
     except GatewayError as error:
         return wires.pretty({"error": error.kind.value, "message": error.public})
-    return wires.cut(wires.pretty(_answer(read)))
+    return wires.cut(wires.pretty(_answer(response)))
 
 
 def _answer(read: Answer) -> Json:
     if isinstance(read, InferResponse):
-        told: Json = {"model": read.model, "version": read.version, "id": read.id}
-        outputs = [tensors.told(each) for each in read.outputs]
-        return {key: value for key, value in told.items() if value} | {"outputs": outputs}
+        summary: Json = {"model": read.model, "version": read.version, "id": read.id}
+        outputs = [tensors.told(tensor) for tensor in read.outputs]
+        return {key: value for key, value in summary.items() if value} | {"outputs": outputs}
     return {key: value for key, value in _plain(read).items() if value not in ("", None, [], {})}
 
 
 def _plain(value: Any) -> Any:
-    """Only what JSON has."""
+    """Convert a value to JSON's types."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(member) for key, member in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_plain(each) for each in value]
+        return [_plain(element) for element in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,4 +1,4 @@
-"""What the console looks at: one process, or several that serve as one."""
+"""Where the console gets its data: this process, or all workers through the supervisor."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ Json = dict[str, Any]
 
 
 class Workers(NamedTuple):
-    """Processes: those that there are to be, those that serve."""
+    """The number of processes: configured, and serving."""
 
     wanted: int = 1
     serving: int = 1
 
 
 class View(Protocol):
-    """Those who serve."""
+    """The processes that serve requests. ``Supervisor`` implements it for several workers."""
 
     @property
     def config(self) -> Config:
-        """All that serves now."""
+        """The active configuration."""
         ...
 
     @property
     def addresses(self) -> Mapping[str, Address]:
-        """Where listeners listen, by the configuration's names."""
+        """The addresses of all listeners, by configuration name."""
         ...
 
     @property
     def workers(self) -> Workers:
-        """How many processes that is."""
+        """The number of processes."""
         ...
 
     async def recent(self) -> Sequence[Recalled]:
-        """What each remembers, of those that answer; one without a number may be what they have
-        together."""
+        """Return the recent requests and counters of each process that responds. An entry without
+        a worker number may hold what the processes have in common."""
         ...
 
     async def carry_out(self, what: str, asked: Json) -> Json:
-        """See ``trying.carried_out``: by one of them. Raises GatewayError."""
+        """Perform an action in one of the processes; see ``try_request.run_action``. Raises
+        GatewayError."""
         ...
 
 
@@ -61,33 +62,33 @@ class _Running(Protocol):
 
 
 class Alone:
-    """The View of one process."""
+    """A ``ConsoleSource`` for a single process."""
 
     workers = Workers()
 
     def __init__(self, running: Callable[[], _Running], metrics: Metrics, recent: Recent) -> None:
-        """``running`` may not be there yet while this is made."""
+        """``running`` is called later, because the gateway may not exist yet."""
         self._running = running
         self._metrics = metrics
         self._recent = recent
 
     @property
     def config(self) -> Config:
-        """See View."""
+        """The active configuration."""
         return self._running().config
 
     @property
     def addresses(self) -> Mapping[str, Address]:
-        """See View."""
-        return {name: each.address for name, each in self._running().listeners.items()}
+        """The addresses of all listeners, by configuration name."""
+        return {name: listener.address for name, listener in self._running().listeners.items()}
 
     async def recent(self) -> Sequence[Recalled]:
-        """See View."""
+        """Return the recent requests and counters of this process."""
         return (recalled(self._recent, self._metrics),)
 
     async def carry_out(self, what: str, asked: Json) -> Json:
-        """See View."""
-        from infergate.runtime.console.trying import carried_out  # noqa: PLC0415 - few ask for it
+        """Perform an action in this process."""
+        from infergate.runtime.console.trying import carried_out  # noqa: PLC0415 - rarely used
 
         running = self._running()
         return await carried_out(running.config, running.gateway, what, asked)

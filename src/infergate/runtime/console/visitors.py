@@ -1,10 +1,15 @@
-"""Who may look at the console and act by it, as far as browsers are concerned. Pure.
+"""Protects the console against other websites that an operator's browser visits. Pure.
 
-*Threat.* Any page that somebody reads may have the browser ask the admin port, which that page's
-owner could not reach. *Rule 1.* What changes anything is asked with a header that a page of
-elsewhere cannot send without being let (it is not), and not from another origin, as browsers tell.
-*Rule 2.* DNS rebinding makes another's page one of this origin, by a public name that points here:
-only names that cannot be so, or that the operator lists, are answered.
+*Threat.* A web page can make its visitor's browser send requests to the admin port, which the
+page's author cannot reach directly.
+
+*Rule 1* (against CSRF). A request that changes something must have a header that a page of another
+origin cannot send without permission, which is never given, and must not come from another origin
+according to the browser's own headers.
+
+*Rule 2* (against DNS rebinding). An attacker's public name that resolves to this host would make
+the attacker's page same-origin. So the console responds only to IP addresses, to names that cannot
+exist in the public DNS, and to names that the operator lists.
 
 Sources: Fetch (CORS-safelisted headers, Sec-Fetch-Site), RFC 6454 (Origin), RFC 6762 and the list
 of special-use domain names.
@@ -18,21 +23,21 @@ from typing import Final
 from urllib.parse import urlsplit
 
 MARK: Final = "x-infergate-console"
-"""The header of Rule 1; any value will do."""
+"""The header of Rule 1, with any value."""
 _BROWSERS: Final = ("origin", "sec-fetch-site")
 _PRIVATE: Final = (
     ".localhost", ".local", ".internal", ".home.arpa", ".test", ".svc", ".svc.cluster.local"
 )  # fmt: skip
-"""Ends of names that nobody can have in the public DNS."""
+"""Suffixes of names that cannot be registered in the public DNS."""
 
 
 def is_browser(headers: Mapping[str, str]) -> bool:
-    """Whether a browser says, unasked, where a request comes from."""
+    """Whether the request has headers that only browsers add."""
     return any(name in headers for name in _BROWSERS)
 
 
 def unknown_host(headers: Mapping[str, str], hosts: Collection[str]) -> str:
-    """The name that is asked for, where it may be an attacker's (Rule 2); empty: it is none."""
+    """Return the name in the Host header if it may be an attacker's (Rule 2), else empty."""
     name = _host(headers.get("host", ""))
     if not name or "." not in name or name.endswith(_PRIVATE) or name in hosts or _is_ip(name):
         return ""
@@ -40,19 +45,19 @@ def unknown_host(headers: Mapping[str, str], hosts: Collection[str]) -> str:
 
 
 def foreign(headers: Mapping[str, str]) -> str:
-    """Why a request to change something is refused (Rule 1); empty: it is not."""
+    """Return why a request to change something is rejected (Rule 1); empty if it is allowed."""
     site, origin = headers.get("sec-fetch-site", "same-origin"), headers.get("origin")
     if site != "same-origin" or (
         origin is not None and _netloc(origin) != headers.get("host", "").lower()
     ):
-        return "not from a web page of elsewhere"
+        return "the request comes from a web page of another origin"
     if MARK not in headers:
         return f"the header {MARK} is missing"
     return ""
 
 
 def _host(header: str) -> str:
-    """The name or address in a Host header, without its port."""
+    """Return the name or address in a Host header, without the port."""
     try:
         return (urlsplit(f"//{header}").hostname or "").rstrip(".")
     except ValueError:

@@ -1,8 +1,7 @@
-"""Wire messages as a person reads them. Pure.
+"""Wire messages in the form that people read in the console. Pure.
 
-*Rule.* What is shown is cut, and before it is decoded where that takes time: a person looks at the
-beginning, and a tensor may be long. What a backend says has no bound but ``limits.body``, and what
-is done with it here keeps requests waiting.
+*Rule.* Messages are truncated, and before decoding if that would take long. A backend's message is
+bounded only by ``limits.body``, and the time spent on it here delays other requests.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcRespon
 Json = dict[str, Any]
 _ROW: Final = 16
 _BYTES: Final = 1024
-"""How many are shown, sixteen a line."""
+"""The number of bytes in a hex dump."""
 _TEXT: Final = 8192
-"""Characters of what was decoded."""
+"""The number of characters shown of a decoded message."""
 _ITEMS: Final = 32
-"""Elements of a list in JSON."""
+"""The number of elements shown of a list."""
 _DECODED: Final = MIB
-"""Bytes of JSON that are decoded (10 ms or so); of more the beginning is shown as it is."""
+"""JSON is decoded up to this size (about 10 ms); of longer JSON, the raw beginning is shown."""
 _DEEP: Final = 24
-"""Levels of JSON that are shown."""
+"""The number of levels shown of nested JSON."""
 _SAID: Final = 256
-"""Bytes or characters of one value in protobuf."""
+"""The number of bytes or characters shown of one protobuf value."""
 _DIGITS: Final = 19
 _SPLIT: Final = "inference-header-content-length"
-"""V2's header that tells how much of a body is JSON."""
+"""The header of V2 REST with the size of the JSON at the beginning of the body."""
 _SECRET: Final = ("auth", "cookie", "key", "token", "secret")
 HIDDEN: Final = "(hidden)"
 
 
 def of_request(wire: HttpRequest | RpcRequest) -> Json:
-    """``start``, ``headers``, ``size``, ``decoded`` (text; empty: nobody knows how) and ``bytes``,
-    a dump of hexadecimal digits."""
+    """Return ``start``, ``headers``, ``size``, ``decoded`` (text, empty if it cannot be decoded)
+    and ``bytes`` (a hex dump) of a request."""
     if isinstance(wire, RpcRequest):
         text = _protobuf(wire.method, wire.message, 0)
         return _shown(f"gRPC {wire.method}", wire.metadata, wire.message, text)
@@ -52,7 +51,7 @@ def of_request(wire: HttpRequest | RpcRequest) -> Json:
 
 
 def of_answer(wire: HttpResponse | RpcResponse, method: str = "") -> Json:
-    """The same of an answer; ``method`` is the one of gRPC that was called."""
+    """Return the same for a response; ``method`` is the gRPC method that was called."""
     if isinstance(wire, RpcResponse):
         details = f" {wire.details}" if wire.details else ""
         text = "" if wire.code else _protobuf(method, wire.message, 1)
@@ -73,7 +72,7 @@ def _shown(start: str, headers: Mapping[str, str], body: Sequence[Buffer], text:
 
 
 def cut(text: str) -> str:
-    """``text``, its beginning where it is long."""
+    """Return ``text``, truncated if it is long."""
     return text if len(text) <= _TEXT else f"{text[:_TEXT]}\n…"
 
 
@@ -82,39 +81,40 @@ def _header(name: str, value: str) -> str:
 
 
 def dump(data: bytes) -> Iterator[str]:
-    """Lines of hexadecimal digits beside what is printable of them."""
-    for begin in range(0, min(len(data), _BYTES), _ROW):
-        row = data[begin : begin + _ROW]
-        text = "".join(chr(each) if 0x20 <= each < 0x7F else "·" for each in row)
-        yield f"{begin:06x}  {row.hex(' '):<{_ROW * 3 - 1}}  {text}"
+    """Yield lines of hexadecimal digits with the printable characters beside them."""
+    for offset in range(0, min(len(data), _BYTES), _ROW):
+        row = data[offset : offset + _ROW]
+        text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "·" for byte in row)
+        yield f"{offset:06x}  {row.hex(' '):<{_ROW * 3 - 1}}  {text}"
     if len(data) > _BYTES:
-        yield f"… {len(data) - _BYTES} bytes more"
+        yield f"… {len(data) - _BYTES} more bytes"
 
 
 def _protobuf(method: str, message: Sequence[Buffer], which: int) -> str:
-    """Of a request (``which`` is 0) or an answer (1)."""
+    """Return a request (``index`` 0) or response (1) of ``method`` as text, or empty."""
     try:
-        made = SCHEMA.messages_of(method)[which].FromString(bytes(joined(message)))
+        decoded = SCHEMA.messages_of(method)[which].FromString(bytes(joined(message)))
     except (KeyError, DecodeError):
         return ""
-    left_out = list(_shortened(made))
-    text = str(text_format.MessageToString(made, as_utf8=True))
-    return "\n".join((text, *left_out)) if left_out else text
+    omissions = list(_shortened(decoded))
+    text = str(text_format.MessageToString(decoded, as_utf8=True))
+    return "\n".join((text, *omissions)) if omissions else text
 
 
 def _shortened(message: Message) -> Iterator[str]:
-    """Leave out of ``message`` what is long, and tell it: writing it out takes seconds a tensor."""
+    """Truncate long values of ``message`` and yield a line for each, because formatting a tensor
+    takes seconds."""
     for field, value in message.ListFields():
         if isinstance(value, Message):
             yield from _shortened(value)
         elif isinstance(value, str | bytes):
             if len(value) > _SAID:
                 setattr(message, field.name, value[:_SAID])
-                yield f"… {field.name}: {len(value) - _SAID} more of it"
+                yield f"… {field.name}: {len(value) - _SAID} more bytes or characters"
         elif isinstance(value, Mapping):
-            for each in value.values():
-                if isinstance(each, Message):
-                    yield from _shortened(each)
+            for member in value.values():
+                if isinstance(member, Message):
+                    yield from _shortened(member)
         elif isinstance(value, MutableSequence):
             yield from _shortened_list(field.name, value)
 
@@ -123,12 +123,12 @@ def _shortened_list(name: str, values: MutableSequence[Any]) -> Iterator[str]:
     if len(values) > _ITEMS:
         yield f"… {name}: {len(values) - _ITEMS} more"
         del values[_ITEMS:]
-    for index, each in enumerate(values):
-        if isinstance(each, Message):
-            yield from _shortened(each)
-        elif isinstance(each, str | bytes) and len(each) > _SAID:
-            values[index] = each[:_SAID]
-            yield f"… {name}[{index}]: {len(each) - _SAID} more of it"
+    for index, value in enumerate(values):
+        if isinstance(value, Message):
+            yield from _shortened(value)
+        elif isinstance(value, str | bytes) and len(value) > _SAID:
+            values[index] = value[:_SAID]
+            yield f"… {name}[{index}]: {len(value) - _SAID} more bytes or characters"
 
 
 def _body(headers: Mapping[str, str], body: Sequence[Buffer]) -> str:
@@ -136,15 +136,15 @@ def _body(headers: Mapping[str, str], body: Sequence[Buffer]) -> str:
     length = headers.get(_SPLIT, "")
     is_number = length.isascii() and length.isdecimal() and len(length) <= _DIGITS
     split = int(length) if is_number else len(data)
-    told = _json(data[:split])
-    rest = len(data) - split
-    return f"{told}\n\nand {rest} bytes of tensors" if told and rest > 0 else told
+    text = _json(data[:split])
+    binary = len(data) - split
+    return f"{text}\n\nand {binary} bytes of tensors" if text and binary > 0 else text
 
 
 def _json(data: bytes) -> str:
     if len(data) > _DECODED:
-        begun = data[:_TEXT].decode(errors="replace")
-        return f"{begun}\n…" if begun.lstrip().startswith(("{", "[")) else ""
+        beginning = data[:_TEXT].decode(errors="replace")
+        return f"{beginning}\n…" if beginning.lstrip().startswith(("{", "[")) else ""
     try:
         return pretty(json.loads(data))
     except (ValueError, RecursionError):
@@ -152,19 +152,19 @@ def _json(data: bytes) -> str:
 
 
 def pretty(value: Any, indent: str = "") -> str:
-    """JSON: lists of plain values on one line, cut where they are long or deep."""
+    """Format JSON with lists of plain values on one line; long or deep lists are truncated."""
     deeper = f"{indent}  "
     if isinstance(value, dict | list) and value and len(indent) >= 2 * _DEEP:
         return "…"
     if isinstance(value, dict) and value:
         rows = (f"{deeper}{json.dumps(k)}: {pretty(v, deeper)}" for k, v in value.items())
         return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
-    if isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
-        rows = (f"{deeper}{pretty(each, deeper)}" for each in value[:_ITEMS])
+    if isinstance(value, list) and any(isinstance(element, dict | list) for element in value):
+        rows = (f"{deeper}{pretty(element, deeper)}" for element in value[:_ITEMS])
         return "[\n" + ",\n".join(rows) + f"\n{indent}]"
     if isinstance(value, list):
-        told = [json.dumps(each, ensure_ascii=False) for each in value[:_ITEMS]]
+        elements = [json.dumps(element, ensure_ascii=False) for element in value[:_ITEMS]]
         if len(value) > _ITEMS:
-            told.append(f"… {len(value) - _ITEMS} more")
-        return f"[{', '.join(told)}]"
+            elements.append(f"… {len(value) - _ITEMS} more")
+        return f"[{', '.join(elements)}]"
     return json.dumps(value, ensure_ascii=False)

@@ -69,7 +69,7 @@ def test_what_is_long_is_cut() -> None:
     data = json.dumps({"data": list(range(10_000))}).encode()
     told = wires.of_request(HttpRequest("POST", "/", body=[data]))
     assert "… 9968 more" in told["decoded"]
-    assert told["bytes"].endswith("bytes more")
+    assert told["bytes"].endswith("more bytes")
     assert len(str(told)) < 10_000
 
 
