@@ -179,7 +179,7 @@ async def test_the_configuration_is_shown_compared_and_reloaded(page: Page, site
     await page.eval("document.getElementById('look').click()")
     await page.until("document.querySelector('#diff pre')?.textContent.includes('percent')")
     await page.eval("document.getElementById('reload').click()")
-    await page.until("document.getElementById('reload-note').textContent.startsWith('Not taken')")
+    await page.until("document.getElementById('reload-note').textContent.startsWith('Rejected')")
     page.complaints.clear()  # the browser's, of a status 500
     site.file.write_text(text)
 
@@ -197,7 +197,7 @@ async def test_a_request_of_any_protocol_is_tried_and_both_sides_are_shown(
             "document.getElementById('outcome').hidden = true;"
             "document.getElementById('example').click()"
         )
-        await page.until(f"{note}.includes('fit')")
+        await page.until(f"{note}.includes('match')")
         await page.eval("document.getElementById('send').click()")
         await page.until("!document.getElementById('outcome').hidden")
         hues = "[...document.querySelectorAll('#sides .wire')].map((e) => e.dataset.protocol)"

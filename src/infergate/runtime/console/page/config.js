@@ -1,45 +1,45 @@
-// The configuration: which one serves, how its file differs, and the button that reloads.
+// The Config tab: the active configuration, how it differs from the file, and the reload button.
 
-import { byId, el, say } from "./dom.js";
-import { get, post } from "./asking.js";
+import { byId, el, setText } from "./dom.js";
+import { get, post } from "./api.js";
 
-let told = null;
+let comparison = null;
 
-export async function look() {
-  told = await get(`config${byId("defaults").checked ? "?defaults" : ""}`);
+export async function compare() {
+  comparison = await get(`config${byId("defaults").checked ? "?defaults" : ""}`);
   show();
 }
 
 function show() {
-  if (!told) return;
-  say(byId("loaded"), told.loaded);
-  const room = byId("diff");
-  if (told.mistakes.length) {
-    room.replaceChildren(el("p", { class: "bad" }, "The file cannot be taken as it is:"),
-      el("pre", { class: "code", tabindex: 0 }, told.mistakes.join("\n")));
-  } else if (!told.source) {
-    room.replaceChildren(el("p", { class: "muted" }, "The embedded demo has no file."));
-  } else if (!told.diff) {
-    room.replaceChildren(el("p", { class: "same" }, "✓ The file says what serves."));
+  if (!comparison) return;
+  setText(byId("loaded"), comparison.loaded);
+  const container = byId("diff");
+  if (comparison.mistakes.length) {
+    container.replaceChildren(el("p", { class: "bad" }, "The file has mistakes and cannot be loaded:"),
+      el("pre", { class: "code", tabindex: 0 }, comparison.mistakes.join("\n")));
+  } else if (!comparison.source) {
+    container.replaceChildren(el("p", { class: "muted" }, "The embedded demo has no configuration file."));
+  } else if (!comparison.diff) {
+    container.replaceChildren(el("p", { class: "same" }, "✓ The file matches the active configuration."));
   } else {
-    const lines = told.diff.split("\n").filter((line) => !/^(---|\+\+\+) /.test(line));
-    const look = (line) => (line.startsWith("+") ? " plus" : line.startsWith("-") ? " minus" : line.startsWith("@@") ? " hunk" : "");
-    room.replaceChildren(el("pre", { class: "code", tabindex: 0, "aria-label": "Differences: lines with + are in the file, lines with - are what serves" },
-      lines.map((line) => el("span", { class: `line${look(line)}` }, line || " "))));
+    const lines = comparison.diff.split("\n").filter((line) => !/^(---|\+\+\+) /.test(line));
+    const style = (line) => (line.startsWith("+") ? " plus" : line.startsWith("-") ? " minus" : line.startsWith("@@") ? " hunk" : "");
+    container.replaceChildren(el("pre", { class: "code", tabindex: 0, "aria-label": "Differences: lines with + are in the file, lines with - in the active configuration" },
+      lines.map((line) => el("span", { class: `line${style(line)}` }, line || " "))));
   }
-  byId("config-mark").hidden = !(told.diff || told.mistakes.length);
-  byId("config-mark").title = "the file says something else than what serves";
+  byId("config-mark").hidden = !(comparison.diff || comparison.mistakes.length);
+  byId("config-mark").title = "the file differs from the active configuration";
 }
 
-export function facts(state) {
+export function showFacts(state) {
   const { config, actions } = state;
   const last = config.last_reload;
   const rows = [
     ["File", config.source ?? "none: the embedded demo"],
-    ["Serves", `number ${config.number} since the start, from ${new Date(config.since).toLocaleString()}`],
+    ["Active", `number ${config.number} since the start, since ${new Date(config.since).toLocaleString()}`],
     ["SHA-256", config.sha256 || "–"],
-    ["Last reload", !last ? "none yet" : `${last.ok ? "worked" : "failed"}, ${new Date(last.when).toLocaleString()}, ${last.why}`],
-    ...(last && !last.ok ? [["Why", last.error]] : []),
+    ["Last reload", !last ? "none yet" : `${last.ok ? "succeeded" : "failed"}, ${new Date(last.when).toLocaleString()}, ${last.why}`],
+    ...(last && !last.ok ? [["Reason", last.error]] : []),
   ];
   const text = JSON.stringify(rows);
   const list = byId("config-facts");
@@ -49,21 +49,21 @@ export function facts(state) {
   }
   const button = byId("reload");
   button.disabled = !actions.reload;
-  button.title = actions.reload ? "" : "switched on by listeners.admin.actions or reload.post, where there is a file";
+  button.title = actions.reload ? "" : "needs a configuration file, and listeners.admin.actions or reload.post";
   if (!actions.reload && !byId("reload-note").textContent) {
-    say(byId("reload-note"), "Reloading from here is off (listeners.admin.actions).");
+    setText(byId("reload-note"), "Reloading from here is disabled (listeners.admin.actions).");
   }
 }
 
-export function begin() {
-  byId("defaults").addEventListener("change", () => look());
-  byId("look").addEventListener("click", () => look());
+export function init() {
+  byId("defaults").addEventListener("change", () => compare());
+  byId("look").addEventListener("click", () => compare());
   byId("reload").addEventListener("click", async () => {
     const note = byId("reload-note");
-    say(note, "Reloading …");
-    const answer = await post("../reload", null);
-    const last = answer.json?.last_reload;
-    say(note, answer.ok ? "Reloaded." : `Not taken: ${last?.error ?? answer.text}`);
-    await look();
+    setText(note, "Reloading …");
+    const response = await post("../reload", null);
+    const last = response.json?.last_reload;
+    setText(note, response.ok ? "Reloaded." : `Rejected: ${last?.error ?? response.text}`);
+    await compare();
   });
 }

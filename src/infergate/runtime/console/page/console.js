@@ -1,22 +1,22 @@
-// The console: asks once a second what goes on, as long as it is seen, and shows it.
+// The console: requests the state once a second while the page is visible, and shows it.
 
-import { get } from "./asking.js";
+import { get } from "./api.js";
 import * as config from "./config.js";
-import { byId, el, say, svg } from "./dom.js";
-import { bytes, count, History, lately, percent, rate, seconds } from "./figures.js";
-import { Picture } from "./picture.js";
+import { byId, el, setText, svg } from "./dom.js";
+import { bytes, count, History, recent, percent, rate, seconds } from "./statistics.js";
+import { TrafficGraph } from "./traffic_graph.js";
 import { errors, translation } from "./tables.js";
-import * as trying from "./trying.js";
+import * as tryRequest from "./try_request.js";
 
-const EVERY = 1000;
-/** Routes up to which the configuration is compared with its file before anybody looks at that. */
-const SHORT = 500;
+const INTERVAL_MS = 1000;
+/** With more routes, the configuration is compared with its file only when the Config tab is open. */
+const MAX_ROUTES_COMPARED = 500;
 const SECTIONS = ["live", "translation", "errors", "try", "config"];
 const history = new History();
-const lines = new Map();
-const picture = new Picture();
+const tileViews = new Map();
+const graph = new TrafficGraph();
 let plan = null;
-let seen = "live";
+let section = "live";
 
 // ---- totals
 
@@ -26,122 +26,122 @@ const TILES = [
   ["p50", "Median", (now) => [now.p50, seconds(now.p50)]],
   ["p99", "99th percentile", (now) => [now.p99, seconds(now.p99)]],
   ["flight", "In flight", (now, state) => [state.totals.in_flight, count(state.totals.in_flight)]],
-  ["in", "Requests' bytes", (now) => [now.bytesIn, `${bytes(now.bytesIn)}/s`]],
-  ["out", "Answers' bytes", (now) => [now.bytesOut, `${bytes(now.bytesOut)}/s`]],
+  ["in", "Request bytes", (now) => [now.bytesIn, `${bytes(now.bytesIn)}/s`]],
+  ["out", "Response bytes", (now) => [now.bytesOut, `${bytes(now.bytesOut)}/s`]],
 ];
 
 function tiles(state) {
-  const now = lately(history, () => true);
-  for (const [key, title, figure] of TILES) {
-    let line = lines.get(key);
-    if (!line) {
-      line = { values: [], number: el("b"), shape: svg("polyline"), ground: svg("polygon") };
-      line.tile = el("li", { class: "tile" }, el("span", {}, title), line.number,
-        svg("svg", { viewBox: "0 0 100 30", preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" }, line.ground, line.shape));
-      lines.set(key, line);
-      byId("tiles").append(line.tile);
+  const now = recent(history, () => true);
+  for (const [key, title, valueOf] of TILES) {
+    let tile = tileViews.get(key);
+    if (!tile) {
+      tile = { values: [], number: el("b"), shape: svg("polyline"), ground: svg("polygon") };
+      tile.element = el("li", { class: "tile" }, el("span", {}, title), tile.number,
+        svg("svg", { viewBox: "0 0 100 30", preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" }, tile.ground, tile.shape));
+      tileViews.set(key, tile);
+      byId("tiles").append(tile.element);
     }
-    const [value, text] = figure(now, state);
-    say(line.number, text);
-    line.values.push(value ?? 0);
-    if (line.values.length > 60) line.values.shift();
-    const most = Math.max(...line.values, 1e-9);
-    const points = line.values.map((each, index) => `${(100 * (index + 60 - line.values.length)) / 59},${28 - (26 * each) / most}`);
-    line.shape.setAttribute("points", points.join(" "));
-    line.ground.setAttribute("points", `${points[0].split(",")[0]},30 ${points.join(" ")} 100,30`);
-    if (key === "errors") line.tile.dataset.alarm = String(now.share > 0.01);
+    const [current, text] = valueOf(now, state);
+    setText(tile.number, text);
+    tile.values.push(current ?? 0);
+    if (tile.values.length > 60) tile.values.shift();
+    const max = Math.max(...tile.values, 1e-9);
+    const points = tile.values.map((value, index) => `${(100 * (index + 60 - tile.values.length)) / 59},${28 - (26 * value) / max}`);
+    tile.shape.setAttribute("points", points.join(" "));
+    tile.ground.setAttribute("points", `${points[0].split(",")[0]},30 ${points.join(" ")} 100,30`);
+    if (key === "errors") tile.element.dataset.alarm = String(now.share > 0.01);
   }
 }
 
-// ---- the whole
+// ---- refreshing
 
-async function tick() {
+async function refresh() {
   const began = performance.now();
   try {
     const state = await get("state");
     if (!plan || plan.number !== state.config.number || plan.since !== state.config.since) {
-      if (plan && state.config.number <= plan.number) history.clear(); // another process
+      if (plan && state.config.number <= plan.number) history.clear(); // infergate was restarted
       plan = { ...(await get("plan")), number: state.config.number, since: state.config.since };
-      if (plan.routes.length <= SHORT || seen === "config") config.look().catch(() => {});
-      trying.models(plan);
+      if (plan.routes.length <= MAX_ROUTES_COMPARED || section === "config") config.compare().catch(() => {});
+      tryRequest.showChoices(plan);
     }
     history.add(state);
     show(state);
-    trouble("");
+    showProblem("");
   } catch (error) {
-    trouble(`The gateway does not answer: ${error.message}`);
+    showProblem(`The gateway does not respond: ${error.message}`);
   }
-  // A gateway with much to tell is asked less often.
-  setTimeout(wait, Math.max(EVERY, 5 * (performance.now() - began)));
+  // Large states are requested less often.
+  setTimeout(refreshWhenVisible, Math.max(INTERVAL_MS, 5 * (performance.now() - began)));
 }
 
-function wait() {
-  if (document.visibilityState === "visible") tick();
-  else document.addEventListener("visibilitychange", wait, { once: true });
+function refreshWhenVisible() {
+  if (document.visibilityState === "visible") refresh();
+  else document.addEventListener("visibilitychange", refreshWhenVisible, { once: true });
 }
 
 function show(state) {
   const workers = state.workers.wanted > 1 ? ` · ${state.workers.serving} of ${state.workers.wanted} workers` : "";
-  say(byId("version"), `${state.version}${workers}`);
+  setText(byId("version"), `${state.version}${workers}`);
   const pill = byId("readiness");
   pill.dataset.health = state.ready ? "up" : "down";
-  say(pill, state.ready ? "ready" : "not ready");
+  setText(pill, state.ready ? "ready" : "not ready");
   byId("key-label").hidden = !(state.actions.key && (state.actions.reload || state.actions.try));
   tiles(state);
-  if (seen === "live") picture.draw(plan, history);
-  if (seen === "translation") translation(plan, history);
+  if (section === "live") graph.draw(plan, history);
+  if (section === "translation") translation(plan, history);
   errors(history);
-  config.facts(state);
-  trying.allowed(state);
+  config.showFacts(state);
+  tryRequest.showPermission(state);
 }
 
-function trouble(text) {
+function showProblem(text) {
   const box = byId("trouble");
   box.hidden = !text;
-  say(box, text);
+  setText(box, text);
   if (text) {
     byId("readiness").dataset.health = "down";
-    say(byId("readiness"), "no answer");
+    setText(byId("readiness"), "no response");
   }
 }
 
-// ---- parts
+// ---- sections
 
-function turn() {
+function showSection() {
   const wanted = location.hash.slice(1);
-  seen = SECTIONS.includes(wanted) ? wanted : "live";
-  for (const name of SECTIONS) byId(name).hidden = name !== seen;
+  section = SECTIONS.includes(wanted) ? wanted : "live";
+  for (const name of SECTIONS) byId(name).hidden = name !== section;
   for (const link of document.querySelectorAll("nav a")) {
-    if (link.hash === `#${seen}`) link.setAttribute("aria-current", "page");
+    if (link.hash === `#${section}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  document.title = `${seen === "live" ? "" : `${document.querySelector(`nav a[href="#${seen}"]`).firstChild.textContent.trim()} · `}infergate console`;
+  document.title = `${section === "live" ? "" : `${document.querySelector(`nav a[href="#${section}"]`).firstChild.textContent.trim()} · `}infergate console`;
   window.scrollTo(0, 0);
   if (history.states.length) show(history.last.state);
-  if (seen === "config" && plan) config.look().catch((error) => trouble(error.message));
+  if (section === "config" && plan) config.compare().catch((error) => showProblem(error.message));
 }
 
-// ---- light and dark
+// ---- theme
 
 const THEMES = ["auto", "light", "dark"];
 
-function theme(name) {
+function setTheme(name) {
   if (name === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
-  say(byId("theme"), `Theme: ${name}`);
+  setText(byId("theme"), `Theme: ${name}`);
 }
 
 byId("theme").addEventListener("click", () => {
   const now = document.documentElement.dataset.theme ?? "auto";
   const next = THEMES[(THEMES.indexOf(now) + 1) % THEMES.length];
   localStorage.setItem("infergate-theme", next);
-  theme(next);
+  setTheme(next);
 });
-const kept = localStorage.getItem("infergate-theme");
-theme(THEMES.includes(kept) ? kept : "auto");
+const savedTheme = localStorage.getItem("infergate-theme");
+setTheme(THEMES.includes(savedTheme) ? savedTheme : "auto");
 
-window.addEventListener("hashchange", turn);
-config.begin();
-trying.begin();
-turn();
-tick();
+window.addEventListener("hashchange", showSection);
+config.init();
+tryRequest.init();
+showSection();
+refresh();
