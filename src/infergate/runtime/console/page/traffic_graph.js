@@ -298,7 +298,7 @@ function targetsOf(route) {
   return targets;
 }
 
-/** Return the listener of a flow, as far as its protocol tells: the model's own listener if there is
+/** Return the listener of a flow, as far as its protocol identifies it: the model's own listener if there is
  * one, else a shared one. */
 function portOf(listeners, plan, flow) {
   const candidates = listeners.filter((listener) => listener.protocols.includes(flow.protocol));
