@@ -129,8 +129,8 @@ async def test_a_sequence_goes_nowhere_else_where_its_endpoint_is_away(act: Act)
     assert caught.value.kind is Kind.CONNECT
     place = ENDPOINTS.index(kept) + 1
     assert caught.value.public == (
-        f"backend 'b': could not be reached (endpoint {place} of 3, which holds the state of sequence "
-        "'mine' of model 'm')"
+        f"backend 'b': could not be reached (endpoint {place} of 3, which holds the state of "
+        "sequence 'mine' of model 'm')"
     )
     assert caught.value.detail == kept.authority
     assert caught.value.limit == "connect_time"
