@@ -1,12 +1,12 @@
-"""A gRPC client over grpcio: one channel an endpoint, messages pass as bytes.
+"""A gRPC client on grpcio, with one channel per endpoint; messages pass as bytes.
 
-*Strategy.* grpcio reports what the server said and what went wrong on the way by the same status
-codes, and since 1.60 or so marks them no more. ``_told_apart`` takes them apart by what cannot be
-the server's: the channel's own state, our own clock, and only then grpc-core's own words.
+grpcio reports statuses of the server and failures on the way with the same codes, and since about
+1.60 no longer marks the difference. `_response_or_raise` tells them apart: first by what a server
+cannot influence, the channel's state and our clock, and only then by grpc-core's own wording.
 
-*Rule 1.* CONNECT is raised only where the call surely never left: the channel has no connection
-*and* grpc-core says that it could not make one. Everything doubtful is BACKEND_GARBAGE, which
-nobody retries.
+CONNECT is raised only if the call certainly never left: the channel is not connected *and*
+grpc-core says that it could not connect. Anything doubtful is BACKEND_GARBAGE, which is never
+retried.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _NOT_CONNECTED: Final = (
     "DNS resolution failed",
     "empty address list",
 )
-"""How grpc-core's load balancing and resolver begin to say that there is no connection."""
+"""How messages of grpc-core's load balancing and resolver start if there is no connection."""
 _HANDSHAKE = re.compile("handshake|check peer|erification check")
-"""How it words what failed after TCP had connected; this chooses a message only."""
+"""Wording of failures after TCP had connected; it only selects an error text."""
 _NO_ALPN: Final = "selected ALPN"
 _TOO_LONG: Final = re.compile("(Received|Decompressed) message larger than max")
 _OURSELVES: Final = (
@@ -46,8 +46,9 @@ _OURSELVES: Final = (
     "No status received",
     "Compression bit set but no encoding configured",
 )
-"""How grpc-core (1.80) begins the words of a status it made up itself."""
+"""How messages of statuses that grpc-core (1.80) creates itself start."""
 _THEIRS: Final = "SERVER:"
+"""grpc-core's prefix for messages that the server, not the client, rejected."""
 _EARLY: Final = 0.005
 """Seconds by which grpc's clock may be ahead of ours."""
 
@@ -55,7 +56,7 @@ _Methods = dict[str, Any]
 
 
 class GrpcUpstream:
-    """An :data:`~infergate.transport.base.RpcUpstream`."""
+    """An :data:`~infergate.transport.base.RpcUpstream` on grpcio."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         self._limits = limits
@@ -66,59 +67,60 @@ class GrpcUpstream:
         self._channels: dict[Endpoint, tuple[Any, _Methods]] = {}
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
-        """Send and wait for the whole answer. See :class:`~infergate.transport.base.Upstream`.
+        """Send a request and wait for the whole response (see
+        :class:`~infergate.transport.base.Upstream`).
 
-        A status that the server sent, whatever its code, is an :class:`RpcResponse`.
+        A status sent by the server, whatever its code, is an :class:`RpcResponse`.
         """
         message = self._message(wire)
         channel, methods = self._channels.get(endpoint) or self._open(endpoint)
-        ask = methods.get(wire.method)
-        if ask is None:
-            ask = methods[wire.method] = channel.unary_unary(wire.method)
+        stub = methods.get(wire.method)
+        if stub is None:
+            stub = methods[wire.method] = channel.unary_unary(wire.method)
         started = time.monotonic()
-        call = ask(message, timeout=timeout, metadata=_metadata(wire))
+        call = stub(message, timeout=timeout, metadata=_metadata(wire))
         try:
-            answer = await call
+            response = await call
         except grpc.aio.AioRpcError as error:
             late = time.monotonic() - started >= timeout - _EARLY
             connected = channel.get_state() is _CONNECTED
             return _told_apart(error, endpoint, late=late, connected=connected)
-        if answer is None:  # status OK, but no message or half of one
+        if response is None:  # status OK, but no message or half of one
             raise garbage("the backend's answer holds no message", endpoint.authority)
-        if len(answer) > SMALL:  # the library hands it over whole
-            wire.memory.grow(len(answer))
+        if len(response) > SMALL:  # the library delivers it in one piece
+            wire.memory.grow(len(response))
         metadata = _together(await call.initial_metadata(), await call.trailing_metadata())
-        return RpcResponse((answer,), metadata=metadata)
+        return RpcResponse((response,), metadata=metadata)
 
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Send one message and no other, give each that comes. See
-        :class:`~infergate.transport.base.StreamUpstream`.
+        """Send one message, and yield each response message (see
+        :class:`~infergate.transport.base.StreamingUpstream`).
 
         A status of the server other than OK is the last :class:`RpcResponse`. Metadata comes with
-        the first message and, where there is any, with a last one that holds none.
+        the first message and, if there is any at the end, with a last response without a message.
         """
         message = self._message(wire)
         channel, _ = self._channels.get(endpoint) or self._open(endpoint)
         started = time.monotonic()
         call = channel.unary_stream(wire.method)(message, timeout=timeout, metadata=_metadata(wire))
-        begun = False
+        has_started = False
         try:
-            while (answer := await _next(call)) is not grpc.aio.EOF:
-                if isinstance(answer, bytes):
-                    head = () if begun else await call.initial_metadata()
-                    begun = True
-                    wire.memory.grow(len(answer))
-                    yield RpcResponse((answer,), metadata=grpc_metadata.read(head))
-                    wire.memory.shrink(len(answer))
+            while (item := await _next(call)) is not grpc.aio.EOF:
+                if isinstance(item, bytes):
+                    initial_metadata = () if has_started else await call.initial_metadata()
+                    has_started = True
+                    wire.memory.grow(len(item))
+                    yield RpcResponse((item,), metadata=grpc_metadata.read(initial_metadata))
+                    wire.memory.shrink(len(item))
                     continue
                 late = timeout is not None and time.monotonic() - started >= timeout - _EARLY
                 connected = channel.get_state() is _CONNECTED
-                yield _told_apart(answer, endpoint, late=late, connected=connected, begun=begun)
+                yield _told_apart(item, endpoint, late=late, connected=connected, begun=has_started)
                 return
-            head = () if begun else await call.initial_metadata()
-            metadata = _together(head, await call.trailing_metadata())
+            initial_metadata = () if has_started else await call.initial_metadata()
+            metadata = _together(initial_metadata, await call.trailing_metadata())
             if metadata:
                 yield RpcResponse(metadata=metadata)
         finally:
@@ -136,19 +138,19 @@ class GrpcUpstream:
         target, options = endpoint.authority, self._options
         if endpoint.address:
             target = f"{'ipv6' if ':' in endpoint.address else 'ipv4'}:{endpoint}"
-            # The library wants the authority to be what the certificate is for.
+            # The library requires the authority to match the certificate.
             authority = self._tls.server_name or endpoint.authority
             options = [*options, ("grpc.default_authority", authority)]
         if endpoint.tls:
             channel = grpc.aio.secure_channel(target, _credentials(self._tls, endpoint), options)
         else:
             channel = grpc.aio.insecure_channel(target, options)
-        opened: tuple[Any, _Methods] = (channel, {})
-        self._channels[endpoint] = opened
-        return opened
+        entry: tuple[Any, _Methods] = (channel, {})
+        self._channels[endpoint] = entry
+        return entry
 
     async def drop(self, endpoint: Endpoint) -> None:
-        """See :class:`~infergate.transport.base.Dropping`."""
+        """Close the connections to `endpoint`."""
         if (opened := self._channels.pop(endpoint, None)) is not None:
             await opened[0].close()
 
@@ -160,7 +162,7 @@ class GrpcUpstream:
 
 
 def _together(first: Any, last: Any) -> dict[str, str]:
-    """The metadata before an answer and after it, which counts where both have a name."""
+    """Merge the metadata before and after the response; the latter takes precedence."""
     return {**grpc_metadata.read(first or ()), **grpc_metadata.read(last or ())}
 
 
@@ -169,7 +171,7 @@ def _metadata(wire: RpcRequest) -> Any:
 
 
 async def _next(call: Any) -> Any:
-    """The stream's next message, its bad end as an AioRpcError, or EOF."""
+    """Return the stream's next message, its failure as an AioRpcError, or EOF."""
     try:
         return await call.read()
     except grpc.aio.AioRpcError as error:
@@ -178,7 +180,7 @@ async def _next(call: Any) -> Any:
 
 def _credentials(settings: ClientTls, endpoint: Endpoint) -> Any:
     authorities = tls.authorities() if settings.ca is None else settings.ca.read_bytes()
-    if not authorities:  # grpcio would take its bundled ones
+    if not authorities:  # grpcio would use its bundled authorities
         raise GatewayError(
             Kind.CONNECT,
             tls.NO_TLS,
@@ -202,11 +204,11 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
-        # As the own engine: no server takes it for an attack.
+        # The same interval as the own engine: no server takes it for abuse.
         ("grpc.keepalive_time_ms", 310_000),
         ("grpc.keepalive_timeout_ms", 20_000),
-        # A backend that comes back is found within two seconds. The first of these bounds one
-        # attempt to connect as well.
+        # A backend that comes back is found within two seconds. The first option also limits the
+        # time of one connection attempt.
         ("grpc.min_reconnect_backoff_ms", connect),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
@@ -216,15 +218,15 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
 def _told_apart(
     error: Any, endpoint: Endpoint, *, late: bool, connected: bool, begun: bool = False
 ) -> RpcResponse:
-    """The server's answer, with its first metadata unless it has ``begun``; or raises what happened
-    on the way to it."""
+    """Return the server's response, with its initial metadata unless `begun`, or raise the failure
+    that occurred on the way."""
     code: grpc.StatusCode = error.code()
     details: str = error.details() or ""
-    said = f"{endpoint}: {code.name}: {details}"
+    detail = f"{endpoint}: {code.name}: {details}"
     is_abandoned = calls.is_abandoned(code.value[0], details)
     if late and (is_abandoned or code is grpc.StatusCode.DEADLINE_EXCEEDED):
         raise GatewayError(
-            Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND, detail=said
+            Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND, detail=detail
         ) from error
     if code is grpc.StatusCode.UNAVAILABLE and not connected:
         if details.startswith(_NOT_CONNECTED):
@@ -235,19 +237,22 @@ def _told_apart(
                 Kind.CONNECT,
                 tls.NO_HTTP2 if _NO_ALPN in details else public,
                 origin=Origin.BACKEND,
-                detail=said,
+                detail=detail,
             ) from error
-        raise garbage("the backend closed the connection before answering", said) from error
+        raise garbage("the backend closed the connection before answering", detail) from error
     if (
         code is grpc.StatusCode.RESOURCE_EXHAUSTED
         and _TOO_LONG.search(details)
         and not details.startswith(_THEIRS)
     ):
         raise GatewayError(
-            Kind.TOO_LARGE, "the backend's answer is too large", origin=Origin.BACKEND, detail=said
+            Kind.TOO_LARGE,
+            "the backend's answer is too large",
+            origin=Origin.BACKEND,
+            detail=detail,
         ) from error
     if is_abandoned or details.startswith(_OURSELVES):
-        raise garbage("the backend's answer broke off", said) from error
+        raise garbage("the backend's answer broke off", detail) from error
     return RpcResponse(
         code=code.value[0],
         details=details,

@@ -1,11 +1,13 @@
-"""A stream whose messages are requests, each with answers of its own.
+"""Multiplexes a stream whose messages are requests, each with responses of its own
+(`RequestStream`).
 
-*Strategy.* One task reads the requests, one more hands on the answers to each, and the stream takes
-them in, a message at a time.
+One task reads the requests, and one task per request passes on its responses, which the stream
+takes one at a time.
 
-*Rule 1.* A message waits for each request at most, and one in the stream: an answer is pulled when
-the one before has gone there. So a slow reader stops the pulling, and that stops the backend.
-*Rule 2.* No more requests are read than are served at once.
+- Each request holds at most one response, and the stream one more: a response is pulled only when
+  the previous one has been taken. A slow reader therefore stops the pulling, which stops the
+  backend.
+- Requests are read only as fast as `max_concurrent` allows.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ from infergate.transport.guard import Admission, Share
 async def held(
     conversation: Conversation, messages: AsyncIterator[Buffer], admission: Admission
 ) -> AsyncGenerator[RpcResponse, None]:
-    """The answers to all ``messages``. To be closed by ``aclose``, which gives up the rest. Raises
-    GatewayError where there is to be no stream."""
+    """Yield the responses to all `messages`. Must be closed with `aclose`, which cancels the rest.
+    Raises GatewayError if the stream is refused."""
     await conversation.begin()
     outlet = _Outlet()
     reading = asyncio.create_task(_read(conversation, messages, admission, outlet))
     reading.add_done_callback(lambda _: outlet.close())
     try:
-        async with aclosing(outlet.messages()) as answers:
-            async for answer in answers:
-                yield answer
+        async with aclosing(outlet.messages()) as responses:
+            async for response in responses:
+                yield response
         await reading
     finally:
         reading.cancel()
@@ -42,23 +44,23 @@ async def held(
 
 
 class _Outlet:
-    """Has room for one message."""
+    """A queue with capacity for one message."""
 
     def __init__(self) -> None:
         self._room = asyncio.Semaphore(1)
         self._waiting: asyncio.Queue[RpcResponse | None] = asyncio.Queue()
 
     async def put(self, message: RpcResponse) -> None:
-        """Wait for room for ``message``."""
+        """Wait until the queue is empty, then add `message`."""
         await self._room.acquire()
         self._waiting.put_nowait(message)
 
     def close(self) -> None:
-        """No message comes after those that are there."""
+        """End the queue after the messages that are in it."""
         self._waiting.put_nowait(None)
 
     async def messages(self) -> AsyncGenerator[RpcResponse, None]:
-        """All messages; each has gone when the next is asked for."""
+        """Yield all messages. A message makes room for the next when the consumer asks for that."""
         while (message := await self._waiting.get()) is not None:
             yield message
             self._room.release()
@@ -70,28 +72,28 @@ async def _read(
     admission: Admission,
     outlet: _Outlet,
 ) -> None:
-    room = asyncio.Semaphore(conversation.at_once)
+    slots = asyncio.Semaphore(conversation.at_once)
     iterator = aiter(messages)
     async with asyncio.TaskGroup() as tasks:
         while True:
-            await room.acquire()
+            await slots.acquire()
             message = await anext(iterator, None)
             if message is None:
                 return
-            share, refused = Share(admission), None
+            share, refusal = Share(admission), None
             try:
                 share.take(len(message))
             except GatewayError as error:
-                refused = error
+                refusal = error
             try:
-                answers = await conversation.ask(message, refused, share)
+                responses = await conversation.ask(message, refusal, share)
             except BaseException:
                 share.release()
                 raise
-            task = tasks.create_task(_hand_on(answers, outlet))
-            # Also where it is cancelled before it has begun.
-            task.add_done_callback(functools.partial(_over, share, room))
-            del message, answers  # the next may be hours away
+            task = tasks.create_task(_hand_on(responses, outlet))
+            # A callback, because the task may be cancelled before it starts.
+            task.add_done_callback(functools.partial(_over, share, slots))
+            del message, responses  # the next message may be hours away
 
 
 def _over(share: Share, room: asyncio.Semaphore, _: object) -> None:
@@ -101,5 +103,5 @@ def _over(share: Share, room: asyncio.Semaphore, _: object) -> None:
 
 async def _hand_on(answers: AsyncGenerator[RpcResponse, None], outlet: _Outlet) -> None:
     async with aclosing(answers):
-        async for answer in answers:
-            await outlet.put(answer)
+        async for response in answers:
+            await outlet.put(response)

@@ -1,7 +1,7 @@
 """gRPC metadata as the canonical mapping of header names to text, and back.
 
-Binary values (names ending in ``-bin``) are text in their form on the HTTP/2 wire: base64 without
-padding. So metadata that is passed on arrives as it came.
+Binary values (names ending in ``-bin``) are kept as text in their form on the HTTP/2 wire: base64
+without padding. Forwarded metadata therefore arrives as it was sent.
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ from urllib.parse import unquote
 
 _BINARY: Final = "-bin"
 _OURS: Final = ("grpc-", ":")
-"""Names of the protocol itself; an application neither sees nor sets them."""
+"""Prefixes of gRPC's own names, which applications neither see nor set."""
 _CONNECTION: Final = frozenset(
     {"user-agent", "te", "content-type", "content-length", "connection", "host", "accept-encoding"}
 )
-"""Names that concern one connection or one encoding, so are not passed on."""
+"""Names that concern one connection or encoding and are not forwarded."""
 _WIRE: Final = frozenset({"te", "content-type", "content-length"})
-"""Names that grpc's own library keeps to itself."""
+"""Names that grpc's own library hides from applications."""
 _ADDRESSED: Final = frozenset({"ipv4", "ipv6"})
 _NAME = re.compile("[0-9a-z_.-]+")
 _VALUE = re.compile("[\x20-\x7e]*")
-"""gRPC over HTTP/2, "Custom-Metadata": ASCII values only."""
+"""gRPC over HTTP/2, "Custom-Metadata": values are printable ASCII."""
 
 
 def read(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
-    """What a peer sent; repeated names are joined with ``", "``."""
-    found: dict[str, str] = {}
+    """Return a peer's metadata; values of repeated names are joined with ``", "``."""
+    metadata: dict[str, str] = {}
     for name, value in pairs:
         if name.startswith(_OURS):
             continue
         text = value if isinstance(value, str) else _to_text(value)
-        found[name] = f"{found[name]}, {text}" if name in found else text
-    return found
+        metadata[name] = f"{metadata[name]}, {text}" if name in metadata else text
+    return metadata
 
 
 def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
-    """What to send. Entries that gRPC cannot carry are left out: it would fail the whole call."""
+    """Return the metadata to send. Entries that gRPC cannot carry are left out, because they would
+    fail the whole call."""
     pairs: list[tuple[str, str | bytes]] = []
     for name, text in metadata.items():
         if name in _CONNECTION or name.startswith(_OURS) or not _NAME.fullmatch(name):
@@ -50,7 +51,7 @@ def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
                 pairs.append((name, text))
             continue
         try:
-            # A comma cannot be part of base64: it parts repeated values.
+            # A comma is not base64: it separates repeated values.
             pairs += [(name, _from_text(piece)) for piece in text.split(",")]
         except (binascii.Error, ValueError):
             continue
@@ -58,7 +59,7 @@ def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def from_wire(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Like ``read``, of values as they are on the wire, where base64 may be padded."""
+    """Like `read`, for values as they are on the wire, where base64 may be padded."""
     return read(
         (name, ", ".join(piece.strip().rstrip("=") for piece in value.split(",")))
         if name.endswith(_BINARY)
@@ -69,7 +70,7 @@ def from_wire(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Like ``write``, as it is on the wire."""
+    """Like `write`, with values as they are on the wire."""
     return [
         (name, value.strip(" ") if isinstance(value, str) else _to_text(value))
         for name, value in write(metadata)
@@ -77,14 +78,14 @@ def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def read_peer(told: str) -> str:
-    """A peer (to grpc ``ipv4:127.0.0.1:1``, ``ipv6:%5B::1%5D:1``, ``unix:/path``) as the HTTP
-    transport spells it: ``host:port`` with IPv6 in brackets, or ``unix``."""
+    """Convert grpc's name of a peer (``ipv4:127.0.0.1:1``, ``ipv6:%5B::1%5D:1``, ``unix:/path``) to
+    the form of the HTTP transport: ``host:port`` with IPv6 in brackets, or ``unix``."""
     scheme, _, rest = told.partition(":")
     return unquote(rest) if scheme in _ADDRESSED else scheme
 
 
 def is_text(name: str) -> bool:
-    """Whether metadata of that name is sent, as it stands."""
+    """Return whether metadata of that name is sent, as plain text."""
     return (
         name not in _CONNECTION
         and not name.startswith(_OURS)
@@ -98,5 +99,5 @@ def _to_text(value: bytes) -> str:
 
 
 def _from_text(text: str) -> bytes:
-    bare = text.strip()
-    return base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
+    stripped = text.strip()
+    return base64.b64decode(stripped + "=" * (-len(stripped) % 4), validate=True)

@@ -1,8 +1,8 @@
-"""A gRPC listener over grpcio: every method's messages pass as bytes.
+"""A gRPC server on grpcio; messages of all methods pass as bytes.
 
-*Strategy.* One generic handler takes all calls: those in ``app.streams`` and ``app.conversations``
-as streams both ways (which on the wire serves unary-stream too), all others as unary. What a method
-is called and whether it exists is for the application to say.
+One generic handler takes all calls: methods in `app.streams` and `app.conversations` as
+bidirectional streams, which on the wire includes server streaming, and all others as unary. The
+application decides which methods exist.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ FIXED: Final = (
     "keepalive_time",
     "connections",
 )
-"""Limits that a server of the library keeps as long as it listens."""
+"""Limits that a server of the library keeps for as long as it listens."""
 _LAST_WORDS: Final = 1.0
-"""Seconds that clients have to be told how their calls ended."""
+"""Seconds in which clients can receive the status of their calls."""
 _METHODS: Final = 256
-"""How many methods' handlers are kept made."""
+"""Number of cached method handlers."""
 _PING_EVERY: Final = 500
-"""Milliseconds between a client's pings that are not too often: half of the shortest time that
-clients sensibly choose (grpc's own 300,000 would close the connection of many a client that uses
-tritonclient's KeepAliveOptions)."""
+"""The shortest accepted interval between a client's pings, in milliseconds: half of the shortest
+that clients sensibly choose. (grpc's default of 300,000 would disconnect many clients that use
+tritonclient's KeepAliveOptions.)"""
 
 
 class GrpcServer:
@@ -79,8 +79,8 @@ class GrpcServer:
         admission: Admission,
         door: Door | None = None,
     ) -> None:
-        """Of ``door`` TLS is kept and how many may come in; connections are the library's, which
-        tells nobody of them."""
+        """Of `door` only the TLS settings and the connection limit are used; connections belong to
+        the library, which does not report them."""
         self._wanted = address
         self._certificates = None if door is None else door.certificates
         self._most = limits.connections if door is None else min(door.most, limits.connections)
@@ -92,13 +92,14 @@ class GrpcServer:
 
     @property
     def address(self) -> Address:
-        """The address it really bound."""
+        """The bound address."""
         return self._address
 
-    sockets: Final = ()  # the library keeps them to itself
+    sockets: Final = ()  # the library does not expose them
 
     async def bind(self, bind: Bind | None = None, beside: Sequence[socket.socket] = ()) -> None:
-        """See Server. No listener of the library overlaps another of this process."""
+        """Bind the address. A listener of the library cannot share its address with another of this
+        process."""
         del beside
         address = self._wanted
         if bind is not None:
@@ -109,7 +110,7 @@ class GrpcServer:
         self._server = server
         try:
             port = grpc_tls.listen(server, str(address), self._certificates)
-        except RuntimeError as error:  # grpcio keeps the reason to itself
+        except RuntimeError as error:  # grpcio does not give the reason
             await self.stop(0)
             raise await _why_not(address, str(error)) from error
         self._address = replace(address, port=port)
@@ -117,48 +118,48 @@ class GrpcServer:
     def _options(self, *, shared: bool) -> list[tuple[str, int]]:
         limits = self._limits
         return [
-            # Two servers on one port share its calls at random: only those that mean to.
+            # Servers on one port share its connections at random: only if that is wanted.
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", limits.body + OVERHEAD),
             ("grpc.max_send_message_length", limits.body + OVERHEAD),
-            # Between the two grpc refuses at random, so there is no between.
+            # Between the two limits grpc refuses at random, so they are equal.
             ("grpc.max_metadata_size", limits.headers),
             ("grpc.absolute_max_metadata_size", limits.headers),
             ("grpc.max_concurrent_streams", limits.streams),
             ("grpc.max_allowed_incoming_connections", self._most),
-            # Until TLS is spoken, and a client has said what it wants of HTTP/2.
+            # For the TLS handshake and the client's HTTP/2 SETTINGS.
             ("grpc.server_handshake_timeout_ms", _milliseconds(limits.header_time)),
-            # Who says nothing for long is asked, and let go if there is no answer to that. (With
-            # the library's own option for it, keepalive_timeout, nobody is.)
+            # A silent client is pinged, and disconnected if it does not answer. (The library's
+            # own option for this, keepalive_timeout, has no effect.)
             ("grpc.keepalive_time_ms", _milliseconds(limits.keepalive_time)),
             ("grpc.http2.ping_timeout_ms", _milliseconds(limits.idle_body_time)),
             ("grpc.http2.min_ping_interval_without_data_ms", _PING_EVERY),
-            # Without this the interval for a client that has no call open would be two hours, and
-            # no such client would be asked.
+            # Without this, clients without open calls would be pinged every two hours at most.
             ("grpc.keepalive_permit_without_calls", 1),
         ]
 
     async def start(self) -> None:
-        """See Server."""
+        """Bind if necessary, and accept connections."""
         if self._server is None:
             await self.bind()
         await self._server.start()
 
     def serve(self, app: RpcApp, limits: Limits) -> None:
-        """See Server. What of ``limits`` the library keeps (``FIXED``) stays as it was."""
+        """Serve `app` from now on. Those of `limits` that the library keeps (`FIXED`) stay
+        unchanged."""
         self._methods.app = app
         self._methods.admission.keep(limits)
 
     def calls(self) -> Iterable[asyncio.Task[None]]:
-        """See Server."""
+        """Return the tasks that serve calls."""
         return tuple(self._methods.running)
 
     def leave(self) -> None:
-        """See Server. The library knows no such thing."""
+        """Do nothing: the library cannot stop accepting before it stops."""
 
     async def stop(self, grace: float) -> None:
-        """See Server. Streams hear no more from their clients, so that those that wait for them
-        end at once."""
+        """Stop accepting, wait `grace` seconds for calls, then cancel them. Streams see the end of
+        their clients' messages at once."""
         self._methods.over.set()
         if self._server is not None:
             stopping = asyncio.create_task(self._server.stop(grace + _LAST_WORDS))
@@ -172,8 +173,8 @@ class GrpcServer:
 
 
 async def _why_not(address: Address, told: str) -> OSError:
-    """Why ``address`` cannot be bound: what the system says to who tries. Where it can, as when the
-    port has just become free, that is as grpcio ``told``."""
+    """Return the reason why `address` cannot be bound, found by binding it. If that succeeds, as
+    when the port has just become free, return grpcio's own message `told`."""
     try:
         probe = await bound(address)
     except OSError as error:
@@ -189,8 +190,8 @@ def _milliseconds(seconds: float) -> int:
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """All methods, known and unknown, as ``app`` serves them when they are called. ``over`` is set
-    when the server stops; ``running`` are the calls under way."""
+    """All methods, known or unknown, served by the current `app`. `over` is set when the server
+    stops; `running` holds the active calls."""
 
     def __init__(
         self, app: RpcApp, admission: Admission, identify: Callable[[Any], tuple[str, ...]]
@@ -203,26 +204,26 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._unary = functools.lru_cache(_METHODS)(self._make_unary)
 
     def service(self, handler_call_details: Any) -> Any:
-        """The handler of one call."""
+        """Return the handler of one call."""
         method: str = handler_call_details.method
         if self._stream_handler(method) is None:
             return self._unary(method)
         return grpc.stream_stream_rpc_method_handler(self._make_stream(method))
 
     def _stream_handler(self, method: str) -> StreamHandler | None:
-        """What serves a streaming method; None: it is none."""
+        """Return the handler of a streaming method, or None if the method is unary or unknown."""
         begin = self.app.conversations.get(method)
         return self.app.streams.get(method) if begin is None else self._make_conversation(begin)
 
     def give_up(self, error: GatewayError) -> None:
-        """End all calls that are under way with ``error``."""
+        """End all active calls with `error`."""
         for task, call in tuple(self.running.items()):
             call.cut = error
             task.cancel()
 
     @contextmanager
     def _counted(self, call: Call) -> Iterator[None]:
-        """``call`` is under way, by this task. Raises what cuts it."""
+        """Register `call` as served by the current task. Raises the error that ends it early."""
         task: Any = asyncio.current_task()
         self.running[task] = call
         try:
@@ -235,16 +236,16 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
             del self.running[task]
 
     def _make_unary(self, method: str) -> Any:
-        async def answer(message: bytes, context: Any) -> bytes:
+        async def respond(message: bytes, context: Any) -> bytes:
             return await self._answer(method, message, context)
 
-        return grpc.unary_unary_rpc_method_handler(answer)
+        return grpc.unary_unary_rpc_method_handler(respond)
 
     def _make_conversation(self, begin: Callable[[Call], Conversation]) -> StreamHandler:
-        def answer(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
+        def respond(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
             return held(begin(call), messages, self.admission)
 
-        return answer
+        return respond
 
     async def _respond(self, method: str, message: bytes, call: Call, context: Any) -> RpcResponse:
         length = call.bytes_in = len(message)
@@ -273,25 +274,27 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         return _message(response)
 
     def _make_stream(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
-        async def answer(messages: AsyncIterator[bytes], context: Any) -> None:
+        async def respond(messages: AsyncIterator[bytes], context: Any) -> None:
             await self._answer_stream(method, messages, context)
 
-        return answer
+        return respond
 
     async def _answer_stream(
         self, method: str, messages: AsyncIterator[bytes], context: Any
     ) -> None:
         call = _call_of(context)
         handler = self._stream_handler(method)
-        assert handler is not None  # which methods stream is no matter of the configuration
+        assert (
+            handler is not None
+        )  # the set of streaming methods does not depend on the configuration
         try:
             call.peer_identity = self._identify(context)
             self.admission.admit_stream()
         except GatewayError as error:
             await self._turn_away(error, method, call, context)
             return
-        asked = until(messages, self.over)
-        responses = handler(asked, call)
+        requests = until(messages, self.over)
+        responses = handler(requests, call)
         try:
             with self._counted(call):
                 async for response in responses:
@@ -301,7 +304,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
                     await context.write(_message(response))
             context.set_trailing_metadata(grpc_metadata.write(call.returned))
         except grpc.aio.InternalError:
-            return  # nobody to write to: the client has left
+            return  # the client has left
         except GatewayError as error:
             await self._turn_away(error, method, call, context)
         except Exception:
@@ -311,14 +314,14 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
             self.admission.release_stream()
             if isinstance(responses, AsyncGenerator):
                 await responses.aclose()
-            await asked.aclose()
+            await requests.aclose()
 
     async def _turn_away(self, error: GatewayError, method: str, call: Call, context: Any) -> None:
-        """End a stream with ``error``."""
+        """End a stream with `error`."""
         refusal = self._refusal(error, method, call)
         if refusal.code:
             _end(context, refusal)
-        else:  # a protocol that tells errors in its messages
+        else:  # the protocol sends errors as messages
             await context.write(_message(refusal))
 
     def _refusal(self, error: GatewayError, method: str, call: Call) -> RpcResponse:

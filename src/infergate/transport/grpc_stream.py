@@ -1,8 +1,7 @@
-"""The client's half of a stream, which ends when the server wants to.
+"""Ends the request side of a stream when the server stops.
 
-A stream may wait for its client's next message for hours. When the server stops, that waiting is
-over: to the application it looks as if the client had said all it wanted, so that the stream is
-ended in good order and does not hold the drain.
+A stream may wait for its client's next message for hours. When the server stops, the application
+sees the end of the messages instead, so that the stream ends normally and does not delay the drain.
 """
 
 from __future__ import annotations
@@ -14,42 +13,42 @@ from typing import Final
 from infergate.core.tensor import Buffer
 
 QUIET: Final = 0.5
-"""Seconds in which what a client sent before it could know is taken."""
+"""Seconds after the stop in which messages are still accepted: the client may have sent them before
+it could know."""
 _READY: Final = 0.02
-"""Seconds in which a message is had that has come already."""
+"""Seconds to wait for a message that has already arrived."""
 _MOST: Final = 100
-"""How many such messages are taken after that."""
+"""Maximum number of such messages accepted after that."""
 
 
 async def until(
     messages: AsyncIterator[Buffer], over: asyncio.Event
 ) -> AsyncGenerator[Buffer, None]:
-    """The ``messages`` that have come a moment after ``over`` was set. To be closed by
-    ``aclose``."""
+    """Yield `messages` until shortly after `over` is set. Must be closed with `aclose`."""
     iterator = aiter(messages)
     loop = asyncio.get_running_loop()
     end = asyncio.create_task(over.wait())
-    deaf, late = 0.0, 0
-    following: asyncio.Future[Buffer] | None = None
+    deadline, late_count = 0.0, 0
+    next_message: asyncio.Future[Buffer] | None = None
     try:
         while True:
-            following = asyncio.ensure_future(anext(iterator))
-            await asyncio.wait({following, end}, return_when=asyncio.FIRST_COMPLETED)
+            next_message = asyncio.ensure_future(anext(iterator))
+            await asyncio.wait({next_message, end}, return_when=asyncio.FIRST_COMPLETED)
             if end.done():
-                deaf = deaf or loop.time() + QUIET
-                late += loop.time() > deaf
-                if late > _MOST:
+                deadline = deadline or loop.time() + QUIET
+                late_count += loop.time() > deadline
+                if late_count > _MOST:
                     return
-                await asyncio.wait({following}, timeout=max(_READY, deaf - loop.time()))
-            if not following.done():
+                await asyncio.wait({next_message}, timeout=max(_READY, deadline - loop.time()))
+            if not next_message.done():
                 return
             try:
-                message = following.result()
+                message = next_message.result()
             except StopAsyncIteration:
                 return
             yield message
     finally:
-        waiting = [task for task in (following, end) if task is not None]
+        waiting = [task for task in (next_message, end) if task is not None]
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)

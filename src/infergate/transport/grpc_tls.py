@@ -1,8 +1,8 @@
-"""TLS of a listener over grpcio.
+"""TLS of a listener on grpcio.
 
-*Rule.* The library can require certificates or not ask for them, and speaks 1.2 and 1.3: what else
-a listener may want is for the own engine (the configuration says so). It lets in whoever has a good
-certificate; each call of one whose names are not allowed is refused.
+The library can require client certificates or not ask for them, and speaks TLS 1.2 and 1.3; the
+configuration rejects other settings for this engine. It accepts every client with a valid
+certificate, so the calls of a client whose names are not allowed are refused one by one.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from infergate.transport.tls_server import ServerCertificates
 
 
 def listen(server: Any, address: str, certificates: ServerCertificates | None) -> int:
-    """Have ``server`` listen on ``address``; the port it has then. Raises RuntimeError."""
+    """Make `server` listen on `address`; return the bound port. Raises RuntimeError."""
     if certificates is None:
         return int(server.add_insecure_port(address))
     return int(server.add_secure_port(address, _credentials(certificates)))
 
 
 def reader(certificates: ServerCertificates | None) -> Callable[[Any], tuple[str, ...]]:
-    """What tells of a call's context the names of its client (see Call.peer_identity). That raises
-    UNAUTHENTICATED where none of them is allowed."""
+    """Return a function that reads the client's names (`Call.peer_identity`) from a call's context.
+    It raises UNAUTHENTICATED if none of them is allowed."""
     if certificates is None or certificates.settings.client_certificates == "none":
         return lambda _: ()
 
     def read(context: Any) -> tuple[str, ...]:
-        told = context.auth_context().get("x509_subject_alternative_name", ())
-        names = sorted((each.decode("utf-8", "replace") for each in told), key=_is_no_uri)
+        sans = context.auth_context().get("x509_subject_alternative_name", ())
+        names = sorted((san.decode("utf-8", "replace") for san in sans), key=_is_no_uri)
         if not certificates.allowed.lets_in(names):
             raise GatewayError(
-                Kind.UNAUTHENTICATED, "the client's certificate is for no name that is allowed"
+                Kind.UNAUTHENTICATED, "no name in the client's certificate is allowed"
             )
         return tuple(names)
 
@@ -42,31 +42,34 @@ def reader(certificates: ServerCertificates | None) -> Callable[[Any], tuple[str
 
 
 def _is_no_uri(name: str) -> bool:
+    """Sort key: URIs first."""
     return "://" not in name
 
 
 def _credentials(certificates: ServerCertificates) -> Any:
-    shown = certificates.generation
+    loaded_generation = certificates.generation
 
-    def renewed() -> Any:
-        """Called for each handshake; None: what was shown before."""
-        nonlocal shown
+    def renew() -> Any:
+        """Return new certificates, or None if they are unchanged. Called for each handshake."""
+        nonlocal loaded_generation
         certificates.refresh()
-        if shown == certificates.generation:
+        if loaded_generation == certificates.generation:
             return None
-        made = _configuration(certificates)  # where that fails, the next handshake tries again
-        shown = certificates.generation
-        return made
+        configuration = _configuration(
+            certificates
+        )  # if that fails, the next handshake tries again
+        loaded_generation = certificates.generation
+        return configuration
 
     return grpc.dynamic_ssl_server_credentials(
         _configuration(certificates),
-        renewed,
+        renew,
         require_client_authentication=certificates.settings.client_certificates == "required",
     )
 
 
 def _configuration(certificates: ServerCertificates) -> Any:
-    of = certificates.settings
-    pair = (of.key.read_bytes(), of.certificate.read_bytes())
-    authorities = None if of.client_ca is None else of.client_ca.read_bytes()
+    settings = certificates.settings
+    pair = (settings.key.read_bytes(), settings.certificate.read_bytes())
+    authorities = None if settings.client_ca is None else settings.client_ca.read_bytes()
     return grpc.ssl_server_certificate_configuration([pair], authorities)

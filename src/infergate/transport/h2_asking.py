@@ -27,30 +27,30 @@ from infergate.transport.h2_link import NOBODY, Link
 from infergate.transport.inflating import Late
 
 _HEADER_BYTES: Final = 64 * KIB
-"""What a backend's headers may come to."""
+"""Limit on a backend's response headers."""
 _AGENT: Final = f"infergate/{__version__}"
 _METHODS: Final = 256
-"""How many methods' headers are kept made."""
+"""Number of cached request header blocks, one per method."""
 _SILENCE: Final = 310.0
-"""Seconds in which a server that owes answers without a deadline may say nothing, before it is
-asked whether it is there: gRPC's servers take it for an attack more often than every 300 s."""
+"""Seconds without a sign of life after which a server that owes responses without a deadline is
+pinged. gRPC servers treat pings more often than every 300 s as abuse."""
 _ANSWER: Final = 20.0
-"""Seconds that it has for saying so (grpc's keepalive_timeout: 20 s)."""
+"""Seconds within which it must answer (grpc's keepalive_timeout: 20 s)."""
 _EARLY: Final = 0.005
 """Seconds by which a server's clock may be ahead of ours."""
 
 
-class Untouched(Exception):  # noqa: N818 - it is what the server said
-    """The server did not look at the call."""
+class Untouched(Exception):  # noqa: N818
+    """The server refused the stream without processing the call."""
 
 
 class NoHttp2(ssl.SSLError):
-    """The server's TLS did not agree on HTTP/2."""
+    """The server did not select HTTP/2 in the TLS handshake."""
 
 
 class ClientLink(Link):
-    """One connection to ``endpoint``. ``opened`` is told when it may be used, ``changed`` when it
-    has room again, or, with the link, that it is over."""
+    """One connection to `endpoint`. `on_ready` is called when it may be used, `on_capacity_change`
+    when it has capacity again, or, with the connection, when it is over."""
 
     def __init__(
         self,
@@ -68,22 +68,22 @@ class ClientLink(Link):
         self._opened: Final = opened
         self._changed: Final = changed
         self._ready: asyncio.Future[None] = loop.create_future()
-        self._ready.add_done_callback(_retrieve)  # nobody waits for it where connecting failed
+        self._ready.add_done_callback(_retrieve)  # unused if connecting failed
         self.over: asyncio.Future[None] = loop.create_future()
         self._is_lost = False
         self._calls: set[Asked] = set()
-        self._due = math.inf  # when the alarm rings; it is no later than any call's deadline
+        self._due = math.inf  # when the timer fires; not later than any call's deadline
         self._alarm: asyncio.TimerHandle | None = None
         self._beginnings: dict[str, bytes] = {}
-        self._patient: set[Asked] = set()  # those without a deadline
+        self._patient: set[Asked] = set()  # the calls without a deadline
         self._watch: asyncio.TimerHandle | None = None
 
     async def ready(self, protocol: str) -> None:
-        """Wait for the server's settings, where it agreed on ``protocol`` in its TLS handshake, if
-        one is given. Raises OSError."""
+        """Wait for the server's SETTINGS. With `protocol`, raise an error first unless the server
+        selected it in the TLS handshake. Raises OSError."""
         if protocol:
-            made = self._transport.get_extra_info("ssl_object")
-            if made is None or made.selected_alpn_protocol() != protocol:
+            tls_object = self._transport.get_extra_info("ssl_object")
+            if tls_object is None or tls_object.selected_alpn_protocol() != protocol:
                 raise NoHttp2("the server does not speak HTTP/2")
         await self._ready
 
@@ -92,34 +92,35 @@ class ClientLink(Link):
         self._transport.abort()
 
     def beginning(self, method: str) -> bytes:
-        """The headers that all calls of ``method`` share."""
-        made = self._beginnings.get(method)
-        if made is None:
+        """Return the start of the header block that all calls of `method` share."""
+        block = self._beginnings.get(method)
+        if block is None:
             if len(self._beginnings) >= _METHODS:
                 self._beginnings.clear()
             scheme = "https" if self.endpoint.tls else "http"
-            made = calls.asking(method, self.endpoint.authority, scheme, _AGENT)
-            self._beginnings[method] = made
-        return made
+            block = calls.asking(method, self.endpoint.authority, scheme, _AGENT)
+            self._beginnings[method] = block
+        return block
 
     def hears_since(self, moment: float) -> bool:
-        """Whether the server was heard since ``moment`` (loop time), and takes what it is sent."""
+        """Return whether the server has sent anything since `moment` (loop time), and reads what it
+        is sent."""
         return self.core.heard_at >= moment and not self._transport.get_write_buffer_size()
 
     def distrust(self) -> None:
-        """The server may be gone: let it finish what it has, ask it nothing more."""
+        """Send no more calls to a server that may be gone; calls in progress may finish."""
         self.core.is_leaving = True
         self._changed(self)
 
     def _leave(self) -> None:
-        """Close. What it has not taken yet, it might never take."""
+        """Close. Abort if output is pending, because the server might never read it."""
         if self._transport.get_write_buffer_size():
             self._transport.abort()
         else:
             self._transport.close()
 
     def began(self, call: Asked) -> None:
-        """``call`` is on its way."""
+        """Register `call`, whose request is queued."""
         self._calls.add(call)
         if call.deadline < self._due:
             self._set_alarm(call.deadline)
@@ -130,17 +131,17 @@ class ClientLink(Link):
                 self._watch = self.loop.call_later(_SILENCE, self._look, None)
 
     def _look(self, asked_at: float | None) -> None:
-        """While calls without a deadline are open, make sure that the server is still there;
-        ``asked_at`` is when it was asked for that, if it was."""
+        """While calls without a deadline are open, check that the server is still there.
+        `asked_at`: when an unanswered PING was sent, if any."""
         self._watch = None
-        heard = self.core.heard_at
+        heard_at = self.core.heard_at
         if not self._patient or self._is_lost:
             return
-        if asked_at is not None and heard < asked_at:
+        if asked_at is not None and heard_at < asked_at:
             self.abort()
             return
         now = self.loop.time()
-        silent = now - heard
+        silent = now - heard_at
         if silent < _SILENCE:
             self._watch = self.loop.call_later(_SILENCE - silent, self._look, None)
             return
@@ -149,8 +150,8 @@ class ClientLink(Link):
         self._watch = self.loop.call_later(_ANSWER, self._look, now)
 
     def _set_alarm(self, due: float) -> None:
-        """Calls that are over leave it as it is: most are, long before their deadlines, and those
-        of later ones are later."""
+        """Set the timer to `due`. Ended calls leave it unchanged: most end long before their
+        deadlines, and newer calls have later ones."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -160,13 +161,13 @@ class ClientLink(Link):
 
     def _ring(self) -> None:
         now = self.loop.time()
-        for each in tuple(self._calls):
-            if each.deadline <= now:
-                each.expire()
-        self._set_alarm(min((each.deadline for each in self._calls), default=math.inf))
+        for call in tuple(self._calls):
+            if call.deadline <= now:
+                call.expire()
+        self._set_alarm(min((call.deadline for call in self._calls), default=math.inf))
 
     def ended(self, call: Asked) -> None:
-        """``call`` is over."""
+        """Remove `call`, which is over."""
         self._calls.discard(call)
         self._patient.discard(call)
         if self.core.has_room:
@@ -174,22 +175,22 @@ class ClientLink(Link):
         elif self.core.is_leaving and not self._calls:
             self._leave()
 
-    # ---- what asyncio and the core tell
+    # ---- asyncio callbacks and engine events
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The server closed, or we did."""
+        """Fail the calls: the connection is closed."""
         self._is_lost = True
         self.core.is_leaving = True
         self._set_alarm(math.inf)
         if self._watch is not None:
             self._watch.cancel()
         self._wake()
-        reason = OSError(f"{self.endpoint}: closed before it was ready: {exc!r}")
+        reason = OSError(f"{self.endpoint}: the connection closed before SETTINGS arrived: {exc!r}")
         if not self._ready.done():
             self._ready.set_exception(reason)
         self._changed(self)
-        for each in tuple(self._calls):
-            each.lost(exc)
+        for call in tuple(self._calls):
+            call.lost(exc)
         self.over.set_result(None)
 
     def _on_ready(self) -> None:
@@ -212,28 +213,28 @@ class ClientLink(Link):
             self._ready.set_exception(OSError(f"{self.endpoint}: {event.reason}"))
         self.flush()
         self._leave()
-        for each in tuple(self._calls):
-            each.fail(garbage("the backend's answer is not HTTP/2", f"{self.endpoint}: {event}"))
+        for call in tuple(self._calls):
+            call.fail(garbage("the backend's answer is not HTTP/2", f"{self.endpoint}: {event}"))
 
 
 def _retrieve(ready: asyncio.Future[None]) -> None:
-    """An exception that was retrieved is not reported by asyncio."""
+    """Retrieve the exception, so that asyncio does not report it as never retrieved."""
     if not ready.cancelled():
         ready.exception()
 
 
 class Asked:
-    """A call. ``headers``, ``add``, ``end``, ``sent`` and ``gone`` are told what happens on its
-    stream."""
+    """A call. The connection calls `headers`, `add`, `end`, `sent` and `gone` for events on the
+    call's stream."""
 
     def __init__(self, link: ClientLink, wire: RpcRequest, deadline: float | None) -> None:
-        """Sends it. ``deadline``: loop time."""
+        """Send the request. `deadline`: loop time."""
         loop = link.loop
         self._began: Final = loop.time()
         self._memory: Final = wire.memory
-        self._counted = 0  # bytes of the answer that are counted there
-        left = None if deadline is None else deadline - self._began
-        block = link.beginning(wire.method) + calls.rest_of_asking(left, wire.metadata)
+        self._counted = 0  # bytes of the response counted in `_memory`
+        remaining = None if deadline is None else deadline - self._began
+        block = link.beginning(wire.method) + calls.rest_of_asking(remaining, wire.metadata)
         message = wire.message
         self._link: Final = link
         self.deadline: Final = math.inf if deadline is None else deadline
@@ -248,39 +249,39 @@ class Asked:
 
     @property
     def is_patient(self) -> bool:
-        """Whether it has no deadline."""
+        """Whether the call has no deadline."""
         return self.deadline == math.inf
 
-    # ---- what those derived from it say
+    # ---- to be implemented by subclasses
 
     def _expect(self, answered: Answered) -> None:
-        """Messages follow."""
+        """Prepare for response messages."""
         raise NotImplementedError
 
     def _take(self, parts: Sequence[Buffer]) -> None:
-        """Some of them. Raises TooLong, NoMessage, OVERLOADED."""
+        """Take part of the messages. Raises TooLong, NoMessage and OVERLOADED."""
         raise NotImplementedError
 
-    # ---- what happens
+    # ---- stream events
 
     def headers(self, fields: Fields, end: bool) -> None:  # noqa: FBT001
-        """The answer begins; ``end``: and that is all of it."""
+        """Handle the response headers. `end`: there is nothing else."""
         self._heard = True
-        answered: Answered | None = fields.meaning
-        if answered is None:
-            answered = fields.meaning = Answered(fields)
+        response: Answered | None = fields.meaning
+        if response is None:
+            response = fields.meaning = Answered(fields)
         if end:
-            self._conclude(answered)
-        elif answered.is_grpc:
-            self._expect(answered)
-        elif answered.status != 200:
+            self._conclude(response)
+        elif response.is_grpc:
+            self._expect(response)
+        elif response.status != 200:
             self._link.core.reset(self._stream, Code.CANCEL)
-            self._conclude(answered)
+            self._conclude(response)
         else:
-            self.fail(garbage("the backend's answer is not gRPC", self._said("a content-type")))
+            self.fail(garbage("the backend's answer is not gRPC", self._said("content-type")))
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
-        """Some of the answer, of ``size`` bytes."""
+        """Take `size` bytes of the response."""
         if self._is_over:
             return
         try:
@@ -291,43 +292,43 @@ class Asked:
             self.fail(error)
         else:
             if end:
-                self.fail(garbage("the backend's answer broke off", self._said("no status")))
+                self.fail(garbage("the backend's answer broke off", self._said("no grpc-status")))
 
     def end(self, fields: Fields) -> None:
-        """The answer's trailers."""
-        answered: Answered | None = fields.meaning
-        if answered is None:
-            answered = fields.meaning = Answered(fields)
-        self._conclude(answered)
+        """Handle the response trailers."""
+        response: Answered | None = fields.meaning
+        if response is None:
+            response = fields.meaning = Answered(fields)
+        self._conclude(response)
 
     def sent(self) -> None:
-        """All of the request is on its way."""
+        """Ignore that all of the request was sent."""
 
     def gone(self, event: Reset) -> None:
-        """The server gave the call up, or broke a rule of the stream."""
-        said = f"reset: {event.code}"
+        """Handle that the server reset the stream or broke a rule."""
+        detail = f"reset: {event.code}"
         if event.untouched:
-            self.fail(Untouched(self._said(said)))
+            self.fail(Untouched(self._said(detail)))
         elif self._is_late:
             self.expire()
         else:
-            self.fail(garbage("the backend's answer broke off", self._said(said)))
+            self.fail(garbage("the backend's answer broke off", self._said(detail)))
 
     @property
     def _is_late(self) -> bool:
-        """Whether it is the deadline that a server which gives up means."""
+        """Whether the deadline has passed, so that a server that gives up does so because of it."""
         return self._link.loop.time() >= self.deadline - _EARLY
 
     def lost(self, error: BaseException | None) -> None:
-        """The connection is over."""
-        said = self._said(repr(error))
+        """Handle that the connection is closed."""
+        detail = self._said(repr(error))
         if self._heard:
-            self.fail(garbage("the backend's answer broke off", said))
+            self.fail(garbage("the backend's answer broke off", detail))
         else:
-            self.fail(garbage("the backend closed the connection before answering", said))
+            self.fail(garbage("the backend closed the connection before answering", detail))
 
     def fail(self, error: BaseException) -> None:
-        """``error`` is what comes of it."""
+        """End the call with `error`."""
         if not self._is_over:
             self._error = error
             self._finish()
@@ -342,14 +343,14 @@ class Asked:
             return
         self._ending = answered
         if code is None or is_abandoned:
-            said = "no grpc-status" if code is None else f"grpc-status {code}: {details}"
-            self._error = garbage("the backend's answer broke off", self._said(said))
+            reason = "no grpc-status" if code is None else f"grpc-status {code}: {details}"
+            self._error = garbage("the backend's answer broke off", self._said(reason))
         self._finish()
 
     def _finish(self) -> None:
         self._is_over = True
         link, stream = self._link, self._stream
-        stream.owner = NOBODY  # a cycle would hold the messages until it is collected
+        stream.owner = NOBODY  # a reference cycle would keep the messages until garbage collection
         if stream.local_open or stream.remote_open:
             link.core.reset(stream, Code.CANCEL)
             link.flush_soon()
@@ -361,7 +362,7 @@ class Asked:
             self._waiter.set_result(None)
 
     def expire(self) -> None:
-        """Its deadline has come."""
+        """Handle that the deadline has passed."""
         if not self._link.hears_since(self._began):
             self._link.distrust()
         self.fail(
@@ -374,8 +375,8 @@ class Asked:
         )
 
     def _raise(self) -> None:
-        """Raise what came of it, if that is an error. It knows the frames that it goes through, and
-        those know the call: it must not be kept."""
+        """Raise the error of the call, if any. The exception is not kept: its traceback refers to
+        frames that refer to this call."""
         error, self._error = self._error, None
         if error is not None:
             try:
@@ -391,39 +392,39 @@ class Asked:
             self._waiter = None
 
     def _count(self, size: int) -> None:
-        """That so many bytes of the answer are held. Raises OVERLOADED."""
-        more = size - self._counted
-        if more < 0:
-            self._memory.shrink(-more)
+        """Record that `size` bytes of the response are held. Raises OVERLOADED."""
+        growth = size - self._counted
+        if growth < 0:
+            self._memory.shrink(-growth)
         elif size <= SMALL:
             return
         else:
-            self._memory.grow(more)
+            self._memory.grow(growth)
         self._counted = size
 
     async def _whole(self, message: Buffer | Late) -> Buffer:
-        """``message``, inflated where it is not. Raises GatewayError."""
+        """Return `message`, inflated if necessary. Raises GatewayError."""
         if not isinstance(message, Late):
             return message
         try:
-            whole = await message.whole(self._memory)
+            inflated = await message.whole(self._memory)
         except (TooLong, NoMessage) as error:
             raise self._wrong(error) from None
-        self._counted += len(whole)
-        return whole
+        self._counted += len(inflated)
+        return inflated
 
     def _wrong(self, error: TooLong | NoMessage) -> GatewayError:
-        """What is wrong with a message of the backend."""
-        said = self._said(error)
+        """Return the error for an invalid message of the backend."""
+        detail = self._said(error)
         if isinstance(error, NoMessage):
-            return garbage("the backend's answer broke off", said)
-        told = "the backend's answer is too large"
-        return GatewayError(Kind.TOO_LARGE, told, origin=Origin.BACKEND, detail=said)
+            return garbage("the backend's answer broke off", detail)
+        public = "the backend's answer is too large"
+        return GatewayError(Kind.TOO_LARGE, public, origin=Origin.BACKEND, detail=detail)
 
     def _said(self, what: object) -> str:
         return f"{self._link.endpoint}: {what}"
 
     def close(self) -> None:
-        """Nobody waits for it any more."""
+        """End the call: nobody waits for it any more."""
         if not self._is_over:
             self._finish()

@@ -1,12 +1,13 @@
-"""A gRPC client on an HTTP/2 engine of our own.
+"""A gRPC client on the gateway's own HTTP/2 engine.
 
-*Strategy.* A few connections an endpoint: a call takes the first that has room, and another one is
-made only where none has. A connection counts when the server's settings have come.
+Each endpoint has a small pool of connections: a call takes the first with a free stream, and a new
+connection is made only if there is none. A connection enters the pool when the server's SETTINGS
+have arrived.
 
-*Rule 1.* CONNECT is raised only where the call surely was not looked at: no connection could be
-made, or the server said so (REFUSED_STREAM, or a GOAWAY that leaves it out), and said so again of a
-second try. Everything doubtful is BACKEND_GARBAGE, which nobody retries.
-*Rule 2.* A call that is cancelled, late or wrong is reset; its connection goes on.
+- CONNECT is raised only if the server certainly did not process the call: no connection could be
+  made, or the server refused the stream (REFUSED_STREAM, or a GOAWAY that excludes it) on two
+  attempts. Anything doubtful is BACKEND_GARBAGE, which is never retried.
+- A call that is cancelled, late or broken is reset; its connection stays open.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from infergate.transport.h2_client_calls import AskedOnce, AskedStream
 from infergate.transport.tls import NO_HTTP2, NO_TLS, Trust
 
 _MOST_CONNECTIONS: Final = 8
-"""Connections of an endpoint; beyond that calls wait for others to end."""
+"""Connections per endpoint; beyond that, calls wait for others to end."""
 _TRIES: Final = 2
 _PROTOCOL: Final = "h2"
 
 
 class H2Upstream:
-    """An :data:`~infergate.transport.base.RpcUpstream`, with streams. ``tls``: see ``Pools``."""
+    """An :data:`~infergate.transport.base.RpcUpstream` with streaming. `tls` has the authorities
+    and the client certificate for TLS endpoints; None: the authorities of the system."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         self._limits: Final = limits
@@ -43,46 +45,47 @@ class H2Upstream:
         self._sites: dict[Endpoint, _Site] = {}
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
-        """Send and wait for the whole answer. See :class:`~infergate.transport.base.Upstream`.
+        """Send a request and wait for the whole response (see
+        :class:`~infergate.transport.base.Upstream`).
 
-        A status that the server sent, whatever its code, is an :class:`RpcResponse`.
+        A status sent by the server, whatever its code, is an :class:`RpcResponse`.
         """
         self._check(wire)
         site = self._sites.get(endpoint) or self._open(endpoint)
         deadline = site.loop.time() + timeout
         for _ in range(_TRIES):
             link = site.free() or await site.link(deadline)
-            asked = AskedOnce(link, wire, deadline)
+            call = AskedOnce(link, wire, deadline)
             try:
-                return await asked.answer()
-            except Untouched as untouched:
-                reason = untouched
+                return await call.answer()
+            except Untouched as refused:
+                reason = refused
         raise _unreached(endpoint, reason)
 
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Send one message and no other, give each that comes. See
-        :class:`~infergate.transport.base.StreamUpstream`.
+        """Send one message, and yield each response message (see
+        :class:`~infergate.transport.base.StreamingUpstream`).
 
         A status of the server other than OK is the last :class:`RpcResponse`. Metadata comes with
-        the first message and, where there is any, with a last one that holds none.
+        the first message and, if there is any at the end, with a last response without a message.
         """
         self._check(wire)
         site = self._sites.get(endpoint) or self._open(endpoint)
         deadline = None if timeout is None else site.loop.time() + timeout
         for _ in range(_TRIES):
             link = site.free() or await site.link(deadline)
-            asked = AskedStream(link, wire, deadline)
+            call = AskedStream(link, wire, deadline)
             try:
-                while (answer := await asked.next()) is not None:
-                    yield answer
-            except Untouched as untouched:
-                reason = untouched
+                while (response := await call.next()) is not None:
+                    yield response
+            except Untouched as refused:
+                reason = refused
             else:
                 return
             finally:
-                asked.close()
+                call.close()
         raise _unreached(endpoint, reason)
 
     def _check(self, wire: RpcRequest) -> None:
@@ -95,11 +98,11 @@ class H2Upstream:
         if endpoint.tls and self._trust is None:
             self._trust = Trust(None, _PROTOCOL)
         trust = self._trust if endpoint.tls else None
-        made = self._sites[endpoint] = _Site(endpoint, self._limits, trust)
-        return made
+        site = self._sites[endpoint] = _Site(endpoint, self._limits, trust)
+        return site
 
     async def drop(self, endpoint: Endpoint) -> None:
-        """See :class:`~infergate.transport.base.Dropping`."""
+        """Close the connections to `endpoint`."""
         if (site := self._sites.pop(endpoint, None)) is not None:
             await site.close()
 
@@ -124,7 +127,7 @@ def _unreached(endpoint: Endpoint, reason: BaseException) -> GatewayError:
 
 
 class _Site:
-    """The connections to one endpoint, and the calls that wait for room on them."""
+    """The connections to one endpoint, and the calls that wait for a free stream."""
 
     def __init__(self, endpoint: Endpoint, limits: Limits, trust: Trust | None) -> None:
         self._endpoint: Final = endpoint
@@ -136,25 +139,26 @@ class _Site:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def free(self) -> ClientLink | None:
-        """A connection on which a call may be made now."""
+        """Return a connection on which a call can be made now, or None."""
         for link in self._links:
             if link.core.has_room:
                 return link
         return None
 
     async def link(self, deadline: float | None) -> ClientLink:
-        """The same, made or waited for until ``deadline`` (loop time). Raises CONNECT, TIMEOUT."""
+        """Return such a connection; make or wait for one until `deadline` (loop time). Raises
+        CONNECT and TIMEOUT."""
         while (link := self.free()) is None:
             if len(self._links) < _MOST_CONNECTIONS and self._connecting is None:
                 self._connecting = self.loop.create_task(self._connect())
                 self._connecting.add_done_callback(self._connect_over)
             await self._changes(deadline)
-        if self._waiting:  # there may be room for more than one
+        if self._waiting:  # there may be capacity for more than one call
             self.changed()
         return link
 
     async def _changes(self, deadline: float | None) -> None:
-        """Wait in turn for ``changed``. Raises CONNECT, TIMEOUT."""
+        """Wait in line for a change of capacity. Raises CONNECT and TIMEOUT."""
         waiter: asyncio.Future[None] = self.loop.create_future()
         self._waiting.append(waiter)
         try:
@@ -164,7 +168,7 @@ class _Site:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
             elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.changed()  # it was this one's turn, and now is the next one's
+                self.changed()  # pass the wakeup on to the next waiter
             if isinstance(error, TimeoutError):
                 raise GatewayError(
                     Kind.TIMEOUT,
@@ -174,7 +178,9 @@ class _Site:
                 ) from None
             raise
         finally:
-            del waiter  # it knows its error, which knows this frame, and those of messages above
+            del (
+                waiter
+            )  # break the cycle waiter → error → traceback → frame, which would keep messages
 
     async def _connect(self) -> None:
         link: ClientLink | None = None
@@ -194,20 +200,21 @@ class _Site:
         self._connecting = None
         error = None if task.cancelled() else task.exception()
         waiting, self._waiting = self._waiting, deque()
-        for each in waiting:
-            if each.done():
+        for waiter in waiting:
+            if waiter.done():
                 continue
-            if error is None:  # some find room, and the first that does not makes one more
-                each.set_result(None)
-            else:  # each gets an error of its own: who catches one may change it
-                each.set_exception(_unreached(self._endpoint, error))
+            if error is None:  # the first that finds no free stream makes another connection
+                waiter.set_result(None)
+            else:  # an error object of its own for each: handlers may modify it
+                waiter.set_exception(_unreached(self._endpoint, error))
 
     def opened(self, link: ClientLink) -> None:
-        """``link`` may be used from now on."""
+        """Add `link`, which is ready, to the pool."""
         self._links.append(link)
 
     def changed(self, link: ClientLink | None = None) -> None:
-        """There may be room again; ``link`` is closed or takes no more calls."""
+        """Wake waiting calls: there may be free streams again. `link`: it is closed or accepts no
+        more calls."""
         if link is not None:
             if link not in self._links:
                 return

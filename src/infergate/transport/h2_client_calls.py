@@ -1,4 +1,4 @@
-"""gRPC calls on streams of a connection to a backend: with one answer, and with many."""
+"""gRPC calls on a connection to a backend: with one response, and with a stream of responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infergate.transport.h2_asking import Asked, ClientLink
 
 
 class AskedOnce(Asked):
-    """One answer is expected."""
+    """A call with one response."""
 
     def __init__(self, link: ClientLink, wire: RpcRequest, deadline: float) -> None:
         self._reader: OneMessage | None = None
@@ -27,17 +27,17 @@ class AskedOnce(Asked):
     def _take(self, parts: Sequence[Buffer]) -> None:
         reader = self._reader
         assert reader is not None
-        known = reader.length
+        known_length = reader.length
         reader.add(parts)
-        if known is None and reader.length is not None:
+        if known_length is None and reader.length is not None:
             self._count(reader.length)
             if reader.message is None:
                 self._link.core.invite(self._stream, reader.length)
-        if reader.message is not None and len(reader.message) > self._counted:  # was compressed
+        if reader.message is not None and len(reader.message) > self._counted:  # it was compressed
             self._count(len(reader.message))
 
     async def answer(self) -> RpcResponse:
-        """Wait for it. Raises Untouched, GatewayError."""
+        """Wait for the response. Raises StreamRefused and GatewayError."""
         try:
             try:
                 if not self._is_over:
@@ -59,13 +59,14 @@ class AskedOnce(Asked):
             return RpcResponse(code=ending.code, details=ending.details, metadata=metadata)
         message = None if self._reader is None else self._reader.message
         if message is None:
-            said = self._said("status OK")
-            raise garbage("the backend's answer holds no message", said)
+            detail = self._said("status OK")
+            raise garbage("the backend's answer holds no message", detail)
         return RpcResponse((await self._whole(message),), metadata=metadata)
 
 
 class AskedStream(Asked):
-    """Any number of answers are expected, which are taken as they are asked for."""
+    """A call with any number of responses, which are taken from the connection as they are asked
+    for."""
 
     def __init__(self, link: ClientLink, wire: RpcRequest, deadline: float | None) -> None:
         self._messages: Messages | None = None
@@ -83,22 +84,22 @@ class AskedStream(Asked):
         self._wake()
 
     async def next(self) -> RpcResponse | None:
-        """The next one, with the metadata that came before it; the end, where that tells a code or
-        metadata; then None. Raises Untouched, GatewayError."""
+        """Return the next response, with the metadata that preceded it; then the end, if it has a
+        code or metadata; then None. Raises StreamRefused and GatewayError."""
         link = self._link
-        self._count(0)  # the one before is used
+        self._count(0)  # the previous message has been used
         while True:
             messages = self._messages
             try:
-                taken = None if messages is None else messages.take()
-                if taken is None and self._is_over and messages and not messages.is_empty:
-                    raise NoMessage("cut short")  # noqa: TRY301
+                item = None if messages is None else messages.take()
+                if item is None and self._is_over and messages and not messages.is_empty:
+                    raise NoMessage("truncated message")  # noqa: TRY301
             except (TooLong, NoMessage) as error:
                 if self._error is None or isinstance(error, TooLong):
                     raise self._wrong(error) from None
-                taken = None
-            if taken is not None:
-                message, length = taken
+                item = None
+            if item is not None:
+                message, length = item
                 self._count(len(message))
                 link.core.release(self._stream, length)
                 link.flush_soon()
@@ -113,7 +114,7 @@ class AskedStream(Asked):
             await self._wait()
 
     def close(self) -> None:
-        """See Asked."""
+        """End the call and release its memory."""
         self._count(0)
         super().close()
 
@@ -130,5 +131,5 @@ class AskedStream(Asked):
 
 
 def _together(first: Mapping[str, str], last: Mapping[str, str]) -> Mapping[str, str]:
-    """The metadata before an answer and after it, which counts where both have a name."""
+    """Merge the metadata before and after the response; the latter takes precedence."""
     return {**first, **last} if first else last
