@@ -1,11 +1,11 @@
-"""The V2 gRPC codec: RpcRequest and RpcResponse ⇄ canonical operations and answers.
+"""The V2 gRPC codec: RpcRequest and RpcResponse ⇄ canonical operations and responses.
 
-*Strategy.* Tensors are memoryviews of the message on the way in and message parts on the way out
-(see ``scan``). Forwarding touches names only: the model's name and version are cut out of the
-message and put before it, everything else goes on as it stands.
+Tensors are memory views of the message on the way in, and message parts on the way out
+(`codecs.protos.scan`). Passing a message through changes names only: model name and version are cut
+out of the message and put in front of it; everything else stays unchanged.
 
-Sources: seed specifications of the V2 protocol and the Open Inference Protocol over gRPC; how the
-servers deviate is in docs/fidelity-v2.md.
+Sources: seed specifications of the V2 protocol and the Open Inference Protocol over gRPC; the
+servers' deviations are listed in docs/fidelity-v2.md.
 """
 
 from __future__ import annotations
@@ -72,14 +72,15 @@ _ID: Final = 3
 # ModelInferResponse.outputs
 _OUTPUTS: Final = 5
 _MOST_ASKED: Final = 64 * KIB
-"""A request other than an inference: it holds a name and a version."""
+"""Bytes of a request other than an inference, which holds a name and a version."""
 _MOST_ASKED_FIELDS: Final = 24 * KIB
-"""Fields of such a request, and of an answer about one model."""
+"""Fields of such a request, and of a response about one model."""
 _MOST_FILES: Final = 4096
 MOST_ANSWER: Final = 8 * MIB
-"""A backend's answer other than to an inference: what it tells of a model takes 1 to 4 KiB."""
+"""Bytes of a backend's response other than to an inference. The description of one model takes 1 to
+4 KiB."""
 MOST_ANSWER_FIELDS: Final = 131072
-"""Fields of an answer about all models: what it tells of each has up to 100."""
+"""Fields of a response about all models; the description of each has up to 100."""
 _ABOUT_ALL: Final = frozenset({ModelIndexRequest, ModelStatisticsRequest})
 _NAMES: Final = frozenset({_MODEL, _VERSION, _ID})
 _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
@@ -89,12 +90,12 @@ _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
 
 
 class _SharedRequest(RpcRequest):
-    """A request that passed, some of whose tensors are in shared memory."""
+    """A validated request that has tensors in shared memory."""
 
 
 class V2Grpc:
-    """The codec. ``contents`` ("raw" or "typed") is how clients are given tensors, ``stream``
-    ("triton" or "plain") whose form of a stream's messages they are given."""
+    """The codec. `contents` ("raw" or "typed") is the form of tensors in responses to clients,
+    `stream` ("triton" or "plain") that of stream messages to clients."""
 
     name: str = "v2-grpc"
     caps: Capabilities = Capabilities(datatypes=frozenset(Datatype), streaming=True)
@@ -111,19 +112,19 @@ class V2Grpc:
         self._options: Final = (contents, stream)
         self._plain: Final = stream == "plain"
         self._write_response: Final = _WRITERS[contents]
-        # A forwarded answer keeps the form the backend chose.
+        # A response that passes through keeps the form that the backend chose.
         self.forwards: bool = contents == "raw"
         self._requests: Final = Requests()
         self._responses: Final = Responses()
         self._answers: Final = Answers()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return V2Grpc, self._options  # what is remembered stays here
+        return V2Grpc, self._options  # without the caches
 
     # ---- towards clients
 
     def peek(self, wire: RpcRequest) -> Peek:
-        """Operation and names, from the top-level fields alone."""
+        """Read operation and names from the top-level fields alone."""
         operation = _operation(wire)
         if operation is InferRequest:
             known = self._requests.find(wire)
@@ -139,33 +140,36 @@ class V2Grpc:
         return Peek(operation, getattr(asked, "model", ""), getattr(asked, "version", ""))
 
     def parse_request(self, wire: RpcRequest, limits: Limits) -> Parsed:
-        """Raises UNSUPPORTED for a method the service lacks, BAD_REQUEST for a bad message."""
+        """Parse any request. Raises UNSUPPORTED for an unknown method, BAD_REQUEST for an invalid
+        message."""
         if _operation(wire) is InferRequest:
             request = self._read(wire, limits)
             return streams.parsed(request)
         method = BY_PATH[wire.method]
-        most = limits.body if method.holds_files else _MOST_ASKED
-        if size(wire.message) > most:
-            raise GatewayError(Kind.TOO_LARGE, f"the message to {wire.method} is over {most} bytes")
+        max_bytes = limits.body if method.holds_files else _MOST_ASKED
+        if size(wire.message) > max_bytes:
+            raise GatewayError(
+                Kind.TOO_LARGE, f"the message to {wire.method} is over {max_bytes} bytes"
+            )
         if method.holds_files:
             _named(joined(wire.message))
         try:
-            message = parse(method.request, joined(wire.message), _MOST_ASKED_FIELDS, most)
+            message = parse(method.request, joined(wire.message), _MOST_ASKED_FIELDS, max_bytes)
         except Malformed as error:
             raise bad_request(f"the message to {wire.method} cannot be read: {error}") from None
         return Parsed(method.read_request(message), method.reply(message))
 
     def _read(self, wire: RpcRequest, limits: Limits) -> InferRequest:
-        asked = self._requests.find(wire)
-        head = asked and asked.passes(limits)
-        if asked and head:
-            return asked.read(head)
-        checked = read_request(wire.message, limits)
-        self._requests.keep(asked, checked, limits)
-        return checked.request
+        split = self._requests.find(wire)
+        head = split and split.passes(limits)
+        if split and head:
+            return split.read(head)
+        validated = read_request(wire.message, limits)
+        self._requests.keep(split, validated, limits)
+        return validated.request
 
     def build_response(self, answer: Answer, parsed: Parsed) -> RpcResponse:
-        """Tensors raw or typed as the codec was made."""
+        """Build the response, with raw or typed tensors according to the codec's options."""
         operation = type(parsed.operation)
         try:
             if operation is InferRequest and isinstance(answer, InferResponse):
@@ -182,7 +186,7 @@ class V2Grpc:
             raise GatewayError(Kind.UNSUPPORTED, f"V2 gRPC: {explain(error)}") from None
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
-        """A status, the same for every method."""
+        """Build the status for `error`, the same for every method."""
         del wire
         return errors.build_error(error)
 
@@ -191,7 +195,7 @@ class V2Grpc:
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest:
-        """Tensors always raw: every server takes that."""
+        """Build a request. Tensors are always raw, which every server accepts."""
         del model
         try:
             if isinstance(operation, InferRequest):
@@ -210,9 +214,9 @@ class V2Grpc:
             raise bad_request(f"V2 gRPC: {explain(error)}") from None
 
     def rephrase(self, operation: Operation, told: Kind) -> RpcRequest | None:
-        """The health service of gRPC itself, where the protocol's question is not implemented."""
-        asks = isinstance(operation, ServerReadyRequest) and told is Kind.UNSUPPORTED
-        return RpcRequest(HEALTH, (b"",)) if asks else None
+        """Ask the gRPC health service instead if a server does not implement ServerReady."""
+        use_health_service = isinstance(operation, ServerReadyRequest) and told is Kind.UNSUPPORTED
+        return RpcRequest(HEALTH, (b"",)) if use_health_service else None
 
     def parse_response(
         self,
@@ -221,18 +225,22 @@ class V2Grpc:
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> Answer:
-        """Raises the backend's status, or BACKEND_GARBAGE."""
+        """Parse a backend's response. Raises the backend's error, or BACKEND_GARBAGE."""
         del model
         if wire.code:
             raise_status(wire)
         if isinstance(operation, InferRequest):
             return self._responses.read(wire.message, limits, operation)
         method = method_of(operation)
-        assert method is not None  # build_request found it
+        assert method is not None  # build_request has checked it
         try:
-            most = MOST_ANSWER_FIELDS if method.operation in _ABOUT_ALL else _MOST_ASKED_FIELDS
-            here = loop_bound(limits, TOLD_ON_LOOP)
-            message = parse(method.response, joined(wire.message), most, MOST_ANSWER, here)
+            max_fields = (
+                MOST_ANSWER_FIELDS if method.operation in _ABOUT_ALL else _MOST_ASKED_FIELDS
+            )
+            max_on_loop = loop_bound(limits, TOLD_ON_LOOP)
+            message = parse(
+                method.response, joined(wire.message), max_fields, MOST_ANSWER, max_on_loop
+            )
             return method.read_response(message)
         except Malformed as error:
             raise garbage(
@@ -242,30 +250,31 @@ class V2Grpc:
     # ---- streams
 
     def build_stream_response(self, answer: InferResponse, parsed: Parsed) -> RpcResponse:
-        """Tensors as ``build_response`` writes them."""
+        """Build one response of a stream, with tensors as in `build_response`."""
         if self._plain:
             return self.build_response(answer, parsed)
         return streams.wrapped(self.build_response(streams.marked(answer), parsed))
 
     def build_stream_end(self, parsed: Parsed) -> RpcResponse | None:
-        """Triton's empty final response, where the request asks for it."""
+        """Build Triton's empty final response if the request asks for one."""
         return None if self._plain else streams.build_end(parsed)
 
     def build_stream_error(self, error: GatewayError, wire: RpcRequest) -> RpcResponse:
-        """In the stream; as a status, which ends it, in the plain form and where the client's
-        metadata wants that."""
+        """Build an error as a message of the stream; or as a status, which ends the stream, in the
+        plain form and if the client's metadata asks for it."""
         if self._plain or streams.wants_status(wire):
             return errors.build_error(error)
         return streams.build_error(error, wire)
 
     def describes_streams(self, profile: Profile) -> bool:
-        """Triton's configuration tells whether a model is decoupled."""
+        """Return whether the metadata tells if a model is decoupled, as Triton's does."""
         return profile.tells_decoupled
 
     def build_stream_request(
         self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest | None:
-        """The same message as that of a unary inference; None where that does as well."""
+        """Build a streaming request with the same message as a unary one; return None if a unary
+        inference is sufficient."""
         if profile.tells_decoupled and model is not None and model.decoupled is False:
             return None
         return RpcRequest(STREAM, self.build_request(operation, profile).message)
@@ -277,7 +286,7 @@ class V2Grpc:
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> InferResponse | None:
-        """Of either form: they are told apart by their fields."""
+        """Parse a stream message of either form; the fields tell the forms apart."""
         del model
         if wire.code:
             raise_status(wire)
@@ -288,28 +297,28 @@ class V2Grpc:
     # ---- the same protocol on both sides
 
     def shield(self, wire: RpcRequest, limits: Limits) -> RpcRequest:
-        """Everything ``parse_request`` checks. The same object, but where empty typed contents
-        beside raw ones had to go."""
+        """Check everything that `parse_request` checks. Return the same object, unless empty typed
+        contents beside raw ones had to be removed."""
         if _operation(wire) is not InferRequest:
             self.parse_request(wire, limits)
             return wire
-        asked = self._requests.find(wire)
-        if asked and asked.passes(limits):
+        split = self._requests.find(wire)
+        if split and split.passes(limits):
             return wire
-        checked = read_request(wire.message, limits)
-        self._requests.keep(asked, checked, limits)
-        message, shared = shield_request(wire.message, checked)
-        if shared:
+        validated = read_request(wire.message, limits)
+        self._requests.keep(split, validated, limits)
+        message, uses_shared_memory = shield_request(wire.message, validated)
+        if uses_shared_memory:
             return _SharedRequest(wire.method, message, wire.metadata)
         if message is wire.message:
             return wire
         return RpcRequest(wire.method, message, wire.metadata)
 
     def sequence(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
-        """From the request's own parameters alone."""
-        asked = self._requests.find(wire)
-        if asked and asked.head and asked.head.limits is limits:
-            return asked.head.sequence
+        """Read the sequence id from the request's own parameters."""
+        split = self._requests.find(wire)
+        if split and split.head and split.head.limits is limits:
+            return split.head.sequence
         try:
             return read_sequence(joined(wire.message), limits)
         except Malformed as error:
@@ -318,16 +327,19 @@ class V2Grpc:
     def readdress(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
-        """The metadata stays behind: what goes upstream is for the gateway to add. None where
-        classes are asked for and the server is not known to give them, or tensors lie in shared
-        memory: the gateway compares their places with the regions."""
+        """Replace model and version. The metadata is left out, because the gateway decides what
+        goes upstream.
+
+        Return None if classes are requested and the server is not known to return them, or if
+        tensors are in shared memory, so that the gateway compares their regions.
+        """
         if isinstance(wire, _SharedRequest):
             return None
-        asked = self._requests.find(wire)
-        if asked and asked.head:
-            if asked.head.classes and not profile.classifies:
+        split = self._requests.find(wire)
+        if split and split.head:
+            if split.head.classes and not profile.classifies:
                 return None
-            return RpcRequest(wire.method, asked.renamed(asked.head.names, model, version))
+            return RpcRequest(wire.method, split.renamed(split.head.names, model, version))
         message = joined(wire.message)
         try:
             if not profile.classifies and asks_for_classes(message):
@@ -340,19 +352,19 @@ class V2Grpc:
     def relabel(
         self, wire: RpcResponse, asked: RpcRequest, model: str, version: str, limits: Limits
     ) -> RpcResponse:
-        """The bytes as they came, but for names that differ, an id that is not the client's, and
-        typed contents, which are turned raw (Rule 1 of ``infer_response``)."""
+        """Return the response unchanged but for names that differ, an id that is not the client's,
+        and typed contents, which become raw (see `infer_response`)."""
         if wire.code:
             raise_status(wire)
-        # "If specified, this identifier must be returned"; MLServer invents one where none was.
+        # "If specified, this identifier must be returned"; MLServer invents one if there was none.
         request = self._requests.find(asked)
         if request is not None:
-            number = request.apart.id
+            request_id = request.apart.id
         else:
-            number = _strings(joined(asked.message), frozenset({_ID}), MOST_HEAD).get(_ID, "")
-        told = self._answers.find(wire.message, limits)
-        if told is not None:
-            return RpcResponse(told.renamed(model, version, number))
+            request_id = _strings(joined(asked.message), frozenset({_ID}), MOST_HEAD).get(_ID, "")
+        split = self._answers.find(wire.message, limits)
+        if split is not None:
+            return RpcResponse(split.renamed(model, version, request_id))
         message = joined(wire.message)
         try:
             if _may_be_typed(message, limits):
@@ -360,9 +372,11 @@ class V2Grpc:
                 message = joined(wire.message)
             names = strings(message, _NAMES, most_fields(limits), MOST_HEAD)
             wanted = {
-                number: text for number, text in ((_MODEL, model), (_VERSION, version)) if text
+                request_id: text
+                for request_id, text in ((_MODEL, model), (_VERSION, version))
+                if text
             }
-            wanted[_ID] = number
+            wanted[_ID] = request_id
             changed = {n: text for n, text in wanted.items() if text != names.get(n, "")}
             if not changed:
                 return RpcResponse(wire.message)
@@ -373,38 +387,38 @@ class V2Grpc:
 
 
 class _TypedV2Grpc(V2Grpc):
-    """The codec of a listener that gives typed contents, which are written in a loop. It is
-    Textual."""
+    """The codec of a listener with typed responses, whose elements are written one by one. It
+    implements `SupportsLongText`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _TypedV2Grpc, self._options
 
     def json_in(self, wire: RpcRequest | RpcResponse, most: int) -> int:  # noqa: ARG002
-        """There is none."""
+        """Return 0: messages hold no JSON."""
         return 0
 
-    def text_in(self, wire: RpcRequest) -> int:  # noqa: ARG002 - reading the message tells
-        """Nothing is known beforehand."""
+    def text_in(self, wire: RpcRequest) -> int:  # noqa: ARG002
+        """Return 0: the size is known only after reading the message."""
         return 0
 
     def text_forwarded(self, wire: RpcResponse, asked: RpcRequest) -> int:  # noqa: ARG002
-        """Nothing is compressed."""
+        """Return 0: nothing is compressed."""
         return 0
 
     def text_out(self, answer: Answer, parsed: Parsed) -> int:  # noqa: ARG002
-        """Elements of outputs, in the units of JSON's bytes."""
+        """Return the cost of writing the outputs, in bytes of JSON."""
         return typed_cost(answer.outputs) if isinstance(answer, InferResponse) else 0
 
     def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
-        """An integer takes up to 10 bytes."""
+        """Return the bounds of the size; an integer takes up to 10 bytes."""
         return 0, 10 * self.text_out(answer, parsed)
 
     def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:  # noqa: ARG002
-        """Requests are raw."""
+        """Return 0: requests are raw."""
         return 0
 
     def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:  # noqa: ARG002
-        """Requests are raw."""
+        """Return 0: requests are raw."""
         return 0
 
 
@@ -423,8 +437,8 @@ def _strings(message: Buffer, numbers: frozenset[int], longest: int) -> dict[int
 
 
 def _named(message: Buffer) -> str:
-    """The model in a message that may hold files, of which there may be so many. The protobuf
-    runtime makes up to twenty times its size of small ones."""
+    """Read the model name from a message that may hold up to `_MOST_FILES` files. The message is
+    not parsed: the protobuf runtime takes up to twenty times the size of small files."""
     try:
         return repository.read_name(message, _MOST_FILES)
     except Malformed as error:
@@ -436,13 +450,14 @@ def _told(names: Mapping[int, str]) -> bytes:
 
 
 def _may_be_typed(message: Buffer, limits: Limits) -> bool:
-    """Outputs and no raw entry: their elements, if there are any, are typed."""
+    """Return whether the message has outputs but no raw entries, so that their elements, if any,
+    are typed."""
     numbers = {f.number for f in fields(message, most_fields(limits)) if f.wire_type == DELIMITED}
     return _OUTPUTS in numbers and RAW not in numbers
 
 
 def make(options: Mapping[str, Any]) -> V2Grpc:
-    """The codec with ``contents`` and ``stream`` from ``options``. Raises ValueError."""
+    """Create the codec with `contents` and `stream` from `options`. Raises ValueError."""
     contents = options.get("contents", "raw")
     codec = _TypedV2Grpc if contents == "typed" else V2Grpc
     return codec(contents, options.get("stream", "triton"))

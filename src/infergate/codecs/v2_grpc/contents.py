@@ -1,13 +1,14 @@
 """Typed tensor contents ⇄ the canonical layout.
 
-*Strategy.* A packed repeated float or double field holds on the wire exactly the canonical bytes,
-so those are handed out as they lie there. Integers and bools are varints on the wire and go
-through numpy; BYTES get their length prefixes. The protobuf runtime is left out of the way in: its
-lists take fifteen times the wire's memory, before anybody could compare them with the shape.
+On the wire, a packed repeated float or double field holds exactly the canonical bytes, so these are
+used in place. Integers and bools are varints and are converted with numpy; BYTES elements get their
+length prefixes. The protobuf runtime does not parse typed contents: its lists take fifteen times
+the size on the wire, before anything could be compared with the shape.
 
-*Rule 1.* Of the eight fields only the one that fits the datatype may be set.
-*Rule 2.* Values out of the datatype's range are refused. Triton wraps them: 300 as INT8 is 44.
-*Rule 3.* Elements are counted before they are converted, BYTES no further than the shape goes.
+- Of the eight fields, only the one that fits the datatype may be set.
+- Values out of the datatype's range are refused. Triton wraps them: 300 as INT8 becomes 44.
+- Elements are counted before they are converted; BYTES elements are read only as far as the shape
+  goes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from infergate.core.wire import joined
 
 
 class _Form(NamedTuple):
-    """The field that holds a datatype's elements, how one is written, and the dtype of that
+    """The field that holds a datatype's elements, the wire type of an element, and the dtype of the
     field's own range."""
 
     field: str
@@ -65,38 +66,38 @@ FORMS: Final[dict[Datatype, _Form]] = {
     Datatype.FP64: _Form("fp64_contents", 7, FIXED64),
     Datatype.BYTES: _Form("bytes_contents", 8, DELIMITED),
 }
-"""FP16 and BF16 have no row: "must be represented as raw content" (seed 001)."""
+"""FP16 and BF16 have no entry: "must be represented as raw content" (seed 001)."""
 _BY_NUMBER: Final = {form.number: form for form in FORMS.values()}
 _BYTES_TAG: Final = FORMS[Datatype.BYTES].number << 3 | DELIMITED
 _pack: Final = struct.Struct("<I").pack
 _PARTS: Final = 4096
 _SHORT: Final = 0x80
-"""Lengths below this are one byte."""
+"""Smaller lengths take one byte."""
 
 
 @record
 class Typed:
-    """The typed contents of one tensor: an InferTensorContents in ``pieces``, for protobuf merges
-    a message that is given twice. None: the tensor has no typed contents."""
+    """The typed contents of one tensor: the `pieces` of an InferTensorContents, because protobuf
+    merges a message that occurs twice. No pieces: the tensor has no typed contents."""
 
     pieces: Sequence[memoryview]
     allowance: Allowance
-    """That of the message they are from."""
+    """The field allowance of the message that contains them."""
 
     def hold_elements(self) -> bool:
-        """Whether there is anything in them. Raises Malformed."""
+        """Return whether there are any elements. Raises MalformedMessageError."""
         return any(_is_set(field) for _, field in self.fields())
 
     def fields(self) -> Iterator[tuple[memoryview, Field]]:
-        """Each field and the piece it lies in."""
+        """Yield each field and the piece it is in."""
         for piece in self.pieces:
             for field in counted(piece, self.allowance):
                 yield piece, field
 
 
 def _is_set(field: Field) -> bool:
-    """Whether ``field`` is one of the eight and not an empty list. What has another wire type is
-    unknown to protobuf too, and passed over."""
+    """Return whether `field` is one of the eight and not an empty list. A field of another wire
+    type is unknown to protobuf too, and ignored."""
     form = _BY_NUMBER.get(field.number)
     if form is None or field.wire_type not in (DELIMITED, form.element):
         return False
@@ -104,10 +105,10 @@ def _is_set(field: Field) -> bool:
 
 
 def read_contents(name: str, datatype: Datatype, expected: int, typed: Typed) -> Buffer:
-    """The elements of ``typed`` in the canonical layout.
+    """Return the elements of `typed` in the canonical layout.
 
-    Of BYTES no more than one over the ``expected`` are read, which the caller will find too many.
-    Raises Malformed, and BAD_REQUEST naming tensor and field.
+    Of BYTES at most one element more than `expected` is read, so that the caller detects the
+    excess. Raises MalformedMessageError, and BAD_REQUEST with tensor and field.
     """
     form = FORMS.get(datatype)
     if form is None:
@@ -140,38 +141,38 @@ def _read_integers(
     name: str, datatype: Datatype, expected: int, runs: Sequence[Buffer]
 ) -> memoryview:
     form = FORMS[datatype]
-    found = sum(map(varints.count, runs))
-    if found != expected:
+    count = sum(map(varints.count, runs))
+    if count != expected:
         raise bad_request(
-            f"tensor '{name}': the shape announces {expected} elements, {form.field} holds {found}"
+            f"tensor '{name}': the shape announces {expected} elements, {form.field} holds {count}"
         )
-    values = varints.read(joined(runs), found, form.dtype)
+    values = varints.read(joined(runs), count, form.dtype)
     if datatype is Datatype.BOOL:
         values = values != 0
     narrow = values.astype(NUMPY[datatype], copy=False)
     if datatype.itemsize < values.itemsize:
-        wrong = np.flatnonzero(narrow != values)
-        if wrong.size:
+        outside = np.flatnonzero(narrow != values)
+        if outside.size:
             raise bad_request(
-                f"tensor '{name}': element {wrong[0]} ({values[wrong[0]]}) is out of range for "
+                f"tensor '{name}': element {outside[0]} ({values[outside[0]]}) is out of range for "
                 f"{datatype.value}"
             )
-    return narrow.data.cast("B") if found else memoryview(b"")
+    return narrow.data.cast("B") if count else memoryview(b"")
 
 
 def _read_bytes(name: str, form: _Form, expected: int, typed: Typed) -> bytearray:
-    """There may be a million elements: one part is made for each, of which no more than
-    ``_PARTS`` are kept at a time, and they are not counted against the allowance."""
-    found = bytearray()
+    """Read BYTES elements. There may be a million of them: each becomes one part, at most `_PARTS`
+    parts are kept at a time, and they are not charged to the allowance."""
+    elements = bytearray()
     parts: list[bytes] = []
-    left = expected + 1
+    remaining = expected + 1
     for piece in typed.pieces:
-        data = bytes(piece)  # slices of bytes are cheaper than views
+        data = bytes(piece)  # slicing bytes is cheaper than slicing views
         position, end = 0, len(data)
-        while position < end and len(parts) < left:
+        while position < end and len(parts) < remaining:
             if len(parts) >= _PARTS:
-                found += b"".join(parts)
-                left -= len(parts)
+                elements += b"".join(parts)
+                remaining -= len(parts)
                 parts.clear()
             if data[position] != _BYTES_TAG:
                 typed.allowance.spend()
@@ -190,18 +191,18 @@ def _read_bytes(name: str, form: _Form, expected: int, typed: Typed) -> bytearra
                 if position > end:
                     raise Malformed(f"an element of {form.field} runs past its end")
             parts.append(_pack(position - start) + data[start:position])
-    found += b"".join(parts)
-    return found
+    elements += b"".join(parts)
+    return elements
 
 
 def write_contents(datatype: Datatype, data: Buffer) -> Any:
-    """Checked canonical ``data`` as an InferTensorContents. ``datatype`` has a row in FORMS."""
+    """Return validated canonical `data` as an InferTensorContents. `datatype` must be in FORMS."""
     form = FORMS[datatype]
     if datatype is Datatype.BYTES:
         return InferTensorContents(bytes_contents=unpack_bytes(data))
     if form.dtype:
         values = np.frombuffer(data, dtype=NUMPY[datatype]).tolist()
         return InferTensorContents(**{form.field: values})
-    if datatype is Datatype.BOOL:  # any byte but 0 is true; the wire's varints are 0 and 1
+    if datatype is Datatype.BOOL:  # any byte but 0 is true; the varints on the wire are 0 and 1
         data = (np.frombuffer(data, dtype="u1") != 0).tobytes()
     return InferTensorContents.FromString(prefix(form.number, len(data)) + data)

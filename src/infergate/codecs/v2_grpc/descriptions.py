@@ -1,12 +1,13 @@
-"""Typed contents cut out of a message, and the rest weighed, before protobuf sees it.
+"""Cuts typed contents out of a message and limits what remains, before protobuf parses it.
 
-*Strategy.* The protobuf runtime makes up to twenty times its size of a message: two bytes of an
-empty string or parameter, or one of a dimension, become an object or an integer. So descriptions
-are walked first: their typed contents are cut out, as raw contents are, and the rest is counted.
+The protobuf runtime can take up to twenty times the size of a message: the two bytes of an empty
+string or parameter, or one byte of a dimension, become an object or an integer. Descriptions are
+therefore scanned first; their typed contents are cut out, as raw contents are, and the remaining
+fields are counted.
 
-*Rule 1.* Fields are counted over the whole message, at any depth that can hold many.
-*Rule 2.* What is left, names and shapes and parameters, has no more than ``MOST_HEAD`` bytes: what
-no count covers (a parameter that holds one thing many times) costs by its size.
+- Fields are counted over the whole message, at every depth that can hold many.
+- What remains (names, shapes and parameters) has at most `MAX_HEAD_BYTES` bytes. This limits the
+  cost that no count covers, such as one parameter repeated many times.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from infergate.core.limits import KIB, MIB, Limits, check_loop
 from infergate.core.tensor import Buffer
 
 MOST_FIELDS: Final = 24 * KIB
-"""Fields of one message that are ever looked at: at most 50 ms of the interpreter's time."""
+"""Maximum number of fields of one message that are read: at most 50 ms of CPU time."""
 MOST_HEAD: Final = 4 * MIB
-"""A message without its tensors' data. Parsing it holds the interpreter about 6 ms a MiB."""
+"""Maximum size of a message without its tensors' data. Parsing it blocks the interpreter for about
+6 ms per MiB."""
 
 _HEAD_ON_LOOP: Final = MIB
 _TENSORS: Final = 5
@@ -44,17 +46,19 @@ _DIMENSION_BYTES: Final = 10
 
 
 def most_fields(limits: Limits) -> int:
-    """How many top-level fields an honest message within ``limits`` may have: for each tensor
-    its description, the request for an output, its raw entry and a parameter, and a few names."""
+    """Return the number of top-level fields that a valid message within `limits` may have: for each
+    tensor its description, the request for an output, its raw entry and a parameter, and a few
+    names."""
     return min(4 * limits.tensors + 16, MOST_FIELDS)
 
 
 def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[Typed]]:
-    """``head`` without typed contents, and those of each description in it; not copied.
+    """Return `head` without typed contents, and the typed contents of each description in it,
+    without copying them.
 
-    Raises Malformed, and TOO_LARGE by Rule 2.
+    Raises MalformedMessageError, and TOO_LARGE for a head over `MAX_HEAD_BYTES`.
     """
-    spent = allowance(MOST_FIELDS, limits)
+    fields_left = allowance(MOST_FIELDS, limits)
     view = memoryview(head)
     runs: list[Buffer] = []
     typed: list[Typed] = []
@@ -63,8 +67,8 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[Typed]]:
         if field.wire_type != DELIMITED:
             continue
         if field.number == _TENSORS:
-            contents, rest = _part(len(typed), view[field.value : field.end], limits, spent)
-            typed.append(Typed(contents, spent))
+            contents, rest = _part(len(typed), view[field.value : field.end], limits, fields_left)
+            typed.append(Typed(contents, fields_left))
             if contents:
                 runs += (
                     view[kept : field.start],
@@ -73,7 +77,7 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[Typed]]:
                 )
                 kept = field.end
         elif field.number == _REQUESTED:
-            for _ in counted(view[field.value : field.end], spent):
+            for _ in counted(view[field.value : field.end], fields_left):
                 pass
     size = len(head) - sum(len(piece) for each in typed for piece in each.pieces)
     if size > MOST_HEAD:
@@ -90,7 +94,8 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[Typed]]:
 def _part(
     index: int, description: memoryview, limits: Limits, spent: Allowance
 ) -> tuple[list[memoryview], list[memoryview]]:
-    """The pieces of the typed contents of tensor ``index``, and what is left of it."""
+    """Return the pieces of the typed contents of tensor `index`, and the rest of its
+    description."""
     contents: list[memoryview] = []
     rest: list[memoryview] = []
     kept = shape = 0

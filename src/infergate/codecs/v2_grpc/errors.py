@@ -28,17 +28,17 @@ CODES: Final[dict[Kind, int]] = {
     Kind.CANCELLED: 1,  # CANCELLED
     Kind.INTERNAL: 13,  # INTERNAL
 }
-"""What a client is told. Every kind has its row; a test walks them."""
+"""The status code for each kind of error. A test checks that every kind has an entry."""
 _RESOURCE_EXHAUSTED: Final = 8
-"""What it is told where the memory budget is spent."""
+"""The code when the memory budget is spent."""
 
-# grpc-message is percent-encoded into a header, at worst three bytes for one, and clients turn
-# metadata over 8 KiB away.
+# grpc-message is percent-encoded, which can triple its size; clients reject metadata over 8 KiB.
 _DETAILS_BYTES: Final = 2000
 
 
 def build_error(error: GatewayError) -> RpcResponse:
-    """``error`` as a status; ``retry_after`` as trailing metadata, whole seconds rounded up."""
+    """Return `error` as a status, with ``retry_after`` as trailing metadata in whole seconds,
+    rounded up."""
     details = error.public.encode("utf-8", "replace")
     if len(details) > _DETAILS_BYTES:
         details = details[:_DETAILS_BYTES] + b"..."

@@ -1,13 +1,13 @@
-"""Heads of messages, and a bounded memory of what is known of them.
+"""Message heads, and a bounded cache for them.
 
-*Strategy.* The head of a ModelInferRequest or ModelInferResponse is all of it but the id and the
-raw entries: names, datatypes, shapes, parameters. Clients send the same head over and over. So a
-message is taken apart in one pass, and what reading a head found out, which is dear, is looked up.
+The head of a ModelInferRequest or ModelInferResponse is all of it but the id and the raw entries:
+names, datatypes, shapes and parameters. Clients send the same head over and over. A message is
+therefore split in one pass, and the costly result of parsing its head is looked up.
 
-*Rule 1.* Only messages spelt as every client spells them are taken apart; all others, good or bad,
-are for the full check. It alone says what is wrong.
-*Rule 2.* The memory has a limit by weight, which is over the bytes it takes (a test measures them),
-whatever clients send. Forgetting costs as much as remembering did.
+- Only messages encoded the way every client encodes them are split. All others, valid or not, are
+  left to the full check, which alone reports errors.
+- The cache is limited by weight, which is an upper bound of its memory (a test measures it),
+  whatever clients send. Evicting an entry costs no more than inserting it.
 """
 
 from __future__ import annotations
@@ -21,30 +21,32 @@ from infergate.core.tensor import Buffer
 T = TypeVar("T")
 
 LONGEST: Final = 2 * KIB
-"""Bytes of a head that may be remembered."""
+"""The longest head that is cached, in bytes."""
 _STEPS: Final = range(LONGEST + 2)
-"""One for each field of a message that is taken apart: a head of ``LONGEST`` has no more than half
-as many, and describes no more raw entries; one is the id, and the last step finds the end."""
+"""One step per field of a message that is split. A head of `LONGEST` bytes has at most half as many
+fields, and describes at most half as many raw entries; one more is the id, and the last step finds
+the end."""
 _HEAD_TAGS: Final = frozenset((number << 3 | 2) for number in (1, 2, 4, 5, 6, 7))
 _ID_TAG: Final = 3 << 3 | 2
 _LAST_SHIFT: Final = 28
-"""Of the 7 bits of a length's last byte."""
+"""The shift of the 7 bits in a length's last byte."""
 
 HEAVIEST: Final = MIB
-"""Of a generation, by weight. Entries weigh more than the bytes they take."""
+"""The weight of a generation. Entries weigh more than the bytes they take."""
 _MOST_SEEN: Final = 4096
 _ENTRY_WEIGHT: Final = KIB
 _BYTE_WEIGHT: Final = 24
-"""What two bytes of a head may become: an entry of a dictionary."""
+"""Two bytes of a head may become a dictionary entry."""
 
 
 Entry = tuple[int, int, int]
-"""Where one raw entry lies: its field's start, its value's, and the end of both."""
+"""The position of a raw entry: the start of its field, the start of its value, and the end of
+both."""
 
 
 class Apart(NamedTuple):
-    """A message taken apart: ``head`` is what is not the id or a raw entry, ``fields`` how many;
-    ``own`` the whole field of the ``id``, which is text; ``raw`` where the raw entries lie."""
+    """A split message. `head` excludes the id and the raw entries, `fields` is its number of
+    fields; `own` is the whole field of the `id`; `raw` has the positions of the raw entries."""
 
     head: bytes
     fields: int
@@ -53,24 +55,26 @@ class Apart(NamedTuple):
     raw: Sequence[Entry]
 
     def entries(self, data: Buffer) -> list[memoryview]:
-        """The fields of the raw entries in ``data``, not copied."""
+        """Return the fields of the raw entries in `data`, without copying."""
         view = memoryview(data)
         return [view[start:end] for start, _, end in self.raw]
 
 
-def take_apart(  # noqa: C901, PLR0912 - one loop: a call a field would double its cost
+def take_apart(  # noqa: C901, PLR0912 - calls per field would double the cost
     data: Buffer, raw_number: int
 ) -> Apart | None:
-    """``data`` taken apart at its id and its raw entries; None where that is not for here (Rule
-    1): a field or a tag that no client writes, an id twice, a long head or id, a message cut short.
+    """Split `data` at its id and raw entries. Return None if the full check has to do it: for a
+    field or a tag that no client writes, a second id, a long head or id, or a truncated message.
 
-    It runs before the access check, so no more is walked than a head of ``LONGEST`` describes."""
+    This runs before the access check, so no more fields are read than a head of `LONGEST` bytes
+    describes.
+    """
     raw_tag = raw_number << 3 | 2
-    own: Buffer = b""
-    text = ""
+    id_field: Buffer = b""
+    id_text = ""
     raw: list[Entry] = []
-    runs: list[Buffer] = []
-    position = kept = count = size = 0
+    head_parts: list[Buffer] = []
+    position = head_start = fields = size = 0
     end = len(data)
     try:
         for _ in _STEPS:
@@ -95,34 +99,34 @@ def take_apart(  # noqa: C901, PLR0912 - one loop: a call a field would double i
             if tag == raw_tag:
                 raw.append((start, value, position))
             elif tag == _ID_TAG:
-                if own or position > end or length > LONGEST:
+                if id_field or position > end or length > LONGEST:
                     return None
-                own, text = data[start:position], str(data[value:position], "utf-8")
+                id_field, id_text = data[start:position], str(data[value:position], "utf-8")
             elif tag in _HEAD_TAGS:
-                count += 1
+                fields += 1
                 continue
             else:
                 return None
-            if start > kept:
-                size += start - kept
+            if start > head_start:
+                size += start - head_start
                 if size > LONGEST:
                     return None
-                runs.append(data[kept:start])
-            kept = position
+                head_parts.append(data[head_start:start])
+            head_start = position
         else:
             return None
     except (IndexError, UnicodeDecodeError):
         return None
-    if position != end or size + end - kept > LONGEST:
+    if position != end or size + end - head_start > LONGEST:
         return None
-    if kept < end:
-        runs.append(data[kept:end])
-    return Apart(b"".join(runs), count, text, own, raw)
+    if head_start < end:
+        head_parts.append(data[head_start:end])
+    return Apart(b"".join(head_parts), fields, id_text, id_field, raw)
 
 
 class Heads(Generic[T]):
-    """What is known of heads, the latest used of them: in two generations, the elder of which is
-    forgotten whole when the younger is full."""
+    """A cache of the most recently used heads, in two generations: when the younger one is full,
+    the elder one is dropped."""
 
     __slots__ = ("_elder", "_seen", "_weight", "_younger")
 
@@ -133,27 +137,27 @@ class Heads(Generic[T]):
         self._seen: set[int] = set()
 
     def comes_again(self, head: bytes) -> bool:
-        """Whether ``head`` came before, lately: else it is not worth learning. Some clients put
-        something new into each."""
-        mark = hash(head)
-        if mark in self._seen:
+        """Return whether `head` came before, lately. A head that comes once is not worth caching;
+        some clients put something new into each."""
+        digest = hash(head)
+        if digest in self._seen:
             return True
         if len(self._seen) >= _MOST_SEEN:
             self._seen.clear()
-        self._seen.add(mark)
+        self._seen.add(digest)
         return False
 
     def get(self, head: bytes) -> T | None:
-        """What is known of ``head``."""
-        known = self._younger.get(head)
-        if known is None:
-            known = self._elder.get(head)
-            if known is not None:
-                self.keep(head, known)
-        return known
+        """Return the entry for `head`, or None."""
+        entry = self._younger.get(head)
+        if entry is None:
+            entry = self._elder.get(head)
+            if entry is not None:
+                self.keep(head, entry)
+        return entry
 
     def keep(self, head: bytes, known: T) -> None:
-        """Remember what is ``known`` of ``head``, which is no longer than ``LONGEST``."""
+        """Cache the entry `known` for `head`, which is no longer than `LONGEST`."""
         weight = _ENTRY_WEIGHT + _BYTE_WEIGHT * len(head)
         self._weight += weight
         if self._weight > HEAVIEST:

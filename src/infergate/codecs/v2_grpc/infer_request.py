@@ -1,9 +1,9 @@
-"""ModelInferRequest ⇄ InferRequest, and the same checks for a request that is only forwarded.
+"""ModelInferRequest ⇄ InferRequest, and the same checks for a request that passes through.
 
-*Rule 1.* Raw or typed contents, never both. An empty ``contents`` message beside raw contents,
-which MLServer's converter emits and Triton refuses, is dropped.
-*Rule 2.* Every input has its data and the data fits the shape: a short or overlong tensor reaches
-no server (old Tritons die of it).
+- Contents are raw or typed, never both. An empty `contents` message beside raw contents, which
+  MLServer's converter emits and Triton refuses, is dropped.
+- Every input has data that fits its shape: a short or overlong tensor never reaches a server (old
+  versions of Triton crash on it).
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ _OWN_PARAMETERS: Final = 4
 _PARAMETERS: Final = 2
 """InferRequestedOutputTensor.parameters"""
 _KEY: Final = 1
-"""Of an entry of a map."""
+"""The key of a map entry."""
 _CLASSIFICATION: Final = PARAMETER.encode()
 _SEQUENCE: Final = SEQUENCE.encode()
 _SHORT: Final = 16 * KIB
-"""Bytes of a message that are searched faster than its fields are found."""
+"""Messages up to this size are searched faster than their fields are found."""
 
 
 @record
 class Checked:
-    """A request that passed, and its parts: the protobuf ``head``, the ``raw`` entries, and what
-    there was of typed contents."""
+    """A validated request and its parts: the protobuf `head`, the `raw` entries, and the typed
+    contents, if any."""
 
     request: InferRequest
     head: Any
@@ -75,15 +75,16 @@ class Checked:
 
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> Checked:
-    """The inference asked for by ``message``. Raises BAD_REQUEST, UNSUPPORTED or TOO_LARGE."""
+    """Parse and validate the inference request in `message`. Raises BAD_REQUEST, UNSUPPORTED and
+    TOO_LARGE."""
     try:
         rest, raw = split(joined(message), RAW, most_fields(limits))
         described, typed = cut_contents(rest, limits)
         head = ModelInferRequest.FromString(described)
         return Checked(_read(head, raw, typed, limits), head, raw, typed)
     except Malformed as error:
-        told = f"the ModelInferRequest cannot be read: {error}"
-        raise bad_request(told, limit=error.limit) from None
+        public = f"the ModelInferRequest cannot be read: {error}"
+        raise bad_request(public, limit=error.limit) from None
     except DecodeError:
         raise bad_request(f"the ModelInferRequest cannot be read: {UNDECODABLE}") from None
 
@@ -125,7 +126,7 @@ def _output(output: Any) -> RequestedOutput:
 def _datas(
     inputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence[Typed]
 ) -> Sequence[Buffer | Typed | Place]:
-    """The data of each input. There is no raw entry for those in shared memory."""
+    """Return the data of each input. Inputs in shared memory have no raw entry."""
     datas: list[Buffer | Typed | Place] = list(typed)
     local: list[int] = []
     for index, message in enumerate(inputs):
@@ -150,15 +151,15 @@ def _check_names(what: str, names: Sequence[str], limits: Limits) -> None:
         raise bad_request(
             f"there are {len(names)} {what}s, the limit is {limits.tensors}", limit="tensors"
         )
-    seen: set[str] = set()
+    known_names: set[str] = set()
     for index, name in enumerate(names):
         if not name:
             raise bad_request(f"{what} {index} has no name")
-        if name in seen:
+        if name in known_names:
             raise bad_request(f"{what} '{name}' is given twice")
         if problem := tensor_name_problem(name):
             raise bad_request(f"the name of {what} {index} {problem}")
-        seen.add(name)
+        known_names.add(name)
 
 
 def _check_raw(inputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence[Typed]) -> None:
@@ -179,20 +180,23 @@ def _check_raw(inputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence
 
 
 def shield_request(message: Sequence[Buffer], checked: Checked) -> tuple[Sequence[Buffer], bool]:
-    """``message``, which was ``checked``; the same object but for Rule 1. And whether a tensor is
-    in shared memory."""
-    asked = checked.request
-    shared = any(each.place for each in asked.inputs) or any(each.place for each in asked.outputs)
+    """Return the validated `message`, and whether a tensor is in shared memory. The message is the
+    same object unless empty typed contents had to be dropped."""
+    request = checked.request
+    uses_shared_memory = any(tensor.place for tensor in request.inputs) or any(
+        tensor.place for tensor in request.outputs
+    )
     if not checked.raw or not any(typed.pieces for typed in checked.typed):
-        return message, shared
+        return message, uses_shared_memory
     parts: list[Buffer] = [checked.head.SerializeToString(deterministic=True)]
     for entry in checked.raw:
         parts += (prefix(RAW, len(entry)), entry)
-    return parts, shared
+    return parts, uses_shared_memory
 
 
 def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
-    """The sequence that ``message`` belongs to; looks at its parameters alone. Raises Malformed."""
+    """Return the sequence id of `message`, read from its parameters alone. Raises
+    MalformedMessageError."""
     if len(message) <= _SHORT and _SEQUENCE not in bytes(message):
         return None
     view = memoryview(message)
@@ -208,8 +212,8 @@ def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
 
 
 def asks_for_classes(message: Buffer) -> bool:
-    """Whether an output is to be classified; looks at the descriptions of outputs alone. Raises
-    Malformed."""
+    """Return whether classes are requested for an output, read from the requested outputs alone.
+    Raises MalformedMessageError."""
     if len(message) <= _SHORT and _CLASSIFICATION not in bytes(message):
         return False
     view = memoryview(message)
@@ -222,8 +226,8 @@ def asks_for_classes(message: Buffer) -> bool:
 
 
 def _is_classified(output: memoryview, allowance: Allowance) -> bool:
-    """Whether an InferRequestedOutputTensor has the parameter: an entry of a map, whose key is the
-    last of those that it has."""
+    """Return whether an InferRequestedOutputTensor has the classification parameter. A map entry's
+    key is the last key field in it."""
     if _CLASSIFICATION not in bytes(output):
         return False
     for field in counted(output, allowance):
@@ -239,7 +243,8 @@ def _is_classified(output: memoryview, allowance: Allowance) -> bool:
 
 
 def write_request(request: InferRequest) -> Sequence[Buffer]:
-    """``request`` with raw contents. Raises ValueError for what protobuf cannot hold."""
+    """Build the message parts of `request` with raw contents. Raises ValueError for values that
+    protobuf cannot hold."""
     head = plain_head(request, request.inputs, request.outputs)
     if head is not None:
         return raw_parts(head, RAW, request.inputs)

@@ -1,10 +1,11 @@
 """ModelInferResponse ⇄ InferResponse.
 
-*Rule 1.* Clients are given raw contents, as Triton does: tritonclient's ``as_numpy`` reads no
-typed contents but BYTES. Typed contents are an option of the listener.
-*Rule 2.* From backends both are taken, and a mixture: KServe answers typed, MLServer as it was
-asked, Triton raw with one entry an output.
-*Rule 3.* What does not fit is BACKEND_GARBAGE naming the tensor, never passed on.
+- Clients get raw contents, as from Triton: tritonclient's ``as_numpy`` reads no typed contents but
+  BYTES. Typed contents are an option of the listener.
+- From backends both forms are accepted, also mixed: KServe responds typed, MLServer in the form of
+  the request, Triton raw with one entry per output.
+- Data that does not fit its description is BACKEND_GARBAGE, with the tensor's name, and is never
+  passed on.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ RAW: Final = 6
 def read_response(
     message: Sequence[Buffer], limits: Limits, asked: InferRequest | None = None
 ) -> InferResponse:
-    """The answer in a backend's ``message``, in which outputs that were ``asked`` for in shared
-    memory have no data. Raises BACKEND_GARBAGE."""
+    """Parse the response in a backend's `message`. Outputs that `asked` wants in shared memory have
+    no data. Raises BACKEND_GARBAGE."""
     try:
         rest, raw = split(joined(message), RAW, most_fields(limits))
         described, typed = cut_contents(rest, limits)
         head = ModelInferResponse.FromString(described)
-        places = {output.name: output.place for output in asked.outputs} if asked else {}
-        outputs = read_tensors(_described(head.outputs, raw, typed, places), limits)
+        regions = {output.name: output.place for output in asked.outputs} if asked else {}
+        outputs = read_tensors(_described(head.outputs, raw, typed, regions), limits)
     except (Malformed, DecodeError) as error:
         raise garbage("the backend's ModelInferResponse cannot be read", str(error)) from None
     except GatewayError as error:
@@ -70,29 +71,34 @@ def _described(
     typed: Sequence[Typed],
     places: Mapping[str, Place | None],
 ) -> Iterator[Described]:
-    """In a mixture the raw entries belong, in order, to the outputs without typed contents; where
-    there is one entry an output, an output's own entry comes first if it holds anything."""
+    """Pair each output with its contents. In mixed messages, the raw entries belong, in order, to
+    the outputs without typed contents. If there is one entry per output, an output's own entry
+    takes precedence unless it is empty."""
     if len(raw) == len(outputs):
         contents: list[Buffer | Typed] = [
-            entry if len(entry) or not own.hold_elements() else own
-            for entry, own in zip(raw, typed, strict=True)
+            entry if len(entry) or not typed_contents.hold_elements() else typed_contents
+            for entry, typed_contents in zip(raw, typed, strict=True)
         ]
     else:
         contents = list(typed)
-        untyped = [index for index, own in enumerate(typed) if not own.hold_elements()]
+        untyped = [
+            index
+            for index, typed_contents in enumerate(typed)
+            if not typed_contents.hold_elements()
+        ]
         if len(raw) not in (0, len(untyped)):
             raise garbage(f"{len(raw)} raw_output_contents for {len(outputs)} outputs")
         for index, entry in zip(untyped, raw, strict=False):
             contents[index] = entry
-    for message, each in zip(outputs, contents, strict=True):
+    for message, content in zip(outputs, contents, strict=True):
         datatype = read_datatype(message.name, message.datatype.upper())
-        place = places.get(message.name)
-        if place is None:
-            yield message, datatype, each
-        elif each.hold_elements() if isinstance(each, Typed) else len(each):
+        region = places.get(message.name)
+        if region is None:
+            yield message, datatype, content
+        elif content.hold_elements() if isinstance(content, Typed) else len(content):
             raise garbage(f"output '{message.name}' has data and was to be in shared memory")
         else:
-            yield message, datatype, written_place(place, datatype, message.shape)
+            yield message, datatype, written_place(region, datatype, message.shape)
 
 
 def _head(response: InferResponse) -> Any:
@@ -107,7 +113,8 @@ def _head(response: InferResponse) -> Any:
 
 
 def write_raw(response: InferResponse) -> Sequence[Buffer]:
-    """``response`` with raw contents. Raises ValueError for what protobuf cannot hold."""
+    """Build `response` with raw contents. Raises ValueError for values that protobuf cannot
+    hold."""
     head = plain_head(response, response.outputs)
     if head is None:
         head = _head(response).SerializeToString(deterministic=True)
@@ -115,8 +122,8 @@ def write_raw(response: InferResponse) -> Sequence[Buffer]:
 
 
 def write_typed_where_possible(response: InferResponse) -> Sequence[Buffer]:
-    """``response`` with typed contents, or raw as a whole where an output is FP16 or BF16: the
-    two must not be mixed in one message."""
+    """Build `response` with typed contents; all raw if any output is FP16 or BF16, because the two
+    forms must not be mixed in one message."""
     if not can_be_typed(response.outputs):
         return write_raw(response)
     head = _head(response)

@@ -1,8 +1,8 @@
-"""What is known of the heads of inferences and of their answers: the full check, remembered.
+"""Caches of validated heads, for requests and for responses.
 
-*Rule 1.* What is found by a known head is what the full check would find. Whatever does not fit is
-left to that check, to say what is wrong.
-*Rule 2.* Heads that hold a tensor's elements or its place in shared memory are not remembered.
+A result from a cached head equals that of the full check. A message that does not fit its cached
+head goes to the full check, which reports the error. Heads with typed elements or regions in shared
+memory are not cached.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NAMES: Final = frozenset({_MODEL, _VERSION})
 
 
 class Names:
-    """The names in a head, and that head under the names that it was last given instead."""
+    """Model and version of a head, and the head with the names that last replaced them."""
 
     __slots__ = ("_head", "_latest", "_told", "model", "version")
 
@@ -48,30 +48,30 @@ class Names:
         self._latest = b""
 
     def renamed(self, model: str, version: str) -> bytes:
-        """The head naming ``model`` and ``version``."""
+        """Return the head with `model` and `version`."""
         if self._told != (model, version) or not self._latest:
-            told = (
+            names = (
                 string_field(_MODEL, model),
                 string_field(_VERSION, version) if version else b"",
             )
-            self._latest = b"".join((*told, *without(self._head, _NAMES, MOST_FIELDS)))
+            self._latest = b"".join((*names, *without(self._head, _NAMES, MOST_FIELDS)))
             self._told = (model, version)
         return self._latest
 
 
 class Tensors:
-    """The tensors that a head describes, and what their raw entries must be."""
+    """The tensors described by a head, and the sizes their raw entries must have."""
 
     __slots__ = ("_described", "_sizes")
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._described: Final = tuple(replace(each, data=b"") for each in tensors)
+        self._described: Final = tuple(replace(tensor, data=b"") for tensor in tensors)
         self._sizes: Final = [
-            None if each.datatype is Datatype.BYTES else len(each.data) for each in tensors
+            None if tensor.datatype is Datatype.BYTES else len(tensor.data) for tensor in tensors
         ]
 
     def fit(self, raw: Sequence[Entry], data: Buffer) -> bool:
-        """Whether the ``raw`` entries of ``data`` hold exactly what the shapes announce."""
+        """Return whether the `raw` entries of `data` hold exactly what the shapes announce."""
         if len(raw) != len(self._sizes):
             return False
         for index, size in enumerate(self._sizes):
@@ -91,32 +91,36 @@ class Tensors:
         return True
 
     def read(self, raw: Sequence[Entry], data: Buffer) -> tuple[Tensor, ...]:
-        """The tensors whose elements are the ``raw`` entries of ``data``, which fit."""
+        """Return the tensors with the `raw` entries of `data` as their elements; `fit` must have
+        been true."""
         view = memoryview(data)
         tensors: list[Tensor] = []
-        for each, (_, value, end) in zip(self._described, raw, strict=True):
+        for tensor, (_, value, end) in zip(self._described, raw, strict=True):
             elements = view[value:end]
-            tensors.append(Tensor(each.name, each.datatype, each.shape, elements, each.parameters))
+            tensors.append(
+                Tensor(tensor.name, tensor.datatype, tensor.shape, elements, tensor.parameters)
+            )
         return tuple(tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """What is known of the head of a request. It is good within ``limits``."""
+    """A cached request head. It is valid under `limits`."""
 
     peek: Peek
     names: Names
     request: InferRequest
-    """Without its id; its inputs without data."""
+    """The request without id and input data."""
     tensors: Tensors
     classes: bool
-    """Whether an output is to be classified."""
+    """Whether classes are requested for an output."""
     sequence: SequenceId | None
     limits: Limits
 
 
 class Asked(NamedTuple):
-    """A request's ``message``, joined to ``data`` and taken apart; ``head`` if that is known."""
+    """A request split into head and raw entries: `message` joined to `data`, and its cached `head`,
+    if any."""
 
     message: Sequence[Buffer]
     data: Buffer
@@ -124,26 +128,26 @@ class Asked(NamedTuple):
     head: RequestHead | None
 
     def passes(self, limits: Limits) -> RequestHead | None:
-        """The head, if the whole message would pass the full check."""
+        """Return the head if the whole message would pass the full check."""
         head = self.head
         if head is None or head.limits is not limits:
             return None
         return head if head.tensors.fit(self.apart.raw, self.data) else None
 
     def read(self, head: RequestHead) -> InferRequest:
-        """The inference, of which ``head`` passes."""
-        known = head.request
+        """Return the inference; `head` is what `passes` returned."""
+        request = head.request
         return InferRequest(
-            known.model,
-            known.version,
+            request.model,
+            request.version,
             self.apart.id,
-            known.parameters,
+            request.parameters,
             head.tensors.read(self.apart.raw, self.data),
-            known.outputs,
+            request.outputs,
         )
 
     def renamed(self, names: Names, model: str, version: str) -> Sequence[Buffer]:
-        """The message, whose head has ``names``, naming ``model`` and ``version``."""
+        """Return the message, whose head has `names`, with `model` and `version`."""
         if names.model == model and names.version == version:
             return self.message
         return [names.renamed(model, version), self.apart.own, *self.apart.entries(self.data)]
@@ -156,7 +160,7 @@ class Requests:
         self._heads: Final[Heads[RequestHead]] = Heads()
 
     def find(self, wire: RpcRequest) -> Asked | None:
-        """``wire``, an inference, taken apart, once; None where that is not for here."""
+        """Split `wire`, an inference, at most once; return None if the fast path does not apply."""
         found = wire.found
         if type(found) is Asked and found.message is wire.message:
             return found
@@ -168,20 +172,20 @@ class Requests:
         return asked
 
     def keep(self, asked: Asked | None, checked: Checked, limits: Limits) -> None:
-        """Remember the head of ``asked``, which was ``checked``."""
+        """Cache the head of `asked`, which passed the full check as `checked`."""
         request = checked.request
         if (
             asked is None
             or any(typed.pieces for typed in checked.typed)
-            or any(each.place for each in request.inputs)
-            or any(each.place for each in request.outputs)
+            or any(tensor.place for tensor in request.inputs)
+            or any(tensor.place for tensor in request.outputs)
             or asked.apart.fields + len(request.inputs) + 1 > most_fields(limits)
             or not self._heads.comes_again(asked.apart.head)
         ):
             return
         head = asked.apart.head
         tensors = Tensors(request.inputs)
-        known = RequestHead(
+        entry = RequestHead(
             Peek(InferRequest, request.model, request.version),
             Names(head, request.model, request.version),
             replace(request, id="", inputs=()),
@@ -190,27 +194,27 @@ class Requests:
             read_sequence(head, limits),
             limits,
         )
-        self._heads.keep(head, known)
+        self._heads.keep(head, entry)
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """What is known of the head of an answer. It is good within ``limits``."""
+    """A cached response head. It is valid under `limits`."""
 
     response: InferResponse
-    """Without its id; its outputs without data."""
+    """The response without id and output data."""
     tensors: Tensors
     limits: Limits
 
 
 class Responses:
-    """The heads of answers that passed the full check."""
+    """The heads of responses that passed the full check."""
 
     def __init__(self) -> None:
         self._heads: Final[Heads[ResponseHead]] = Heads()
 
     def read(self, message: Sequence[Buffer], limits: Limits, asked: InferRequest) -> InferResponse:
-        """What ``read_response`` finds in ``message``, the answer to ``asked``."""
+        """Return what `read_response` returns for `message`, the response to `asked`."""
         data = joined(message)
         apart = take_apart(data, RAW_OUTPUTS)
         if apart is None or (asked.outputs and any(output.place for output in asked.outputs)):
@@ -241,16 +245,16 @@ class Responses:
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What is known of the head of an answer that only goes on."""
+    """A cached head of a response that passes through."""
 
     names: Names
     outputs: bool
-    """Whether it describes any."""
+    """Whether it describes any outputs."""
 
 
 class Told(NamedTuple):
-    """The ``message`` of an answer that only goes on, joined to ``data`` and taken apart, and what
-    is known of its head."""
+    """A response that passes through: its `message` joined to `data` and split, and its cached
+    head."""
 
     message: Sequence[Buffer]
     data: Buffer
@@ -258,27 +262,28 @@ class Told(NamedTuple):
     head: AnswerHead
 
     def renamed(self, model: str, version: str, number: str) -> Sequence[Buffer]:
-        """The message naming ``model`` and ``version`` (empty: as it does), with this id."""
+        """Return the message with `model` and `version` (empty: unchanged), and with the id
+        `number`."""
         names, apart = self.head.names, self.apart
         model, version = model or names.model, version or names.version
-        same = names.model == model and names.version == version
-        if same and apart.id == number:
+        is_same_model = names.model == model and names.version == version
+        if is_same_model and apart.id == number:
             return self.message
         return [
-            apart.head if same else names.renamed(model, version),
+            apart.head if is_same_model else names.renamed(model, version),
             string_field(_ID, number) if number else b"",
             *apart.entries(self.data),
         ]
 
 
 class Answers:
-    """The heads of answers whose names could be read."""
+    """The heads of responses that pass through."""
 
     def __init__(self) -> None:
         self._heads: Final[Heads[AnswerHead]] = Heads()
 
     def find(self, message: Sequence[Buffer], limits: Limits) -> Told | None:
-        """``message`` taken apart, and its head; None where that is not for here, and where its
+        """Split `message` and return it with its head; None if the fast path does not apply or
         elements may be typed."""
         data = joined(message)
         apart = take_apart(data, RAW_OUTPUTS)

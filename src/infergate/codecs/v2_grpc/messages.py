@@ -1,4 +1,4 @@
-"""The message classes of package ``inference``, from the private pool."""
+"""The message classes of package ``inference``, from the gateway's private descriptor pool."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Health, metadata and index messages ⇄ canonical answers.
+"""Health, metadata and index messages ⇄ canonical responses.
 
-ModelMetadataResponse's field 6 holds text (``properties``, Open Inference Protocol) or an
-InferParameter (``parameters``, MLServer and Seldon) under each key. *Rule.* A value that reads as
-printable text is a property. Any other value is a parameter if it is exactly one InferParameter
-(each of MLServer's three kinds begins with a control character), else text with control characters.
+Field 6 of ModelMetadataResponse maps keys to text (``properties``, Open Inference Protocol) or to
+an InferParameter (``parameters``, MLServer and Seldon). A value that is printable text is a
+property. Any other value is a parameter if it is exactly one InferParameter (each of MLServer's
+three kinds starts with a control character), otherwise text with control characters.
 """
 
 from __future__ import annotations
@@ -41,29 +41,31 @@ from infergate.core.messages import (
 
 
 def read_server_metadata(message: Any) -> ServerMetadata:
-    """A ServerMetadataResponse."""
+    """Read a ServerMetadataResponse."""
     return ServerMetadata(message.name, message.version, tuple(message.extensions))
 
 
 def write_server_metadata(answer: ServerMetadata) -> Any:
-    """The inverse."""
+    """Build a ServerMetadataResponse."""
     return ServerMetadataResponse(
         name=answer.name, version=answer.version, extensions=answer.extensions
     )
 
 
 def read_model_index(message: Any) -> ModelIndex:
-    """A RepositoryIndexResponse."""
+    """Read a RepositoryIndexResponse."""
     return ModelIndex(
         tuple(
-            ModelIndexEntry(m.name, m.version, m.state.removeprefix("State."), m.reason)  # MLServer
-            for m in message.models
+            ModelIndexEntry(
+                model.name, model.version, model.state.removeprefix("State."), model.reason
+            )  # MLServer
+            for model in message.models
         )
     )
 
 
 def write_model_index(answer: ModelIndex) -> Any:
-    """The inverse."""
+    """Build a RepositoryIndexResponse."""
     message = RepositoryIndexResponse()
     for entry in answer.models:
         message.models.add(
@@ -73,38 +75,39 @@ def write_model_index(answer: ModelIndex) -> Any:
 
 
 def read_model_config(message: Any) -> ModelConfig:
-    """A ModelConfigResponse. Raises Malformed."""
+    """Read a ModelConfigResponse. Raises MalformedMessageError."""
     config = message.config
     return ModelConfig(config.name, told(config), config.SerializeToString(deterministic=True))
 
 
 def write_model_config(answer: ModelConfig) -> Any:
-    """The inverse: the message that a server sent, in which only names may be others; else what
-    the settings tell. ValueError for settings that do not fit the message."""
+    """Build a ModelConfigResponse: the message sent by a server, if there is one, with the current
+    names; otherwise from the settings. Raises ValueError for settings that do not fit the
+    message."""
     config = written(ModelConfigMessage, answer.settings)
     if answer.message:
-        names = [[each.name for each in side] for side in (config.input, config.output)]
+        names = [[tensor.name for tensor in tensors] for tensors in (config.input, config.output)]
         config = ModelConfigMessage.FromString(answer.message)
-        for side, renamed in zip((config.input, config.output), names, strict=True):
-            for each, name in zip(side, renamed, strict=False):
-                each.name = name
+        for tensors, renamed in zip((config.input, config.output), names, strict=True):
+            for tensor, name in zip(tensors, renamed, strict=False):
+                tensor.name = name
     config.name = answer.name
     return ModelConfigResponse(config=config)
 
 
 def read_statistics(message: Any) -> ModelStatistics:
-    """A ModelStatisticsResponse. Raises Malformed."""
+    """Read a ModelStatisticsResponse. Raises MalformedMessageError."""
     allowance = Allowance(MAX_VALUES)
-    return ModelStatistics(tuple([told(each, allowance) for each in message.model_stats]))
+    return ModelStatistics(tuple([told(model, allowance) for model in message.model_stats]))
 
 
 def write_statistics(answer: ModelStatistics) -> Any:
-    """The inverse. ValueError for figures that do not fit the message."""
+    """Build a ModelStatisticsResponse. Raises ValueError for values that do not fit the message."""
     return written(ModelStatisticsResponse, {"model_stats": list(answer.models)})
 
 
 def read_model_metadata(message: Any) -> ModelMetadata:
-    """A ModelMetadataResponse of any of the servers."""
+    """Read a ModelMetadataResponse of any server."""
     parameters: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     for entry in message.parameters:
@@ -139,7 +142,7 @@ def _text(value: bytes) -> str | None:
 
 
 def _parameter(value: bytes) -> Any:
-    """The value of an InferParameter, None if ``value`` is not exactly one."""
+    """Return the value of an InferParameter, or None if `value` is not exactly one."""
     try:
         message = InferParameter.FromString(value)
     except DecodeError:
@@ -152,13 +155,15 @@ def _parameter(value: bytes) -> Any:
 
 def _read_tensors(messages: Any) -> tuple[TensorMetadata, ...]:
     return tuple(
-        TensorMetadata(m.name, m.datatype, tuple(m.shape), read_parameters(m.parameters))
-        for m in messages
+        TensorMetadata(
+            tensor.name, tensor.datatype, tuple(tensor.shape), read_parameters(tensor.parameters)
+        )
+        for tensor in messages
     )
 
 
 def write_model_metadata(answer: ModelMetadata) -> Any:
-    """The inverse; ValueError for a dimension beyond int64."""
+    """Build a ModelMetadataResponse. Raises ValueError for a dimension beyond int64."""
     message = ModelMetadataResponse(
         name=answer.name, versions=answer.versions, platform=answer.platform
     )

@@ -1,7 +1,7 @@
-"""The methods of the service: which operation each asks for, and its messages both ways.
+"""The methods of the service: the operation of each, and its messages in both directions.
 
-*Strategy.* One row a method. Inference has rows of its own kind: its messages are split by the
-scanner, all others go through the protobuf runtime whole.
+There is one row per method. Inference has no row, because its messages are split by the scanner;
+all others are parsed whole by the protobuf runtime.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from infergate.core.messages import (
 
 SERVICE: Final = "inference.GRPCInferenceService"
 HEALTH: Final = "/grpc.health.v1.Health/Check"
-"""What a server may have that has no ServerReady: an empty message asks for all of it."""
+"""The health check of servers without ServerReady; an empty message asks about the whole server."""
 _SERVING: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A method other than ModelInfer: readers and writers of its two messages."""
+    """A method other than inference: readers and writers of its two messages."""
 
     path: str
     operation: type[Operation]
@@ -75,15 +75,16 @@ class Method:
     read_response: Callable[[Any], Answer]
     write_response: Callable[[Any], Any]
     profiled: bool = False
-    """Whether ``write_request`` is given the server's profile as well."""
+    """Whether `write_request` also takes the server's profile."""
     reply: Callable[[Any], Any] = lambda _: None
-    """The response that a request asks for by its form; None: that of ``write_response``."""
+    """Returns the response message that a request's form calls for, or None for that of
+    `write_response`."""
     holds_files: bool = False
     """Whether a request may be as large as an inference."""
 
 
 def _read_index_request(message: Any) -> ModelIndexRequest:
-    if message.repository_name:  # as Triton answers: this names no repository that we know
+    if message.repository_name:  # Triton answers so for an unknown repository
         raise GatewayError(Kind.UNSUPPORTED, "repository_name is not supported")
     return ModelIndexRequest(ready_only=message.ready)
 
@@ -111,7 +112,7 @@ METHODS: Final = (
         operation=ServerReadyRequest,
         answer=Health,
         request=pb.ServerReadyRequest,
-        response=pb.HealthCheckResponse,  # whose SERVING is written as ``ready`` is; see HEALTH
+        response=pb.HealthCheckResponse,  # SERVING has the encoding of ``ready``; see HEALTH
         read_request=lambda _: ServerReadyRequest(),
         write_request=lambda _: pb.ServerReadyRequest(),
         read_response=lambda message: Health(message.status == _SERVING),
@@ -305,7 +306,7 @@ _CUDA: Final = (
         write_response=lambda _: pb.CudaSharedMemoryUnregisterResponse(),
     ),
 )
-"""The same operations as the last of METHODS, on memory on GPUs."""
+"""The shared memory operations of METHODS for memory on GPUs."""
 BY_PATH: Final = {method.path: method for method in (*METHODS, *_CUDA)}
 _BY_OPERATION: Final = {method.operation: method for method in METHODS}
 _CUDA_BY_OPERATION: Final = {method.operation: method for method in _CUDA}
@@ -319,6 +320,6 @@ OPERATIONS: Final[dict[str, type[Operation]]] = {
 
 
 def method_of(operation: Operation) -> Method | None:
-    """The method that asks for ``operation``, if it is one of these."""
-    known = _CUDA_BY_OPERATION if shared_memory.is_cuda(operation) else _BY_OPERATION
-    return known.get(type(operation))
+    """Return the method for `operation`, or None if there is none."""
+    methods = _CUDA_BY_OPERATION if shared_memory.is_cuda(operation) else _BY_OPERATION
+    return methods.get(type(operation))

@@ -1,7 +1,7 @@
-"""Parameters: InferParameter's five kinds ⇄ Python's bool, int, str and float.
+"""Parameters: the five kinds of InferParameter ⇄ Python's bool, int, str and float.
 
-Lists and objects, which JSON clients may send, travel as their JSON text in string_param; null and
-a parameter with no kind set are left out. MLServer and KServe know the first three kinds only.
+Lists and objects, which JSON clients may send, travel as JSON text in string_param; null and a
+parameter without a value are left out. MLServer and KServe know only the first three kinds.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ _UINT64: Final = range(2**64)
 
 
 def read_parameters(entries: Any) -> Parameters:
-    """A map<string, InferParameter> as Python values."""
+    """Return a map<string, InferParameter> as Python values."""
     if not entries:
         return NO_PARAMETERS
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, parameter in entries.items():
         kind = parameter.WhichOneof("parameter_choice")
         if kind is not None:
-            found[key] = getattr(parameter, kind)
-    return found
+            values[key] = getattr(parameter, kind)
+    return values
 
 
 def write_parameters(entries: Any, parameters: Parameters) -> None:
-    """Fill a map<string, InferParameter>. ValueError for an integer of more than 64 bits."""
+    """Fill a map<string, InferParameter>. Raises ValueError for an integer of more than 64 bits."""
     for key, value in parameters.items():
         if value is not None:
             write_parameter(entries[key], key, value)
 
 
 def write_parameter(message: Any, key: str, value: Any) -> None:
-    """Set one InferParameter to ``value``, which is not None."""
+    """Set one InferParameter to `value`, which is not None."""
     if isinstance(value, bool):
         message.bool_param = value
     elif isinstance(value, str):

@@ -1,10 +1,12 @@
-"""Heads of messages put together from parts that were written before.
+"""Message heads assembled from cached parts.
 
-*Why.* Requests and answers of one model differ in id and data, in little else: looking parts up
+Requests and responses of one model differ in id and data but in little else, and looking parts up
 costs a fraction of building a protobuf message (docs/decisions/0018).
-*Rule 1.* Each part is what the protobuf runtime writes of a message that holds nothing else, and
-they come in the order of their fields' numbers; so together they are what it writes of the whole.
-*Rule 2.* Only what is short is remembered: names come from clients.
+
+- Each part is what the protobuf runtime writes for a message that holds nothing else, and parts are
+  joined in the order of their field numbers; so together they equal what it writes for the whole
+  message.
+- Only short parts are cached, because names come from clients.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
 from infergate.core.tensor import Tensor
 
 _ID: Final = 3
-"""Of both messages, as are the numbers of the fields that the parts below are."""
+"""In both messages, as are the field numbers of the parts below."""
 LONGEST: Final = 128
-"""Characters of a name in a part that is remembered."""
+"""Characters of a name in a cached part."""
 _DEEPEST: Final = 16
-"""Dimensions of a shape in one."""
+"""Dimensions of a shape in a cached part."""
 MOST: Final = 512
-"""Parts of a kind that are remembered; all of them together take under 4 MB."""
+"""Cached parts of each kind; all of them together take under 4 MB."""
 
 
 def plain_head(
@@ -34,8 +36,9 @@ def plain_head(
     tensors: Sequence[Tensor],
     asked: Sequence[RequestedOutput] = (),
 ) -> bytes | None:
-    """All but the raw entries of ``message``, which holds ``tensors``; None where anything in it
-    has parameters or a place in shared memory. Raises ValueError for what protobuf cannot hold."""
+    """Return all of `message` but its raw entries; `tensors` are its tensors. Return None if
+    anything in it has parameters or is in shared memory. Raises ValueError for values that protobuf
+    cannot hold."""
     if message.parameters:
         return None
     model, version = message.model, message.version
@@ -56,8 +59,8 @@ def plain_head(
     for output in asked:
         if output.parameters or output.place is not None:
             return None
-        short = len(output.name) <= LONGEST
-        parts.append((_remembered_request if short else _request)(output.name))
+        is_short = len(output.name) <= LONGEST
+        parts.append((_remembered_request if is_short else _request)(output.name))
     return b"".join(parts)
 
 
@@ -67,7 +70,7 @@ def _names(model: str, version: str) -> bytes:
 
 
 def _description(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes:
-    """An input of a request, which is written as an output of an answer is."""
+    """Return an input of a request, which is encoded like an output of a response."""
     message = ModelInferRequest()
     message.inputs.add(name=name, datatype=datatype.value, shape=shape)
     part: bytes = message.SerializeToString()
@@ -75,7 +78,7 @@ def _description(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes
 
 
 def _request(name: str) -> bytes:
-    """An output that is asked for."""
+    """Return a requested output."""
     message = ModelInferRequest()
     message.outputs.add(name=name)
     part: bytes = message.SerializeToString()

@@ -1,8 +1,8 @@
 """Loading and unloading ⇄ canonical operations.
 
-*Rule.* KServe's messages hold the name alone, as field 1, where others have the repository's name,
-which nobody gives without the model's: so a request with field 1 alone is one of KServe's, and is
-answered by KServe's message.
+KServe's messages hold only the model's name, as field 1, which in other servers' messages is the
+repository's name. No client sends a repository without a model, so a request with field 1 alone is
+KServe's and gets KServe's response.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _INT64: Final = range(-(2**63), 2**63)
 
 
 def read_name(message: Buffer, most: int) -> str:
-    """The model's name alone, from a message that may hold files. Raises Malformed for one that is
-    none, or has over ``most`` fields."""
+    """Return the model's name from a message that may hold files, without parsing these. Raises
+    MalformedMessageError if the bytes are not a message, or have more than `most` fields."""
     names = strings(message, frozenset({_FIRST, _SECOND}), most, MAX_NAME)
     return names.get(_SECOND) or names.get(_FIRST, "")
 
 
 def read_load(message: Any) -> ModelLoadRequest:
-    """A RepositoryModelLoadRequest of any server's clients."""
+    """Read a RepositoryModelLoadRequest of any server's clients."""
     return ModelLoadRequest(*_read(message))
 
 
 def read_unload(message: Any) -> ModelUnloadRequest:
-    """A RepositoryModelUnloadRequest of any server's clients."""
+    """Read a RepositoryModelUnloadRequest of any server's clients."""
     return ModelUnloadRequest(*_read(message))
 
 
@@ -62,15 +62,15 @@ def _is_kserves(message: Any) -> bool:
 
 
 def reply(message: Any) -> Any:
-    """How one of KServe's requests is answered; None for others'."""
+    """Return the response to one of KServe's requests, or None for other requests."""
     if not _is_kserves(message):
         return None
     return pb.KServeModelResponse(model_name=message.repository_name, is_done=True)
 
 
 def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Profile) -> Any:
-    """The inverse, as a server of ``profile`` takes it. Raises BAD_REQUEST for a parameter that is
-    of no kind the message has, UNSUPPORTED for what the server has no place for."""
+    """Build a request for a server of `profile`. Raises BAD_REQUEST for a parameter of a type that
+    the message cannot hold, UNSUPPORTED for values that the server does not accept."""
     if profile.loads_by_name:
         operation = name_alone(operation)
     if profile.loads_by_first_field:
@@ -91,12 +91,12 @@ def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Pro
             case None:
                 pass
             case _:
-                raise bad_request(f"parameter '{key}' is no boolean, integer, text or bytes")
+                raise bad_request(f"parameter '{key}' is not a boolean, integer, string or bytes")
     return message
 
 
 def read_done(message: Any) -> Done:
-    """An empty answer, or KServe's. Raises BACKEND_ERROR where that says no."""
+    """Read an empty response, or KServe's. Raises BACKEND_ERROR if KServe reports failure."""
     if message.model_name and not message.is_done:
         raise GatewayError(
             Kind.BACKEND_ERROR,

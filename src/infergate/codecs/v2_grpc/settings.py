@@ -1,4 +1,4 @@
-"""Trace and log settings ⇄ canonical ones."""
+"""Trace and log settings ⇄ canonical settings."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from infergate.core.tensor import Parameters
 
 
 def read_trace_request(message: Any) -> TraceSettingsRequest:
-    """A TraceSettingRequest."""
+    """Read a TraceSettingRequest."""
     return TraceSettingsRequest(message.model_name, _read_lists(message.settings))
 
 
 def write_trace_request(asked: TraceSettingsRequest) -> Any:
-    """The inverse. Raises BAD_REQUEST for a value that is no list of strings."""
+    """Build a TraceSettingRequest. Raises BAD_REQUEST for a value that is not a list of strings."""
     message = pb.TraceSettingRequest(model_name=asked.model)
     _write_lists(message.settings, asked.settings)
     return message
 
 
 def read_trace(message: Any) -> Settings:
-    """A TraceSettingResponse."""
+    """Read a TraceSettingResponse."""
     return Settings(_read_lists(message.settings))
 
 
 def write_trace(answer: Settings) -> Any:
-    """The inverse."""
+    """Build a TraceSettingResponse."""
     message = pb.TraceSettingResponse()
     _write_lists(message.settings, answer.values)
     return message
@@ -40,30 +40,31 @@ def _read_lists(settings: Any) -> Parameters:
 
 def _write_lists(entries: Any, settings: Parameters) -> None:
     for name, values in settings.items():
-        if not (isinstance(values, list) and all(isinstance(each, str) for each in values)):
-            raise bad_request(f"trace setting '{name}' is no list of strings")
+        if not (isinstance(values, list) and all(isinstance(value, str) for value in values)):
+            raise bad_request(f"trace setting '{name}' is not a list of strings")
         entries[name].value.extend(values)
 
 
 def read_log_request(message: Any) -> LogSettingsRequest:
-    """A LogSettingsRequest."""
+    """Read a LogSettingsRequest."""
     return LogSettingsRequest(_read_values(message.settings))
 
 
 def write_log_request(asked: LogSettingsRequest) -> Any:
-    """The inverse. Raises BAD_REQUEST for a value that is no boolean, integer or text."""
+    """Build a LogSettingsRequest. Raises BAD_REQUEST for a value that is not a boolean, integer or
+    string."""
     message = pb.LogSettingsRequest()
     _write_values(message.settings, asked.settings)
     return message
 
 
 def read_log(message: Any) -> Settings:
-    """A LogSettingsResponse."""
+    """Read a LogSettingsResponse."""
     return Settings(_read_values(message.settings))
 
 
 def write_log(answer: Settings) -> Any:
-    """The inverse."""
+    """Build a LogSettingsResponse."""
     message = pb.LogSettingsResponse()
     _write_values(message.settings, answer.values)
     return message
@@ -88,4 +89,6 @@ def _write_values(entries: Any, settings: Parameters) -> None:
             case str():
                 entries[name].string_param = value
             case _:
-                raise bad_request(f"log setting '{name}' is no boolean, integer of 32 bits or text")
+                raise bad_request(
+                    f"log setting '{name}' is not a boolean, a 32-bit integer or a string"
+                )

@@ -1,4 +1,4 @@
-"""The methods of the shared memory extensions: of the system's memory, and of memory on GPUs."""
+"""The methods of the shared memory extensions, for system memory and for GPU memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from infergate.core.messages import (
 
 
 def is_cuda(operation: Operation) -> bool:
-    """Whether ``operation`` is one of the CUDA extension's."""
+    """Return whether `operation` belongs to the CUDA extension."""
     match operation:
         case SharedMemoryRegisterRequest():
             return operation.device is not None
@@ -29,12 +29,12 @@ def is_cuda(operation: Operation) -> bool:
 
 
 def read_register(message: Any) -> Operation:
-    """A SystemSharedMemoryRegisterRequest."""
+    """Read a SystemSharedMemoryRegisterRequest."""
     return SharedMemoryRegisterRequest(message.name, message.key, message.offset, message.byte_size)
 
 
 def read_cuda_register(message: Any) -> Operation:
-    """A CudaSharedMemoryRegisterRequest. Raises BAD_REQUEST."""
+    """Read a CudaSharedMemoryRegisterRequest. Raises BAD_REQUEST."""
     if message.device_id < 0:
         raise bad_request(f"device_id is {message.device_id}, not 0 or more")
     return SharedMemoryRegisterRequest(
@@ -46,54 +46,54 @@ def read_cuda_register(message: Any) -> Operation:
 
 
 def write_register(asked: SharedMemoryRegisterRequest) -> Any:
-    """A SystemSharedMemoryRegisterRequest. Raises ValueError."""
+    """Build a SystemSharedMemoryRegisterRequest. Raises ValueError."""
     return pb.SystemSharedMemoryRegisterRequest(
         name=asked.name, key=asked.key, offset=asked.offset, byte_size=asked.size
     )
 
 
 def write_cuda_register(asked: SharedMemoryRegisterRequest) -> Any:
-    """A CudaSharedMemoryRegisterRequest. Raises ValueError."""
+    """Build a CudaSharedMemoryRegisterRequest. Raises ValueError."""
     return pb.CudaSharedMemoryRegisterRequest(
         name=asked.name, raw_handle=asked.handle, device_id=asked.device, byte_size=asked.size
     )
 
 
 def read_status(message: Any) -> SharedMemoryStatus:
-    """Of either extension."""
+    """Read the status response of either extension."""
     return SharedMemoryStatus(
         tuple(
             SharedMemoryRegion(
-                each.name,
-                getattr(each, "key", ""),
-                getattr(each, "offset", 0),
-                each.byte_size,
-                getattr(each, "device_id", None),
+                region.name,
+                getattr(region, "key", ""),
+                getattr(region, "offset", 0),
+                region.byte_size,
+                getattr(region, "device_id", None),
             )
-            for _, each in sorted(message.regions.items())
+            for _, region in sorted(message.regions.items())
         )
     )
 
 
 def write_status(answer: SharedMemoryStatus) -> Any:
-    """The system's regions."""
+    """Build a SystemSharedMemoryStatusResponse."""
     message = pb.SystemSharedMemoryStatusResponse()
-    for each in answer.regions:
-        told = message.regions[each.name]
-        told.name, told.key = each.name, each.key
-        told.offset, told.byte_size = each.offset, each.size
+    for region in answer.regions:
+        entry = message.regions[region.name]
+        entry.name, entry.key = region.name, region.key
+        entry.offset, entry.byte_size = region.offset, region.size
     return message
 
 
 def write_cuda_status(answer: SharedMemoryStatus) -> Any:
-    """The regions on GPUs."""
+    """Build a CudaSharedMemoryStatusResponse."""
     message = pb.CudaSharedMemoryStatusResponse()
-    for each in answer.regions:
-        told = message.regions[each.name]
-        told.name, told.device_id, told.byte_size = each.name, each.device or 0, each.size
+    for region in answer.regions:
+        entry = message.regions[region.name]
+        entry.name, entry.device_id, entry.byte_size = region.name, region.device or 0, region.size
     return message
 
 
 def read_done(_: Any) -> Done:
-    """An answer that holds nothing."""
+    """Read an empty response."""
     return Done()

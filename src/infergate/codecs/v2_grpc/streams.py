@@ -1,15 +1,15 @@
 """The messages of ModelStreamInfer, in Triton's form and in MLServer's.
 
-*Strategy.* Triton wraps each answer in a ModelStreamInferResponse: ``error_message`` (1) or
-``infer_response`` (2). MLServer and Seldon give the ModelInferResponse itself. That always has an
-id (3) or outputs (5), and the wrapping has no field above 2: so the two are told apart, whatever
-the server is called.
+Triton wraps each response in a ModelStreamInferResponse with ``error_message`` (1) or
+``infer_response`` (2). MLServer and Seldon send the ModelInferResponse itself, which always has an
+id (3) or outputs (5). The wrapper has no field above 2, so the two forms are distinguishable
+without knowing the server.
 
-*Rule 1.* A parameter tells of each answer in Triton's form whether it is the last of its request.
-It is true of the one answer of a model that gives one. Decoupled models know only afterwards: a
-request that sets another parameter gets an empty answer then.
-*Rule 2.* ``error_message`` is a text without a code: what kind of error it is, its words tell
-(``wording``).
+- In Triton's form, a parameter says of each response whether it is the last to its request. It is
+  true for the response of a model that sends exactly one. Decoupled models find out only
+  afterwards: a request with another parameter set then gets an empty final response.
+- ``error_message`` is text without a code; the kind of error is derived from its wording
+  (`error_text`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from infergate.core.wire import RpcRequest, RpcResponse, joined, size
 _FINAL: Final = "triton_final_response"
 _WANTS_EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 _WANTS_STATUS: Final = "triton_grpc_error"
-"""Metadata."""
+"""A metadata name."""
 _MAX_TEXT: Final = MIB
-"""Bytes of a server's error message, and of the model and the id that an error repeats."""
+"""Bytes of a server's error message, and of the model name and the id that an error repeats."""
 # ModelStreamInferResponse
 _ERROR: Final = 1
 _ANSWER: Final = 2
@@ -51,7 +51,7 @@ _ID: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """``empty_final``: the client waits for an answer that is told to be the last."""
+    """Notes for the response. `empty_final`: the client waits for a response marked as the last."""
 
     empty_final: bool
 
@@ -62,8 +62,8 @@ _NO_EMPTY_FINAL: Final = _Reply(empty_final=False)
 
 
 def parsed(request: InferRequest) -> Parsed:
-    """``request`` without the parameter that is for the stream's server, which is the gateway.
-    Clients set it outside streams too, where nothing follows from it, and Triton refuses it over
+    """Return `request` without the parameter that concerns only the stream's server, which is the
+    gateway. Clients also set it outside streams, where it has no effect, and Triton refuses it over
     REST."""
     if _WANTS_EMPTY_FINAL not in request.parameters:
         return Parsed(request, _NO_EMPTY_FINAL)
@@ -73,17 +73,17 @@ def parsed(request: InferRequest) -> Parsed:
 
 
 def marked(answer: InferResponse) -> InferResponse:
-    """``answer`` telling whether it is the last (Rule 1)."""
+    """Return `answer` with the parameter that says whether it is the last."""
     return replace(answer, parameters={**answer.parameters, _FINAL: answer.last})
 
 
 def wrapped(answer: RpcResponse) -> RpcResponse:
-    """A ModelInferResponse as a ModelStreamInferResponse."""
+    """Return a ModelInferResponse as a ModelStreamInferResponse."""
     return RpcResponse((prefix(_ANSWER, size(answer.message)), *answer.message))
 
 
 def build_end(asked: Parsed) -> RpcResponse | None:
-    """See ``Streaming.build_stream_end``."""
+    """Return Triton's empty final response if the request asks for one, otherwise None."""
     request = asked.operation
     if not asked.reply.empty_final or not isinstance(request, InferRequest):
         return None
@@ -91,12 +91,13 @@ def build_end(asked: Parsed) -> RpcResponse | None:
 
 
 def wants_status(wire: RpcRequest) -> bool:
-    """Whether the client wants errors as a status."""
+    """Return whether the client wants errors as a status."""
     return wire.metadata.get(_WANTS_STATUS) == "true"
 
 
 def build_error(error: GatewayError, wire: RpcRequest) -> RpcResponse:
-    """``error`` and as much of ``wire`` as can be read: its model and id."""
+    """Return `error` as a stream message, with the model and id of `wire` as far as they can be
+    read."""
     try:
         told = strings(joined(wire.message), frozenset({_MODEL, _ID}), MOST_FIELDS, _MAX_TEXT)
     except Malformed:
@@ -106,7 +107,7 @@ def build_error(error: GatewayError, wire: RpcRequest) -> RpcResponse:
 
 
 def _bare(model: str, number: str, error: str = "") -> RpcResponse:
-    """An answer without outputs, the last."""
+    """Return a final response without outputs."""
     answer = ModelInferResponse(model_name=model, id=number)
     answer.parameters[_FINAL].bool_param = True
     message = ModelStreamInferResponse(error_message=error, infer_response=answer)
@@ -117,8 +118,8 @@ def _bare(model: str, number: str, error: str = "") -> RpcResponse:
 
 
 def read_response(message: Buffer, limits: Limits, asked: InferRequest) -> InferResponse | None:
-    """The answer to ``asked`` in a backend's ``message`` of either form; None for Triton's last one
-    that is empty.
+    """Parse a backend's `message` of either form, a response to `asked`. Return None for Triton's
+    empty final response.
 
     Raises the backend's error, or BACKEND_GARBAGE.
     """
@@ -130,21 +131,22 @@ def read_response(message: Buffer, limits: Limits, asked: InferRequest) -> Infer
     if _FINAL not in answer.parameters:
         return answer
     parameters = dict(answer.parameters)
-    last = parameters.pop(_FINAL) is True
-    if last and not answer.outputs:
+    is_last = parameters.pop(_FINAL) is True
+    if is_last and not answer.outputs:
         return None
-    return replace(answer, parameters=parameters, last=last)
+    return replace(answer, parameters=parameters, last=is_last)
 
 
 def _unwrapped(message: Buffer, limits: Limits, asked: InferRequest) -> Buffer:
-    """The ModelInferResponse in ``message``, or all of it. Raises Malformed, and the error told."""
-    found = {field.number: field for field in fields(message, most_fields(limits))}
-    if max(found, default=0) > _ANSWER:
+    """Return the ModelInferResponse in `message`, which may be all of it. Raises
+    MalformedMessageError, and the error in the message."""
+    by_number = {field.number: field for field in fields(message, most_fields(limits))}
+    if max(by_number, default=0) > _ANSWER:
         return message
     error = strings(message, frozenset({_ERROR}), MOST_FIELDS, _MAX_TEXT).get(_ERROR, "")
     if error:
         raise GatewayError(wording.kind_of(error, asked.id), error, origin=Origin.BACKEND)
-    field = found.get(_ANSWER)
+    field = by_number.get(_ANSWER)
     if field is None or field.wire_type != DELIMITED:
         raise Malformed(UNDECODABLE)
     return memoryview(message)[field.value : field.end]

@@ -1,8 +1,8 @@
 """Tensors of a ModelInferRequest or ModelInferResponse ⇄ canonical tensors.
 
-*Strategy.* Both messages spell tensors alike: a list of descriptions in the head, and either raw
-entries in the same order or typed contents inside the descriptions. What is read here is checked
-(Rule 1 of ``core.tensor``), whoever sent it; the error's kind is put right by the caller.
+Both messages encode tensors alike: a list of descriptions in the head, and either raw entries in
+the same order or typed contents inside the descriptions. Tensors that are read are validated (Rule
+1 of `core.tensor`), whatever their source; the caller corrects the error's kind.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 _SHOWN: Final = 80
 _AS_THEY_LIE: Final = frozenset({Datatype.FP32, Datatype.FP64})
 _FLOAT: Final = 64
-"""How much cheaper a byte of floats is written than one of integers."""
+"""How many times cheaper a byte of floats is to write than a byte of integers."""
 TYPED_ON_LOOP: Final = MIB
-"""Bytes of typed contents of other datatypes that the event loop reads: 15 ms."""
+"""Bytes of typed contents of other datatypes that are read on the event loop: 15 ms."""
 
 Described = tuple[Any, Datatype, Buffer | Typed | Place]
-"""A description, its datatype, and its raw or typed contents, or their place in shared memory."""
+"""A description, its datatype, and its raw or typed contents or its region in shared memory."""
 
 
 def read_datatype(name: str, spelled: str) -> Datatype:
-    """The datatype spelled so. Raises BAD_REQUEST."""
+    """Return the datatype with the name `spelled`. Raises BAD_REQUEST."""
     datatype = BY_NAME.get(spelled)
     if datatype is None:
         raise bad_request(f"tensor '{name}': unknown datatype {spelled!r}")
@@ -40,9 +40,9 @@ def read_datatype(name: str, spelled: str) -> Datatype:
 
 
 def read_tensors(described: Iterable[Described], limits: Limits) -> tuple[Tensor, ...]:
-    """The tensors of one message.
+    """Read and validate the tensors of one message.
 
-    Raises Malformed, BAD_REQUEST and TOO_LARGE.
+    Raises MalformedMessageError, BAD_REQUEST and TOO_LARGE.
     """
     tensors: list[Tensor] = []
     elements = 0
@@ -76,7 +76,7 @@ def _typed(name: str, datatype: Datatype, shape: tuple[int, ...], typed: Typed) 
 
 
 def write_description(messages: Any, tensor: Tensor) -> None:
-    """Add all of ``tensor`` but its data to ``messages``."""
+    """Add the description of `tensor`, without its data, to `messages`."""
     message = messages.add(name=tensor.name, datatype=tensor.datatype.value, shape=tensor.shape)
     if tensor.parameters:
         write_parameters(message.parameters, tensor.parameters)
@@ -85,7 +85,8 @@ def write_description(messages: Any, tensor: Tensor) -> None:
 
 
 def raw_parts(head: bytes, number: int, tensors: Iterable[Tensor]) -> Sequence[Buffer]:
-    """The message parts of ``head`` and one raw entry a tensor in field ``number``; no copy."""
+    """Return the message parts of `head` and of one raw entry per tensor in field `number`, without
+    copying data."""
     parts: list[Buffer] = []
     for tensor in tensors:
         head += prefix(number, len(tensor.data))
@@ -98,13 +99,13 @@ def raw_parts(head: bytes, number: int, tensors: Iterable[Tensor]) -> Sequence[B
 
 
 def can_be_typed(tensors: Iterable[Tensor]) -> bool:
-    """Whether every tensor's datatype has a typed form."""
+    """Return whether every tensor's datatype has a typed form."""
     return all(tensor.datatype in FORMS for tensor in tensors)
 
 
 def typed_cost(tensors: Iterable[Tensor]) -> int:
-    """What it costs to write the typed contents of ``tensors``, in bytes of JSON that cost as much:
-    each integer and text takes some tenths of a microsecond."""
+    """Return the cost of writing the typed contents of `tensors`, as the number of bytes of JSON
+    with the same cost: each integer or string takes some tenths of a microsecond."""
     cost = 0
     for tensor in tensors:
         cost += len(tensor.data) // (_FLOAT if tensor.datatype in _AS_THEY_LIE else 1)
@@ -112,13 +113,14 @@ def typed_cost(tensors: Iterable[Tensor]) -> int:
 
 
 def write_typed(message: Any, tensor: Tensor) -> None:
-    """Put the elements of ``tensor`` into the typed contents of ``message``."""
+    """Write the elements of `tensor` to the typed contents of `message`."""
     if len(tensor.data):
         message.contents.MergeFrom(write_contents(tensor.datatype, tensor.data))
 
 
 def explain(error: ValueError) -> str:
-    """What cannot be written as protobuf: text with lone surrogates, or a number out of range."""
+    """Describe a value that protobuf cannot hold: text with lone surrogates, or a number out of
+    range."""
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object[:_SHOWN]!r} is not Unicode text"
     return str(error)

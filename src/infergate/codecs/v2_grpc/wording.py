@@ -1,13 +1,15 @@
-"""What Triton's words tell of an error in a stream, which has no code there.
+"""Derives the kind of an error in a stream from Triton's wording, because stream errors have no
+code.
 
-Of a model with one answer a unary inference tells the code, so this is for decoupled models, and
-where nobody told what the model is.
+A unary inference reports the code for models with one response, so this matters for decoupled
+models, and for models whose configuration is unknown.
 
-Source: Triton 2.51, which was asked the same by ModelInfer and by ModelStreamInfer: the texts are
-the same, and the former has the code beside them.
+Source: Triton 2.51, with the same requests sent by ModelInfer and ModelStreamInfer: the texts are
+equal, and ModelInfer also returns the code.
 
-*Rule 1.* Only what Triton itself says before a model is run is told from its words, by how a text
-begins and what follows in it. Anything else, what models say for one, is the server's failure.
+Only errors that Triton itself reports before it runs a model are recognized, by the start of the
+text and a later part of it. Any other text, such as an error of a model, is a failure of the
+server.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Final
 from infergate.core.errors import Kind
 
 _NO_ID: Final = "<id_unknown>"
-"""How a request without an id is called."""
+"""How Triton writes the id of a request without one."""
 _ABSENT: Final = (
     "Request for unknown model: '",
     "Unable to find shared memory region: '",
@@ -55,14 +57,14 @@ _WRONG: Final = (
     ("inference request to model '", "' must specify "),
     ("inference request for sequence ", " must specify the START flag "),
 )
-"""How a text begins, and what follows somewhere."""
+"""The start of a text, and a part that must follow somewhere in it."""
 
 
 def kind_of(text: str, number: str) -> Kind:
-    """What ``text`` tells of the request with the id ``number``."""
+    """Return the kind of the error `text` to the request with the id `number`."""
     text = text.removeprefix(f"[request id: {number or _NO_ID}] ")
     if text.startswith(_ABSENT):
         return Kind.NOT_FOUND
-    if any(text.startswith(begins) and follows in text for begins, follows in _WRONG):
+    if any(text.startswith(start) and part in text for start, part in _WRONG):
         return Kind.BAD_REQUEST
     return Kind.BACKEND_ERROR
