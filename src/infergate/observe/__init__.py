@@ -1,1 +1,9 @@
-"""Metrics, the access log, and the form of other lines."""
+"""Metrics, the access log, the format of other log lines, and tracing.
+
+``metrics.Metrics`` has all metrics of a process, ``access_log.AccessLog`` writes a line per
+request, and ``tracing.OpenTelemetry`` exports spans. Read ``metrics`` first, then the collectors
+that it registers (``request_counters``, ``backend_metrics``, ``endpoint_metrics``,
+``listener_metrics``). They produce ``family.MetricFamily`` objects, which ``exposition`` writes and
+``aggregation`` adds up over several processes. ``access_log``, ``sampled_log``, ``log_lines`` and
+``log_rate_limit`` are about logs; ``recent_requests`` has the console's data.
+"""

@@ -1,11 +1,12 @@
-"""One line a request, as JSON or text.
+"""The access log: one line per request, as JSON or text.
 
-*Strategy.* A thread of its own makes lines of what has gathered since it last wrote: no request
-waits for its line, and a reader of the log that stops reading stops that thread alone.
-*Rule 1.* What a client sent (model name, id) is always quoted, so that no request can forge a line
-(control characters, U+2028 and the controls of bidirectional text are escaped), and cut, so that
-none can fill the disk. Tensor data and headers are never logged.
-*Rule 2.* A line of a request that failed tells what to do next.
+A separate thread formats and writes the requests that have gathered since its last run, so that no
+request waits for its line, and a reader of the log that stops reading blocks only that thread.
+
+*Rule 1.* Text from clients (model name, request id) is quoted, with control characters, U+2028 and
+bidirectional controls escaped, so that no request can forge a line; and truncated, so that none can
+fill the disk. Tensor data and headers are never logged.
+*Rule 2.* The line of a failed request has advice on what to do.
 """
 
 from __future__ import annotations
@@ -27,35 +28,39 @@ from infergate.core.names import escaped
 from infergate.core.vocabulary import ADVICE, REQUEST
 
 _WAITING: Final = 10_000  # lines that may wait to be written; further ones are dropped
-_EVERY: Final = 0.05  # seconds between two writes: waking a thread a line would cost more than it
-_AT_ONCE: Final = 64  # lines made before others may have the interpreter, about 0.3 ms
-_LAST: Final = 1.0  # seconds the last lines have to be written
-_LONGEST: Final = 256  # characters of a client's string that are kept
-_REMEMBERED: Final = 512  # combinations of what lines have in common; under 2 MB
+_EVERY: Final = (
+    0.05  # seconds between two writes; waking the thread for each line costs more than the line
+)
+_AT_ONCE: Final = 64  # lines formatted before the thread releases the interpreter, about 0.3 ms
+_LAST: Final = 1.0  # seconds to write the last lines on close
+_LONGEST: Final = 256  # characters of a client's text that are logged
+_REMEMBERED: Final = 512  # cached combinations of labels; under 2 MB
 NO_TURN: Final[AbstractContextManager[object]] = nullcontext()
-_LONGEST_ERROR: Final = 1024  # an error repeats what a client or a backend sent
+_LONGEST_ERROR: Final = (
+    1024  # characters of an error, which may contain text of a client or backend
+)
 
 
 def iso(now: float) -> str:
-    """The wall clock's ``now`` as lines tell it: in UTC, to the millisecond."""
+    """Format the wall clock time ``now`` in UTC, to the millisecond."""
     second, micros = divmod(round(now * 1e6), 1_000_000)
     return f"{_second(second)}.{micros // 1000:03}+00:00"
 
 
 @functools.lru_cache(maxsize=2)
 def _second(second: int) -> str:
-    """Lines come many a second, and this is most of what the time costs."""
+    # Cached: many lines share a second, and this is most of the cost of formatting the time.
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class Told(NamedTuple):
-    """What a line tells, cut to its length."""
+    """The fields of an access log line, truncated to their maximum lengths."""
 
     now: float
-    """The wall clock."""
+    """The wall clock time at which the request finished."""
     asked: tuple[str, str]
     labels: tuple[str, ...]
-    """What many requests have in common."""
+    """The values that many requests share, by the names in ``_LABELS``."""
     seconds: float
     """The request's duration."""
     backend_seconds: float
@@ -66,9 +71,9 @@ class Told(NamedTuple):
     detail: str
     identity: str
     trace: str
-    """Its id, of one that is sampled."""
+    """The trace id of a sampled request, else empty."""
     left_out: int = 0
-    """Requests alike since the last line of one, of which there are none."""
+    """Number of similar requests since the last line that sampling skipped."""
 
 
 _ASKED: Final = ("request_id", "peer")
@@ -78,7 +83,7 @@ _LABELS: Final = (
 
 
 def told(call: Call, seconds: float, now: float, left_out: int = 0) -> Told:
-    """What is told of a finished request."""
+    """Return the log fields of a finished request."""
     return Told(
         now,
         (call.request_id[:_LONGEST], call.peer),
@@ -110,10 +115,10 @@ Fields = Mapping[str, object]
 
 
 def _lines(spelt: Callable[[Fields], str], layout: str, between: str) -> Line:
-    """Lines of fields as they are ``spelt``. In ``layout`` stand the time, who asked, the labels,
-    four numbers, and what few lines have, which comes after ``between``.
+    """Return a function that formats lines, with ``spelt`` as the format of fields.
 
-    Labels are remembered: spelling them anew would cost most of a line.
+    ``layout`` takes the time, request id and peer, the labels, four numbers, and the optional
+    fields, which follow ``between``. Formatted labels are cached, since they are most of the cost.
     """
 
     @functools.lru_cache(maxsize=_REMEMBERED)
@@ -121,7 +126,7 @@ def _lines(spelt: Callable[[Fields], str], layout: str, between: str) -> Line:
         return spelt(dict(zip(_LABELS, values, strict=True)))
 
     def line(told: Told) -> bytes:
-        rest = _rest(told)
+        optional = _rest(told)
         text = layout % (
             iso(told.now),
             spelt(dict(zip(_ASKED, told.asked, strict=True))),
@@ -130,9 +135,9 @@ def _lines(spelt: Callable[[Fields], str], layout: str, between: str) -> Line:
             told.backend_seconds,
             told.bytes_in,
             told.bytes_out,
-            f"{between}{spelt(rest)}" if rest else "",
+            f"{between}{spelt(optional)}" if optional else "",
         )
-        if not text.isascii() or "\x7f" in text:  # JSON has escaped all other ones
+        if not text.isascii() or "\x7f" in text:  # JSON escapes the other control characters
             text = escaped(text)
         return text.encode()
 
@@ -140,7 +145,7 @@ def _lines(spelt: Callable[[Fields], str], layout: str, between: str) -> Line:
 
 
 def _rest(told: Told) -> Fields:
-    """What few lines have."""
+    """Return the fields that only some lines have."""
     fields: dict[str, object] = {}
     if told.identity:
         fields["identity"] = told.identity
@@ -161,21 +166,23 @@ def _rest(told: Told) -> Fields:
 
 
 def _as_json(fields: Fields) -> str:
-    """Members of a JSON object."""
+    """Format ``fields`` as the members of a JSON object."""
     try:
         return orjson.dumps(fields)[1:-1].decode()
     except TypeError:
-        told = {k: printable(v) if isinstance(v, str) else v for k, v in fields.items()}
-        return orjson.dumps(told)[1:-1].decode()
+        safe = {k: printable(v) if isinstance(v, str) else v for k, v in fields.items()}
+        return orjson.dumps(safe)[1:-1].decode()
 
 
 def printable(text: str) -> str:
-    """``text`` as JSON: a lone surrogate is none, and nothing is to be lost for one."""
+    """Escape lone surrogates in ``text``, which JSON cannot represent."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _as_text(fields: Fields) -> str:
-    """``key=value`` pairs; strings that need it are quoted as JSON does, empty ones left out."""
+    """Format ``fields`` as ``key=value``. Strings are quoted as in JSON if needed, or left out if
+    empty.
+    """
     pairs = []
     for key, value in fields.items():
         if type(value) is not str:
@@ -190,7 +197,7 @@ def _quoted(text: str) -> str:
 
 
 _is_plain: Final = re.compile(r"[!#-<>-\[\]-~]+").fullmatch
-"""Printable ASCII but for the space, the quote, the equals sign and the backslash."""
+"""Printable ASCII except the space, the double quote, the equals sign and the backslash."""
 
 
 FORMATS: Final[dict[str, Line]] = {
@@ -209,10 +216,10 @@ FORMATS: Final[dict[str, Line]] = {
 
 
 class AccessLog:
-    """Writes a line a request to ``stream`` (standard output), from a thread of its own.
+    """Writes a line per request to ``stream``, by default standard output, from its own thread.
 
-    ``dropped`` is called for each line that a reader too slow for them has cost. ``turn`` is held
-    while lines are written, where other processes write to the stream as well.
+    ``dropped`` is called for each line dropped because the reader is too slow. ``turn`` is held
+    while lines are written; it is a lock where several processes write to the stream.
     """
 
     def __init__(
@@ -234,7 +241,7 @@ class AccessLog:
         self._writer.start()
 
     def record(self, call: Call, seconds: float, now: float) -> None:
-        """Tell a finished request. Never waits."""
+        """Log a finished request. Never blocks."""
         self._tell(told(call, seconds, now))
 
     def _tell(self, line: Told) -> None:
@@ -244,7 +251,7 @@ class AccessLog:
             self._waiting.append(line)
 
     def close(self) -> None:
-        """Write what waits, for a second at most."""
+        """Write the waiting lines, for at most a second, and stop."""
         self._closing.set()
         self._writer.join(_LAST)
 
@@ -254,7 +261,7 @@ class AccessLog:
                 self._write()
             self._write()
         except (OSError, ValueError):
-            return  # a closed standard output ends the log, not the gateway
+            return  # a closed stream ends the log, not the gateway
 
     def _write(self) -> None:
         while count := min(len(self._waiting), _AT_ONCE):

@@ -1,7 +1,7 @@
-"""What is counted of finished requests, in plain numbers.
+"""Counters and histograms of finished requests.
 
-*Strategy.* prometheus_client's counters take a lock for each number of each request. Requests
-finish on one thread, so plain numbers will do; they become metrics when a scrape asks for them.
+prometheus_client's counters take a lock for every update. Since all requests of a process finish on
+one thread, plain numbers suffice here; they are converted to metrics at a scrape.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ _LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation
 
 
 FLOWS: Final = 2000
-"""Those of a process that are told at a glance: the busiest."""
+"""Maximum number of flows that ``flows`` returns, the busiest ones."""
 
 
 class Flow(NamedTuple):
-    """What is counted under one combination of labels, to be kept. ``counts`` are of requests by
-    the bounds ``REQUEST`` of seconds, not added up; ``backend`` and ``own`` are how many and
-    seconds."""
+    """A snapshot of the counters of one combination of labels.
+
+    ``counts`` are the requests in each bucket of ``REQUEST`` seconds, not cumulative. ``backend``
+    and ``own`` are counts and total seconds, spent at the backend and in the gateway.
+    """
 
     labels: tuple[str, ...]
     """``route``, ``protocol``, ``backend``, ``backend_protocol`` and ``operation``."""
@@ -42,7 +44,7 @@ class Flow(NamedTuple):
 
 
 class _Series:
-    """What is counted under one combination of labels."""
+    """The counters and histograms of one combination of labels."""
 
     __slots__ = ("backend", "bytes_in", "bytes_out", "exemplars", "outcomes", "own", "seconds")
 
@@ -54,12 +56,15 @@ class _Series:
         self.bytes_out = 0
         self.outcomes: Final[dict[str, int]] = {}
         self.exemplars: Final[dict[str, dict[int, Exemplar]]] = {}
-        """Of each histogram, the latest in each bucket."""
+        """The latest exemplar of each bucket, by histogram."""
 
 
 class Counted(Collector):
-    """All of one process. To be told and asked on one thread. ``names`` are those that the
-    configuration has now; None: nobody knows. What was counted of others is forgotten."""
+    """The request metrics of a process. Not thread-safe.
+
+    ``names`` returns the routes and backends of the current configuration, or None if unknown; the
+    counters of other routes and backends are dropped at a scrape.
+    """
 
     def __init__(self) -> None:
         self.names: Callable[[], Names | None] = lambda: None
@@ -85,12 +90,12 @@ class Counted(Collector):
             series.backend.add(waited)
         if call.received and call.messages is None:
             own = seconds - call.received + call.started - waited
-            series.own.add(max(own, 0.0))  # several backends may be asked at once
+            series.own.add(max(own, 0.0))  # several backends may be waited for at once
         outcomes = series.outcomes
         outcomes[call.outcome] = outcomes.get(call.outcome, 0) + 1
 
     def record_traced(self, call: Call, seconds: float) -> None:
-        """The same, where requests are traced."""
+        """Count a finished request, with exemplars if it is traced."""
         self.record(call, seconds)
         trace = call.trace.id if call.trace is not None else ""
         if not trace:
@@ -99,8 +104,8 @@ class Counted(Collector):
         series, now = self._series[labels], time.time()
 
         def keep(name: str, times: Times, value: float) -> None:
-            kept = series.exemplars.setdefault(name, {})
-            kept[times.place(value)] = Exemplar({"trace_id": trace}, value, now)
+            exemplars = series.exemplars.setdefault(name, {})
+            exemplars[times.place(value)] = Exemplar({"trace_id": trace}, value, now)
 
         keep("seconds", series.seconds, seconds)
         if call.backend_seconds:
@@ -110,71 +115,71 @@ class Counted(Collector):
             keep("own", series.own, max(own, 0.0))
 
     def flows(self) -> list[Flow]:
-        """The busiest, at a thousandth of what ``collect`` costs."""
+        """Return snapshots of the busiest flows, at a thousandth of the cost of ``collect``."""
         series = list(self._series.items())
         if len(series) > FLOWS:
             series.sort(key=lambda pair: sum(pair[1].outcomes.values()), reverse=True)
         return [
             Flow(
                 labels,
-                dict(each.outcomes),
-                tuple(each.seconds.counts),
-                each.seconds.sum,
-                (sum(each.backend.counts), each.backend.sum),
-                (sum(each.own.counts), each.own.sum),
-                each.bytes_in,
-                each.bytes_out,
+                dict(counters.outcomes),
+                tuple(counters.seconds.counts),
+                counters.seconds.sum,
+                (sum(counters.backend.counts), counters.backend.sum),
+                (sum(counters.own.counts), counters.own.sum),
+                counters.bytes_in,
+                counters.bytes_out,
             )
-            for labels, each in series[:FLOWS]
+            for labels, counters in series[:FLOWS]
         ]
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of what was counted, of what there is now."""
+        """Yield the metrics, without routes and backends that are no longer configured."""
         self._forget()
-        there = list(self._series.items())
+        items = list(self._series.items())
         yield Family(
             "counter",
             "infergate_requests",
-            "Requests answered; outcome is ok or the kind of the error.",
+            "Finished requests by outcome: ok, or the kind of error.",
             (*_LABELS, "outcome"),
             (
                 ((*labels, outcome), count)
-                for labels, series in there
+                for labels, series in items
                 for outcome, count in list(series.outcomes.items())
             ),
         )
         yield _histogram(
             "infergate_request_seconds",
-            "From a request's headers to the end of its answer's making, in seconds.",
-            ((labels, series.seconds, series.exemplars.get("seconds")) for labels, series in there),
+            "Duration of requests in seconds, from the request headers to the complete response.",
+            ((labels, series.seconds, series.exemplars.get("seconds")) for labels, series in items),
         )
         yield _histogram(
             "infergate_backend_seconds",
             "The part of infergate_request_seconds spent waiting for the backend, in seconds.",
-            ((labels, series.backend, series.exemplars.get("backend")) for labels, series in there),
+            ((labels, series.backend, series.exemplars.get("backend")) for labels, series in items),
         )
         yield _histogram(
             "infergate_gateway_seconds",
-            "The part of infergate_request_seconds that was the gateway's own work (reading, "
-            "routing, translating): neither a body's way in nor the backend, in seconds. Not of "
-            "streams.",
-            ((labels, series.own, series.exemplars.get("own")) for labels, series in there),
+            "The part of infergate_request_seconds that the gateway added (parsing, routing, "
+            "translation), without receiving the body and without the backend, in seconds. Streams "
+            "are not included.",
+            ((labels, series.own, series.exemplars.get("own")) for labels, series in items),
             OWN,
         )
         yield Family(
             "counter",
             "infergate_request_bytes",
-            "Bytes of request bodies and messages.",
+            "Bytes of request bodies and messages received from clients.",
             _LABELS,
-            ((labels, series.bytes_in) for labels, series in there),
+            ((labels, series.bytes_in) for labels, series in items),
             unit="bytes",
         )
         yield Family(
             "counter",
             "infergate_response_bytes",
-            "Bytes of answer bodies and messages.",
+            "Bytes of response bodies and messages sent to clients.",
             _LABELS,
-            ((labels, series.bytes_out) for labels, series in there),
+            ((labels, series.bytes_out) for labels, series in items),
             unit="bytes",
         )
 
@@ -182,12 +187,12 @@ class Counted(Collector):
         names = self.names()
         if names is None:
             return
-        gone = [
+        removed = [
             labels
             for labels in self._series
             if not (labels[0] in names.routes and labels[2] in names.backends)
         ]
-        for labels in gone:
+        for labels in removed:
             del self._series[labels]
 
 
@@ -197,5 +202,5 @@ def _histogram(
     told: Iterable[tuple[Labels, Times, Mapping[int, Exemplar] | None]],
     bounds: tuple[float, ...] = REQUEST,
 ) -> Family:
-    rows = ((labels, times(each, exemplars)) for labels, each, exemplars in told)
+    rows = ((labels, times(value, exemplars)) for labels, value, exemplars in told)
     return Family("histogram", name, documentation, _LABELS, rows, unit="seconds", bounds=bounds)

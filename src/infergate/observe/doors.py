@@ -1,4 +1,4 @@
-"""Metrics of listeners' connections and certificates, told when a scrape asks."""
+"""Metrics of listeners: connections and certificates."""
 
 from __future__ import annotations
 
@@ -15,33 +15,37 @@ _LABELS: Final = ("listener",)
 
 
 class DoorMetrics(Collector):
-    """Of what ``source`` tells, which may be set anew."""
+    """Listener metrics, read from ``source`` at listener scrape."""
 
     def __init__(self) -> None:
         self.source: Callable[[], Iterable[ListenerFigures]] = tuple
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of all listeners."""
+        """Yield the metrics of all listeners."""
         listeners = list(self.source())
         yield Family(
             "gauge",
             "infergate_open_connections",
-            "Connections of clients now.",
+            "Open client connections.",
             _LABELS,
-            [((each.listener,), each.connections) for each in listeners],
+            [((listener.listener,), listener.connections) for listener in listeners],
         )
         yield Family(
             "gauge",
             "infergate_certificate_expiry_seconds",
-            "Until when a listener's certificate is valid, in seconds since 1970.",
+            "Expiry of a listener's certificate, in seconds since 1970.",
             _LABELS,
-            [((each.listener,), each.expires) for each in listeners if each.expires is not None],
+            [
+                ((listener.listener,), listener.expires)
+                for listener in listeners
+                if listener.expires is not None
+            ],
             unit="seconds",
         )
         yield Family(
             "counter",
             "infergate_idle_connections_closed",
-            "Connections that were closed because nothing was asked on them for too long.",
+            "Client connections closed by the idle timeout.",
             _LABELS,
-            [((each.listener,), each.idle) for each in listeners],
+            [((listener.listener,), listener.idle) for listener in listeners],
         )

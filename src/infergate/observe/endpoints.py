@@ -1,7 +1,7 @@
-"""Metrics of backends' endpoints, told when a scrape asks.
+"""Metrics of endpoints: health, requests, ejections, health checks and DNS.
 
-*Rule.* The label ``endpoint`` is the URL in the configuration. A name's addresses come and go and
-are counted together under it, so that there are never more series than the configuration has lines.
+*Rule.* The label ``endpoint`` is the name or URL in the configuration. The changing addresses of a
+host name are counted together, so that the configuration bounds the number of series.
 """
 
 from __future__ import annotations
@@ -20,71 +20,71 @@ _LABELS: Final = ("backend", "endpoint")
 
 
 class EndpointMetrics(Collector):
-    """Of what ``source`` tells, which may be set anew."""
+    """Endpoint metrics, read from ``source`` at each scrape."""
 
     def __init__(self) -> None:
         self.source: Callable[[], Iterable[EndpointFigures]] = tuple
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of all endpoints."""
-        figures = iter(tee(self.source(), 6))  # each is made once, when the first family is read
+        """Yield the metrics of all endpoints."""
+        iterators = iter(tee(self.source(), 6))  # the source is read once, by the first family
         yield Family(
             "gauge",
             "infergate_endpoint_addresses",
-            "Addresses of an endpoint by state: available (asked), down (its checks fail), ejected "
-            "(let alone for a while after failures).",
+            "Addresses of an endpoint by state: available, down (failed health checks), or ejected "
+            "(by outlier detection).",
             (*_LABELS, "state"),
             (
-                ((each.backend, each.endpoint, state), count)
-                for each in next(figures)
+                ((stats.backend, stats.endpoint, state), count)
+                for stats in next(iterators)
                 for state, count in (
-                    ("available", each.available),
-                    ("down", each.down),
-                    ("ejected", each.ejected),
+                    ("available", stats.available),
+                    ("down", stats.down),
+                    ("ejected", stats.ejected),
                 )
             ),
         )
         yield Family(
             "gauge",
             "infergate_endpoint_active_requests",
-            "Requests under way now.",
+            "Requests in progress at an endpoint.",
             _LABELS,
-            (((each.backend, each.endpoint), each.active) for each in next(figures)),
+            (((stats.backend, stats.endpoint), stats.active) for stats in next(iterators)),
         )
         yield _counted(
             "infergate_endpoint_requests",
-            "Attempts by outcome: ok, or failed (unreached, broken off, too slow, or it said that "
-            "it cannot serve now).",
-            ((each, each.ok, each.failed) for each in next(figures)),
+            "Attempts by outcome: ok, or failed (unreachable, connection broken, timed out, or "
+            "declined as unavailable).",
+            ((stats, stats.ok, stats.failed) for stats in next(iterators)),
         )
         yield Family(
             "counter",
             "infergate_endpoint_ejections",
-            "Times an address was ejected.",
+            "Ejections of addresses by outlier detection.",
             _LABELS,
-            (((each.backend, each.endpoint), each.ejections) for each in next(figures)),
+            (((stats.backend, stats.endpoint), stats.ejections) for stats in next(iterators)),
         )
         yield _counted(
             "infergate_endpoint_checks",
-            "Health checks by outcome: ok or failed.",
-            ((each, each.checks_ok, each.checks_failed) for each in next(figures)),
+            "Active health checks by outcome: ok or failed.",
+            ((stats, stats.checks_ok, stats.checks_failed) for stats in next(iterators)),
         )
         yield Family(
             "counter",
             "infergate_endpoint_lookup_failures",
-            "Times an endpoint's name had no address and kept those it had.",
+            "Failed DNS lookups of an endpoint's host name, which keeps its last addresses.",
             _LABELS,
-            (((each.backend, each.endpoint), each.lookups_failed) for each in next(figures)),
+            (((stats.backend, stats.endpoint), stats.lookups_failed) for stats in next(iterators)),
         )
 
 
 def _counted(
     name: str, documentation: str, counts: Iterable[tuple[EndpointFigures, int, int]]
 ) -> Family:
-    """By outcome, ``ok`` and ``failed``."""
+    """Return a counter with the label ``outcome``: ``ok`` or ``failed``."""
     rows = (
-        ((each.backend, each.endpoint, outcome), count)
-        for each, ok, failed in counts
+        ((stats.backend, stats.endpoint, outcome), count)
+        for stats, ok, failed in counts
         for outcome, count in (("ok", ok), ("failed", failed))
     )
     return Family("counter", name, documentation, (*_LABELS, "outcome"), rows)

@@ -1,9 +1,7 @@
-"""Metrics as a scrape reads them: Prometheus' text, or OpenMetrics for who asks for it, which alone
-has exemplars.
+"""The exposition of metrics: Prometheus' text format, or OpenMetrics, which has exemplars.
 
-*Strategy.* The library writes the heads of families, and those that are its own. For a line it
-takes several microseconds; rows are written here, in pieces, for which they are made as they are
-wanted.
+prometheus_client writes the headers of families, and families of its own types. It takes several
+microseconds per line, so the rows of a ``MetricFamily`` are written here, in chunks and on demand.
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ from prometheus_client.utils import floatToGoString
 from infergate.observe.family import Family, Histogram, Labels, Row
 
 _PIECE: Final = 1 << 16
-"""Characters: less than half a millisecond's work."""
+"""Characters per chunk: less than half a millisecond of work."""
 _OPENMETRICS: Final = "application/openmetrics-text"
 _VERSION: Final = re.compile(r"version=[^;]*")
 _OUR_VERSION: Final = "version=1.0.0"
 _END: Final = b"# EOF\n"
 _PLAIN: Final = 1_000_000
-"""From there on Go writes numbers with an exponent."""
+"""From this value on, Go's number format has an exponent."""
 _LE: Final = "le"
 _go: Final[Callable[[float], str]] = floatToGoString
 
@@ -37,41 +35,42 @@ Encode = Callable[[Collector], bytes]
 
 
 class Exposition(NamedTuple):
-    """What is answered, made as it is pulled, and its media type."""
+    """The response to a scrape: its media type, and the body as a lazy iterator of chunks."""
 
     content_type: str
     pieces: Iterator[bytes]
 
 
 def exposition(metrics: Collector, accept: str = "") -> Exposition:
-    """``metrics`` in the form that the header ``accept`` asks for."""
+    """Return ``metrics`` in the format that the Accept header ``accept`` requests."""
     try:
         _, content_type = choose_encoder(accept)
-    except TypeError:  # what stands for a version in it is none
+    except TypeError:  # raised for an invalid version in the header
         _, content_type = choose_encoder("")
-    for other in ("dots", "values"):  # our names are those of old, and need none of these
+    for other in ("dots", "values"):  # our names are valid in the classic charset
         content_type = content_type.replace(f"escaping={other}", "escaping=underscores")
     if content_type.startswith(_OPENMETRICS):
-        content_type = _VERSION.sub(_OUR_VERSION, content_type)  # it names what was asked for
+        # The library repeats the requested version.
+        content_type = _VERSION.sub(_OUR_VERSION, content_type)
         return Exposition(content_type, _pieces(metrics, openmetrics, _END.decode()))
     return Exposition(content_type, _pieces(metrics, generate_latest))
 
 
 def _pieces(metrics: Collector, encode: Encode, end: str = "") -> Iterator[bytes]:
-    """Of ``_PIECE`` characters or a little more, but for the last."""
-    gathered: list[str] = []
-    room = _PIECE
+    """Yield chunks of at least ``_PIECE`` characters, except the last."""
+    texts: list[str] = []
+    missing = _PIECE
     for text in _texts(metrics, encode):
-        gathered.append(text)
-        room -= len(text)
-        if room <= 0:
-            yield "".join(gathered).encode()
-            gathered, room = [], _PIECE
-    yield "".join((*gathered, end)).encode()
+        texts.append(text)
+        missing -= len(text)
+        if missing <= 0:
+            yield "".join(texts).encode()
+            texts, missing = [], _PIECE
+    yield "".join((*texts, end)).encode()
 
 
 def _texts(metrics: Collector, encode: Encode) -> Iterator[str]:
-    """The text of each row, and of a family that has none."""
+    """Yield the header and the text of each row of all families."""
     for family in metrics.collect():
         if not isinstance(family, Family):
             yield _written(family, encode)
@@ -85,7 +84,7 @@ def _texts(metrics: Collector, encode: Encode) -> Iterator[str]:
 
 
 class _Alone(NamedTuple):
-    """The collector of one family."""
+    """A collector with a single family."""
 
     family: Metric
 
@@ -101,59 +100,59 @@ def _written(family: Metric, encode: Encode) -> str:
 
 
 def _line(family: Family) -> Callable[[Row], str]:
-    """What writes a row of a counter or a gauge."""
+    """Return a function that formats a row of a counter or gauge."""
     name = family.name + ("_total" if family.type == "counter" else "")
     order = _in_order(family.labels)
-    form = f"{name}{_braced([family.labels[place] for place in order])} %s\n"
+    form = f"{name}{_braced([family.labels[i] for i in order])} %s\n"
 
     def text(row: Row) -> str:
         labels, value = row
         assert not isinstance(value, Histogram)
-        return form % (*[_escaped(labels[place]) for place in order], _number(value))
+        return form % (*[_escaped(labels[i]) for i in order], _number(value))
 
     return text
 
 
 def _lines(family: Family, *, exemplars: bool) -> Callable[[Row], str]:
-    """What writes a row of a histogram."""
+    """Return a function that formats a row of a histogram."""
     name, names = family.name, family.labels
     bounds = list(map(_go, (*family.bounds, math.inf)))
     order = _in_order(names)
-    before = [place for place in order if names[place] < _LE]
+    before = [index for index in order if names[index] < _LE]
     after = order[len(before) :]
-    head_form = "".join((f"{name}_bucket{{", *(f'{names[p]}="%s",' for p in before), f'{_LE}="'))
-    tail_form = "".join(('"', *(f',{names[p]}="%s"' for p in after), "} "))
-    all_form = _braced([names[place] for place in order])
+    head_form = "".join((f"{name}_bucket{{", *(f'{names[i]}="%s",' for i in before), f'{_LE}="'))
+    tail_form = "".join(('"', *(f',{names[i]}="%s"' for i in after), "} "))
+    all_form = _braced([names[index] for index in order])
 
     def text(row: Row) -> str:
-        labels, told = row
-        assert isinstance(told, Histogram)
-        first = [_escaped(labels[place]) for place in before]
-        last = [_escaped(labels[place]) for place in after]
+        labels, value = row
+        assert isinstance(value, Histogram)
+        first = [_escaped(labels[index]) for index in before]
+        last = [_escaped(labels[index]) for index in after]
         head, tail = head_form % (*first,), tail_form % (*last,)
-        every = all_form % (*first, *last)
-        counts = list(map(_number, accumulate(told.counts)))
+        all_labels = all_form % (*first, *last)
+        counts = list(map(_number, accumulate(value.counts)))
         count = counts[-1]
         if exemplars:
-            for place, each in told.exemplars.items():
-                counts[place] += _exemplar(each)
+            for index, item in value.exemplars.items():
+                counts[index] += _exemplar(item)
         buckets = [
-            f"{head}{bound}{tail}{each}\n" for bound, each in zip(bounds, counts, strict=True)
+            f"{head}{bound}{tail}{item}\n" for bound, item in zip(bounds, counts, strict=True)
         ]
-        total = f"{name}_count{every} {count}\n{name}_sum{every} {_number(told.sum)}\n"
+        total = f"{name}_count{all_labels} {count}\n{name}_sum{all_labels} {_number(value.sum)}\n"
         return "".join((*buckets, total))
 
     return text
 
 
 def _in_order(labels: Labels) -> list[int]:
-    """The places of ``labels`` by their names, as lines have them."""
+    """Return the indices of ``labels`` sorted by name, the order within a line."""
     return sorted(range(len(labels)), key=labels.__getitem__)
 
 
 def _braced(names: Iterable[str]) -> str:
-    told = ",".join(f'{name}="%s"' for name in names)
-    return f"{{{told}}}" if told else ""
+    pairs = ",".join(f'{name}="%s"' for name in names)
+    return f"{{{pairs}}}" if pairs else ""
 
 
 def _escaped(label: str) -> str:
@@ -168,5 +167,5 @@ def _number(value: float) -> str:
 
 def _exemplar(told: Exemplar) -> str:
     labels = ",".join(f'{name}="{_escaped(told.labels[name])}"' for name in sorted(told.labels))
-    when = "" if told.timestamp is None else f" {told.timestamp}"
-    return f" # {{{labels}}} {_go(told.value)}{when}"
+    timestamp = "" if told.timestamp is None else f" {told.timestamp}"
+    return f" # {{{labels}}} {_go(told.value)}{timestamp}"

@@ -1,9 +1,10 @@
-"""A family of metrics whose samples are made when somebody asks for them.
+"""Metric families whose samples are created lazily.
 
-*Strategy.* Thousands of routes that are busy have hundreds of thousands of samples. As rows (labels
-and what is counted under them) they are a tenth of that, are made one after another while they are
-read, and go to another process in pieces: so nobody is kept waiting for all of them.
-*Rule.* Rows can be gone through once, unless they are a list.
+Thousands of busy routes have hundreds of thousands of samples. A family holds rows instead (label
+values and a number or histogram): a tenth as many objects, created while they are read, and sent to
+another process in batches, so that the event loop is never blocked for long.
+
+*Rule.* Rows can be iterated only once, unless they are a list.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from infergate.core.times import Times
 
 _NO_EXEMPLARS: Final[Mapping[int, Exemplar]] = {}
 _AT_ONCE: Final = 256
-"""Rows of a piece: about a millisecond's work."""
+"""Rows per batch: about a millisecond of work."""
 
 
 class Histogram(NamedTuple):
-    """What a histogram tells under one combination of labels."""
+    """The value of a histogram for one combination of labels."""
 
     counts: tuple[int, ...]
-    """By bound, not added up; at last those beyond all of them."""
+    """Counts per bucket, not cumulative; the last is the bucket above all bounds."""
     sum: float
     exemplars: Mapping[int, Exemplar] = _NO_EXEMPLARS
-    """By the place of their bucket."""
+    """Exemplars by the index of their bucket."""
 
 
 Labels = tuple[str, ...]
@@ -45,14 +46,14 @@ Row = tuple[Labels, float | Histogram]
 
 
 def times(told: Times, exemplars: Mapping[int, Exemplar] | None = None) -> Histogram:
-    """As they are now."""
+    """Return a snapshot of ``told``."""
     return Histogram(tuple(told.counts), told.sum, dict(exemplars) if exemplars else _NO_EXEMPLARS)
 
 
 class Family(Metric):
-    """To prometheus_client, a family as any other."""
+    """A metric family with lazy rows, which prometheus_client handles like any other."""
 
-    def __init__(  # noqa: PLR0913 - what a family has
+    def __init__(  # noqa: PLR0913 - the properties of a family
         self,
         kind: str,
         name: str,
@@ -63,8 +64,8 @@ class Family(Metric):
         unit: str = "",
         bounds: tuple[float, ...] = (),
     ) -> None:
-        """``kind`` is ``counter``, ``gauge`` or ``histogram``, which has ``bounds``, but for
-        the infinite one. ``labels`` are their names, ``rows`` have their values."""
+        """Create a family. ``kind`` is ``counter``, ``gauge`` or ``histogram``. ``labels`` are the
+        label names, ``bounds`` those of a histogram without the infinite one."""
         self._samples: list[Sample] | None = None
         super().__init__(name, documentation, kind, unit)
         self.labels: Final = labels
@@ -73,14 +74,14 @@ class Family(Metric):
 
     @property
     def samples(self) -> list[Sample]:
-        """All of them, as the library makes them."""
+        """All samples, as the library creates them."""
         if self._samples is None:
             self._samples = self._made()
         return self._samples
 
     @samples.setter
     def samples(self, none: list[Sample]) -> None:
-        """The library's constructor begins with none."""
+        """Ignore the empty list that the library's constructor sets."""
 
     def _made(self) -> list[Sample]:
         kinds: dict[str, Any] = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
@@ -97,12 +98,12 @@ class Family(Metric):
         bounds = map(floatToGoString, (*self.bounds, math.inf))
         counts = zip(bounds, map(float, accumulate(told.counts)), strict=True)
         return [
-            (*bucket, told.exemplars[place]) if place in told.exemplars else bucket
-            for place, bucket in enumerate(counts)
+            (*bucket, told.exemplars[index]) if index in told.exemplars else bucket
+            for index, bucket in enumerate(counts)
         ]
 
     def of(self, rows: Iterable[Row]) -> Family:
-        """The same family with other rows."""
+        """Return the same family with ``rows``."""
         return Family(
             self.type,
             self.name,
@@ -115,21 +116,23 @@ class Family(Metric):
 
 
 def in_pieces(families: Iterable[Metric]) -> Iterator[list[Metric]]:
-    """``families``, as many of their rows at a time as one may make without keeping others waiting:
-    a family may be in several pieces. Rows are lists then."""
-    piece: list[Metric] = []
-    room = _AT_ONCE
+    """Yield ``families`` in batches of limited size, with their rows as lists.
+
+    A family may be spread over several batches.
+    """
+    batch: list[Metric] = []
+    available = _AT_ONCE
     for family in families:
         if not isinstance(family, Family):
-            piece.append(family)
+            batch.append(family)
             continue
         rows = iter(family.rows)
         while True:
-            some = list(islice(rows, room))
-            piece.append(family.of(some))
-            room -= len(some)
-            if room:
+            chunk = list(islice(rows, available))
+            batch.append(family.of(chunk))
+            available -= len(chunk)
+            if available:
                 break
-            yield piece
-            piece, room = [], _AT_ONCE
-    yield piece
+            yield batch
+            batch, available = [], _AT_ONCE
+    yield batch

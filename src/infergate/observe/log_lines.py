@@ -1,4 +1,4 @@
-"""What the process tells besides requests (audit, warnings, bugs), in the access log's forms."""
+"""The format of log lines other than the access log (audit, warnings, bugs), as text or JSON."""
 
 from __future__ import annotations
 
@@ -14,45 +14,47 @@ from infergate.observe.access_log import iso, printable
 from infergate.observe.repeated import Repeated
 
 _OTHERS: Final[dict[str, Event]] = {"asyncio": BUG, "opentelemetry": TRACES_NOT_SENT}
-"""Events of libraries' lines, by the first part of their loggers' names."""
+"""Events for log records of libraries, by the first part of the logger's name."""
 _QUIET: Final = ("watchfiles",)
-"""Libraries whose lines are told from warnings on. This one tells of each change of a file; where
-the log itself lies in a folder that is watched, each line would be the reason for the next."""
+"""Libraries that log only from level WARNING on. watchfiles logs each change of a file: if the log
+file is in a watched folder, every line would cause another one."""
 
 
 def _event(record: logging.LogRecord) -> tuple[str, str]:
-    """The name of the event that ``record`` tells of, empty for a library's; and what is to be done
-    about it."""
-    told = getattr(record, "event", None)
-    if told is not None:
-        return told, getattr(record, "advice", "")
-    other = _OTHERS.get(record.name.partition(".")[0])
-    if other is None or record.levelno < logging.WARNING:
+    """Return the event name of ``record``, empty for most library records, and its advice."""
+    name = getattr(record, "event", None)
+    if name is not None:
+        return name, getattr(record, "advice", "")
+    library = _OTHERS.get(record.name.partition(".")[0])
+    if library is None or record.levelno < logging.WARNING:
         return "", ""
-    return other["event"], other["advice"]
+    return library["event"], library["advice"]
 
 
 class TextLines(logging.Formatter):
-    """``TIME LEVEL EVENT: MESSAGE``, and what to do next; the logger's name stands for the event of
-    a library. A traceback follows in lines of its own."""
+    """Formats ``TIME LEVEL EVENT: MESSAGE``, with advice if there is any.
+
+    Records without an event have the logger's name in its place. A traceback follows on separate
+    lines.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """All lines, without characters that hide or forge text."""
+        """Return the text, with control characters escaped so that none can hide or forge text."""
         return escaped(super().format(record))
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its name
-        """The line."""
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides logging
+        """Return the first line."""
         event, advice = _event(record)
-        told = f"{iso(record.created)} {record.levelname} {event or record.name}: {record.message}"
-        return f"{told}. Next: {advice}" if advice else told
+        line = f"{iso(record.created)} {record.levelname} {event or record.name}: {record.message}"
+        return f"{line}. Next: {advice}" if advice else line
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object; a traceback belongs to the message."""
+    """Formats a JSON object per record; a traceback is part of the message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """``time``, ``event`` ("log": a library's), ``level``, ``logger``, ``message``, the event's
-        own fields, and ``advice`` where there is something to do."""
+        """Return ``time``, ``event`` ("log" if the record has none), ``level``, ``logger``,
+        ``message``, the event's own fields, and ``advice`` if there is any."""
         event, advice = _event(record)
         line = {
             "time": iso(record.created),
@@ -64,16 +66,18 @@ class JsonLines(logging.Formatter):
         }
         if advice:
             line["advice"] = advice
-        told = {k: printable(v) if isinstance(v, str) else v for k, v in line.items()}
-        return escaped(orjson.dumps(told).decode())
+        safe = {k: printable(v) if isinstance(v, str) else v for k, v in line.items()}
+        return escaped(orjson.dumps(safe).decode())
 
 
 FORMATTERS: Final[dict[str, type[logging.Formatter]]] = {"json": JsonLines, "text": TextLines}
 
 
 def begin(form: str) -> logging.Handler:
-    """From now on lines of this process go to standard error. The handler is given back, for the
-    form of another configuration."""
+    """Send the log of this process to standard error, in the format ``form``.
+
+    Return the handler, whose formatter is replaced when a new configuration changes the format.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATTERS[form]())
     handler.addFilter(Repeated())

@@ -1,8 +1,8 @@
-"""Prometheus metrics. Labels come from the config, never from what a client sends.
+"""The Prometheus metrics of a process.
 
-*Rule 1.* A label value is a route's pattern, a backend's name, a protocol, an operation or an
-outcome: all bounded by the config and the code. A request that no route takes has an empty route.
-*Rule 2.* What is told, in which unit and what to do about it stands in docs/metrics.md, all of it.
+*Rule 1.* Label values come from the configuration or the code, never from clients: route patterns,
+backend names, protocols, operations and outcomes. A request without a route has an empty label.
+*Rule 2.* docs/metrics.md documents every metric with its type, unit and labels.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from infergate.observe.traffic import Traffic
 
 
 class Metrics:
-    """All of one process. ``text`` is what a scrape reads."""
+    """All metrics of a process; ``scrape`` exposes them."""
 
     def __init__(self) -> None:
         self.registry: Final = CollectorRegistry()
-        Info("infergate_build", "The running infergate.", registry=self.registry).info(
+        Info("infergate_build", "Version of the running infergate.", registry=self.registry).info(
             {"version": __version__}
         )
         self._counted: Final = Counted()
@@ -39,57 +39,56 @@ class Metrics:
         self.doors: Final = DoorMetrics()
         self.registry.register(self.doors)
         self.flows: Final = self._counted.flows
-        """What is counted of requests, at a glance."""
+        """Return snapshots of the busiest request counters."""
         self.record: Final = self._counted.record
-        """Count a finished request, which took so many seconds."""
+        """Count a finished request and its duration in seconds."""
         self.record_traced: Final = self._counted.record_traced
-        """The same where requests are traced: histograms have exemplars then."""
+        """Like ``record``, with exemplars for traced requests."""
         self.traffic: Final = Traffic()
-        """What is counted of each backend besides its requests."""
+        """Retries, hedges, queues, mirroring and fallbacks of backends and routes."""
         self.registry.register(self.traffic)
         ProcessCollector(registry=self.registry)
         self.in_flight: Final = Gauge(
-            "infergate_in_flight_requests", "Requests being served now.", registry=self.registry
+            "infergate_in_flight_requests", "Requests in progress.", registry=self.registry
         )
         self.streams: Final = Gauge(
-            "infergate_open_streams", "gRPC streams open now.", registry=self.registry
+            "infergate_open_streams", "Open gRPC streams.", registry=self.registry
         )
         self.tasks: Final = Gauge(
-            "infergate_tasks", "Tasks of the event loop now.", registry=self.registry
+            "infergate_tasks", "Tasks of the event loop.", registry=self.registry
         )
         self.held_up: Final = Counter(
             "infergate_loop_held_up_seconds",
-            "By how many seconds the event loop was late, all times of 0.1 s and more together.",
+            "Total time by which the event loop was blocked for 0.1 s or more, in seconds.",
             unit="seconds",
             registry=self.registry,
         )
         self.in_flight_bytes: Final = Gauge(
             "infergate_in_flight_bytes",
-            "Bytes of memory that requests hold now, unread answers included.",
+            "Memory held by requests in progress, including unread responses, in bytes.",
             registry=self.registry,
             unit="bytes",
         )
         self.limits: Final = Gauge(
             "infergate_limits",
-            "What metrics of what is under way may come to, by the limit's name: connections, "
-            "in_flight, in_flight_bytes.",
+            "Configured limits, by name: connections, in_flight, in_flight_bytes.",
             ["limit"],
             registry=self.registry,
         )
         self.draining: Final = Gauge(
             "infergate_draining",
-            "1 while the process ends: it fails readiness and lets requests finish.",
+            "1 during graceful shutdown, when readiness fails and requests finish; else 0.",
             registry=self.registry,
         )
         self.generations: Final = Gauge(
             "infergate_config_generations",
-            "Configurations that serve now: 1, and those that calls from before a reload are "
-            "still under way on.",
+            "Configurations in use: the current one, and older ones that still have requests in "
+            "progress.",
             registry=self.registry,
         )
         self.reloads: Final = Counter(
             "infergate_config_reloads",
-            "Reloads of the configuration; result is ok or failed.",
+            "Configuration reloads by result: ok or failed.",
             ["result"],
             registry=self.registry,
         )
@@ -97,80 +96,82 @@ class Metrics:
             self.reloads.labels(result)
         self.reload_worked: Final = Gauge(
             "infergate_config_last_reload_successful",
-            "Whether the last reload worked: 0 where an older configuration goes on.",
+            "1 if the last configuration reload succeeded; 0 if it failed.",
             registry=self.registry,
         )
         self.loaded: Final = Gauge(
             "infergate_config_loaded_timestamp_seconds",
-            "When the configuration that serves was taken, in seconds since 1970.",
+            "When the current configuration was loaded, in seconds since 1970.",
             registry=self.registry,
             unit="seconds",
         )
         self.config: Final = Info(
             "infergate_config",
-            "The configuration that serves: the SHA-256 of its files, and its number since the "
-            "start.",
+            "The current configuration: the SHA-256 of its files, and its number since the start.",
             registry=self.registry,
         )
         self.refused_connections: Final = Counter(
             "infergate_refused_connections",
-            "Connections that were turned away or cut off, and why (docs/operations.md).",
+            "Client connections refused or aborted, by reason (docs/operations.md).",
             ["listener", "reason"],
             registry=self.registry,
         )
         self.refused_requests: Final = Counter(
             "infergate_refused_requests",
-            "Requests that were turned away because of a limit, by its name in docs/limits.md.",
+            "Requests refused because of a limit, by the limit's name (docs/limits.md).",
             ["limit"],
             registry=self.registry,
         )
         self.certificate_reloads: Final = Counter(
             "infergate_certificate_reloads",
-            "Changes of certificates' files: taken, or failed, which keeps those from before.",
+            "Reloads of certificate files: taken, or failed, which keeps the previous ones.",
             ["listener", "outcome"],
             registry=self.registry,
         )
         self.descriptors: Final = Gauge(
-            "infergate_open_descriptors", "Files and sockets open now.", registry=self.registry
+            "infergate_open_descriptors", "Open file descriptors.", registry=self.registry
         )
         self.log_dropped: Final = Counter(
             "infergate_access_log_dropped_lines",
-            "Lines of the access log dropped because nobody read them.",
+            "Access log lines dropped because the reader is too slow.",
             registry=self.registry,
         )
 
         self.access_refused: Final = Counter(
             "infergate_access_refused",
-            "Requests that were not let in, by reason.",
+            "Requests refused by authentication, authorization or rate limiting, by reason.",
             labelnames=("reason",),
             registry=self.registry,
         )
         self.access_failures: Final = Counter(
             "infergate_access_failures",
-            "Failures to read what access stands on: keys_file, jwks or redis.",
+            "Failures to read a source of access control: keys_file, jwks or redis.",
             labelnames=("source",),
             registry=self.registry,
         )
 
     def name_by(self, names: Callable[[], Names]) -> None:
-        """From now on ``names`` tells which routes and backends there are: nothing is told of
-        others."""
+        """Drop the series of routes and backends other than those that ``names`` returns."""
         self._counted.names = self.traffic.names = names
 
     def at_a_glance(self) -> list[Metric]:
-        """What now is, and what is counted of endpoints, backends and listeners: all that costs
-        little, whatever is counted of requests."""
+        """Return the gauges, and the metrics of endpoints, backends and listeners.
+
+        Their cost does not depend on the number of request counters.
+        """
         gauges = self.in_flight, self.in_flight_bytes, self.streams, self.generations
-        told = chain.from_iterable(
-            each.collect() for each in (self.endpoints, self.doors, self.traffic, *gauges)
+        families = chain.from_iterable(
+            item.collect() for item in (self.endpoints, self.doors, self.traffic, *gauges)
         )
-        return [each.of(list(each.rows)) if isinstance(each, Family) else each for each in told]
+        return [item.of(list(item.rows)) if isinstance(item, Family) else item for item in families]
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return b"".join(exposition(self.registry).pieces)
 
     async def scrape(self, accept: str) -> Exposition:
-        """All metrics in the form that a header Accept asks for. Where other processes have to be
-        asked, who asks them stands for this."""
+        """Return all metrics in the format that the Accept header ``accept`` requests.
+
+        With several workers, ``WorkerGroup.scrape`` is used instead.
+        """
         return exposition(self.registry, accept)

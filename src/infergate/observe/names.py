@@ -1,5 +1,8 @@
-"""The names that labels of metrics may have, so that there are never more series than the
-configuration has lines: of what it does not have any more, after a reload, nothing is told."""
+"""The route and backend names that metric labels may have.
+
+Series of routes and backends that a reload removed are dropped, so that the configuration bounds
+the number of series.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,20 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 NOBODY = ""
-"""The label of what takes no route, or asks no backend."""
+"""The label value of requests without a route or backend."""
 
 
 class Names(NamedTuple):
-    """Of the configuration that serves, and of those that calls are still under way on. Both hold
-    ``NOBODY``."""
+    """Names in the current configuration, and in older ones that still have calls in progress.
+
+    Both sets contain the empty name.
+    """
 
     routes: AbstractSet[str]
     backends: AbstractSet[str]
 
     def has(self, labels: Mapping[str, str]) -> bool:
-        """Whether ``labels`` name no route and no backend but those."""
+        """Return whether the route and backend in ``labels``, if any, are among these names."""
         return (
             labels.get("route", NOBODY) in self.routes
             and labels.get("backend", NOBODY) in self.backends

@@ -1,7 +1,7 @@
-"""What the console tells besides metrics: the last failures, and which way requests went.
+"""Data for the console beyond metrics: recent failures, and counts of pipelines.
 
-*Rule.* No headers, no tensor data, no client's address or name: by its id the log tells more of a
-request.
+*Rule.* It has no headers, tensor data, or clients' addresses or identities. The request id leads to
+the access log, which has more.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from infergate.observe.counted import Flow
 from infergate.observe.metrics import Metrics
 
 KEPT: Final = 100
-"""Failures that a process remembers."""
-_LONGEST: Final = 256  # characters of a client's string
+"""Maximum number of failures that a process keeps."""
+_LONGEST: Final = 256  # characters of a client's text that are kept
 _LONGEST_ERROR: Final = 1024
 
 
 class Failure(NamedTuple):
-    """A request that did not end well, as the log tells it."""
+    """A failed request, with some of the fields of its access log line."""
 
     when: float
-    """The wall clock."""
+    """The wall clock time at which the request ended."""
     kind: str
-    """``Kind``'s word."""
+    """The value of its ``core.errors.Kind``."""
     error: str
     detail: str
     protocol: str
@@ -42,18 +42,18 @@ class Failure(NamedTuple):
 
 
 Ways = dict[tuple[str, str, str], int]
-"""Inferences by the client's protocol, the backend's, and ``forward`` or ``translate``."""
+"""Number of inferences by client protocol, backend protocol, and ``forward`` or ``translate``."""
 
 
 class Recent:
-    """Of one process. To be told and asked on one thread."""
+    """The recent failures and pipeline counts of a process. Not thread-safe."""
 
     def __init__(self) -> None:
         self.ways: Final[Ways] = {}
         self.failures: Final[deque[Failure]] = deque(maxlen=KEPT)
 
     def failed(self, call: Call, seconds: float, now: float) -> None:
-        """A request has ended with an error, after so many seconds."""
+        """Record a request that failed after ``seconds``, at wall clock time ``now``."""
         self.failures.append(
             Failure(
                 now,
@@ -73,18 +73,18 @@ class Recent:
 
 
 class Recalled(NamedTuple):
-    """What one process tells. ``worker`` is its number; None: it is alone."""
+    """A snapshot of a process for the console. ``worker`` is None for a single process."""
 
     worker: int | None
     ways: Ways
     failures: tuple[Failure, ...]
     flows: Sequence[Flow]
     families: Sequence[Metric]
-    """Metrics besides those of requests."""
+    """Metric families other than those of requests."""
 
 
 def recalled(recent: Recent, metrics: Metrics, worker: int | None = None) -> Recalled:
-    """All of that, to be kept or sent elsewhere."""
+    """Return a snapshot, which may be kept or sent to another process."""
     return Recalled(
         worker,
         dict(recent.ways),

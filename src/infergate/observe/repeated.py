@@ -1,4 +1,4 @@
-"""Lines that say the same again and again: of many in one second most are left out."""
+"""Rate limiting of repeated log lines."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import logging
 from typing import Final
 
 _MOST: Final = 20
-"""Lines alike in a second."""
+"""Maximum number of similar lines per second."""
 _KINDS: Final = 1024
-"""Kinds that are remembered."""
+"""Maximum number of kinds whose counts are kept."""
 _ALL: Final = frozenset({"infergate.audit"})
-"""Loggers each of whose lines is told."""
+"""Loggers that are not limited."""
 
 
 class Repeated(logging.Filter):
-    """Lets ``most`` lines a second of a kind through: those of one logger with one text, whatever
-    is filled in. The next one after a second tells how many were left out."""
+    """Passes at most ``most`` lines per second of each kind: the same logger and message template.
+
+    The first line of a kind after that second has the number of lines left out.
+    """
 
     def __init__(self, most: int = _MOST) -> None:
         super().__init__()
@@ -23,19 +25,19 @@ class Repeated(logging.Filter):
         self._kinds: Final[dict[tuple[str, str], list[int]]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether ``record`` is told."""
+        """Return whether to log ``record``."""
         if record.name in _ALL:
             return True
         kind, second = (record.name, str(record.msg)), int(record.created)
-        counted = self._kinds.get(kind)
-        if counted is None:
+        counts = self._kinds.get(kind)
+        if counts is None:
             if len(self._kinds) >= _KINDS:
                 self._kinds.clear()
-            counted = self._kinds[kind] = [second, 0]
-        if counted[0] != second:
-            more = counted[1] - self._most
-            counted[:] = second, 0
-            if more > 0:
-                record.msg = f"{record.msg} ({more} lines like it were left out before)"
-        counted[1] += 1
-        return counted[1] <= self._most
+            counts = self._kinds[kind] = [second, 0]
+        if counts[0] != second:
+            dropped = counts[1] - self._most
+            counts[:] = second, 0
+            if dropped > 0:
+                record.msg = f"{record.msg} ({dropped} similar lines left out before)"
+        counts[1] += 1
+        return counts[1] <= self._most

@@ -1,8 +1,8 @@
-"""The access log of a gateway that has more requests than anybody reads lines.
+"""Sampling of the access log at high request rates.
 
-*Strategy.* As zap samples: of requests alike (one route, one outcome) the first so many of a second
-are lines, and then each so-manieth. So nothing is left out of a quiet log, and no flood of one kind
-hides another, say errors. A line tells how many were left out before it: nothing is uncounted.
+As in zap's sampler, of similar requests (same route and outcome) the first N of each second are
+logged, and then every M-th. A quiet log is complete, and many requests of one kind do not hide
+others, such as errors. Each line has the number of requests left out before it.
 """
 
 from __future__ import annotations
@@ -15,40 +15,42 @@ from infergate.core.call import Call
 from infergate.observe.access_log import NO_TURN, AccessLog, Line, told
 
 _KINDS: Final = 65_536
-"""Routes times outcomes that are remembered; under 20 MB."""
+"""Maximum number of combinations of route and outcome that are counted; under 20 MB."""
 
 
 class Sampling:
-    """Of requests alike: the ``first`` of each second, and ``each`` so many of those after; 0: none
-    of them."""
+    """Selects the ``first`` similar requests of each second, and every ``each``-th of the others.
+
+    If ``each`` is 0, it selects none of the others.
+    """
 
     def __init__(self, first: int, each: int) -> None:
         self._first: Final = first
         self._each: Final = each
         self._kinds: Final[dict[tuple[str, str], list[int]]] = {}
-        """The second, how many were in it, and how many were left out since the last line."""
+        """By kind: the second, requests in it, and requests left out since the last line."""
 
     def left_out(self, route: str, outcome: str, now: float) -> int | None:
-        """How many were left out before the one that has ended ``now``; None: it is, too."""
+        """Return the number of requests left out before this one; None to leave out this one."""
         kind, second = (route, outcome), int(now)
-        counted = self._kinds.get(kind)
-        if counted is None:
+        counts = self._kinds.get(kind)
+        if counts is None:
             if len(self._kinds) >= _KINDS:
                 self._kinds.clear()
-            counted = self._kinds[kind] = [second, 0, 0]
-        elif counted[0] != second:
-            counted[0], counted[1] = second, 0
-        counted[1] += 1
-        beyond = counted[1] - self._first
-        if beyond > 0 and (not self._each or beyond % self._each):
-            counted[2] += 1
+            counts = self._kinds[kind] = [second, 0, 0]
+        elif counts[0] != second:
+            counts[0], counts[1] = second, 0
+        counts[1] += 1
+        excess = counts[1] - self._first
+        if excess > 0 and (not self._each or excess % self._each):
+            counts[2] += 1
             return None
-        left_out, counted[2] = counted[2], 0
+        left_out, counts[2] = counts[2], 0
         return left_out
 
 
 class SampledLog(AccessLog):
-    """Lines of those that ``sampling`` takes; the rest as of AccessLog."""
+    """An access log of the requests that ``sampling`` selects."""
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class SampledLog(AccessLog):
         super().__init__(line, dropped, stream, turn)
 
     def record(self, call: Call, seconds: float, now: float) -> None:
-        """Tell a finished request, or leave it out. Never waits."""
+        """Log a finished request, or leave it out. Never blocks."""
         left_out = self._sampling.left_out(call.route, call.outcome, now)
         if left_out is not None:
             self._tell(told(call, seconds, now, left_out))

@@ -1,9 +1,9 @@
-"""What several processes count, as one: their metrics added up.
+"""Aggregates the metrics of several processes.
 
-*Rule 1.* Counters and histograms are added, and so are gauges: they tell of what is under way in
-each process. What is no amount is in one of two tables.
-*Rule 2.* What a process that is no more has counted still counts: a counter that falls would look
-like one that began anew.
+*Rule 1.* Counters, histograms and gauges are added up, except the metrics in the tables below,
+which are not amounts.
+*Rule 2.* The counters of exited processes stay included, since a counter that decreases would look
+like a restart.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ _ALIKE: Final = frozenset(
         "infergate_config_loaded_timestamp_seconds",
     }
 )
-"""Families that all processes tell alike, or that one speaks for all of: the first that was added
-is taken."""
+"""Families that are equal in all processes, or that one process reports for all: the first one is
+used."""
 _MOST: Final = frozenset({"infergate_config_generations", "infergate_draining"})
-"""Gauges of which the largest is told."""
+"""Gauges that are aggregated by their maximum."""
 _LEAST: Final = frozenset({"infergate_certificate_expiry_seconds", "process_start_time_seconds"})
-"""Those of which the smallest is: who alerts wants to know of the first."""
+"""Gauges that are aggregated by their minimum, such as the earliest expiry."""
 _AMOUNTS: Final = frozenset({"counter", "histogram", "summary"})
-"""Types of families that only grow."""
+"""Types of families that never decrease."""
 _CREATED: Final = "_created"
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Summed(Collector):
-    """The families of all that were added, which may come in pieces."""
+    """The aggregate of all families that were added, which may arrive in batches."""
 
     def __init__(self) -> None:
         self._families: Final[dict[str, Metric]] = {}
         self._rows: Final[dict[str, dict[Labels, float | Histogram]]] = {}
         self._samples: Final[dict[str, dict[_Key, Sample]]] = {}
-        """Of families that have no rows."""
+        """Samples of families without rows."""
 
     def add(self, families: Iterable[Metric], *, past: bool = False) -> None:
-        """What a process tells. ``past``: it is no more, and only what it has counted matters."""
+        """Add the families of a process. Of an exited one (``past``), only counters are used."""
         for family in families:
             if past and family.type not in _AMOUNTS:
                 continue
@@ -61,23 +61,23 @@ class Summed(Collector):
                 _add_samples(self._samples.setdefault(family.name, {}), family)
 
     def keep(self, names: Names) -> None:
-        """Forget what is told of routes and backends that have none of these names."""
+        """Drop the series of routes and backends that are not in ``names``."""
         for name, rows in self._rows.items():
             family = self._families[name]
             assert isinstance(family, Family)
-            told = family.labels
-            for labels in [k for k in rows if not names.has(dict(zip(told, k, strict=True)))]:
+            keys = family.labels
+            for labels in [k for k in rows if not names.has(dict(zip(keys, k, strict=True)))]:
                 del rows[labels]
 
     def collect(self) -> Iterator[Metric]:
-        """See Collector."""
+        """Yield the aggregated families."""
         for name, family in self._families.items():
             if isinstance(family, Family):
                 yield family.of(list(self._rows[name].items()))
             else:
-                told = Metric(name, family.documentation, family.type, family.unit)
-                told.samples = list(self._samples[name].values())
-                yield told
+                copy = Metric(name, family.documentation, family.type, family.unit)
+                copy.samples = list(self._samples[name].values())
+                yield copy
 
 
 def _add_rows(rows: dict[Labels, float | Histogram], family: Family) -> None:
@@ -104,8 +104,8 @@ def _add_samples(samples: dict[_Key, Sample], family: Metric) -> None:
         elif sample.name.endswith(_CREATED):
             samples[key] = sample._replace(value=min(known.value, sample.value))
         else:
-            told = _together(family.name, known.value, sample.value)
-            samples[key] = sample._replace(value=told)
+            value = _together(family.name, known.value, sample.value)
+            samples[key] = sample._replace(value=value)
 
 
 def _together(family: str, one: float, other: float) -> float:
@@ -115,14 +115,14 @@ def _together(family: str, one: float, other: float) -> float:
 
 
 def _one(one: Histogram, other: Histogram) -> Histogram:
-    """The latest exemplars of both."""
+    """Add two histograms. Of two exemplars in a bucket, the later one is kept."""
     exemplars = one.exemplars
     if other.exemplars:
         exemplars = dict(exemplars)
-        for place, each in other.exemplars.items():
-            known = exemplars.get(place)
-            if known is None or _when(known) < _when(each):
-                exemplars[place] = each
+        for index, exemplar in other.exemplars.items():
+            known = exemplars.get(index)
+            if known is None or _when(known) < _when(exemplar):
+                exemplars[index] = exemplar
     counts = tuple(map(operator.add, one.counts, other.counts))
     return Histogram(counts, one.sum + other.sum, exemplars)
 

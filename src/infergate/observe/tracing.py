@@ -1,11 +1,11 @@
-"""Spans of requests, by OpenTelemetry. Loaded only where tracing is on (docs/decisions/0030).
+"""Request spans with OpenTelemetry. Imported only if tracing is on (docs/decisions/0030).
 
-*Rule 1.* What the environment says by OpenTelemetry's variables holds: sampler, exporter, resource,
-batches. A request that comes with a ``traceparent`` is sampled as that says, unless the sampler is
-another.
-*Rule 2.* A span's attributes are what the access log tells. Tensors, headers and secrets are none
-of them.
-*Rule 3.* Nobody waits for a collector: spans are sent by a thread, and dropped where it lags.
+*Rule 1.* OpenTelemetry's environment variables set the sampler, exporter, resource and batching.
+With the default sampler, the sampling decision in a request's ``traceparent`` is followed.
+*Rule 2.* A span has the fields of the access log line as attributes, and never tensors, headers or
+secrets.
+*Rule 3.* No request waits for a collector: a thread exports spans, and they are dropped if it falls
+behind.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from infergate.core.tracing import TRACEPARENT, Asking
 
 _NAME: Final = "infergate"
 _LONGEST: Final = 256
-"""Characters of a client's text."""
+"""Maximum number of characters of text from a client or an error."""
 _MOST_MESSAGES: Final = 64
-"""Of one stream that are events; a stream of tokens may have thousands. The first ones, for the SDK
-would keep the last: how long the first took is what is looked for."""
+"""Maximum number of a stream's messages that become events; a token stream may have thousands. The
+first ones are kept, since they show the time to the first token; the SDK's limit keeps the last."""
 _MESSAGE: Final = "rpc.message"
-"""Such an event, in OpenTelemetry's conventions, as are its attributes."""
+"""The event of a message; it and its attributes follow OpenTelemetry's conventions."""
 _LAST: Final = 5.0
-"""Seconds that the last spans have to be sent."""
+"""Maximum time in seconds to export the remaining spans on close."""
 _NOTHING: Final = Context()
 _NO_STEP: Final[AbstractContextManager[None]] = nullcontext()
 _IS_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _SAMPLED: Final = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-01")
-"""What ``begin`` has requests of traces tell that are sampled."""
+"""The ``traceparent`` that ``begin`` sets on sampled requests."""
 _FAULTS: Final = frozenset(
     each.value
     for each in (
@@ -69,17 +69,17 @@ _FAULTS: Final = frozenset(
         Kind.INTERNAL,
     )
 )
-"""Outcomes that are errors of a server's span. What a client does wrong is none (OpenTelemetry's
-conventions for HTTP: 4xx are left unset)."""
+"""Outcomes that set the status of a request's span to error. Errors of clients do not, as in
+OpenTelemetry's conventions for HTTP, where a 4xx leaves the status unset."""
 _EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _DISABLED: Final = "OTEL_SDK_DISABLED"
 _GROUP: Final = "opentelemetry_traces_exporter"
-"""Where packages tell of exporters."""
+"""The entry point group of exporters."""
 
 
 class _Trace:
-    """A request's span."""
+    """The span of a request. ``id`` is the trace id, empty if it is not sampled."""
 
     __slots__ = ("id", "span")
 
@@ -90,17 +90,17 @@ class _Trace:
 
 
 class OpenTelemetry:
-    """Implements :class:`infergate.core.tracing.Tracing` by the spans of ``provider``."""
+    """Implements :class:`infergate.core.tracing.Tracer` with the spans of ``provider``."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider: Final = provider
         self._tracer: Final = provider.get_tracer(_NAME, __version__)
         self._propagator: Final = TraceContextTextMapPropagator()
         self._current: Final[ContextVar[Span]] = ContextVar("span", default=INVALID_SPAN)
-        """The span of the request that a task serves."""
+        """The span of the request that the current task handles."""
 
     def begin(self, call: Call) -> None:
-        """See Tracing."""
+        """Start the request's span, as a child of its ``traceparent`` header if it has one."""
         if call.trace is not None:
             return
         parent = self._propagator.extract(call.headers, _NOTHING)
@@ -111,18 +111,18 @@ class OpenTelemetry:
         self._current.set(span)
 
     def step(self, name: str) -> AbstractContextManager[None]:
-        """See Tracing."""
+        """Return a context manager for a span within the current request's span."""
         request = self._current.get()
         if not request.is_recording():
             return _NO_STEP
         return _step(self._tracer.start_span(name, set_span_in_context(request, _NOTHING)))
 
     def ask(self, traceparent: str, backend: str, endpoint: str) -> Asking | None:
-        """See Tracing."""
-        told = _SAMPLED.fullmatch(traceparent)
-        if told is None:
+        """Start the span of an exchange with a backend, or return None if it is not sampled."""
+        match = _SAMPLED.fullmatch(traceparent)
+        if match is None:
             return None
-        trace, parent = (int(each, 16) for each in told.groups())
+        trace, parent = (int(digits, 16) for digits in match.groups())
         context = SpanContext(trace, parent, is_remote=False, trace_flags=_IS_SAMPLED)
         within = set_span_in_context(NonRecordingSpan(context), _NOTHING)
         attributes = {"infergate.backend": backend, "server.address": endpoint}
@@ -131,12 +131,12 @@ class OpenTelemetry:
         )
 
     def answer(self, call: Call) -> None:
-        """See Tracing."""
+        """Record the next response of a stream."""
         if isinstance(call.trace, _Trace) and call.messages is not None:
             _tell_message(call.trace.span, "SENT", call.messages + 1)
 
     def end(self, call: Call) -> None:
-        """See Tracing."""
+        """End the request's span, with the fields of the access log as attributes."""
         trace = call.trace
         if not isinstance(trace, _Trace):
             return
@@ -149,16 +149,16 @@ class OpenTelemetry:
         span.end()
 
     def close(self) -> None:
-        """See Tracing. What is not sent within ``_LAST`` is lost with a collector that hangs."""
-        ending = threading.Thread(
+        """Export the remaining spans, for at most ``_LAST`` seconds; the rest is lost."""
+        thread = threading.Thread(
             target=self._provider.shutdown, name="infergate-tracing", daemon=True
         )
-        ending.start()
-        ending.join(_LAST)
+        thread.start()
+        thread.join(_LAST)
 
 
 def _tell_message(span: Span, kind: str, number: int) -> None:
-    """``kind`` is SENT or RECEIVED, ``number`` from 1 on."""
+    """Add the event of a message. ``kind`` is SENT or RECEIVED, ``number`` counts from 1."""
     if number <= _MOST_MESSAGES and span.is_recording():
         span.add_event(_MESSAGE, {"rpc.message.type": kind, "rpc.message.id": number})
 
@@ -175,7 +175,7 @@ def _step(span: Span) -> Iterator[None]:
 
 
 class _Asking:
-    """Implements :class:`infergate.core.tracing.Asking`."""
+    """Implements :class:`infergate.core.tracing.BackendSpan`."""
 
     __slots__ = ("_received", "_span", "_status")
 
@@ -186,20 +186,20 @@ class _Asking:
 
     @property
     def traceparent(self) -> str:
-        """See Asking."""
+        """The header to send to the backend."""
         return _told(self._span.get_span_context())
 
     def answered(self, status: int) -> None:
-        """See Asking."""
+        """Record the status of the backend's response."""
         self._status = status
 
     def received(self) -> None:
-        """See Asking."""
+        """Record a message of a stream from the backend."""
         self._received += 1
         _tell_message(self._span, "RECEIVED", self._received)
 
     def end(self, error: BaseException | None = None) -> None:
-        """See Asking."""
+        """End the span; ``error`` is the reason of a failure."""
         if self._status is not None:
             self._span.set_attribute("infergate.status", self._status)
         if error is not None:
@@ -208,7 +208,7 @@ class _Asking:
 
 
 def _told(context: SpanContext) -> str:
-    """``context`` as W3C Trace Context has it."""
+    """Format ``context`` as a ``traceparent`` header (W3C Trace Context)."""
     flags = int(context.trace_flags) & 1
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
 
@@ -220,13 +220,13 @@ def _blame(span: Span, error: BaseException) -> None:
     elif isinstance(error, Exception):
         span.set_attribute("error.type", type(error).__name__)
         span.set_status(Status(StatusCode.ERROR))
-    else:  # nobody wants the answer any more
+    else:  # cancelled: the response is no longer needed
         span.set_attribute("error.type", Kind.CANCELLED.value)
 
 
 def _attributes(call: Call) -> dict[str, str | int | float]:
-    """What the access log tells, but for what it leaves out of text: what is empty."""
-    told: dict[str, str | int | float] = {
+    """Return the fields of the access log line as attributes, without empty text."""
+    attributes: dict[str, str | int | float] = {
         "infergate.request_id": call.request_id[:_LONGEST],
         "client.address": call.peer,
         "infergate.protocol": call.protocol,
@@ -243,19 +243,21 @@ def _attributes(call: Call) -> dict[str, str | int | float]:
         "infergate.bytes_out": call.bytes_out,
     }
     if call.messages is not None:
-        told["infergate.messages"] = call.messages
+        attributes["infergate.messages"] = call.messages
     if call.outcome in _FAULTS:
-        told["error.type"] = call.outcome
-    return {key: value for key, value in told.items() if value != ""}
+        attributes["error.type"] = call.outcome
+    return {key: value for key, value in attributes.items() if value != ""}
 
 
 def tracing() -> OpenTelemetry | None:
-    """As the environment says; None where it switches all of it off. Raises OSError for an exporter
-    that there is not."""
+    """Create a tracer from the environment variables; None if they disable OpenTelemetry.
+
+    Raises OSError for an unknown exporter.
+    """
     if os.environ.get(_DISABLED, "").strip().lower() == "true":
         return None
-    named = {} if _names_service() else {SERVICE_NAME: _NAME}
-    resource = Resource.create({**named, SERVICE_VERSION: __version__})
+    name = {} if _names_service() else {SERVICE_NAME: _NAME}
+    resource = Resource.create({**name, SERVICE_VERSION: __version__})
     exporters = list(map(_exporter, _wanted()))
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     for exporter in exporters:
@@ -264,26 +266,26 @@ def tracing() -> OpenTelemetry | None:
 
 
 def _names_service() -> bool:
-    given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    return bool(os.environ.get("OTEL_SERVICE_NAME")) or f"{SERVICE_NAME}=" in given
+    attributes = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    return bool(os.environ.get("OTEL_SERVICE_NAME")) or f"{SERVICE_NAME}=" in attributes
 
 
 def _wanted() -> list[str]:
-    """The names of exporters; none: traces only go through."""
-    named = (each.strip() for each in os.environ.get(_EXPORTER, "otlp").split(","))
-    return [each for each in named if each not in {"", "none"}]
+    """Return the names of the exporters; with none, traces are only propagated."""
+    names = (name.strip() for name in os.environ.get(_EXPORTER, "otlp").split(","))
+    return [name for name in names if name not in {"", "none"}]
 
 
 def _exporter(name: str) -> SpanExporter:
     if name == "otlp":
-        told = next(filter(None, map(os.environ.get, _PROTOCOLS)), "http/protobuf")
-        name = "otlp_proto_grpc" if told == "grpc" else "otlp_proto_http"
+        protocol = next(filter(None, map(os.environ.get, _PROTOCOLS)), "http/protobuf")
+        name = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
     found = next(iter(entry_points(group=_GROUP, name=name)), None)
     if found is None:
-        there = ", ".join(sorted(entry_points(group=_GROUP).names))
+        installed = ", ".join(sorted(entry_points(group=_GROUP).names))
         raise OSError(
-            f"tracing: there is no exporter '{name}', which {_EXPORTER} or {_PROTOCOLS[-1]} wants; "
-            f"there are: {there}"
+            f"tracing: unknown exporter '{name}' in {_EXPORTER} or {_PROTOCOLS[-1]}; "
+            f"installed are: {installed}"
         )
-    made: SpanExporter = found.load()()
-    return made
+    exporter: SpanExporter = found.load()()
+    return exporter

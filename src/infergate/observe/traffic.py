@@ -1,7 +1,6 @@
-"""What backends' tallies come to, when a scrape asks for them.
+"""Metrics of backends and routes: retries, hedges, queues, fallbacks and mirroring.
 
-*Rule.* A label is a backend's or a route's name in the configuration, or one of a few words of the
-code.
+*Rule.* Label values are names in the configuration or constants of the code.
 """
 
 from __future__ import annotations
@@ -23,78 +22,81 @@ T = TypeVar("T")
 
 
 class Traffic(Collector):
-    """All of one process. To be told and asked on one thread. ``places`` are those of backends that
-    have so many; ``names`` those that the configuration has now, None: nobody knows. What was
-    counted of others is forgotten."""
+    """The counters of backends and routes of a process. Not thread-safe.
+
+    ``places`` returns the concurrency of backends with ``limits.max_requests``. ``names`` returns
+    the routes and backends of the current configuration, or None if unknown; the counters of others
+    are dropped at a scrape.
+    """
 
     def __init__(self) -> None:
         self.places: Callable[[], Iterable[PlaceFigures]] = tuple
         self.names: Callable[[], Names | None] = lambda: None
         self.helpers: Final = Tally()
-        """Of jobs for helper processes: the fields of a queue."""
+        """Counters of the helper processes' queue; only the queue fields are used."""
         self._tallies: Final[dict[str, Tally]] = {}
         self._routes: Final[dict[str, RouteTally]] = {}
 
     def of(self, backend: str) -> Tally:
-        """Where ``backend`` is counted: the same for all who ask."""
+        """Return the counters of ``backend``, which are created on first use."""
         return self._tallies.setdefault(backend, Tally())
 
     def of_route(self, route: str) -> RouteTally:
-        """The same of ``route``."""
+        """Return the counters of ``route``, which are created on first use."""
         return self._routes.setdefault(route, RouteTally())
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of what was counted."""
+        """Yield the metrics of all backends, routes and helper processes."""
         names = self.names()
         if names is not None:
             _keep(self._tallies, names.backends)
             _keep(self._routes, names.routes)
-        there = [((backend,), tally) for backend, tally in self._tallies.items()]
+        rows = [((backend,), counters) for backend, counters in self._tallies.items()]
         yield Family(
             "counter",
             "infergate_retries",
-            "Tries beyond the first, by why: not_sent, broken, timeout or declined.",
+            "Retries by reason: not_sent, broken, timeout or declined.",
             ("backend", "reason"),
             (
                 ((*backend, reason), count)
-                for backend, tally in there
-                for reason, count in list(tally.retries.items())
+                for backend, counters in rows
+                for reason, count in list(counters.retries.items())
             ),
         )
         yield Family(
             "counter",
             "infergate_retry_budget_exhausted",
-            "Tries and hedges that were not made because too many were in progress.",
+            "Retries and hedges not made because the retry budget was exhausted.",
             ("backend",),
-            ((backend, tally.exhausted) for backend, tally in there),
+            ((backend, counters.exhausted) for backend, counters in rows),
         )
         yield Family(
             "counter",
             "infergate_hedges",
-            "Second tries beside a slow first one; won: their answer was taken.",
+            "Hedged requests by outcome: won (its response was used) or lost.",
             ("backend", "outcome"),
             (
                 ((*backend, outcome), count)
-                for backend, tally in there
-                for outcome, count in (("won", tally.hedges_won), ("lost", tally.hedges_lost))
+                for backend, counters in rows
+                for outcome, count in (("won", counters.hedges_won), ("lost", counters.hedges_lost))
             ),
         )
         yield Family(
             "gauge",
             "infergate_queue_requests",
-            "Inferences that wait for a place at a backend now.",
+            "Inferences waiting in a backend's queue.",
             ("backend",),
-            ((backend, tally.waiting) for backend, tally in there),
+            ((backend, counters.waiting) for backend, counters in rows),
         )
         yield Family(
             "histogram",
             "infergate_queue_seconds",
-            "How long inferences that had to wait for a place at a backend did, in seconds.",
+            "Waiting time of queued inferences, in seconds.",
             ("backend",),
             (
-                (backend, times(tally.waited))
-                for backend, tally in there
-                if any(tally.waited.counts)
+                (backend, times(counters.waited))
+                for backend, counters in rows
+                if any(counters.waited.counts)
             ),
             unit="seconds",
             bounds=REQUEST,
@@ -102,12 +104,12 @@ class Traffic(Collector):
         yield Family(
             "counter",
             "infergate_queue_refusals",
-            "Inferences that got no place: full: too many waited; expired: they waited too long.",
+            "Inferences refused by a backend's queue: full, or expired (waited past the deadline).",
             ("backend", "reason"),
             (
                 ((*backend, reason), count)
-                for backend, tally in there
-                for reason, count in (("full", tally.refused), ("expired", tally.expired))
+                for backend, counters in rows
+                for reason, count in (("full", counters.refused), ("expired", counters.expired))
             ),
         )
         yield from (self._of_places(), *self._of_routes(), *self._of_helpers())
@@ -116,63 +118,63 @@ class Traffic(Collector):
         return Family(
             "gauge",
             "infergate_backend_places",
-            "Inferences that a backend with limits.max_requests is sent at once: taken or free.",
+            "Concurrency limit (limits.max_requests) of a backend: slots taken and free.",
             ("backend", "state"),
             (
-                ((each.backend, state), count)
-                for each in self.places()
+                ((stats.backend, state), count)
+                for stats in self.places()
                 for state, count in (
-                    ("taken", each.taken),
-                    ("free", max(each.most - each.taken, 0)),
+                    ("taken", stats.taken),
+                    ("free", max(stats.most - stats.taken, 0)),
                 )
             ),
         )
 
     def _of_helpers(self) -> Iterator[Metric]:
-        tally = self.helpers
+        counters = self.helpers
         yield Family(
             "gauge",
             "infergate_helper_queue_jobs",
-            "Messages that wait for a helper process now.",
+            "Messages waiting for a helper process.",
             (),
-            [((), tally.waiting)],
+            [((), counters.waiting)],
         )
         yield Family(
             "histogram",
             "infergate_helper_queue_seconds",
-            "How long messages waited for a helper process, of those that had to, in seconds.",
+            "Waiting time of messages that were queued for a helper process, in seconds.",
             (),
-            [((), times(tally.waited))],
+            [((), times(counters.waited))],
             unit="seconds",
             bounds=REQUEST,
         )
         yield Family(
             "counter",
             "infergate_helper_queue_refusals",
-            "Messages that got no helper process: full: too many of their client waited; expired: "
-            "they waited too long.",
+            "Messages refused by the helper processes' queue: full (too many of one client), or "
+            "expired (waited past the deadline).",
             ("reason",),
-            [(("full",), tally.refused), (("expired",), tally.expired)],
+            [(("full",), counters.refused), (("expired",), counters.expired)],
         )
 
     def _of_routes(self) -> Iterator[Metric]:
-        there = [((route,), tally) for route, tally in self._routes.items()]
+        rows = [((route,), counters) for route, counters in self._routes.items()]
         yield Family(
             "counter",
             "infergate_fallbacks",
-            "Inferences that went to a route's fallback.",
+            "Inferences sent to a route's fallback backend.",
             ("route",),
-            ((route, tally.fallbacks) for route, tally in there),
+            ((route, counters.fallbacks) for route, counters in rows),
         )
         yield Family(
             "counter",
             "infergate_mirrored_requests",
-            "Copies of inferences; dropped: too many were under way.",
+            "Mirrored inferences by outcome; dropped: too many copies were in progress.",
             ("route", "outcome"),
             (
                 ((*route, outcome), count)
-                for route, tally in there
-                for outcome, count in list(tally.mirrored.items())
+                for route, counters in rows
+                for outcome, count in list(counters.mirrored.items())
             ),
         )
 

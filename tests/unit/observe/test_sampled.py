@@ -77,7 +77,7 @@ def test_of_lines_alike_in_one_second_most_are_left_out() -> None:
     assert repeated.filter(record("something else: %s", 1.5))
     later = record("it broke: %s", 2.0)
     assert repeated.filter(later)
-    assert later.getMessage() == "it broke: 2.0 (3 lines like it were left out before)"
+    assert later.getMessage() == "it broke: 2.0 (3 similar lines left out before)"
     again = record("it broke: %s", 3.0)
     assert repeated.filter(again)
     assert again.getMessage() == "it broke: 3.0"
