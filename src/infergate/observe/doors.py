@@ -15,7 +15,7 @@ _LABELS: Final = ("listener",)
 
 
 class DoorMetrics(Collector):
-    """Listener metrics, read from ``source`` at listener scrape."""
+    """Listener metrics, read from ``source`` at each scrape."""
 
     def __init__(self) -> None:
         self.source: Callable[[], Iterable[ListenerFigures]] = tuple

@@ -377,7 +377,7 @@ async def test_tracing_is_switched_on_and_off_by_a_reload(spans: Spans) -> None:
 @pytest.mark.parametrize(
     ("variables", "told"),
     [
-        ({"OTEL_TRACES_EXPORTER": "pigeon"}, "no exporter 'pigeon'"),
+        ({"OTEL_TRACES_EXPORTER": "pigeon"}, "unknown exporter 'pigeon'"),
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "nonsense"}, ""),
         ({"OTEL_TRACES_EXPORTER": "none"}, ""),
     ],
