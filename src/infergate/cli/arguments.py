@@ -88,7 +88,7 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of some commands. ``told`` are further arguments of ``add_argument``."""
+    """An option of some commands. ``argparse_options`` are passed on to ``add_argument``."""
 
     flag: str
     commands: tuple[str, ...]

@@ -49,7 +49,7 @@ _PROVIDER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class PerTime:
-    """``amount`` requests or bytes per ``seconds``. ``spelt`` is the text in routes.yaml."""
+    """``amount`` requests or bytes per ``seconds``. ``text`` is its form in routes.yaml."""
 
     amount: int
     seconds: float

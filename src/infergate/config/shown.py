@@ -109,9 +109,9 @@ def _hidden(data: Any, changed: set[_Path] | frozenset[_Path] = frozenset()) -> 
 
     def copy(value: Any, path: _Path) -> Any:
         if isinstance(value, dict):
-            return {key: copy(each, (*path, key)) for key, each in value.items()}
+            return {key: copy(item, (*path, key)) for key, item in value.items()}
         if isinstance(value, list):
-            return [copy(each, (*path, index)) for index, each in enumerate(value)]
+            return [copy(item, (*path, index)) for index, item in enumerate(value)]
         if not isinstance(value, str):
             return value
         masked = _masked(value, path)

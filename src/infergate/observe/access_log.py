@@ -27,18 +27,21 @@ from infergate.core.call import Call
 from infergate.core.names import escaped
 from infergate.core.vocabulary import ADVICE, REQUEST
 
-_WAITING: Final = 10_000  # lines that may wait to be written; further ones are dropped
-_EVERY: Final = (
-    0.05  # seconds between two writes; waking the thread for each line costs more than the line
-)
-_AT_ONCE: Final = 64  # lines formatted before the thread releases the interpreter, about 0.3 ms
-_LAST: Final = 1.0  # seconds to write the last lines on close
-_LONGEST: Final = 256  # characters of a client's text that are logged
-_REMEMBERED: Final = 512  # cached combinations of labels; under 2 MB
+_WAITING: Final = 10_000
+"""Maximum number of lines that wait to be written; further ones are dropped."""
+_EVERY: Final = 0.05
+"""Seconds between two writes; waking the thread for each line would cost more than the line."""
+_AT_ONCE: Final = 64
+"""Lines formatted before the thread releases the interpreter, about 0.3 ms."""
+_LAST: Final = 1.0
+"""Maximum time in seconds to write the last lines on close."""
+_LONGEST: Final = 256
+"""Maximum number of characters of a client's text."""
+_REMEMBERED: Final = 512
+"""Number of cached combinations of labels; under 2 MB."""
 NO_TURN: Final[AbstractContextManager[object]] = nullcontext()
-_LONGEST_ERROR: Final = (
-    1024  # characters of an error, which may contain text of a client or backend
-)
+_LONGEST_ERROR: Final = 1024
+"""Maximum number of characters of an error, which may contain text of a client or backend."""
 
 
 def iso(now: float) -> str:
@@ -115,26 +118,26 @@ Fields = Mapping[str, object]
 
 
 def _lines(spelt: Callable[[Fields], str], layout: str, between: str) -> Line:
-    """Return a function that formats lines, with ``spelt`` as the format of fields.
+    """Return a function that formats lines, using ``format_fields`` for the fields.
 
     ``layout`` takes the time, request id and peer, the labels, four numbers, and the optional
-    fields, which follow ``between``. Formatted labels are cached, since they are most of the cost.
+    fields, which follow ``separator``. Formatted labels are cached: they are most of the cost.
     """
 
     @functools.lru_cache(maxsize=_REMEMBERED)
     def labels(values: tuple[str, ...]) -> str:
         return spelt(dict(zip(_LABELS, values, strict=True)))
 
-    def line(told: Told) -> bytes:
-        optional = _rest(told)
+    def line(entry: Told) -> bytes:
+        optional = _rest(entry)
         text = layout % (
-            iso(told.now),
-            spelt(dict(zip(_ASKED, told.asked, strict=True))),
-            labels(told.labels),
-            told.seconds,
-            told.backend_seconds,
-            told.bytes_in,
-            told.bytes_out,
+            iso(entry.now),
+            spelt(dict(zip(_ASKED, entry.asked, strict=True))),
+            labels(entry.labels),
+            entry.seconds,
+            entry.backend_seconds,
+            entry.bytes_in,
+            entry.bytes_out,
             f"{between}{spelt(optional)}" if optional else "",
         )
         if not text.isascii() or "\x7f" in text:  # JSON escapes the other control characters
@@ -218,8 +221,8 @@ FORMATS: Final[dict[str, Line]] = {
 class AccessLog:
     """Writes a line per request to ``stream``, by default standard output, from its own thread.
 
-    ``dropped`` is called for each line dropped because the reader is too slow. ``turn`` is held
-    while lines are written; it is a lock where several processes write to the stream.
+    ``on_dropped`` is called for each line dropped because the reader is too slow. ``lock`` is held
+    while lines are written; it does something only where several processes write to the stream.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ Row = tuple[Labels, float | Histogram]
 
 
 def times(told: Times, exemplars: Mapping[int, Exemplar] | None = None) -> Histogram:
-    """Return a snapshot of ``told``."""
+    """Return a snapshot of ``histogram``."""
     return Histogram(tuple(told.counts), told.sum, dict(exemplars) if exemplars else _NO_EXEMPLARS)
 
 

@@ -74,7 +74,7 @@ FORMATTERS: Final[dict[str, type[logging.Formatter]]] = {"json": JsonLines, "tex
 
 
 def begin(form: str) -> logging.Handler:
-    """Send the log of this process to standard error, in the format ``form``.
+    """Send the log of this process to standard error, in the format ``format_name``.
 
     Return the handler, whose formatter is replaced when a new configuration changes the format.
     """

@@ -14,9 +14,9 @@ _ALL: Final = frozenset({"infergate.audit"})
 
 
 class Repeated(logging.Filter):
-    """Passes at most ``most`` lines per second of each kind: the same logger and message template.
+    """Passes at most ``max_lines`` lines per second with the same logger and message template.
 
-    The first line of a kind after that second has the number of lines left out.
+    The first such line after that second has the number of lines left out.
     """
 
     def __init__(self, most: int = _MOST) -> None:

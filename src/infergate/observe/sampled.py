@@ -19,9 +19,9 @@ _KINDS: Final = 65_536
 
 
 class Sampling:
-    """Selects the ``first`` similar requests of each second, and every ``each``-th of the others.
+    """Selects the ``first`` similar requests of each second, and every ``every``-th of the others.
 
-    If ``each`` is 0, it selects none of the others.
+    If ``every`` is 0, it selects none of the others.
     """
 
     def __init__(self, first: int, each: int) -> None:

@@ -58,8 +58,8 @@ _IS_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _SAMPLED: Final = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-01")
 """The ``traceparent`` that ``begin`` sets on sampled requests."""
 _FAULTS: Final = frozenset(
-    each.value
-    for each in (
+    kind.value
+    for kind in (
         Kind.OVERLOADED,
         Kind.NO_BACKEND,
         Kind.CONNECT,

@@ -24,7 +24,7 @@ T = TypeVar("T")
 class Traffic(Collector):
     """The counters of backends and routes of a process. Not thread-safe.
 
-    ``places`` returns the concurrency of backends with ``limits.max_requests``. ``names`` returns
+    ``concurrency`` returns the usage of backends with ``limits.max_requests``. ``names`` returns
     the routes and backends of the current configuration, or None if unknown; the counters of others
     are dropped at a scrape.
     """

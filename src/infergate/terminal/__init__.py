@@ -1,6 +1,6 @@
 """Tables, colours and progress bars on a terminal, and plain aligned text elsewhere.
 
-``show`` prints tables; ``Progress`` is a progress bar.
+``print_tables`` prints tables; ``Progress`` is a progress bar.
 
 *Rule.* rich is imported only when output goes to a terminal, so that a gateway that runs under an
 orchestrator never loads it.
@@ -24,7 +24,7 @@ STYLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. ``right`` has the indices of right-aligned columns, which hold numbers."""
+    """A table. ``right_aligned`` has the indices of right-aligned columns, which hold numbers."""
 
     title: str
     headings: Sequence[str]
@@ -78,7 +78,7 @@ def show(tables: Iterable[Table], stream: TextIO | None = None) -> None:
 
 
 class Progress:
-    """A progress bar of ``total`` steps, labelled ``what``. It is only shown on a terminal."""
+    """A progress bar of ``total`` steps, with ``label``. It is only shown on a terminal."""
 
     def __init__(self, what: str, total: int, stream: TextIO | None = None) -> None:
         self._what: Final = what
