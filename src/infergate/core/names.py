@@ -1,8 +1,8 @@
 """The rules for names of models, versions, regions and tensors.
 
 Access rules, routes, intermediate proxies and servers must all interpret a name alike
-(docs/decisions/0040-names.md). Empty names are accepted here: each operation decides whether it
-needs one.
+(docs/decisions/0040-name-validation.md). Empty names are accepted here: each operation decides
+whether it needs one.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 process.
 
 The libraries that read and write JSON hold the interpreter lock, and so does each loop over the
-parts of a message, so other requests would wait (docs/decisions/0008-long-json-aside.md). A codec
+parts of a message, so other requests would wait (docs/decisions/0008-helper-processes.md). A codec
 estimates the text of a message beforehand (``SupportsLongText``). Other costs show up only during
 the work: with ``LoopLimits`` the codec raises NeedsOffloadError before it starts a long step, and
-is called again in a helper (docs/decisions/0037-costly-work.md).
+is called again in a helper (docs/decisions/0037-costly-messages.md).
 
 Where the work is done does not change its result.
 """

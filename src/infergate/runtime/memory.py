@@ -3,7 +3,7 @@ less eagerly.
 
 A JSON tensor passes through buffers of megabytes. By default glibc returns the top of the heap to
 the kernel as soon as 128 KiB of it are free, so the next request faults every page in again;
-docs/decisions/0007-keeping-freed-memory.md has the cost. Modules and routes are some hundred
+docs/decisions/0007-malloc-tuning.md has the cost. Modules and routes are some hundred
 thousand objects, and a full collection visits all of them while requests wait; see
 docs/decisions/0019-less-work-for-small-requests.md.
 """

@@ -14,7 +14,7 @@ class AiohttpServer(Listener):
     """A ``Server`` for HTTP.
 
     ``accept_both_lengths``: a request may have Content-Length besides Transfer-Encoding
-    (docs/decisions/0009-both-lengths.md).
+    (docs/decisions/0009-content-length-with-chunked.md).
     """
 
     def __init__(  # noqa: PLR0913 - as `ServeHttp` requires

@@ -2,7 +2,7 @@
 
 The C library returns blocks of this length to the system at once. New memory must be cleared by
 the kernel, and a virtual machine may have to request it from its host, which can take longer than
-all other work on a tensor (docs/decisions/0028-memory-for-long-bodies.md).
+all other work on a tensor (docs/decisions/0028-buffer-pool.md).
 
 - Rule 1. At most ``max_unused_bytes`` are kept unused, for ``IDLE_SECONDS``.
 - Rule 2. A buffer is at most twice as long as requested, so counting bodies counts memory.

@@ -1,7 +1,7 @@
 """Conversion of a few elements between JSON and the canonical layout with ``struct``.
 
 Each numpy call costs 1 to 3 µs, which pays only from some hundred elements on
-(docs/decisions/0016-small-json.md).
+(docs/decisions/0016-small-json-reader.md).
 
 *Rule.* The result is that of ``json_data``, or None if that is uncertain.
 """

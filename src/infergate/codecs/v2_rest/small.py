@@ -1,7 +1,7 @@
 """A fast reader for short inference requests without unusual features.
 
 ``json_document`` and ``tensors`` are made for long JSON: their fixed costs are several times those
-of parsing a body of a hundred bytes (docs/decisions/0016-small-json.md).
+of parsing a body of a hundred bytes (docs/decisions/0016-small-json-reader.md).
 
 *Rule 1.* This reader rejects nothing. It leaves invalid or merely rare input to the full reader,
 which parses the body again or reports the error. Input that this reader accepts, the full reader
