@@ -7,7 +7,8 @@ detection).
    a down endpoint up. One that failed in another way does not: its checks may have been good all
    along.
 3. An endpoint may close connections because of one client's request. Unless enough consecutive
-   failures are certainly its own, a check has to fail as well (docs/decisions/0041-failure-attribution.md).
+   failures are certainly its own, a check has to fail as well
+   (docs/decisions/0041-failure-attribution.md).
 4. Each period of that length without an ejection makes the next ejection shorter again.
 """
 
