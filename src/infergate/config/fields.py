@@ -47,7 +47,7 @@ from infergate.transport.base import Address
 FOLDER: Final = "folder"
 """Key in the validation context: the folder that relative paths start from."""
 FILES: Final = "files"
-"""Key in the validation context: the :class:`TrackedFiles` that records the files read, to watch them."""
+"""Key in the validation context: the :class:`TrackedFiles` that records the files read."""
 
 
 def read_by(parse: Callable[[Any], Any]) -> BeforeValidator:

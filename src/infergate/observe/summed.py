@@ -50,7 +50,7 @@ class Summed(Collector):
         """Samples of families without rows."""
 
     def add(self, families: Iterable[Metric], *, past: bool = False) -> None:
-        """Add the families of a process. Of an exited one (``has_exited``), only counters are used."""
+        """Add the families of a process; only its counters and histograms if it ``has_exited``."""
         for family in families:
             if past and family.type not in _AMOUNTS:
                 continue

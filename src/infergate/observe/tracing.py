@@ -56,7 +56,7 @@ _NOTHING: Final = Context()
 _NO_STEP: Final[AbstractContextManager[None]] = nullcontext()
 _IS_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _SAMPLED: Final = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-01")
-"""The ``traceparent`` that ``begin`` sets on sampled requests."""
+"""The ``traceparent`` that ``start_request`` sets on sampled requests."""
 _FAULTS: Final = frozenset(
     kind.value
     for kind in (
@@ -278,8 +278,8 @@ def _wanted() -> list[str]:
 
 def _exporter(name: str) -> SpanExporter:
     if name == "otlp":
-        protocol = next(filter(None, map(os.environ.get, _PROTOCOLS)), "http/protobuf")
-        name = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
+        transport = next(filter(None, map(os.environ.get, _PROTOCOLS)), "http/protobuf")
+        name = "otlp_proto_grpc" if transport == "grpc" else "otlp_proto_http"
     found = next(iter(entry_points(group=_GROUP, name=name)), None)
     if found is None:
         installed = ", ".join(sorted(entry_points(group=_GROUP).names))
