@@ -120,9 +120,9 @@ class GrpcUpstream:
                 yield _told_apart(item, endpoint, late=late, connected=connected, begun=has_started)
                 return
             initial_metadata = () if has_started else await call.initial_metadata()
-            metadata = _together(initial_metadata, await call.trailing_metadata())
-            if metadata:
-                yield RpcResponse(metadata=metadata)
+            final_metadata = _together(initial_metadata, await call.trailing_metadata())
+            if final_metadata:
+                yield RpcResponse(metadata=final_metadata)
         finally:
             call.cancel()
 
@@ -218,8 +218,8 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
 def _told_apart(
     error: Any, endpoint: Endpoint, *, late: bool, connected: bool, begun: bool = False
 ) -> RpcResponse:
-    """Return the server's response, with its initial metadata unless `begun`, or raise the failure
-    that occurred on the way."""
+    """Return the server's response, with its initial metadata unless `has_started`, or raise the
+    failure that occurred on the way."""
     code: grpc.StatusCode = error.code()
     details: str = error.details() or ""
     detail = f"{endpoint}: {code.name}: {details}"

@@ -1,6 +1,6 @@
 """A gRPC server on grpcio; messages of all methods pass as bytes.
 
-One generic handler takes all calls: methods in `app.streams` and `app.conversations` as
+One generic handler takes all calls: methods in `app.streams` and `app.request_streams` as
 bidirectional streams, which on the wire includes server streaming, and all others as unary. The
 application decides which methods exist.
 """
@@ -79,7 +79,7 @@ class GrpcServer:
         admission: Admission,
         door: Door | None = None,
     ) -> None:
-        """Of `door` only the TLS settings and the connection limit are used; connections belong to
+        """Of `gate` only the TLS settings and the connection limit are used; connections belong to
         the library, which does not report them."""
         self._wanted = address
         self._certificates = None if door is None else door.certificates
@@ -145,7 +145,7 @@ class GrpcServer:
         await self._server.start()
 
     def serve(self, app: RpcApp, limits: Limits) -> None:
-        """Serve `app` from now on. Those of `limits` that the library keeps (`FIXED`) stay
+        """Serve `app` from now on. Those of `limits` that the library keeps (`FIXED_LIMITS`) stay
         unchanged."""
         self._methods.app = app
         self._methods.admission.keep(limits)
@@ -174,7 +174,7 @@ class GrpcServer:
 
 async def _why_not(address: Address, told: str) -> OSError:
     """Return the reason why `address` cannot be bound, found by binding it. If that succeeds, as
-    when the port has just become free, return grpcio's own message `told`."""
+    when the port has just become free, return grpcio's own message `message`."""
     try:
         probe = await bound(address)
     except OSError as error:
@@ -190,8 +190,8 @@ def _milliseconds(seconds: float) -> int:
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """All methods, known or unknown, served by the current `app`. `over` is set when the server
-    stops; `running` holds the active calls."""
+    """All methods, known or unknown, served by the current `app`. `stopped` is set when the server
+    stops; `active` holds the active calls."""
 
     def __init__(
         self, app: RpcApp, admission: Admission, identify: Callable[[Any], tuple[str, ...]]

@@ -24,7 +24,7 @@ _MOST: Final = 100
 async def until(
     messages: AsyncIterator[Buffer], over: asyncio.Event
 ) -> AsyncGenerator[Buffer, None]:
-    """Yield `messages` until shortly after `over` is set. Must be closed with `aclose`."""
+    """Yield `messages` until shortly after `stopped` is set. Must be closed with `aclose`."""
     iterator = aiter(messages)
     loop = asyncio.get_running_loop()
     end = asyncio.create_task(over.wait())

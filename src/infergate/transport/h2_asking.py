@@ -132,7 +132,7 @@ class ClientLink(Link):
 
     def _look(self, asked_at: float | None) -> None:
         """While calls without a deadline are open, check that the server is still there.
-        `asked_at`: when an unanswered PING was sent, if any."""
+        `pinged_at`: when an unanswered PING was sent, if any."""
         self._watch = None
         heard_at = self.core.heard_at
         if not self._patient or self._is_lost:
@@ -259,7 +259,8 @@ class Asked:
         raise NotImplementedError
 
     def _take(self, parts: Sequence[Buffer]) -> None:
-        """Take part of the messages. Raises TooLong, NoMessage and OVERLOADED."""
+        """Take part of the messages. Raises MessageTooLongError, InvalidMessageError and
+        OVERLOADED."""
         raise NotImplementedError
 
     # ---- stream events

@@ -84,8 +84,8 @@ class UnaryCall(Served):
             self._start()
 
     def _admit(self, length: int, here: int) -> None:
-        """Admit the message when its length is announced. `here`: bytes of the body that have just
-        arrived."""
+        """Admit the message when its length is announced. `arrived`: bytes of the body that have
+        just arrived."""
         message = self._reader.message
         if not self._admitted:
             self._share.take(length)
@@ -297,7 +297,7 @@ class StreamCall(Served):
         self._fail(refusal.code or calls.code_of(error), refusal.details or error.public)
 
     def _admit(self, lacking: int) -> bool:
-        """Admit a message of which `lacking` bytes are still to come; return False if it is
+        """Admit a message of which `missing` bytes are still to come; return False if it is
         refused."""
         try:
             if not self._share.is_taken:

@@ -209,12 +209,12 @@ class _Site:
                 waiter.set_exception(_unreached(self._endpoint, error))
 
     def opened(self, link: ClientLink) -> None:
-        """Add `link`, which is ready, to the pool."""
+        """Add `connection`, which is ready, to the pool."""
         self._links.append(link)
 
     def changed(self, link: ClientLink | None = None) -> None:
-        """Wake waiting calls: there may be free streams again. `link`: it is closed or accepts no
-        more calls."""
+        """Wake waiting calls: there may be free streams again. `connection`: it is closed or
+        accepts no more calls."""
         if link is not None:
             if link not in self._links:
                 return

@@ -176,7 +176,7 @@ class Served:
         raise NotImplementedError
 
     def _is_late(self, late: bool) -> bool:  # noqa: FBT001
-        """Report a message that exceeded a time limit to the application; return `late`."""
+        """Report a message that exceeded a time limit to the application; return `is_late`."""
         if late:
             self.refused(GatewayError(Kind.TIMEOUT, LATE, limit="idle_body_time"))
         return late

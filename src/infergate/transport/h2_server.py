@@ -1,6 +1,6 @@
 """A gRPC server on the gateway's own HTTP/2 engine; messages of all methods pass as bytes.
 
-Methods in `app.streams` and `app.conversations` are served as bidirectional streams, which on the
+Methods in `app.streams` and `app.request_streams` are served as bidirectional streams, which on the
 wire includes server streaming; all others are unary (`server_call_kinds`). Each call has one task,
 started when the application has something to do.
 

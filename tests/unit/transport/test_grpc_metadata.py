@@ -13,7 +13,7 @@ def test_what_is_read() -> None:
 
 
 def test_what_is_written() -> None:
-    metadata = {
+    entries = {
         "a": "1, 2",
         "b-bin": "AA, AQI=",
         "c-bin": "!",
@@ -24,7 +24,7 @@ def test_what_is_written() -> None:
         "d": "é",
         "e": "a\nb",
     }
-    assert grpc_metadata.write(metadata) == (("a", "1, 2"), ("b-bin", b"\0"), ("b-bin", b"\1\2"))
+    assert grpc_metadata.write(entries) == (("a", "1, 2"), ("b-bin", b"\0"), ("b-bin", b"\1\2"))
 
 
 @given(st.dictionaries(st.sampled_from(["x-bin", "y-bin"]), st.binary()))

@@ -346,7 +346,7 @@ async def test_what_was_not_looked_at_is_asked_again(refusal: bytes) -> None:
 async def test_a_response_that_cannot_be_inflated_holds_no_memory(
     packed: bytes, *, is_stream: bool
 ) -> None:
-    headers = calls.HEADERS + fields.block(("grpc-encoding", "gzip"))
+    response_headers = calls.HEADERS + fields.block(("grpc-encoding", "gzip"))
     message = b"\1" + len(packed).to_bytes(4) + packed
     admission = Admission(RPC_LIMITS)
     account = Share(admission)
@@ -354,7 +354,7 @@ async def test_a_response_that_cannot_be_inflated_holds_no_memory(
 
     async def script(peer: Peer, number: int) -> None:
         stream = (await peer.until(is_asked))[2]
-        peer.send(frame(frames.HEADERS, frames.END_HEADERS, stream, headers))
+        peer.send(frame(frames.HEADERS, frames.END_HEADERS, stream, response_headers))
         peer.send(frame(frames.DATA, 0, stream, message))
         peer.send(frame(frames.HEADERS, END, stream, calls.GOOD_END))
         await peer.ended()

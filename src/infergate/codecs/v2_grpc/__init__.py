@@ -4,7 +4,7 @@ The entry point is `PLUGIN`; the codec is `V2Grpc` in `codec`. The *head* of a M
 ModelInferResponse is everything in it but the id and the raw tensor data. Read `codec` and
 `methods`, then `infer_request` and `infer_response` (full check and translation), `tensors` and
 `typed_contents` (tensor data), `head_limits` (protection from expensive messages), then
-`head_splitter`, `head_cache` and `validated_heads` (the fast path for heads that recur).
+`head_cache` and `validated_heads` (the fast path for heads that recur).
 """
 
 from __future__ import annotations

@@ -127,17 +127,21 @@ class V2Grpc:
         """Read operation and names from the top-level fields alone."""
         operation = _operation(wire)
         if operation is InferRequest:
-            known = self._requests.find(wire)
-            if known and known.head:
-                return known.head.peek
+            split = self._requests.find(wire)
+            if split and split.head:
+                return split.head.peek
             names = _strings(joined(wire.message), frozenset({_MODEL, _VERSION}), MAX_NAME)
             if not names.get(_MODEL):
                 raise bad_request("model_name is missing")
             return Peek(operation, names[_MODEL], names.get(_VERSION, ""))
         if BY_PATH[wire.method].holds_files:
             return Peek(operation, _named(joined(wire.message)))
-        asked = self.parse_request(wire, DEFAULT_LIMITS).operation
-        return Peek(operation, getattr(asked, "model", ""), getattr(asked, "version", ""))
+        parsed_operation = self.parse_request(wire, DEFAULT_LIMITS).operation
+        return Peek(
+            operation,
+            getattr(parsed_operation, "model", ""),
+            getattr(parsed_operation, "version", ""),
+        )
 
     def parse_request(self, wire: RpcRequest, limits: Limits) -> Parsed:
         """Parse any request. Raises UNSUPPORTED for an unknown method, BAD_REQUEST for an invalid
@@ -437,8 +441,8 @@ def _strings(message: Buffer, numbers: frozenset[int], longest: int) -> dict[int
 
 
 def _named(message: Buffer) -> str:
-    """Read the model name from a message that may hold up to `_MOST_FILES` files. The message is
-    not parsed: the protobuf runtime takes up to twenty times the size of small files."""
+    """Read the model name from a message that may hold up to `_MAX_FILES` files. The message is not
+    parsed: the protobuf runtime takes up to twenty times the size of small files."""
     try:
         return repository.read_name(message, _MOST_FILES)
     except Malformed as error:

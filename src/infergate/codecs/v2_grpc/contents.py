@@ -161,8 +161,8 @@ def _read_integers(
 
 
 def _read_bytes(name: str, form: _Form, expected: int, typed: Typed) -> bytearray:
-    """Read BYTES elements. There may be a million of them: each becomes one part, at most `_PARTS`
-    parts are kept at a time, and they are not charged to the allowance."""
+    """Read BYTES elements. There may be a million of them: each becomes one part, at most
+    `_MAX_PARTS` parts are kept at a time, and they are not charged to the allowance."""
     elements = bytearray()
     parts: list[bytes] = []
     remaining = expected + 1

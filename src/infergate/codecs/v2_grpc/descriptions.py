@@ -79,7 +79,7 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[Typed]]:
         elif field.number == _REQUESTED:
             for _ in counted(view[field.value : field.end], fields_left):
                 pass
-    size = len(head) - sum(len(piece) for each in typed for piece in each.pieces)
+    size = len(head) - sum(len(piece) for tensor in typed for piece in tensor.pieces)
     if size > MOST_HEAD:
         raise GatewayError(
             Kind.TOO_LARGE,

@@ -23,9 +23,9 @@ T = TypeVar("T")
 LONGEST: Final = 2 * KIB
 """The longest head that is cached, in bytes."""
 _STEPS: Final = range(LONGEST + 2)
-"""One step per field of a message that is split. A head of `LONGEST` bytes has at most half as many
-fields, and describes at most half as many raw entries; one more is the id, and the last step finds
-the end."""
+"""One step per field of a message that is split. A head of `MAX_CACHED_HEAD` bytes has at most half
+as many fields, and describes at most half as many raw entries; one more is the id, and the last
+step finds the end."""
 _HEAD_TAGS: Final = frozenset((number << 3 | 2) for number in (1, 2, 4, 5, 6, 7))
 _ID_TAG: Final = 3 << 3 | 2
 _LAST_SHIFT: Final = 28
@@ -46,7 +46,8 @@ both."""
 
 class Apart(NamedTuple):
     """A split message. `head` excludes the id and the raw entries, `fields` is its number of
-    fields; `own` is the whole field of the `id`; `raw` has the positions of the raw entries."""
+    fields; `id_field` is the whole field of the `id`; `raw` has the positions of the raw
+    entries."""
 
     head: bytes
     fields: int
@@ -66,8 +67,8 @@ def take_apart(  # noqa: C901, PLR0912 - calls per field would double the cost
     """Split `data` at its id and raw entries. Return None if the full check has to do it: for a
     field or a tag that no client writes, a second id, a long head or id, or a truncated message.
 
-    This runs before the access check, so no more fields are read than a head of `LONGEST` bytes
-    describes.
+    This runs before the access check, so no more fields are read than a head of `MAX_CACHED_HEAD`
+    bytes describes.
     """
     raw_tag = raw_number << 3 | 2
     id_field: Buffer = b""
@@ -157,7 +158,7 @@ class Heads(Generic[T]):
         return entry
 
     def keep(self, head: bytes, known: T) -> None:
-        """Cache the entry `known` for `head`, which is no longer than `LONGEST`."""
+        """Cache `entry` for `head`, which is no longer than `MAX_CACHED_HEAD`."""
         weight = _ENTRY_WEIGHT + _BYTE_WEIGHT * len(head)
         self._weight += weight
         if self._weight > HEAVIEST:

@@ -44,8 +44,8 @@ RAW: Final = 6
 def read_response(
     message: Sequence[Buffer], limits: Limits, asked: InferRequest | None = None
 ) -> InferResponse:
-    """Parse the response in a backend's `message`. Outputs that `asked` wants in shared memory have
-    no data. Raises BACKEND_GARBAGE."""
+    """Parse the response in a backend's `message`. Outputs that `request` wants in shared memory
+    have no data. Raises BACKEND_GARBAGE."""
     try:
         rest, raw = split(joined(message), RAW, most_fields(limits))
         described, typed = cut_contents(rest, limits)

@@ -91,7 +91,7 @@ class Tensors:
         return True
 
     def read(self, raw: Sequence[Entry], data: Buffer) -> tuple[Tensor, ...]:
-        """Return the tensors with the `raw` entries of `data` as their elements; `fit` must have
+        """Return the tensors with the `raw` entries of `data` as their elements; `fits` must have
         been true."""
         view = memoryview(data)
         tensors: list[Tensor] = []
@@ -135,7 +135,7 @@ class Asked(NamedTuple):
         return head if head.tensors.fit(self.apart.raw, self.data) else None
 
     def read(self, head: RequestHead) -> InferRequest:
-        """Return the inference; `head` is what `passes` returned."""
+        """Return the inference; `head` is what `validated_head` returned."""
         request = head.request
         return InferRequest(
             request.model,
@@ -161,18 +161,18 @@ class Requests:
 
     def find(self, wire: RpcRequest) -> Asked | None:
         """Split `wire`, an inference, at most once; return None if the fast path does not apply."""
-        found = wire.found
-        if type(found) is Asked and found.message is wire.message:
-            return found
+        earlier = wire.found
+        if type(earlier) is Asked and earlier.message is wire.message:
+            return earlier
         data = joined(wire.message)
-        apart = take_apart(data, RAW_INPUTS)
-        if apart is None:
+        split = take_apart(data, RAW_INPUTS)
+        if split is None:
             return None
-        wire.found = asked = Asked(wire.message, data, apart, self._heads.get(apart.head))
-        return asked
+        wire.found = request = Asked(wire.message, data, split, self._heads.get(split.head))
+        return request
 
     def keep(self, asked: Asked | None, checked: Checked, limits: Limits) -> None:
-        """Cache the head of `asked`, which passed the full check as `checked`."""
+        """Cache the head of `split`, which passed the full check as `validated`."""
         request = checked.request
         if (
             asked is None
@@ -214,23 +214,23 @@ class Responses:
         self._heads: Final[Heads[ResponseHead]] = Heads()
 
     def read(self, message: Sequence[Buffer], limits: Limits, asked: InferRequest) -> InferResponse:
-        """Return what `read_response` returns for `message`, the response to `asked`."""
+        """Return what `read_response` returns for `message`, the response to `request`."""
         data = joined(message)
-        apart = take_apart(data, RAW_OUTPUTS)
-        if apart is None or (asked.outputs and any(output.place for output in asked.outputs)):
+        split = take_apart(data, RAW_OUTPUTS)
+        if split is None or (asked.outputs and any(output.place for output in asked.outputs)):
             return read_response((data,), limits, asked)
-        known = self._heads.get(apart.head)
-        if known is None or known.limits is not limits or not known.tensors.fit(apart.raw, data):
+        cached = self._heads.get(split.head)
+        if cached is None or cached.limits is not limits or not cached.tensors.fit(split.raw, data):
             response = read_response((data,), limits, asked)
-            self._keep(apart, response, limits)
+            self._keep(split, response, limits)
             return response
-        told = known.response
+        head = cached.response
         return InferResponse(
-            told.model,
-            told.version,
-            apart.id,
-            told.parameters,
-            known.tensors.read(apart.raw, data),
+            head.model,
+            head.version,
+            split.id,
+            head.parameters,
+            cached.tensors.read(split.raw, data),
         )
 
     def _keep(self, apart: Apart, response: InferResponse, limits: Limits) -> None:
@@ -239,8 +239,8 @@ class Responses:
             return
         if not self._heads.comes_again(apart.head):
             return
-        told = replace(response, id="", outputs=())
-        self._heads.keep(apart.head, ResponseHead(told, Tensors(response.outputs), limits))
+        head = replace(response, id="", outputs=())
+        self._heads.keep(apart.head, ResponseHead(head, Tensors(response.outputs), limits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,16 +263,16 @@ class Told(NamedTuple):
 
     def renamed(self, model: str, version: str, number: str) -> Sequence[Buffer]:
         """Return the message with `model` and `version` (empty: unchanged), and with the id
-        `number`."""
-        names, apart = self.head.names, self.apart
+        `request_id`."""
+        names, split = self.head.names, self.apart
         model, version = model or names.model, version or names.version
         is_same_model = names.model == model and names.version == version
-        if is_same_model and apart.id == number:
+        if is_same_model and split.id == number:
             return self.message
         return [
-            apart.head if is_same_model else names.renamed(model, version),
+            split.head if is_same_model else names.renamed(model, version),
             string_field(_ID, number) if number else b"",
-            *apart.entries(self.data),
+            *split.entries(self.data),
         ]
 
 
@@ -286,17 +286,17 @@ class Answers:
         """Split `message` and return it with its head; None if the fast path does not apply or
         elements may be typed."""
         data = joined(message)
-        apart = take_apart(data, RAW_OUTPUTS)
-        if apart is None or apart.fields + len(apart.raw) >= most_fields(limits):
+        split = take_apart(data, RAW_OUTPUTS)
+        if split is None or split.fields + len(split.raw) >= most_fields(limits):
             return None
-        head = self._heads.get(apart.head)
+        head = self._heads.get(split.head)
         if head is None:
             try:
-                head = _answer_head(apart.head)
+                head = _answer_head(split.head)
             except Malformed:
                 return None
-            self._heads.keep(apart.head, head)
-        return Told(message, data, apart, head) if apart.raw or not head.outputs else None
+            self._heads.keep(split.head, head)
+        return Told(message, data, split, head) if split.raw or not head.outputs else None
 
 
 def _answer_head(head: bytes) -> AnswerHead:

@@ -125,7 +125,9 @@ METHODS: Final = (
         request=pb.ModelReadyRequest,
         response=pb.ModelReadyResponse,
         read_request=lambda message: ModelReadyRequest(*_read_model(message)),
-        write_request=lambda asked: pb.ModelReadyRequest(name=asked.model, version=asked.version),
+        write_request=lambda operation: pb.ModelReadyRequest(
+            name=operation.model, version=operation.version
+        ),
         read_response=lambda message: Health(message.ready),
         write_response=lambda answer: pb.ModelReadyResponse(ready=answer.ok),
     ),
@@ -147,8 +149,8 @@ METHODS: Final = (
         request=pb.ModelMetadataRequest,
         response=pb.ModelMetadataResponse,
         read_request=lambda message: ModelMetadataRequest(*_read_model(message)),
-        write_request=lambda asked: pb.ModelMetadataRequest(
-            name=asked.model, version=asked.version
+        write_request=lambda operation: pb.ModelMetadataRequest(
+            name=operation.model, version=operation.version
         ),
         read_response=read_model_metadata,
         write_response=write_model_metadata,
@@ -160,7 +162,7 @@ METHODS: Final = (
         request=pb.RepositoryIndexRequest,
         response=pb.RepositoryIndexResponse,
         read_request=_read_index_request,
-        write_request=lambda asked: pb.RepositoryIndexRequest(ready=asked.ready_only),
+        write_request=lambda operation: pb.RepositoryIndexRequest(ready=operation.ready_only),
         read_response=read_model_index,
         write_response=write_model_index,
     ),
@@ -198,7 +200,9 @@ METHODS: Final = (
         request=pb.ModelConfigRequest,
         response=pb.ModelConfigResponse,
         read_request=lambda message: ModelConfigRequest(*_read_model(message)),
-        write_request=lambda asked: pb.ModelConfigRequest(name=asked.model, version=asked.version),
+        write_request=lambda operation: pb.ModelConfigRequest(
+            name=operation.model, version=operation.version
+        ),
         read_response=read_model_config,
         write_response=write_model_config,
     ),
@@ -209,8 +213,8 @@ METHODS: Final = (
         request=pb.ModelStatisticsRequest,
         response=pb.ModelStatisticsResponse,
         read_request=lambda message: ModelStatisticsRequest(message.name, message.version),
-        write_request=lambda asked: pb.ModelStatisticsRequest(
-            name=asked.model, version=asked.version
+        write_request=lambda operation: pb.ModelStatisticsRequest(
+            name=operation.model, version=operation.version
         ),
         read_response=read_statistics,
         write_response=write_statistics,
@@ -244,7 +248,7 @@ METHODS: Final = (
         request=pb.SystemSharedMemoryStatusRequest,
         response=pb.SystemSharedMemoryStatusResponse,
         read_request=lambda message: SharedMemoryStatusRequest(message.name, cuda=False),
-        write_request=lambda asked: pb.SystemSharedMemoryStatusRequest(name=asked.name),
+        write_request=lambda operation: pb.SystemSharedMemoryStatusRequest(name=operation.name),
         read_response=shared_memory.read_status,
         write_response=shared_memory.write_status,
     ),
@@ -266,7 +270,7 @@ METHODS: Final = (
         request=pb.SystemSharedMemoryUnregisterRequest,
         response=pb.SystemSharedMemoryUnregisterResponse,
         read_request=lambda message: SharedMemoryUnregisterRequest(message.name, cuda=False),
-        write_request=lambda asked: pb.SystemSharedMemoryUnregisterRequest(name=asked.name),
+        write_request=lambda operation: pb.SystemSharedMemoryUnregisterRequest(name=operation.name),
         read_response=shared_memory.read_done,
         write_response=lambda _: pb.SystemSharedMemoryUnregisterResponse(),
     ),
@@ -279,7 +283,7 @@ _CUDA: Final = (
         request=pb.CudaSharedMemoryStatusRequest,
         response=pb.CudaSharedMemoryStatusResponse,
         read_request=lambda message: SharedMemoryStatusRequest(message.name, cuda=True),
-        write_request=lambda asked: pb.CudaSharedMemoryStatusRequest(name=asked.name),
+        write_request=lambda operation: pb.CudaSharedMemoryStatusRequest(name=operation.name),
         read_response=shared_memory.read_status,
         write_response=shared_memory.write_cuda_status,
     ),
@@ -301,7 +305,7 @@ _CUDA: Final = (
         request=pb.CudaSharedMemoryUnregisterRequest,
         response=pb.CudaSharedMemoryUnregisterResponse,
         read_request=lambda message: SharedMemoryUnregisterRequest(message.name, cuda=True),
-        write_request=lambda asked: pb.CudaSharedMemoryUnregisterRequest(name=asked.name),
+        write_request=lambda operation: pb.CudaSharedMemoryUnregisterRequest(name=operation.name),
         read_response=shared_memory.read_done,
         write_response=lambda _: pb.CudaSharedMemoryUnregisterResponse(),
     ),

@@ -29,7 +29,7 @@ _INT64: Final = range(-(2**63), 2**63)
 
 def read_name(message: Buffer, most: int) -> str:
     """Return the model's name from a message that may hold files, without parsing these. Raises
-    MalformedMessageError if the bytes are not a message, or have more than `most` fields."""
+    MalformedMessageError if the bytes are not a message, or have more than `max_fields` fields."""
     names = strings(message, frozenset({_FIRST, _SECOND}), most, MAX_NAME)
     return names.get(_SECOND) or names.get(_FIRST, "")
 

@@ -99,11 +99,11 @@ def build_error(error: GatewayError, wire: RpcRequest) -> RpcResponse:
     """Return `error` as a stream message, with the model and id of `wire` as far as they can be
     read."""
     try:
-        told = strings(joined(wire.message), frozenset({_MODEL, _ID}), MOST_FIELDS, _MAX_TEXT)
+        found = strings(joined(wire.message), frozenset({_MODEL, _ID}), MOST_FIELDS, _MAX_TEXT)
     except Malformed:
-        told = {}
+        found = {}
     text = error.public.encode("utf-8", "replace").decode()
-    return _bare(told.get(_MODEL, ""), told.get(_ID, ""), text)
+    return _bare(found.get(_MODEL, ""), found.get(_ID, ""), text)
 
 
 def _bare(model: str, number: str, error: str = "") -> RpcResponse:
@@ -118,7 +118,7 @@ def _bare(model: str, number: str, error: str = "") -> RpcResponse:
 
 
 def read_response(message: Buffer, limits: Limits, asked: InferRequest) -> InferResponse | None:
-    """Parse a backend's `message` of either form, a response to `asked`. Return None for Triton's
+    """Parse a backend's `message` of either form, a response to `request`. Return None for Triton's
     empty final response.
 
     Raises the backend's error, or BACKEND_GARBAGE.

@@ -33,21 +33,21 @@ def count(run: Buffer) -> int:
 
 
 def read(run: Buffer, counted: int, dtype: str) -> npt.NDArray[Any]:
-    """Return the `counted` integers of `run`. Excess high bits are dropped, as in protobuf. Raises
-    MalformedMessageError for an integer of too many bytes."""
+    """Return the `expected_count` integers of `run`. Excess high bits are dropped, as in protobuf.
+    Raises MalformedMessageError for an integer of too many bytes."""
     octets = np.frombuffer(run, dtype=np.uint8)
     if counted == len(octets):
         return octets  # all are below 128, so they fit any type
     values = np.empty(counted, dtype=dtype)
-    done = begin = 0
-    while begin < len(octets):
-        some = octets[begin : begin + _SLICE]
-        stops = np.flatnonzero(some < _LAST) + 1
+    filled = start = 0
+    while start < len(octets):
+        chunk = octets[start : start + _SLICE]
+        stops = np.flatnonzero(chunk < _LAST) + 1
         if not stops.size:
             raise _too_long()
-        values[done : done + len(stops)] = _read(some, stops)
-        done += len(stops)
-        begin += int(stops[-1])
+        values[filled : filled + len(stops)] = _read(chunk, stops)
+        filled += len(stops)
+        start += int(stops[-1])
     return values
 
 

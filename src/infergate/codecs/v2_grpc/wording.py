@@ -61,7 +61,7 @@ _WRONG: Final = (
 
 
 def kind_of(text: str, number: str) -> Kind:
-    """Return the kind of the error `text` to the request with the id `number`."""
+    """Return the kind of the error `text` to the request with the id `request_id`."""
     text = text.removeprefix(f"[request id: {number or _NO_ID}] ")
     if text.startswith(_ABSENT):
         return Kind.NOT_FOUND

@@ -1,8 +1,8 @@
 """HTTP/2 (RFC 9113) without sockets: bytes in, events and bytes out, for both ends of a connection
 as gRPC uses it.
 
-The entry points are `ServerConnection` and `ClientConnection` in `roles`. Read `frames` (the wire
-format), `frame_reader` (bytes to frames), `connection` (the rules that both ends share), `roles`,
-`outbound` (flow control and what is sent), `hpack_decoder` and `header_blocks` (header
+The entry points are `Http2ServerConnection` and `Http2ClientConnection` in `roles`. Read `frames`
+(the wire format), `frame_reader` (bytes to frames), `connection` (the rules that both ends share),
+`roles`, `outbound` (flow control and what is sent), `hpack_decoder` and `header_blocks` (header
 compression), then `limits` and `frame_budget` (protection from abusive peers).
 """

@@ -48,7 +48,8 @@ class Decoder:
     __slots__ = ("_entries", "_largest", "_most", "_room", "_size", "is_resized", "is_stateless")
 
     def __init__(self, most: int) -> None:
-        """`max_size`: the largest decoded size of a block, including `PER_FIELD` for each field."""
+        """`max_size`: the largest decoded size of a block, including `FIELD_OVERHEAD` for each
+        field."""
         self._most: Final = most
         self._entries: deque[Pair] = deque()  # the newest first
         self._size = 0
@@ -62,7 +63,7 @@ class Decoder:
         self._shrink()
 
     def read(self, block: bytes) -> list[Pair]:
-        """Return the fields of `block`. Raises ConnectionFault."""
+        """Return the fields of `block`. Raises Http2ConnectionError."""
         self.is_resized = False
         self.is_stateless = True
         try:
@@ -130,7 +131,7 @@ class Decoder:
 
 
 def _integer(block: bytes, at: int, most: int) -> tuple[int, int]:
-    """Read the integer at `at` (RFC 7541, 5.1); return it and the position after it. Raises
+    """Read the integer at `position` (RFC 7541, 5.1); return it and the position after it. Raises
     IndexError."""
     value = block[at] & most
     at += 1
@@ -149,7 +150,7 @@ def _integer(block: bytes, at: int, most: int) -> tuple[int, int]:
 
 
 def _text(block: bytes, at: int) -> tuple[bytes, int]:
-    """Read the string at `at` (RFC 7541, 5.2); return it and the position after it. Raises
+    """Read the string at `position` (RFC 7541, 5.2); return it and the position after it. Raises
     IndexError and HPACKError."""
     is_huffman = block[at] & 0x80
     length, at = _integer(block, at, 0x7F)

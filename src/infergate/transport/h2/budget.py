@@ -28,7 +28,7 @@ class Budget:
         return True
 
     def earn(self, more: float) -> None:
-        """Add `more` tokens, up to the maximum."""
+        """Add `tokens` tokens, up to the maximum."""
         self._left = min(self._most, self._left + more)
 
     def fill(self) -> None:

@@ -198,8 +198,8 @@ def rest_of_asking(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
 
 
 def told(metadata: Mapping[str, str]) -> bytes:
-    """Encode `metadata` as fields. Names recur with different values (for example a request id),
-    and most values are plain text; the others are left to `metadata.to_wire`."""
+    """Encode `entries` as fields. Names recur with different values (for example a request id), and
+    most values are plain text; the others are left to `metadata.to_wire`."""
     block = b""
     for name, value in metadata.items():
         start = _begun(name) if len(name) <= _LONGEST_NAME else b""

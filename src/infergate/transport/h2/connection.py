@@ -1,7 +1,7 @@
 """The state machine of an HTTP/2 connection that both ends share (RFC 9113).
 
-`receive` takes bytes and returns events; output gathers until `take`. `frame_reader` splits the
-bytes into frames; `roles` has what server and client do differently.
+`receive` takes bytes and returns events; output gathers until `take_output`. `frame_reader` splits
+the bytes into frames; `roles` has what server and client do differently.
 
 - The connection's receive window is refilled as DATA is read from the socket, a stream's when its
   owner calls `release`; that is what makes a peer wait.
@@ -71,7 +71,7 @@ class Connection(Reader):
     # ---- to be implemented by subclasses
 
     def _on_headers(self, number: int, fields: Fields, *, end: bool) -> None:
-        """Handle a header block. Raises ConnectionFault and StreamFault."""
+        """Handle a header block. Raises Http2ConnectionError and Http2StreamError."""
         raise NotImplementedError
 
     def _is_idle(self, number: int) -> bool:
@@ -165,8 +165,8 @@ class Connection(Reader):
         return stream
 
     def _on_late_data(self, number: int, body: int) -> None:
-        """Handle DATA on a stream that is not open; `body` excludes padding. Raises ConnectionFault
-        and StreamFault."""
+        """Handle DATA on a stream that is not open; `body` excludes padding. Raises
+        Http2ConnectionError and Http2StreamError."""
         if self._is_idle(number):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on a stream that was never opened")
         allowed = self._closed.get(number)
@@ -246,8 +246,8 @@ class Connection(Reader):
         if number == 0:
             if not increment:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
-            for each in out.widen(increment):
-                self._sent(each)
+            for waiting_stream in out.widen(increment):
+                self._sent(waiting_stream)
             return
         stream = self.streams.get(number)
         if stream is None:
@@ -387,8 +387,8 @@ class Connection(Reader):
                 self._finish_sending(stream)
 
     def send_data(self, stream: Stream, parts: Sequence[Buffer], tail: bytes | None = None) -> bool:
-        """Send part of a body, then its end unless `tail` is None: with the trailers `tail` if it
-        is not empty. Return False if data has to wait for the peer's windows; a `Sent` event
+        """Send part of a body, then its end unless `trailers` is None: with the trailers `trailers`
+        if it is not empty. Return False if data has to wait for the peer's windows; a `Sent` event
         reports when it has been sent.
 
         Nothing is sent on a stream that has been reset.

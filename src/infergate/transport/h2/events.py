@@ -40,8 +40,8 @@ class Trailers:
 
 @dataclass(slots=True)
 class Reset:
-    """The stream is over: the peer reset it, or broke a rule. `untouched`: the peer says that it
-    did not process the request."""
+    """The stream is over: the peer reset it, or broke a rule. `is_unprocessed`: the peer says that
+    it did not process the request."""
 
     stream: Stream
     code: int

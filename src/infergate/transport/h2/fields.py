@@ -38,9 +38,9 @@ class Fields:
     """The parsed fields of a header block.
 
     `pseudo` holds the pseudo-header fields by name, with the colon; `pairs` the others in order;
-    `size` counts as SETTINGS_MAX_HEADER_LIST_SIZE does. `wrong`: HTTP/2 forbids the block in any
-    message. `meaning` is for the user of the connection, who may store its own interpretation; it
-    is cached with the block.
+    `size` counts as SETTINGS_MAX_HEADER_LIST_SIZE does. `is_malformed`: HTTP/2 forbids the block in
+    any message. `interpretation` is for the user of the connection, who may store its own
+    interpretation; it is cached with the block.
     """
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
@@ -122,10 +122,10 @@ class BlockReader:
         self._forget()
 
     def read(self, block: bytes) -> Fields:
-        """Return the fields of `block`. Raises ConnectionFault if it cannot be decoded."""
-        known = self._known.get(block)
-        if known is not None:
-            return known
+        """Return the fields of `block`. Raises Http2ConnectionError if it cannot be decoded."""
+        cached = self._known.get(block)
+        if cached is not None:
+            return cached
         decoder = self._decoder
         fields = Fields(decoder.read(block))
         if decoder.is_stateless:

@@ -46,8 +46,8 @@ def decode(text: bytes) -> bytes:
 
 
 def _learn(at: int) -> _Step:
-    """Compute and cache the effect of the byte in the low 8 bits of `at`, in the state above
-    them."""
+    """Compute and cache the effect of the byte in the low 8 bits of `state_and_byte`, in the state
+    above them."""
     state, decoded, flags = at >> 8, bytearray(), 0
     for nibble in (at >> 4 & 15, at & 15):
         state, flags, symbol = HUFFMAN_TABLE[state << 4 | nibble]

@@ -64,7 +64,7 @@ def _inflated(data: Buffer, most: int, encoding: str) -> Buffer | Late:
 
 
 def _pieces(data: Buffer, most: int, encoding: str) -> Iterator[bytes]:
-    """Inflate a message. Raises TooLong and NoMessage."""
+    """Inflate a message. Raises MessageTooLongError and InvalidMessageError."""
     try:
         yield from pieces(data, ENCODINGS[encoding], most)
     except Corrupt as error:
@@ -94,7 +94,7 @@ class OneMessage:
         self.message: Buffer | Late | None = None
 
     def add(self, parts: Sequence[Buffer]) -> None:
-        """Take part of the body. Raises TooLong and NoMessage."""
+        """Take part of the body. Raises MessageTooLongError and InvalidMessageError."""
         for part in parts:
             if self._room is not None:
                 self._fill(part)
@@ -178,7 +178,8 @@ class Messages:
         self._left = end - len(body)
 
     def add_last(self, parts: Sequence[Buffer]) -> None:
-        """Take part of the body after `close`, as far as it belongs to the last message."""
+        """Take part of the body after `stop_after_current`, as far as it belongs to the last
+        message."""
         for part in parts:
             accepted = part[: self._left]
             self._left -= len(accepted)
@@ -206,7 +207,7 @@ class Messages:
 
     def take(self) -> tuple[Buffer | Late, int] | None:
         """Return the next message and how many bytes of the body it took, or None until it is
-        complete. Raises TooLong and NoMessage."""
+        complete. Raises MessageTooLongError and InvalidMessageError."""
         if self._room is not None:
             return self._take_long(self._room)
         body = self._body

@@ -35,8 +35,9 @@ it."""
 
 
 class Outbox:
-    """The pending output of a connection. `window` is the connection's send window, `initial` that
-    of a new stream, `frame_size` the longest payload that the peer accepts."""
+    """The pending output of a connection. `window` is the connection's send window,
+    `initial_window` that of a new stream, `max_frame_size` the longest payload that the peer
+    accepts."""
 
     __slots__ = (
         "_has_spoken",
@@ -67,23 +68,23 @@ class Outbox:
         if end:
             stream.local_open = False
         flags = END_STREAM if end else 0
-        most = self.frame_size
-        if len(block) <= most:
+        max_size = self.frame_size
+        if len(block) <= max_size:
             head = HEAD.pack(len(block) << 8 | HEADERS, flags | END_HEADERS, stream.id)
             self.parts.append(head + block)
             return
         kind = HEADERS
-        for start in range(0, len(block), most):
-            piece = block[start : start + most]
-            end_headers = END_HEADERS if start + most >= len(block) else 0
+        for start in range(0, len(block), max_size):
+            piece = block[start : start + max_size]
+            end_headers = END_HEADERS if start + max_size >= len(block) else 0
             self.parts.append(
                 HEAD.pack(len(piece) << 8 | kind, flags | end_headers, stream.id) + piece
             )
             kind, flags = CONTINUATION, 0
 
     def all(self, stream: Stream, block: bytes, parts: Sequence[Buffer], tail: bytes) -> bool:
-        """Send a header block, the body `parts` and the trailers `tail`: all of a unary message.
-        Return False if part of it has to wait."""
+        """Send a header block, the body `parts` and the trailers `trailers`: all of a unary
+        message. Return False if part of it has to wait."""
         size = sum(map(len, parts))
         if (
             len(block) + size + len(tail) > self.frame_size
@@ -108,8 +109,8 @@ class Outbox:
         return True
 
     def data(self, stream: Stream, parts: Sequence[Buffer], tail: bytes | None) -> bool:
-        """Send the body `parts`, then `tail` (see :class:`Stream`). Return False if part of it has
-        to wait."""
+        """Send the body `parts`, then `trailers` (see :class:`Stream`). Return False if part of it
+        has to wait."""
         if stream.queue is None:
             size = sum(map(len, parts))
             if size <= stream.send_window and size <= self.window and size <= self.frame_size:
@@ -144,15 +145,15 @@ class Outbox:
         all."""
         queue = stream.queue
         assert queue is not None
-        most = min(self.frame_size, _LONGEST)
+        max_size = min(self.frame_size, _LONGEST)
         while queue:
             allowed = min(stream.send_window, self.window)
             if allowed <= 0:
                 return False
-            if count := min(allowed, len(queue[0]) - 1) // most:
-                self._send_run(stream, queue, most, count)
+            if count := min(allowed, len(queue[0]) - 1) // max_size:
+                self._send_run(stream, queue, max_size, count)
                 continue
-            allowed = min(allowed, most)
+            allowed = min(allowed, max_size)
             # Several parts share a frame: a message is a few bytes followed by a tensor.
             payload, size = [], 0
             while queue and size < allowed:
@@ -177,8 +178,8 @@ class Outbox:
         return True
 
     def _send_run(self, stream: Stream, queue: deque[Buffer], most: int, count: int) -> None:
-        """Send `count` frames of `most` bytes each, all from the first part, which is longer than
-        that."""
+        """Send `count` frames of `frame_size` bytes each, all from the first part, which is longer
+        than that."""
         head, part = HEAD.pack(most << 8 | DATA, 0, stream.id), memoryview(queue.popleft())
         size = count * most
         queue.appendleft(part[size:])
@@ -198,7 +199,7 @@ class Outbox:
 
     def widen(self, increment: int) -> list[Stream]:
         """Enlarge the connection's window; return the streams whose queued data has now been sent.
-        Raises ConnectionFault."""
+        Raises Http2ConnectionError."""
         self.window += increment
         if self.window > LARGEST_WINDOW:
             raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "the connection window overflows")

@@ -63,14 +63,14 @@ class Reader:
     # ---- to be implemented by subclasses
 
     def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
-        """Handle any frame but DATA and those of header blocks. Raises ConnectionFault and
-        StreamFault."""
+        """Handle any frame but DATA and those of header blocks. Raises Http2ConnectionError and
+        Http2StreamError."""
         raise NotImplementedError
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
         """Handle the start of a DATA frame of `length` bytes, of which `body` are not padding.
-        Return its stream, or None if the data is to be discarded. Raises ConnectionFault and
-        StreamFault."""
+        Return its stream, or None if the data is to be discarded. Raises Http2ConnectionError and
+        Http2StreamError."""
         raise NotImplementedError
 
     def _counts(self, number: int, length: int) -> int:
@@ -87,7 +87,7 @@ class Reader:
         raise NotImplementedError
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
-        """Handle a complete header block. Raises ConnectionFault and StreamFault."""
+        """Handle a complete header block. Raises Http2ConnectionError and Http2StreamError."""
         raise NotImplementedError
 
     def _may_skip(self) -> bool:
@@ -96,23 +96,24 @@ class Reader:
         raise NotImplementedError
 
     def _on_skipped(self, number: int) -> None:
-        """Handle a header block on `number` that was too long and discarded. Raises ConnectionFault
-        and StreamFault."""
+        """Handle a header block on `number` that was too long and discarded. Raises
+        Http2ConnectionError and Http2StreamError."""
         raise NotImplementedError
 
     def _charge(self, what: str) -> None:
-        """Charge the peer's budget for a frame that advances no request. Raises ConnectionFault
-        when the budget is spent."""
+        """Charge the peer's budget for a frame that advances no request. Raises
+        Http2ConnectionError when the budget is spent."""
         raise NotImplementedError
 
     def _broken(self, fault: StreamFault) -> None:
-        """Handle a broken rule of a stream. Raises ConnectionFault when there were too many."""
+        """Handle a broken rule of a stream. Raises Http2ConnectionError when there were too
+        many."""
         raise NotImplementedError
 
     # ---- splitting
 
     def _read(self, data: bytes) -> None:
-        """Split `data`. Raises ConnectionFault."""
+        """Split `data`. Raises Http2ConnectionError."""
         if self._rest:
             data = self._rest + data
             self._rest = NOTHING
@@ -146,7 +147,7 @@ class Reader:
     ) -> int:
         """Read the frame at `at`; of a DATA frame that is not complete only the header. `view` is a
         view of `data`. Return the position after it, or `at` if it has not arrived yet. Raises
-        ConnectionFault."""
+        Http2ConnectionError."""
         payload_start = at + HEAD_SIZE
         if payload_start > end:
             return at
@@ -217,7 +218,7 @@ class Reader:
 
     def _check(self, kind: int, stream: int, length: int) -> None:
         """Check length, stream and order of a frame before its payload has arrived. Raises
-        ConnectionFault."""
+        Http2ConnectionError."""
         if length > bounds.FRAME:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a frame is too long")
         if not self._is_greeted and kind != SETTINGS:
@@ -238,7 +239,7 @@ class Reader:
 
     def _whose(self, number: int, flags: int, length: int, padding: int) -> Stream | None:
         """Return the stream of the DATA frame that begins, or None if the data is to be discarded.
-        `padding` includes the byte with its length. Raises ConnectionFault."""
+        `padding` includes the byte with its length. Raises Http2ConnectionError."""
         if length > bounds.FRAME:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a frame is too long")
         if not self._is_greeted:
@@ -252,7 +253,8 @@ class Reader:
             return None
 
     def _read_data(self, number: int, flags: int, payload: memoryview) -> None:
-        """Handle a complete DATA frame, not empty and without padding. Raises ConnectionFault."""
+        """Handle a complete DATA frame, not empty and without padding. Raises
+        Http2ConnectionError."""
         length = len(payload)
         stream = self._whose(number, flags, length, 0)
         if stream is not None:
@@ -260,7 +262,7 @@ class Reader:
 
     def _begin_data(self, number: int, flags: int, length: int, padding: int) -> None:
         """Handle the start of a DATA frame whose padding length has been read. Raises
-        ConnectionFault."""
+        Http2ConnectionError."""
         stream = self._whose(number, flags, length, padding)
         body = length - padding
         self._left = length - 1 if padding else length

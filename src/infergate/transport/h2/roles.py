@@ -21,14 +21,14 @@ _DRAIN: Final = b"draining"
 
 
 class _Peer(Connection):
-    """What server and client connections share beyond `Connection`."""
+    """What server and client connections share beyond `Http2Connection`."""
 
     def ping(self) -> None:
         """Send a PING. Any bytes received afterwards show that the peer is alive."""
         self._out.parts.append(frames.frame(frames.PING, 0, 0, _STILL_THERE))
 
     def _end_body(self, stream: Stream, fields: Fields, *, end: bool) -> None:
-        """Handle trailers. Raises StreamFault."""
+        """Handle trailers. Raises Http2StreamError."""
         if not stream.remote_open:
             raise StreamFault(stream.id, Code.STREAM_CLOSED)
         if not end or not fields.is_trailers or stream.due:
@@ -39,7 +39,7 @@ class _Peer(Connection):
         self._events.append(Trailers(stream, fields))
 
     def _for_nobody(self, number: int) -> None:
-        """Handle headers of a closed stream. Raises ConnectionFault and StreamFault."""
+        """Handle headers of a closed stream. Raises Http2ConnectionError and Http2StreamError."""
         allowed = self._closed.get(number)
         if allowed is None:
             if not self.opens_streams and number not in self._closed:
@@ -60,7 +60,7 @@ class _Peer(Connection):
 
     def _opens(self, number: int) -> bool:
         """Return whether headers on `number`, which is not an open stream, open it. Raises
-        ConnectionFault."""
+        Http2ConnectionError."""
         raise NotImplementedError
 
 

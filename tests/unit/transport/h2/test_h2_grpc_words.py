@@ -396,6 +396,6 @@ def test_metadata_on_the_wire() -> None:
         st.text(max_size=5) | st.sampled_from([" x ", "AP8, AQ=", "!", "a\nb", "\x7f"]),
     )
 )
-def test_metadata_is_written_as_fields(metadata: dict[str, str]) -> None:
-    pairs = grpc_metadata.to_wire(metadata)
-    assert calls.rest_of_asking(None, metadata) == fields.block(*pairs)
+def test_metadata_is_written_as_fields(entries: dict[str, str]) -> None:
+    pairs = grpc_metadata.to_wire(entries)
+    assert calls.rest_of_asking(None, entries) == fields.block(*pairs)
