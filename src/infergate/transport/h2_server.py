@@ -107,7 +107,7 @@ class ServerLink(Link):
         self.identity: tuple[str, ...] = ()  # `Call.peer_identity`
         self._calls: set[Served] = set()
         self._most: Final = limits.streams
-        self._early = 0  # counted header bytes of the calls beyond `_most`
+        self._early = 0  # counted header bytes of the calls beyond `_max_streams`
         self._is_lost = False
         self._is_greeted = False
         self._busy_until = 0.0

@@ -145,7 +145,7 @@ class Messages:
 
     def __init__(self, most: int, encoding: str) -> None:
         self._body = bytearray()  # a list of small pieces would take far more memory
-        self._left = 0  # bytes to come of the last message, after `close`
+        self._left = 0  # bytes to come of the last message, after `stop_after_current`
         self._most: Final = most
         self._encoding: Final = encoding
         self._room: memoryview | None = None  # a long message, which comes before `_body`
