@@ -57,7 +57,7 @@ def exposition(metrics: Collector, accept: str = "") -> Exposition:
 
 
 def _pieces(metrics: Collector, encode: Encode, end: str = "") -> Iterator[bytes]:
-    """Yield chunks of at least ``_PIECE`` characters, except the last."""
+    """Yield chunks of at least ``_CHUNK_CHARACTERS``, except the last."""
     texts: list[str] = []
     missing = _PIECE
     for text in _texts(metrics, encode):

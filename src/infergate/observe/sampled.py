@@ -50,7 +50,7 @@ class Sampling:
 
 
 class SampledLog(AccessLog):
-    """An access log of the requests that ``sampling`` selects."""
+    """An access log of the requests that ``sampler`` selects."""
 
     def __init__(
         self,

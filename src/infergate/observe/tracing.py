@@ -149,7 +149,7 @@ class OpenTelemetry:
         span.end()
 
     def close(self) -> None:
-        """Export the remaining spans, for at most ``_LAST`` seconds; the rest is lost."""
+        """Export the remaining spans, for at most ``_CLOSE_TIMEOUT_SECONDS``; the rest is lost."""
         thread = threading.Thread(
             target=self._provider.shutdown, name="infergate-tracing", daemon=True
         )

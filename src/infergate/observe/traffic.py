@@ -152,7 +152,7 @@ class Traffic(Collector):
             "counter",
             "infergate_helper_queue_refusals",
             "Messages refused by the helper processes' queue: full (too many of one client), or "
-            "expired (waited past the deadline).",
+            "expired (waited too long).",
             ("reason",),
             [(("full",), counters.refused), (("expired",), counters.expired)],
         )
