@@ -397,8 +397,8 @@ class Config(Section):
         default="own",
         description="The HTTP and gRPC implementation towards clients and backends. `own`: "
         "infergate's HTTP/1.1 and HTTP/2, which uses a fraction of the CPU and runs on uvloop "
-        "where installed. `compat`: grpcio and aiohttp's HTTP parser, for clients or servers that are "
-        "incompatible with it.",
+        "where installed. `compat`: grpcio and aiohttp's HTTP parser, for clients or servers that "
+        "are incompatible with `own`.",
     )
     drain: DrainConfig = Field(default=DrainConfig(), description="Graceful shutdown.")
     reload: ReloadConfig = Field(
