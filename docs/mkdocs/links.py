@@ -35,9 +35,9 @@ _PAGES: Final = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
-    "docs/decisions": "decisions/index.md",
+    "docs/decisions": "decisions/README.md",
 }
-"""Pages that are not in docs/, by their place in the project, and their names on the site."""
+"""Pages of the site whose path differs from that in the project, by project path."""
 _DECISIONS: Final = "Decisions"
 _SHOWN: Final = "files"
 """The folder of pages that show a file."""
@@ -57,9 +57,10 @@ def on_config(config: Any) -> Any:
     config.mdx_configs["toc"]["slugify"] = _anchor
     for entry in config.nav:
         if _DECISIONS in entry:
-            found = sorted(Path(config.docs_dir).glob(entry[_DECISIONS]))
-            names = [file.relative_to(config.docs_dir).as_posix() for file in found]
-            entry[_DECISIONS] = ["decisions/index.md", *names]
+            # README.md first: it becomes the section's index page.
+            pages = Path(config.docs_dir).glob(entry[_DECISIONS])
+            found = sorted(pages, key=lambda file: (file.name != "README.md", file.name))
+            entry[_DECISIONS] = [file.relative_to(config.docs_dir).as_posix() for file in found]
     return config
 
 
@@ -67,8 +68,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are elsewhere, one for each other file that is linked to, the logo."""
     for place, page in _PAGES.items():
         if page not in files.src_uris:
-            path = _PROJECT / place
-            text = path.read_text() if path.is_file() else _decisions(path)
+            text = (_PROJECT / place).read_text()
             files.append(File.generated(config, page, content=text))
     named = {place for file in files.documentation_pages() for place in _outside(file)}
     for place in sorted(named):
@@ -137,15 +137,6 @@ def _outside(file: File) -> Iterator[str]:
         place = _resolved(_place_of(file), link[1])
         if _page_of(place).startswith(f"{_SHOWN}/") and (_PROJECT / place).exists():
             yield place
-
-
-def _decisions(folder: Path) -> str:
-    """The page that lists them."""
-    lines = []
-    for file in sorted(folder.glob("*.md")):
-        number, _, title = file.read_text().partition("\n")[0].removeprefix("# ").partition(". ")
-        lines.append(f"| {int(number)} | [{title}]({file.name}) |\n")
-    return "# Decisions\n\nWhy it is built so.\n\n| | |\n|---|---|\n" + "".join(lines)
 
 
 def _shown(place: str) -> str:
