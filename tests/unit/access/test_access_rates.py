@@ -109,6 +109,13 @@ def test_limits_are_for_whom_and_what_they_say() -> None:
         assert (take(made, 0.0, identity, model=model) is not None) is counted
 
 
+def test_no_wildcard_of_a_limits_models_matches_a_slash() -> None:
+    made = rates(Limit(("*",), ("team-*",), requests=Rate(1, 1.0, 1)))
+    for model, limited in (("team-a/bert", False), ("team-a", True)):
+        assert take(made, 0.0, model=model) is None
+        assert (take(made, 0.0, model=model) is not None) is limited
+
+
 def test_everybody_is_anonymous_too() -> None:
     made = rates(Limit(("*",), requests=Rate(1, 1.0, 1)))
     assert take(made, 0.0, "anonymous") is None

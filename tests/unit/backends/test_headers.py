@@ -109,6 +109,13 @@ def test_headers_of_traces_are_cut_by_whole_members(
     assert field_bytes(found) <= HEADER_BUDGET
 
 
+def test_a_larger_budget_does_not_raise_the_limit_on_baggage() -> None:
+    """W3C Baggage, 3.3.2: 8192 bytes."""
+    members = ["a=" + "x" * 998] * 12
+    selected = HeaderRule(["baggage"], 2 * HEADER_BUDGET).select({"baggage": ",".join(members)})
+    assert selected == {"baggage": ",".join(members[:8])}
+
+
 @pytest.mark.parametrize("letter", ["é", "\N{GRINNING FACE}"])
 def test_letters_count_as_the_bytes_that_are_sent(letter: str) -> None:
     rule = HeaderRule(["*"], HEADER_BUDGET)

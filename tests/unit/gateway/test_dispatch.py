@@ -68,6 +68,7 @@ async def test_a_request_id_is_taken_or_given_and_travels() -> None:
     assert len(set(ids)) == 4
     assert all(record.headers["x-request-id"] == record.request_id for record in records)
     assert "\n" not in "".join(ids)
+    assert max(map(len, ids)) <= 128
 
 
 async def test_a_client_that_left_is_recorded() -> None:

@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
+import orjson
 import pytest
 from fakes import Memory, call
 
 from infergate.codecs.base import Peek
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
+from infergate.codecs.trtis import messages as pb
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
@@ -214,6 +216,31 @@ async def test_a_tensors_name(name: str) -> None:
         await frontend(protocol, memory, Everybody()).respond(wire, asking)
         assert asking.outcome == Kind.BAD_REQUEST.value
         assert "name" in asking.error
+        assert memory.asked == []
+
+
+@pytest.mark.parametrize("name", ["../region", "r\0", "n" * 1025])
+async def test_the_region_of_a_tensor(name: str) -> None:
+    """The client gets the reason. Such a region is never registered, so the backend is safe."""
+    tensor = {"name": "I", "shape": [1], "datatype": "INT8"}
+    tensor["parameters"] = {"shared_memory_region": name, "shared_memory_byte_size": 1}
+    header = pb.InferRequestHeader(batch_size=1)
+    header.input.add(name="I").shared_memory.name = name
+    asked = pb.InferRequest(model_name="m", model_version=-1, meta_data=header)
+    wires = {
+        "v2-rest": HttpRequest(
+            "POST", "/v2/models/m/infer", body=(orjson.dumps({"inputs": [tensor]}),)
+        ),
+        "trtis-grpc": RpcRequest(OLD + "Infer", (asked.SerializeToString(),)),
+    }
+    for protocol, wire in wires.items():
+        memory, asking = Memory("b"), call()
+        memory.description = ModelMetadata(
+            "m", ("1",), inputs=(TensorMetadata("I", "INT8", (1,)),), max_batch_size=8
+        )
+        await frontend(protocol, memory, Everybody()).respond(wire, asking)
+        assert asking.outcome == Kind.BAD_REQUEST.value
+        assert "the name of a shared memory region " in asking.error
         assert memory.asked == []
 
 

@@ -226,6 +226,14 @@ def test_output_names(
     assert reply == Reply(order, asked=chosen)
 
 
+@pytest.mark.parametrize("name", ["x\0", "x\u2028", "n" * 1025])
+def test_a_name_that_no_tensor_may_have(name: str) -> None:
+    for message in (asked(input_names=[name.encode()]), asked(output_names=[name.encode()])):
+        with pytest.raises(GatewayError, match=r"the name of (in|out)put 0 ") as caught:
+            inference(message)
+        assert caught.value.kind is Kind.BAD_REQUEST
+
+
 def test_more_tensors_than_the_model_has_inputs() -> None:
     three = request([(10, [1], b"1234")] * 3)
     assert refused(inference, three).public == "input 2 has no name, and model 'm' has 2 inputs"

@@ -6,9 +6,9 @@ import tracemalloc
 import pytest
 from v2_rest_wires import CODEC, ok, one, parse, post, refused
 
-from infergate.codecs.v2_rest.document import MOST_NESTED, check_nesting
+from infergate.codecs.v2_rest.document import MOST_NESTED, NESTED_ON_LOOP, check_nesting
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.limits import DEFAULT_LIMITS, CostlyError, Limits, for_loop
 from infergate.core.messages import (
     InferRequest,
     InferResponse,
@@ -85,6 +85,13 @@ def test_as_many_arrays_and_objects_as_there_may_be(item: str) -> None:
     with pytest.raises(GatewayError, match="262144 arrays and objects") as caught:
         check_nesting(f"[{text}]".encode())
     assert caught.value.kind is Kind.TOO_LARGE
+
+
+def test_the_event_loop_leaves_many_arrays_to_a_helper() -> None:
+    limits = for_loop(DEFAULT_LIMITS)
+    check_nesting(b"[" + b"[]," * (NESTED_ON_LOOP - 2) + b"[]]", limits)
+    with pytest.raises(CostlyError):
+        check_nesting(b"[" + b"[]," * NESTED_ON_LOOP + b"[]]", limits)
 
 
 @pytest.mark.parametrize(
